@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from millpond.admin.errors import Refused
-from millpond.admin.placement import Held, Load, plan_factor, plan_move, waited_for
+from millpond.admin.placement import Held, Load, outdated, plan_factor, plan_move, waited_for
 from millpond.base.ids import TopicPartition
 
 
@@ -47,3 +49,19 @@ def test_fewer_replicas_keep_the_leader_and_who_is_in_sync() -> None:
     cluster = Load(dict.fromkeys((1, 2, 3), ""), {TopicPartition("a", 0): held})
     assert plan_factor(cluster, ["a"], 2)[0].target == (2, 3)
     assert plan_factor(cluster, ["a"], 1)[0].target == (3,)
+
+
+def test_a_plan_fits_while_its_partitions_are_where_they_were() -> None:
+    then = load((1, 2), (1, 2), (3, 4))
+    moves = plan_move(then, "a", (0, 1), (3, 4))
+    # Others move, and all of them grow: that is nothing to it.
+    grown = {name: replace(held, size_bytes=held.size_bytes * 9) for name, held in then.partitions.items()}
+    grown[TopicPartition("a", 2)] = Held((1, 2), (1,), 1, 5)
+    assert outdated(moves, then, replace(then, partitions=grown)) == []
+    gone = {name: held for name, held in then.partitions.items() if name.partition != 1}
+    assert outdated(moves, then, replace(then, partitions=gone)) == [moves[1]]
+    elsewhere = {**then.partitions, TopicPartition("a", 0): Held((1, 2, 3), (1, 2), 1, 100, adding=(3,))}
+    assert outdated(moves, then, replace(then, partitions=elsewhere)) == [moves[0]]
+    assert outdated(moves, then, replace(then, drained=frozenset({4}))) == moves
+    assert outdated(moves, replace(then, drained=frozenset({4})), replace(then, drained=frozenset({4}))) == []
+    assert outdated(moves, then, replace(then, racks={1: "", 2: "", 3: ""})) == moves

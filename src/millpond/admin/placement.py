@@ -86,6 +86,25 @@ def waited_for(load: Load, moves: Iterable[Planned]) -> list[int]:
     return sorted({node for move in moves for node in move.target if node not in load.racks})
 
 
+def outdated(moves: Iterable[Planned], then: Load, now: Load) -> list[Planned]:
+    """The moves of a plan made by what lay where then that do not fit what lies where now.
+
+    The partition has gone or has other replicas, or a node that should get it has gone or was drained.
+    """
+
+    def fits(move: Planned) -> bool:
+        before, after = then.partitions[move.partition], now.partitions.get(move.partition)
+        if after is None or (before.replicas, before.adding, before.removing) != (
+            after.replicas,
+            after.adding,
+            after.removing,
+        ):
+            return False
+        return all(node in now.racks and (node not in now.drained or node in then.drained) for node in move.adding)
+
+    return [move for move in moves if not fits(move)]
+
+
 def plan_move(load: Load, topic: str, indexes: Collection[int], target: Sequence[int]) -> list[Planned]:
     """These partitions of a topic, or all of them, to these nodes."""
     held = load.of_topic(topic)

@@ -16,6 +16,7 @@ import uvicorn
 from millpond.admin.library import PlainLibrary
 from millpond.base.settings import SettingError
 from millpond.console.app import make_app
+from millpond.console.connections import CONNECTIONS_MAX, BrowserConnection
 from millpond.console.desk import Desk
 from millpond.console.guard import Rules
 from millpond.console.login import Login, PasswordError, read_password
@@ -25,7 +26,6 @@ from millpond.node.loopback import is_loopback, open_listener
 from millpond.remote.errors import ConfigError
 from millpond.spark.pipelines.tables import HOME
 
-CONNECTIONS_MAX = 256
 END_SECONDS = 1
 POLITE = 5
 """How much the console gives way to a node on the same machine."""
@@ -70,8 +70,10 @@ def main() -> int:
         access_log=False,
         server_header=False,
         date_header=False,
+        http=BrowserConnection,
         ws="none",
-        limit_concurrency=CONNECTIONS_MAX,
+        # With one more than this, and nobody to make room, a request is refused.
+        limit_concurrency=CONNECTIONS_MAX + 1,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=END_SECONDS,
         h11_max_incomplete_event_size=32 << 10,

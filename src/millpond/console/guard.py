@@ -5,11 +5,12 @@ of the loopback (else a foreign name could be pointed here: DNS rebinding), an O
 changes something must carry a header that a foreign page cannot send without asking first. Nobody answers that.
 
 Where others can reach the console, the Host may also be an address in numbers, which nobody can point elsewhere, or a
-name that was given at the start; and whoever asks for data must have logged in.
+name that was given at the start; and whoever asks for data must have logged in. What they look at ends with the login.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections import Counter
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millpond.console import login as logins
-from millpond.console.login import Login, token_of
+from millpond.console.login import Login, Session, tokens_of
 from millpond.console.shapes import BODY_BYTES_MAX
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
@@ -95,7 +96,10 @@ class Guard:
             return
         if scope["type"] != "http":
             return
-        refusal = self._refusal(scope)
+        refusal, session = self._judge(scope)
+
+        async def receive_guarded() -> Message:
+            return await self._receive(receive, session)
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -105,11 +109,35 @@ class Guard:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        await (refusal or self._app)(scope, receive, send_guarded)
+        await (refusal or self._app)(scope, receive_guarded, send_guarded)
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    async def _receive(self, receive: Receive, session: Session | None) -> Message:
+        """The reader has gone when the session has ended, whatever the connection does: a live view goes on for days."""
+        login = self._rules.login
+        if login is None or session is None:
+            return await receive()
+        tasks = asyncio.ensure_future(receive()), asyncio.ensure_future(session.ended.wait())
+        try:
+            await asyncio.wait(
+                tasks, timeout=max(0.0, login.seconds_left(session)), return_when=asyncio.FIRST_COMPLETED
+            )
+            return tasks[0].result() if tasks[0].done() else {"type": "http.disconnect"}
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _judge(self, scope: Scope) -> tuple[Response | None, Session | None]:
+        """Why it is not answered, and in whose session it was asked."""
         headers = Headers(scope=scope)
-        return self._foreign(scope, headers) or self._unknown(scope, headers) or self._unfit(scope, headers)
+        if foreign := self._foreign(scope, headers):
+            return foreign, None
+        session = None
+        # The pages themselves are no secret; data and changes are.
+        if self._rules.login is not None and scope["path"].startswith("/api/") and scope["path"] not in logins.PATHS:
+            session = self._rules.login.session(tokens_of(headers))
+            if session is None:
+                return self._refuse(401, "login", "Log in first."), None
+        return self._unfit(scope, headers), session
 
     def _foreign(self, scope: Scope, headers: Headers) -> Response | None:
         """By a name or a page that is not ours."""
@@ -129,15 +157,6 @@ class Guard:
         if is_foreign or (not is_page and headers.get("sec-fetch-site", "none") not in ("same-origin", "none")):
             return self._refuse(403, "origin", "This was asked by a page of another origin.")
         return None
-
-    def _unknown(self, scope: Scope, headers: Headers) -> Response | None:
-        """By somebody who has not logged in. The pages themselves are no secret; data and changes are."""
-        login, path = self._rules.login, scope["path"]
-        if login is None or not path.startswith("/api/") or path in logins.PATHS:
-            return None
-        if login.knows(token_of(headers.get("cookie", ""))):
-            return None
-        return self._refuse(401, "login", "Log in first.")
 
     def _unfit(self, scope: Scope, headers: Headers) -> Response | None:
         """In a way that nothing here is asked."""

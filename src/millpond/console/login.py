@@ -2,19 +2,25 @@
 
 A session is a random number in a cookie that no script can read and that the browser sends to our own pages alone.
 Only its hash is kept here. Passwords are compared in the same time whatever they are, and tried a few times a minute.
+
+Wrong tries are counted by address and in all. A browser that has logged in before has a count of its own: others, who
+try passwords from its address or from a thousand, do not lock it out. Its cookie outlives the session for that alone.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
+import ipaddress
 import secrets
 import time
-from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -22,6 +28,8 @@ from starlette.routing import Route
 from millpond.console.shapes import BadRequest, Body
 
 COOKIE: Final = "millpond-session"
+"""And the port: a browser sends a cookie to every port of a host, and there may be another console."""
+TOKEN_SIGNS: Final = 43
 PATH: Final = "/api/login"
 PATHS: Final = (PATH, "/api/logout")
 
@@ -29,11 +37,14 @@ PASSWORD_SIGNS_MIN: Final = 8
 PASSWORD_SIGNS_MAX: Final = 1_024
 SESSION_SECONDS: Final = 12 * 3600.0
 SESSIONS_MAX: Final = 200
+BROWSERS_MAX: Final = 1_000
+BROWSER_SECONDS: Final = 90 * 24 * 3600.0
+"""So long a browser says that it has logged in before."""
 ADDRESSES_MAX: Final = 1_000
 
 TRIES: Final = 5
 TRIES_PER_SECOND: Final = 1 / 12
-"""Of one address: some at once, then five a minute."""
+"""Of one address, or of a browser that has logged in before: some at once, then five a minute."""
 TRIES_OF_ALL: Final = 60
 TRIES_OF_ALL_PER_SECOND: Final = 1.0
 
@@ -66,62 +77,130 @@ class _Bucket:
         self._size, self._per_second = size, per_second
         self._level, self._at = size, now
 
-    def take(self, now: float) -> bool:
+    def has(self, now: float) -> bool:
         self._level = min(self._size, self._level + (now - self._at) * self._per_second)
         self._at = now
-        if self._level < 1:
-            return False
+        return self._level >= 1
+
+    def take(self) -> None:
         self._level -= 1
-        return True
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    ends_at: float
+    """By the clock of the login."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Before its time: by whoever logs out, or because there are too many."""
 
 
 class Login:
     def __init__(self, password: str, clock: Clock = time.monotonic) -> None:
         self._password_hash = _hash(password)
         self._clock = clock
-        self._sessions: dict[bytes, float] = {}
-        """When each ends, by the hash of its token."""
+        self._sessions: dict[bytes, Session] = {}
+        """By the hash of its token."""
         self._all = _Bucket(TRIES_OF_ALL, TRIES_OF_ALL_PER_SECOND, clock())
         self._tries: dict[str, _Bucket] = {}
+        """By address."""
+        self._browsers: dict[bytes, _Bucket] = {}
+        """Those that have logged in, by the hash of what they were given then."""
 
-    def may_try(self, address: str) -> bool:
-        """Whether this address may try a password now; every question counts as a try."""
+    def begin(self, password: str, address: str, tokens: Iterable[str] = ()) -> str | None:
+        """The token of a new session; None for a wrong password. TooManyTries leaves open whether it is right."""
         now = self._clock()
-        if address not in self._tries:
-            while len(self._tries) >= ADDRESSES_MAX:
-                self._tries.pop(next(iter(self._tries)))
-            self._tries[address] = _Bucket(TRIES, TRIES_PER_SECOND, now)
-        return self._tries[address].take(now) and self._all.take(now)
-
-    def begin(self, password: str) -> str | None:
-        """The token of a new session; None for a wrong password."""
+        buckets = self._buckets(address, tokens, now)
+        if not all(each.has(now) for each in buckets):
+            raise TooManyTries
         if not hmac.compare_digest(_hash(password), self._password_hash):
+            # Only these count: whoever knows the password is not held up by having logged in often.
+            for each in buckets:
+                each.take()
             return None
         while len(self._sessions) >= SESSIONS_MAX:
-            self._sessions.pop(next(iter(self._sessions)))
+            self._end(next(iter(self._sessions)))
         token = secrets.token_urlsafe(32)
-        self._sessions[_hash(token)] = self._clock() + SESSION_SECONDS
+        assert len(token) == TOKEN_SIGNS
+        self._sessions[_hash(token)] = Session(now + SESSION_SECONDS)
+        _keep(self._browsers, _hash(token), _Bucket(TRIES, TRIES_PER_SECOND, now), BROWSERS_MAX)
         return token
 
-    def knows(self, token: str) -> bool:
-        ends = self._sessions.get(_hash(token))
-        return ends is not None and self._clock() < ends
+    def session(self, tokens: Iterable[str]) -> Session | None:
+        """The one of these tokens that lasts."""
+        for token in tokens:
+            session = self._sessions.get(_hash(token))
+            if session is not None and self.seconds_left(session) > 0:
+                return session
+        return None
 
-    def end(self, token: str) -> None:
-        self._sessions.pop(_hash(token), None)
+    def seconds_left(self, session: Session) -> float:
+        return session.ends_at - self._clock()
+
+    def end(self, tokens: Iterable[str]) -> None:
+        for token in tokens:
+            self._end(_hash(token))
+
+    def _end(self, key: bytes) -> None:
+        session = self._sessions.pop(key, None)
+        if session is not None:
+            session.ended.set()
+
+    def _buckets(self, address: str, tokens: Iterable[str], now: float) -> list[_Bucket]:
+        for token in tokens:
+            mine = self._browsers.get(_hash(token))
+            if mine is not None:
+                return [mine]
+        place = _place(address)
+        if place not in self._tries:
+            _keep(self._tries, place, _Bucket(TRIES, TRIES_PER_SECOND, now), ADDRESSES_MAX)
+        return [self._tries[place], self._all]
+
+
+class TooManyTries(Exception):
+    """Wait before the next one."""
+
+
+K = TypeVar("K")
+
+
+def _keep(known: dict[K, _Bucket], key: K, bucket: _Bucket, most: int) -> None:
+    while len(known) >= most:
+        known.pop(next(iter(known)))
+    known[key] = bucket
+
+
+def _place(address: str) -> str:
+    """Whoever has one address of IPv6 has 2^64 of them."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))
 
 
 def _hash(text: str) -> bytes:
     return hashlib.sha256(text.encode(errors="surrogatepass")).digest()
 
 
-def token_of(cookies: str) -> str:
-    """The token among the cookies of a request; "" where there is none."""
-    try:
-        morsel = SimpleCookie(cookies).get(COOKIE)
-    except CookieError:
-        return ""
-    return "" if morsel is None else morsel.value
+def cookie_name(host: str) -> str:
+    """Of the session with the console that a browser calls by this Host."""
+    port = host.rpartition("]")[2].rpartition(":")[2]
+    return f"{COOKIE}-{port}" if port.isdecimal() else COOKIE
+
+
+def tokens_of(headers: Headers) -> list[str]:
+    """All that could be one of ours, among the cookies of a request.
+
+    Other programs of the same host put there what they like: nothing of it is in the way, and nothing takes longer
+    than to read it once.
+    """
+    name = cookie_name(headers.get("host", ""))
+    pairs = (each.strip().partition("=") for header in headers.getlist("cookie") for each in header.split(";"))
+    return [value for key, _, value in pairs if key == name and len(value) == TOKEN_SIGNS]
 
 
 def routes(login: Login | None) -> list[Route]:
@@ -132,16 +211,19 @@ def routes(login: Login | None) -> list[Route]:
             return JSONResponse({})
         if len(password) > PASSWORD_SIGNS_MAX:
             raise BadRequest("No password is that long.")
-        if not login.may_try(request.client.host if request.client else ""):
+        tokens = tokens_of(request.headers)
+        try:
+            token = login.begin(password, request.client.host if request.client else "", tokens)
+        except TooManyTries:
             return JSONResponse({"error": "Too many tries: wait a minute."}, 429, {"retry-after": "60"})
-        token = login.begin(password)
         if token is None:
             return JSONResponse({"error": "That is not the password."}, 401)
+        login.end(tokens)
         response = JSONResponse({})
         response.set_cookie(
-            COOKIE,
+            cookie_name(request.headers.get("host", "")),
             token,
-            max_age=round(SESSION_SECONDS),
+            max_age=round(BROWSER_SECONDS),
             httponly=True,
             samesite="strict",
             secure=request.url.scheme == "https",
@@ -150,9 +232,7 @@ def routes(login: Login | None) -> list[Route]:
 
     async def log_out(request: Request) -> Response:
         if login is not None:
-            login.end(token_of(request.headers.get("cookie", "")))
-        response = JSONResponse({})
-        response.delete_cookie(COOKIE, httponly=True, samesite="strict")
-        return response
+            login.end(tokens_of(request.headers))
+        return JSONResponse({})
 
     return [Route(PATH, log_in, methods=["POST"]), Route("/api/logout", log_out, methods=["POST"])]

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from millpond.admin.balance import plan_balance, plan_leaders, shares, unled
-from millpond.admin.drain import find_member, mark_drained, plan_drain_of, still_held
+from millpond.admin.balance import shares
+from millpond.admin.drain import find_member, mark_drained, still_held
 from millpond.admin.errors import Refused
 from millpond.admin.members import describe_members
-from millpond.admin.moves import elect_first, look
-from millpond.admin.placement import Load, Planned, plan_factor, plan_move, seconds_at, waited_for
-from millpond.admin.topics import find_topic
+from millpond.admin.moves import elect_first
+from millpond.admin.placement import seconds_at, waited_for
 from millpond.admin.waves import Outcome, Progress, run_moves
-from millpond.base.ids import TopicPartition
 from millpond.base.words import counted
 from millpond.console.jobs import Job
+from millpond.console.move_plans import MoveOrder, MovePlan, make_plan
 from millpond.console.records import PARTITION_MAX
 from millpond.console.responses import reply
 from millpond.console.room import room_of
@@ -36,70 +32,14 @@ RATE_MAX: Final = 1 << 40
 REPLICAS_MAX: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class MoveOrder:
-    """What somebody wants to have where."""
-
-    what: str
-    """drain, balance, leaders, move or factor."""
-    nodes: tuple[int, ...] = ()
-    topic: str = ""
-    partitions: tuple[int, ...] = ()
-    factor: int = 0
-
-    def __str__(self) -> str:
-        match self.what:
-            case "drain":
-                return f"Drain of node {', '.join(map(str, self.nodes))}"
-            case "move" | "factor":
-                return f"Move of {self.topic}"
-        return "Balance of leaders" if self.what == "leaders" else "Balance"
-
-
-@dataclass(frozen=True, slots=True)
-class MovePlan:
-    load: Load
-    moves: Sequence[Planned]
-    to_elect: Sequence[TopicPartition] = ()
-
-    @property
-    def mark(self) -> str:
-        """Two plans that would do the same have the same."""
-        text = repr([(each.partition, each.before, each.target) for each in self.moves]) + repr(list(self.to_elect))
-        return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-def make_plan(cluster: Cluster, order: MoveOrder) -> MovePlan:
-    match order.what:
-        case "drain":
-            members = describe_members(cluster)
-            for node_id in order.nodes:
-                find_member(members, node_id)
-            return MovePlan(look(cluster), plan_drain_of(cluster, order.nodes))
-        case "balance":
-            load = look(cluster)
-            moves = plan_balance(load)
-            return MovePlan(load, moves, unled(load, moves))
-        case "leaders":
-            load = look(cluster)
-            moves = plan_leaders(load)
-            return MovePlan(load, moves, unled(load, moves))
-        case "move":
-            find_topic(cluster, order.topic)
-            load = look(cluster)
-            return MovePlan(load, plan_move(load, order.topic, order.partitions, order.nodes))
-    find_topic(cluster, order.topic)
-    load = look(cluster)
-    return MovePlan(load, plan_factor(load, [order.topic], order.factor))
-
-
 async def move(request: Request) -> Response:
-    """With `dry_run` only the plan. With the mark of one, it runs as a job if it would still be just that."""
+    """With `dry_run` only the plan. With the mark of one that was shown, just that runs as a job, if it still fits."""
     body = await Body.read(request)
     order, rate = _order(body), body.number_or_none("rate", 1, RATE_MAX)
     room = room_of(request)
     if body.flag("dry_run"):
         plan = await room.desk.ask(lambda cluster: make_plan(cluster, order))
+        room.move_plans.keep(order, plan)
         return reply(_plan_shape(plan, rate))
     agreed = body.text("agreed")
     if room.jobs.running("moves"):
@@ -107,9 +47,7 @@ async def move(request: Request) -> Response:
 
     def work(job: Job) -> None:
         with room.desk.client() as cluster:
-            plan = make_plan(cluster, order)
-            if plan.mark != agreed:
-                raise Refused("The plan is another one by now: look at it again. Nothing was moved")
+            plan = room.move_plans.agreed(cluster, order, agreed)
             job.total = len(plan.moves)
             try:
                 job.result = _run(cluster, order, plan, rate, job)

@@ -12,6 +12,7 @@ from millpond.admin.library import PlainLibrary
 from millpond.console.desk import Desk
 from millpond.console.guard import Rules
 from millpond.console.jobs import Jobs
+from millpond.console.move_plans import MovePlans
 from millpond.console.simulators import Simulators
 from millpond.console.streams import Streams
 
@@ -26,6 +27,7 @@ class Room:
     """The folder in which runs of pipelines leave what they have done."""
     rules: Rules = field(default_factory=Rules)
     jobs: Jobs = field(default_factory=Jobs)
+    move_plans: MovePlans = field(default_factory=MovePlans)
     streams: Streams = field(default_factory=Streams)
     simulators: Simulators = field(default_factory=Simulators)
     refused: Counter[str] = field(default_factory=Counter)

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from millpond.base.ids import TopicPartition
 
@@ -88,6 +88,17 @@ def flag(request: Request, name: str) -> bool:
     return request.query_params.get(name) == "1"
 
 
+def parsed(data: bytes | bytearray) -> Any:
+    """JSON that somebody sent. It can name half a sign, which no UTF-8 can say: such a text is refused."""
+    try:
+        value = json.loads(data.decode())
+        if b"\\u" in data:
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise BadRequest("The request is not JSON in UTF-8.") from None
+    return value
+
+
 class Page:
     """One page of a list that may be long: the names that fit the filter, and which of them are shown."""
 
@@ -113,14 +124,14 @@ class Body:
     @classmethod
     async def read(cls, request: Request) -> Body:
         data = bytearray()
-        async for chunk in request.stream():
-            data += chunk
-            if len(data) > BODY_BYTES_MAX:
-                raise BadRequest(f"A request may have {BODY_BYTES_MAX:,} bytes.")
         try:
-            fields = json.loads(data)
-        except (ValueError, RecursionError):
-            raise BadRequest("The request is not JSON.") from None
+            async for chunk in request.stream():
+                data += chunk
+                if len(data) > BODY_BYTES_MAX:
+                    raise BadRequest(f"A request may have {BODY_BYTES_MAX:,} bytes.")
+        except ClientDisconnect:
+            raise BadRequest("The request ended in the middle.") from None
+        fields = parsed(data)
         if not isinstance(fields, dict):
             raise BadRequest("The request must be a JSON object.")
         return cls(fields)

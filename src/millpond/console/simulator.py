@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -10,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from millpond.console.room import room_of
-from millpond.console.shapes import BadRequest, flag, number, words
+from millpond.console.shapes import BadRequest, flag, number, parsed, words
 from millpond.console.simulators import ANSWER_SECONDS, CAMPAIGN_SECONDS
 
 TAPE_SIGNS_MAX: Final = 6_000
@@ -31,12 +30,7 @@ def _tape(request: Request) -> str:
 
 def _added(request: Request) -> Any:
     text = request.query_params.get("add", "")
-    if not text:
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise BadRequest("add must be an action as JSON.") from None
+    return parsed(text.encode()) if text else None
 
 
 async def catalogue(request: Request) -> Response:

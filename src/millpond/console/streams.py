@@ -34,11 +34,12 @@ class Streams:
 
 
 class EventStream:
-    """A response of events. When the reader has gone, whatever makes them is cancelled."""
+    """A response of events. When the reader has gone, or may not read on, whatever makes them is cancelled."""
 
     def __init__(self, streams: Streams, events: AsyncIterator[Event]) -> None:
         self._streams = streams
         self._events = events
+        self._is_open = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._streams.open_count >= STREAMS_MAX:
@@ -60,14 +61,19 @@ class EventStream:
             self._streams.open_count -= 1
         for task in done:
             task.result()
+        if self._is_open:
+            # Somebody who is still there sees that it has ended, and asks again; whoever has gone is not sent this.
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _write(self, send: Send) -> None:
         headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
+        self._is_open = True
         async with contextlib.aclosing(self._events) as events:  # type: ignore[type-var]
             async for event in events:
                 body = f"event: {event.name}\ndata: {json.dumps(as_json(event.data))}\n\n".encode()
                 await send({"type": "http.response.body", "body": body, "more_body": True})
+        self._is_open = False
         await send({"type": "http.response.body", "body": b"event: end\ndata: null\n\n", "more_body": False})
 
 

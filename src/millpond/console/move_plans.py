@@ -1,0 +1,113 @@
+"""Plans of moves that somebody was shown. Just that plan is run, or none.
+
+A plan depends on how much lies where, which changes while records are written: one that is made again a moment later
+may be another one, as good as the first. So what was shown is kept for a while under its mark, and run if it still
+fits: every partition that it moves is where it was, and can go where it should.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from millpond.admin.balance import plan_balance, plan_leaders, unled
+from millpond.admin.drain import find_member, plan_drain_of
+from millpond.admin.errors import Refused
+from millpond.admin.members import describe_members
+from millpond.admin.moves import look
+from millpond.admin.placement import Load, Planned, outdated, plan_factor, plan_move
+from millpond.admin.topics import find_topic
+from millpond.base.ids import TopicPartition
+from millpond.base.words import counted
+from millpond.remote.cluster import Cluster
+
+KEPT_MAX: Final = 8
+"""A plan of ten thousand partitions takes some megabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveOrder:
+    """What somebody wants to have where."""
+
+    what: str
+    """drain, balance, leaders, move or factor."""
+    nodes: tuple[int, ...] = ()
+    topic: str = ""
+    partitions: tuple[int, ...] = ()
+    factor: int = 0
+
+    def __str__(self) -> str:
+        match self.what:
+            case "drain":
+                return f"Drain of node {', '.join(map(str, self.nodes))}"
+            case "move" | "factor":
+                return f"Move of {self.topic}"
+        return "Balance of leaders" if self.what == "leaders" else "Balance"
+
+
+@dataclass(frozen=True, slots=True)
+class MovePlan:
+    load: Load
+    moves: Sequence[Planned]
+    to_elect: Sequence[TopicPartition] = ()
+
+    @property
+    def mark(self) -> str:
+        """Two plans that would do the same have the same, in whatever order."""
+        moves = sorted((each.partition, each.before, each.target) for each in self.moves)
+        return hashlib.sha256(repr((moves, sorted(self.to_elect))).encode()).hexdigest()[:24]
+
+
+def make_plan(cluster: Cluster, order: MoveOrder) -> MovePlan:
+    match order.what:
+        case "drain":
+            members = describe_members(cluster)
+            for node_id in order.nodes:
+                find_member(members, node_id)
+            return MovePlan(look(cluster), plan_drain_of(cluster, order.nodes))
+        case "balance":
+            load = look(cluster)
+            moves = plan_balance(load)
+            return MovePlan(load, moves, unled(load, moves))
+        case "leaders":
+            load = look(cluster)
+            moves = plan_leaders(load)
+            return MovePlan(load, moves, unled(load, moves))
+        case "move":
+            find_topic(cluster, order.topic)
+            load = look(cluster)
+            return MovePlan(load, plan_move(load, order.topic, order.partitions, order.nodes))
+    find_topic(cluster, order.topic)
+    load = look(cluster)
+    return MovePlan(load, plan_factor(load, [order.topic], order.factor))
+
+
+class MovePlans:
+    """The last ones that were shown."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[MoveOrder, str], MovePlan] = {}
+
+    def keep(self, order: MoveOrder, plan: MovePlan) -> None:
+        self._kept.pop((order, plan.mark), None)
+        while len(self._kept) >= KEPT_MAX:
+            self._kept.pop(next(iter(self._kept)))
+        moved = {each.partition: plan.load.partitions[each.partition] for each in plan.moves}
+        self._kept[order, plan.mark] = replace(plan, load=replace(plan.load, partitions=moved))
+
+    def agreed(self, cluster: Cluster, order: MoveOrder, mark: str) -> MovePlan:
+        """The plan that was shown under this mark; Refused where it is not known, or no longer fits."""
+        kept = self._kept.get((order, mark))
+        if kept is None:
+            # After a restart, or many plans later: one that is made now may well be the same.
+            plan = make_plan(cluster, order)
+            if plan.mark != mark:
+                raise Refused("The plan is another one by now: look at it again. Nothing was moved")
+            return plan
+        now = look(cluster)
+        if others := outdated(kept.moves, kept.load, now):
+            named = counted(len(others), "partition")
+            raise Refused(f"The plan does not fit any more for {named}: look at it again. Nothing was moved")
+        return replace(kept, load=now)
