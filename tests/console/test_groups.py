@@ -8,7 +8,10 @@ from urllib.parse import quote
 import pytest
 from confluent_kafka import TopicPartition
 
+from millpond.admin.topics import delete_records
+from millpond.base.ids import TopicPartition as Partition
 from millpond.client import dead_letters
+from millpond.remote.cluster import Cluster
 from millpond.testing import Pond
 from support.console import Console, until
 
@@ -67,6 +70,23 @@ def test_offsets_are_reset_as_the_preview_said_or_not_at_all(console: Console, p
     again = console.change("POST", path, wanted).body
     assert console.change("POST", path, wanted | {"steps": again["steps"]}).body["is_done"]
     assert committed() == [9, 6]
+    # The log goes on while somebody looks: it is the offsets of the preview that they have agreed to.
+    ending: dict[str, Any] = {"topics": [topic], "to": "end"}
+    seen = console.change("POST", path, ending).body["steps"]
+    assert [each["after"] for each in seen] == [10, 10]
+    pond.produce(topic, "later", partition=1)
+    assert console.change("POST", path, ending | {"steps": seen}).body["is_done"]
+    assert committed() == [10, 10]
+    # But not to what is no longer in the log, nor to a part of it.
+    back = console.change("POST", path, {"topics": [topic], "to": "beginning"}).body["steps"]
+    assert console.change("POST", path, ending | {"steps": back[:1]}).status == 409
+    with Cluster({"bootstrap.servers": pond.bootstrap}) as cluster:
+        delete_records(cluster, {Partition(topic, 0): 5})
+    assert console.change("POST", path, ending | {"steps": back}).status == 409
+    assert committed() == [10, 10]
+    step = {"topic": topic, "partition": 0}
+    for wrong in (7, {}, step, step | {"after": -1}, step | {"after": "5"}):
+        assert console.change("POST", path, ending | {"steps": [wrong]}).status == 400
     assert console.change("POST", path, {"topics": [topic], "to": "nowhere"}).status == 400
     assert console.change("POST", path, {"topics": [], "to": "end"}).status == 400
     reader.close()

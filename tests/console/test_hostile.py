@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import selectors
 import socket
 import time
 from base64 import b64decode
@@ -10,6 +11,7 @@ from collections import Counter
 
 import pytest
 
+from millpond.console.connections import CONNECTIONS_MAX
 from millpond.console.records import PREVIEW_BYTES, WHOLE_BYTES
 from millpond.console.streams import STREAMS_MAX
 from millpond.testing import Pond
@@ -68,6 +70,70 @@ def test_a_thousand_live_views_are_refused_and_the_console_goes_on(pond: Pond) -
         for view in views:
             view.close()
         console.close()
+
+
+BEGUN = {
+    "nothing": b"",
+    "half a head": b"GET /api/about HTTP/1.1\r\nHost: loc",
+    "half a body": b"POST /api/login HTTP/1.1\r\nHost: localhost\r\nX-Millpond-Console: 1\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{",
+    "a question that was answered": b"GET /static/icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("said", BEGUN)
+def test_connections_that_say_nothing_make_room_for_others(console: Console, said: str) -> None:
+    host, _, port = console.address.partition(":")
+    quiet = []
+    try:
+        for _ in range(CONNECTIONS_MAX + 20):
+            quiet.append(socket.create_connection((host, int(port)), 30))
+            quiet[-1].sendall(BEGUN[said])
+        # Those that have a place already are not asked to leave it for nothing: it is the others that are closed.
+        assert [console.get("/api/about").status for _ in range(20)] == [200] * 20
+        with selectors.DefaultSelector() as selector:
+            for each in quiet:
+                selector.register(each, selectors.EVENT_READ)
+            until(lambda: sum(_is_closed(key.fileobj) for key, _ in selector.select(0)) >= 20)
+    finally:
+        for each in quiet:
+            each.close()
+
+
+def _is_closed(connection: object) -> bool:
+    assert isinstance(connection, socket.socket)
+    try:
+        while connection.recv(1 << 16, socket.MSG_DONTWAIT):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+    return True
+
+
+ASKED = 100
+
+
+def test_a_hundred_questions_of_a_foreign_page_are_refused_and_counted(console: Console) -> None:
+    def refused() -> int:
+        return int(console.get("/api/about").body["refused"].get("origin", 0))
+
+    before = refused()
+    foreign = [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Origin": f"http://{console.address}", "Sec-Fetch-Site": "same-site"},
+    ]
+    ours = {"Content-Type": "application/json", "X-Millpond-Console": "1"}
+    statuses: Counter[int] = Counter()
+    for number in range(ASKED):
+        method, path = (("POST", "/api/topics"), ("GET", "/api/topics"), ("GET", "/api/live/overview"))[number % 3]
+        statuses[console.ask(method, path, {"name": "forged"}, ours | foreign[number % 4]).status] += 1
+    assert statuses == {403: ASKED}
+    assert refused() == before + ASKED
+    assert "forged" not in console.get("/api/topics?internal=1").data.decode()
 
 
 @pytest.mark.parametrize(

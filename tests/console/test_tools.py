@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from millpond.admin import skew
+from millpond.admin.library import PlainLibrary
 from millpond.admin.plan import Demand, Machine, make_plan
+from millpond.console.desk import Desk
 from millpond.console.pipelines import look_at_pipelines
+from millpond.console.room import KEY_LOOKS_MAX, Room
+from millpond.console.skew import looks_for_keys
+from millpond.remote.cluster import Cluster
 from millpond.spark.pipelines.progress import JobFigures, Snapshot
 from millpond.spark.pipelines.status import write_status
 from millpond.testing import Pond
@@ -81,6 +88,39 @@ def test_a_hot_key_is_found_in_what_came(console: Console, pond: Pond) -> None:
     (nothing,) = console.events(f"/api/live/skew/{topic}?since_ms=99999999999999", "report")
     assert nothing["cause"] == "empty"
     assert "no topic" in console.first_event("/api/live/skew/nowhere", "failure")["error"]
+
+
+def test_only_so_many_looks_hold_keys_at_a_time(pond: Pond) -> None:
+    topic = pond.new_topic(2)
+    pond.produce(topic, *((f"key-{number}", "x") for number in range(50)))
+
+    async def play() -> None:
+        desk = Desk({"bootstrap.servers": pond.bootstrap})
+        room = Room(pond.bootstrap, desk, PlainLibrary(pond.bootstrap, {}), Path())
+        under_way = [looks_for_keys(room, topic, None, 100) for _ in range(KEY_LOOKS_MAX)]
+        for each in under_way:
+            assert (await anext(each)).name == "progress"
+        (refused,) = [event async for event in looks_for_keys(room, topic, None, 100)]
+        assert refused.name == "failure"
+        assert "look again when one of them is done" in refused.data["error"]
+        # Somebody leaves in the middle, and another one stays to the end: both make room.
+        await under_way[0].aclose()
+        assert [event.name async for event in under_way[1]] == ["report"]
+        assert [event.name async for event in looks_for_keys(room, topic, None, 100)] == ["progress", "report"]
+        desk.close()
+
+    asyncio.run(play())
+
+
+def test_a_look_that_is_cut_short_by_its_keys_is_an_estimate(pond: Pond, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(skew, "KEY_BYTES_MAX", 20 * skew.KEY_COST_BYTES)
+    topic = pond.new_topic(2)
+    pond.produce(topic, *((f"key-{number}", "x") for number in range(100)))
+    with Cluster({"bootstrap.servers": pond.bootstrap}) as cluster:
+        look = skew.SkewLook(cluster, topic, None, 100)
+        look.go_on(20)
+        facts = look.facts()
+    assert (look.is_done, facts.is_estimate, facts.records_read) == (True, True, 20)
 
 
 def test_runs_of_pipelines_are_shown_the_running_first(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from millpond.admin.groups import list_groups
 from millpond.admin.lag import GroupLag, LagWatch
 from millpond.admin.nodes import ClusterFacts, describe_nodes
-from millpond.base.errors import ErrorCode, MalformedMessage
+from millpond.base.errors import ErrorCode, MalformedMessage, RemoteError
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import ClientError, ClusterError
@@ -62,7 +62,7 @@ def look_at_health(cluster: Cluster) -> Health:
         left_out = max(len(names) - GROUPS_MAX, 0)
         if names:
             groups = LagWatch(cluster, names[:GROUPS_MAX], sample_seconds=0).look()
-    except ClientError as fault:
+    except (ClientError, RemoteError) as fault:
         failure = str(fault)
     return Health(nodes, disks, tuple(groups), left_out, failure)
 

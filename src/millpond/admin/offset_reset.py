@@ -1,8 +1,12 @@
-"""Moving what a group has committed: first a plan that shows every change, then the change."""
+"""Moving what a group has committed: first a plan that shows every change, then the change.
+
+The end of a log moves on while somebody writes. Whoever agrees to a plan agrees to its offsets, not to an end that is
+another one by then: `Agreed` is the target that asks for just these.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from millpond.admin.errors import Refused, unknown_partition
@@ -21,7 +25,14 @@ class Shift:
     count: int
 
 
-Target = Point | Shift
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """The offsets of a plan that somebody has seen."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+Target = Point | Shift | Agreed
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +67,11 @@ def plan_reset(
     partitions = _partitions(cluster, list(topics))
     before = committed_by_group(cluster, name)
     bounds = bounds_of(cluster, partitions)
-    if isinstance(target, Shift | At):
+    if isinstance(target, Agreed):
+        if target.offsets.keys() != {*partitions}:
+            raise Refused("The topics have other partitions by now: look at the plan again. Nothing was changed.")
+        wanted = dict(target.offsets)
+    elif isinstance(target, Shift | At):
         wanted = {each: _aimed(each, before.get(each), target) for each in partitions}
     else:
         wanted = resolve(cluster, bounds, target)

@@ -30,8 +30,10 @@ EVEN: Final = 1.25
 HOTTEST: Final = 20
 TIMES_MORE: Final = (2, 3, 4)
 """How many times the partitions are tried."""
-KEY_BYTES_MAX: Final = 64 << 20
-"""So many bytes of keys are kept in memory."""
+KEY_BYTES_MAX: Final = 128 << 20
+"""So much memory the keys of one look may take."""
+KEY_COST_BYTES: Final = 800
+"""What a key takes beside its own bytes, in what is kept and in what is reckoned from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ class SkewLook:
         size = len(record.key or b"") + len(record.value or b"")
         held = (None if record.key is None else bytes(record.key), partition)
         if held not in self._keys:
-            self._key_bytes += 64 + len(record.key or b"")
+            self._key_bytes += KEY_COST_BYTES + len(record.key or b"")
         for each in (self._read[partition], self._keys[held]):
             each.records += 1
             each.bytes += size
@@ -154,7 +156,7 @@ class SkewLook:
             for index, came in sorted(self._came.items())
         )
         report = judged(_report(self._topic, loads, self._keys, weights), EVEN)
-        return SkewFacts(report, self.records, records_read, self.total < self.records)
+        return SkewFacts(report, self.records, records_read, self.total < self.records or self.scanned < self.total)
 
 
 def _part(came: int, share: float) -> int:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from millpond.admin.moves import copied_bytes, elect_first, moves_under_way, try_moves
 from millpond.admin.placement import Planned
 from millpond.admin.throttle import Rates, clear_throttle, set_throttle
-from millpond.base.errors import ErrorCode
+from millpond.base.errors import ErrorCode, RemoteError
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import ClientError
@@ -96,9 +96,9 @@ def run_moves(
         if rate is not None:
             before = set_throttle(cluster, moves, rate)
         run.go()
-    except ClientError:
-        # Where no node answers any more the limit stays, and the next run takes it away.
-        with suppress(ClientError):
+    except BaseException:
+        # Whatever it was that ended it. Where no node answers any more the limit stays; the next run takes it away.
+        with suppress(ClientError, RemoteError):
             clear_throttle(cluster, (), before)
         raise
     # Which moves have ended the controller has said; the node that is asked now may not have heard of it.

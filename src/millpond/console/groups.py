@@ -13,8 +13,10 @@ from millpond.admin.errors import Refused
 from millpond.admin.groups import delete_groups, find_groups, list_groups, refuse_if_active
 from millpond.admin.history import read_history
 from millpond.admin.lag import GroupLag, LagWatch
-from millpond.admin.offset_reset import ResetPlan, Shift, Target, apply_reset, plan_reset
+from millpond.admin.offset_reset import Agreed, ResetPlan, Shift, Target, apply_reset, plan_reset
 from millpond.admin.offsets import At, Beginning, End, Since
+from millpond.base.ids import TopicPartition
+from millpond.console.records import PARTITION_MAX
 from millpond.console.responses import reply
 from millpond.console.room import Room, room_of
 from millpond.console.shapes import BadRequest, Body, Page
@@ -148,26 +150,37 @@ async def history(request: Request) -> Response:
 
 
 async def reset(request: Request) -> Response:
-    """Without `steps` it is a preview. With the steps of one, it is done if it would still do just that."""
+    """Without `steps` it is a preview. With the steps of one, just that is done, if it can be."""
     body, name = await Body.read(request), request.path_params["group"]
     topics = [str(each) for each in body.list("topics")]
     if not topics or len(topics) > TOPICS_MAX:
         raise BadRequest("Say which topics the group shall read from somewhere else.")
-    target, agreed = _target(body), body.list("steps")
+    agreed = _agreed(body)
+    # The end of a log that is written to is another one by now: it is the offsets of the preview that count.
+    target = _target(body) if not agreed else Agreed({each: after for each, (_, after) in agreed.items()})
 
     def work(cluster: Cluster) -> list[dict[str, Any]]:
         find_groups(cluster, [name])
         plan = plan_reset(cluster, name, [(each, None) for each in topics], target)
-        steps = _steps(plan)
         if agreed:
-            if agreed != steps:
+            if agreed != {each.partition: (each.before, each.after) for each in plan.steps}:
                 raise Refused("The offsets have changed since the preview: look at it again. Nothing was changed")
             apply_reset(cluster, plan)
-        return steps
+        return _steps(plan)
 
     desk = room_of(request).desk
     steps = await (desk.change(work) if agreed else desk.ask(work))
     return reply({"steps": steps, "is_done": bool(agreed)})
+
+
+def _agreed(body: Body) -> dict[TopicPartition, tuple[int | None, int]]:
+    """What is committed for each partition in the preview that somebody has seen, and what would be."""
+    agreed: dict[TopicPartition, tuple[int | None, int]] = {}
+    for each in body.list("steps"):
+        step = Body(each if isinstance(each, dict) else {})
+        partition = TopicPartition(step.text("topic"), step.number("partition", 0, PARTITION_MAX))
+        agreed[partition] = step.number_or_none("before", 0, OFFSET_MAX), step.number("after", 0, OFFSET_MAX)
+    return agreed
 
 
 def _steps(plan: ResetPlan) -> list[dict[str, Any]]:

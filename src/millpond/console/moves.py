@@ -33,7 +33,7 @@ REPLICAS_MAX: Final = 100
 
 
 async def move(request: Request) -> Response:
-    """With `dry_run` only the plan. With the mark of one that was shown, just that runs as a job, if it still fits."""
+    """With `dry_run` only the plan. With the mark of one that was shown, that one runs as a job, if it still fits."""
     body = await Body.read(request)
     order, rate = _order(body), body.number_or_none("rate", 1, RATE_MAX)
     room = room_of(request)

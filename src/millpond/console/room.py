@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from starlette.requests import Request
 
@@ -15,6 +17,9 @@ from millpond.console.jobs import Jobs
 from millpond.console.move_plans import MovePlans
 from millpond.console.simulators import Simulators
 from millpond.console.streams import Streams
+
+KEY_LOOKS_MAX: Final = 2
+"""So many looks for hot keys at a time."""
 
 
 @dataclass(slots=True)
@@ -29,6 +34,8 @@ class Room:
     jobs: Jobs = field(default_factory=Jobs)
     move_plans: MovePlans = field(default_factory=MovePlans)
     streams: Streams = field(default_factory=Streams)
+    key_looks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(KEY_LOOKS_MAX))
+    """Each holds the keys that it has read."""
     simulators: Simulators = field(default_factory=Simulators)
     refused: Counter[str] = field(default_factory=Counter)
     """By the rule that did."""

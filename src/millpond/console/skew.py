@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -13,7 +15,7 @@ from millpond.admin.skew import EVEN, SkewFacts, SkewLook, topic_balances
 from millpond.console.desk import FAULTS
 from millpond.console.records import OFFSET_MAX, cut
 from millpond.console.responses import reply
-from millpond.console.room import Room, room_of
+from millpond.console.room import KEY_LOOKS_MAX, Room, room_of
 from millpond.console.shapes import Page, number, sentence
 from millpond.console.streams import Event, EventStream
 from millpond.remote.cluster import Cluster
@@ -37,11 +39,25 @@ async def live_skew(request: Request) -> EventStream:
     room, topic = room_of(request), request.path_params["topic"]
     since_ms = number(request, "since_ms", -1, 0, OFFSET_MAX)
     records = number(request, "records", RECORDS, 100, RECORDS_MAX)
-    return EventStream(room.streams, _look(room, topic, None if since_ms < 0 else since_ms, records))
+    return EventStream(room.streams, looks_for_keys(room, topic, None if since_ms < 0 else since_ms, records))
 
 
-async def _look(room: Room, topic: str, since_ms: int | None, records: int) -> AsyncIterator[Event]:
-    lease = room.desk.lease()
+async def looks_for_keys(
+    room: Room, topic: str, since_ms: int | None, records: int
+) -> AsyncGenerator[Event, None]:
+    """One look, if there is room for one more."""
+    if room.key_looks.locked():
+        why = f"{KEY_LOOKS_MAX} looks for hot keys go on already: look again when one of them is done."
+        yield Event("failure", {"error": why})
+        return
+    async with room.key_looks, contextlib.aclosing(_steps(room, topic, since_ms, records)) as steps:
+        async for event in steps:
+            yield event
+
+
+async def _steps(room: Room, topic: str, since_ms: int | None, records: int) -> AsyncGenerator[Event, None]:
+    loop = asyncio.get_running_loop()
+    lease, began = room.desk.lease(), loop.time()
 
     def begin(cluster: Cluster) -> SkewLook:
         return SkewLook(cluster, topic, since_ms, records)
@@ -52,10 +68,8 @@ async def _look(room: Room, topic: str, since_ms: int | None, records: int) -> A
         def go_on(_: Cluster) -> None:
             look.go_on(STEP_SECONDS)
 
-        spent = 0.0
-        while not look.is_done and spent < SECONDS_MAX:
+        while not look.is_done and loop.time() - began < SECONDS_MAX:
             await room.desk.on(lease, go_on)
-            spent += STEP_SECONDS
             yield Event("progress", {"scanned": look.scanned, "total": look.total})
         yield Event("report", await room.desk.on(lease, lambda _: _shape(look.facts(), is_whole=look.is_done)))
     except FAULTS as fault:

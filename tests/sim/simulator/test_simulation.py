@@ -133,6 +133,18 @@ def test_records_and_clients_are_limited() -> None:
     assert len(simulation.consumers) + len(simulation.producers) == 24
 
 
+def test_records_that_come_one_after_the_other_are_counted_when_they_are_asked_for() -> None:
+    many = [Produce(count=500, every_ms=1) for _ in range(7)]
+    simulation = Simulation(tape_of((CreateTopic(partitions=1, replication=1), 300, *many, 600), nodes=1))
+    simulation.run_to(305)
+    assert len(simulation.ledger.records) < 100
+    refused = [line for line in simulation.story.lines if line.who == "simulator"]
+    assert len(refused) == 1, "the seventh"
+    simulation.run_to(900)
+    assert len(simulation.ledger.records) == 3_000
+    assert not simulation.ledger.promise(1)
+
+
 def test_messages_are_read_from_the_wire() -> None:
     simulation = Simulation(tape_of((CreateTopic(partitions=1), 300, Produce(value="tea", keys=("ann",)), 200)))
     simulation.run_to(500)

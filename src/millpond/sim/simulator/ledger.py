@@ -80,9 +80,19 @@ class Ledger:
     known: dict[str, set[int]] = field(default_factory=dict)
     """By group: what a store outside remembers as done."""
     _next_id: int = 1
+    _promised: int = 0
+    """Records that somebody has asked for, and that come one after the other."""
 
-    def is_full(self, more: int) -> bool:
-        return len(self.records) + more > RECORDS_MAX
+    def promise(self, count: int) -> bool:
+        """Whether there is room for so many more, with all that is still to come; then it is kept for them."""
+        if len(self.records) + self._promised + count > RECORDS_MAX:
+            return False
+        self._promised += count
+        return True
+
+    def promised_record(self, record: SentRecord) -> SentRecord:
+        self._promised -= 1
+        return self.new_record(record)
 
     def new_record(self, record: SentRecord) -> SentRecord:
         record.id = self._next_id

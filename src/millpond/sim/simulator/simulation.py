@@ -331,7 +331,7 @@ class Simulation:
     def _produce(self, action: Produce) -> None:
         if not self._has_topic(action.topic) or not self._has_room(self.producers, action.producer):
             return
-        if self.ledger.is_full(action.count):
+        if not self.ledger.promise(action.count):
             self._refuse("it has as many records as one may have")
             return
         if action.producer not in self.producers:
@@ -360,7 +360,7 @@ class Simulation:
             partition = turn % count
         else:
             partition = partition_for_key(key.encode(), count)
-        record = self.ledger.new_record(
+        record = self.ledger.promised_record(
             SentRecord(0, action.producer, action.topic, partition, key, "", action.acks, self.clock.now_ms)
         )
         record.value = action.value or f"r{record.id}"
@@ -371,7 +371,7 @@ class Simulation:
     def _transact(self, action: Transact) -> None:
         if not self._has_topic(action.topic):
             return
-        if self.ledger.is_full(action.count):
+        if not self.ledger.promise(action.count):
             self._refuse("it has as many records as one may have")
             return
         client = self.client(action.producer)
@@ -384,7 +384,7 @@ class Simulation:
         by_partition: dict[int, list[SentRecord]] = {}
         for number in range(action.count):
             made = SentRecord(0, action.producer, action.topic, number % count, None, "", "all", self.clock.now_ms)
-            record = self.ledger.new_record(made)
+            record = self.ledger.promised_record(made)
             record.value = f"{action.ending} {number + 1}"
             by_partition.setdefault(record.partition, []).append(record)
         try:

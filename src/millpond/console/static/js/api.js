@@ -1,14 +1,20 @@
 // Asking the console's server: questions, changes, and live views that come back by themselves.
 
+const SLOW_MS = 10000;
+// The longest question is a campaign in the simulator, and the server ends that one itself.
+const GIVE_UP_MS = 200000;
+const AGAIN_MS = 2000;
+const SILENT = "The console's server does not answer. Is it still running? Start it with: millpond console";
+
 export async function get(path, signal) {
-  return answer(await reach(path, { signal }));
+  return reach(path, { signal });
 }
 
 export async function change(method, path, body = {}) {
-  return answer(await reach(path, {
+  return reach(path, {
     method, body: JSON.stringify(body),
     headers: { "content-type": "application/json", "x-millpond-console": "1" },
-  }));
+  });
 }
 
 export function query(fields) {
@@ -21,21 +27,45 @@ export function name(text) {
   return encodeURIComponent(text);
 }
 
-async function reach(path, options) {
+async function reach(path, { signal, ...options }) {
+  const patience = new AbortController();
+  const leave = () => patience.abort();
+  signal?.addEventListener("abort", leave);
+  if (signal?.aborted) leave();
+  let isSlow = false;
+  const slow = setTimeout(() => { isSlow = true; lost(true, "The console's server takes long to answer. The page waits for it."); }, SLOW_MS);
+  const end = setTimeout(leave, GIVE_UP_MS);
+  let response;
+  let text;
   try {
-    return await fetch(path, options);
+    response = await fetch(path, { ...options, signal: patience.signal });
+    text = await response.text();
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (signal?.aborted) {
+      if (isSlow) lost(false);
+      throw error;
+    }
     lost(true);
-    throw new Error("The console's server does not answer. Is it still running? Start it with: millpond console");
+    throw new Error(SILENT);
+  } finally {
+    clearTimeout(slow);
+    clearTimeout(end);
+    signal?.removeEventListener("abort", leave);
   }
+  lost(false);
+  return answer(response, text);
 }
 
-async function answer(response) {
-  lost(false);
-  const body = await response.json().catch(() => ({}));
+function answer(response, text) {
+  let body = null;
+  try {
+    body = JSON.parse(text);
+  } catch {
+    // Said below.
+  }
   if (response.status === 401 && !response.url.endsWith("/api/login")) document.dispatchEvent(new Event("login"));
-  if (!response.ok) throw new Error(body.error ?? `The server answered ${response.status}.`);
+  if (!response.ok) throw new Error(body?.error ?? `The server answered ${response.status}. Reload the page; if it stays so, start the console anew.`);
+  if (body === null) throw new Error("The server's answer cannot be read. Reload the page.");
   return body;
 }
 
@@ -48,35 +78,72 @@ function lost(now, text = "The connection to the console is lost. It comes back 
   isLost = now;
 }
 
+// Why a live view does not open: only a question can tell, for the browser keeps it to itself.
+async function reason(path) {
+  const stop = new AbortController();
+  const end = setTimeout(() => stop.abort(), SLOW_MS);
+  try {
+    const response = await fetch(path, { signal: stop.signal });
+    if (response.status === 401) document.dispatchEvent(new Event("login"));
+    return response.ok ? null : (await response.json()).error;
+  } catch {
+    return null;
+  } finally {
+    clearTimeout(end);
+    stop.abort();
+  }
+}
+
 // A live view. `on` has a function for each event; it pauses while nobody looks, because a browser has few connections.
 // Its `failure` says whether it has shown what is wrong. What goes on `once` does not begin again by itself.
 export function live(path, on, signal, { once = false } = {}) {
   let source = null;
   let timer = null;
+  let isOver = false;
   const open = () => {
-    if (source || document.hidden || signal.aborted) return;
-    source = new EventSource(path);
+    if (source || isOver || document.hidden || signal.aborted) return;
+    clearTimeout(timer);
+    const mine = source = new EventSource(path);
+    let wasOpen = false;
+    const failed = async () => {
+      if (source !== mine) return;
+      close();
+      isOver = once;
+      if (!once) {
+        if (!isLost) lost(true);
+        // EventSource gives up for good after some refusals; we do not.
+        timer = setTimeout(open, AGAIN_MS);
+      }
+      // What has begun must not begin a second time for the question alone.
+      const why = await reason(wasOpen ? "/api/about" : path);
+      if (signal.aborted) return;
+      if (once) on.failure?.({ error: why ?? "The connection to the console was lost. Is it still running? Try again." });
+      else if (why && !source) lost(true, why);
+    };
+    timer = setTimeout(failed, SLOW_MS);
+    source.onopen = () => { wasOpen = true; clearTimeout(timer); };
+    source.onerror = failed;
     for (const [event, take] of Object.entries(on)) {
-      if (event !== "failure") source.addEventListener(event, (message) => { lost(false); take(JSON.parse(message.data)); });
+      if (event !== "failure") source.addEventListener(event, (message) => {
+        lost(false);
+        try {
+          take(JSON.parse(message.data));
+        } catch (error) {
+          lost(true, `This page cannot show what the console's server says. Reload it. (${error.message})`);
+          throw error;
+        }
+      });
     }
     source.addEventListener("failure", (message) => {
       const failure = JSON.parse(message.data);
       if (!on.failure?.(failure)) lost(true, failure.error);
     });
-    source.addEventListener("end", close);
-    source.onerror = () => {
-      close();
-      if (once) { on.failure?.({ error: "The connection to the console was lost." }); return; }
-      lost(true);
-      // EventSource gives up for good after some refusals; we do not. Why it was refused only a question can tell.
-      timer = setTimeout(open, 2000);
-      fetch("/api/about").then((response) => { if (response.status === 401) document.dispatchEvent(new Event("login")); }).catch(() => {});
-    };
+    source.addEventListener("end", () => { isOver = true; close(); });
   };
   const close = () => { source?.close(); source = null; clearTimeout(timer); };
-  const look = () => (once ? null : document.hidden ? close() : open());
+  const look = () => { if (!document.hidden) open(); else if (!once) close(); };
   document.addEventListener("visibilitychange", look);
   signal.addEventListener("abort", () => { close(); document.removeEventListener("visibilitychange", look); });
   open();
-  return close;
+  return () => { isOver = true; close(); };
 }

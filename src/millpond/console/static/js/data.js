@@ -3,6 +3,7 @@
 import { readAvro } from "./avro.js";
 import { ask, field, h } from "./dom.js";
 import { bytes as size, count } from "./format.js";
+import { recall, store } from "./store.js";
 
 export function decode(data) {
   return Uint8Array.from(atob(data.data), (sign) => sign.charCodeAt(0));
@@ -48,7 +49,7 @@ function hexDump(raw) {
 
 // The schema that somebody gave for the keys or values of a topic; it stays in this browser.
 function schemaOf(topic, label) {
-  return localStorage.getItem(`avro ${label} ${topic}`) ?? "";
+  return recall(`avro ${label} ${topic}`) ?? "";
 }
 
 function askForSchema(topic, label, done) {
@@ -59,7 +60,7 @@ function askForSchema(topic, label, done) {
     act: async (form) => {
       const text = form.elements.schema.value.trim();
       if (text) JSON.parse(text);
-      localStorage.setItem(`avro ${label} ${topic}`, text);
+      store(`avro ${label} ${topic}`, text);
       if (text) done();
     },
   });

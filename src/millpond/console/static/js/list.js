@@ -25,7 +25,7 @@ export function list({ path, label, columns, none, params, signal, switches = []
       const result = await get(path + query(fields), mine.signal);
       if (!signal.aborted) draw(result);
     } catch (error) {
-      if (error.name !== "AbortError") fill(body, h("div", { class: "pad" }, fault(error)));
+      if (error.name !== "AbortError") fill(body, h("div", { class: "pad stack tight" }, fault(error), h("div", {}, h("button", { onclick: load }, "Try again"))));
     }
   };
 

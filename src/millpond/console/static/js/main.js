@@ -1,8 +1,9 @@
 // The shell: which page the address means, the navigation, the theme.
 
 import { change, get } from "./api.js";
-import { empty, field, fill, h, note } from "./dom.js";
+import { empty, fault, field, fill, h, note } from "./dom.js";
 import { go, start, state } from "./router.js";
+import { recall, store } from "./store.js";
 
 const PAGES = [
   { path: "", title: "Overview", load: () => import("./pages/overview.js") },
@@ -18,8 +19,28 @@ const PAGES = [
   { path: "simulator", title: "Simulator", load: () => import("./pages/simulator.js") },
 ];
 
+const SLOW_MS = 10000;
+
 let leave = new AbortController();
 let isAsking = false;
+
+// The parts of the address; none where it cannot be read.
+function addressed() {
+  try {
+    return location.pathname.split("/").filter(Boolean).map(decodeURIComponent);
+  } catch {
+    return ["%"];
+  }
+}
+
+// What stands in the place of a page that is not there, and what to do.
+function failure(error) {
+  const isPart = error instanceof TypeError && /module/i.test(error.message);
+  return [fault(isPart ? new Error("A part of this page could not be loaded.") : error),
+    h("p", { class: "hint" }, "If it stays so, see whether the console still runs; start it with: ", h("code", {}, "millpond console")),
+    // A part that did not come once is not asked for again before the page is loaded anew.
+    h("div", {}, h("button", { onclick: () => location.reload() }, "Try again"))];
+}
 
 async function show() {
   if (isAsking) return;
@@ -27,7 +48,7 @@ async function show() {
   leave = new AbortController();
   const signal = leave.signal;
   for (const dialog of document.querySelectorAll("dialog")) dialog.close();
-  const words = location.pathname.split("/").filter(Boolean).map(decodeURIComponent);
+  const words = addressed();
   const page = PAGES.find((each) => each.path === (words[0] ?? ""));
   for (const link of document.querySelectorAll("#nav a")) {
     if (link.dataset.path === (words[0] ?? "")) {
@@ -42,12 +63,15 @@ async function show() {
     return;
   }
   document.title = `${words.length > 1 ? `${words[1]} · ` : ""}${page.title} · Millpond`;
+  const slow = setTimeout(() => { if (!signal.aborted) fill(main, failure(new Error("This page does not come: the console's server does not answer."))); }, SLOW_MS);
   try {
     const { draw } = await page.load();
+    clearTimeout(slow);
     if (!signal.aborted) await draw(main, words.slice(1), new URLSearchParams(location.search), signal);
   } catch (error) {
-    if (signal.aborted) return;
-    fill(main, h("p", { class: "fault", role: "alert" }, error.message), h("button", { onclick: () => show() }, "Try again"));
+    if (!signal.aborted) fill(main, failure(error));
+  } finally {
+    clearTimeout(slow);
   }
 }
 
@@ -114,14 +138,16 @@ function theme(name) {
   button.setAttribute("aria-label", `${button.textContent} colours. Change`);
   button.onclick = () => {
     const next = THEMES[(THEMES.indexOf(name) + 1) % THEMES.length];
-    localStorage.setItem("theme", next);
+    store("theme", next);
     theme(next);
   };
 }
 
-theme(THEMES.includes(localStorage.getItem("theme")) ? localStorage.getItem("theme") : "system");
+theme(THEMES.includes(recall("theme")) ? recall("theme") : "system");
 fill(document.getElementById("nav"), PAGES.map((each) => h("a", { href: `/${each.path}`, "data-path": each.path }, each.title)));
 document.addEventListener("click", navigate);
 document.addEventListener("login", logIn);
+// A button whose question failed and who says nothing of it: somebody pressed it, and shall know.
+addEventListener("unhandledrejection", ({ reason }) => { if (reason?.name !== "AbortError") note(reason?.message ?? String(reason)); });
 start(show);
 if (await introduce()) await show();

@@ -35,7 +35,7 @@ async function one(main, group, params, signal) {
   const past = h("div");
   const curvePoints = [];
   let last = null;
-  let people = {};
+  let people = new Map();
   const parts = local({
     label: "partitions", size: 100, text: (each) => `${each.topic}-${each.partition} ${holder(each)}`,
     none: () => empty("The group has committed nothing and reads nothing."),
@@ -59,7 +59,7 @@ async function one(main, group, params, signal) {
       ["Partitions", (each) => (each.partitions.length ? assigned(each.partitions) : h("span", { class: "warn-text" }, "none: more members than partitions"))],
     ],
   });
-  const holder = (each) => (each.member ? people[each.member]?.instance || people[each.member]?.client || each.member : "nobody");
+  const holder = (each) => (each.member ? people.get(each.member)?.instance || people.get(each.member)?.client || each.member : "nobody");
   const top = h("div", { class: "stack" }, h("p", { class: "hint" }, "Measuring …"));
   const frame = h("div", { class: "stack" }, top, card("Partitions", parts.parts), card("Members", members.parts));
   fill(main, head(group, { crumb: h("a", { href: "/groups" }, "Groups"), chips: [chips], actions: state.readOnly ? [] : [
@@ -79,7 +79,7 @@ async function one(main, group, params, signal) {
     curvePoints.push(look.lag);
     if (curvePoints.length > CURVE_MAX) curvePoints.shift();
     fill(chips, h("span", { class: "chip" }, h("span", { class: `state ${LEVEL[look.state] ?? ""}` }, look.state)), h("span", { class: "chip" }, counted(look.members, "member")), h("span", { class: "chip" }, `${look.type} protocol${look.assignor ? `, ${look.assignor}` : ""}`), h("span", { class: "chip optional" }, `coordinator ${look.coordinator}`));
-    people = Object.fromEntries(look.people.map((each) => [each.id, each]));
+    people = new Map(look.people.map((each) => [each.id, each]));
     parts.set(look.partitions);
     members.set(look.people);
     fill(top, verdict(look),
@@ -117,9 +117,13 @@ function verdict(look) {
 }
 
 function assigned(partitions) {
-  const topics = {};
-  for (const [topic, index] of partitions) (topics[topic] ??= []).push(index);
-  return Object.entries(topics).map(([topic, indexes]) => h("div", {}, topic, ": ", h("span", { class: "soft" }, indexes.length > 40 ? `${indexes.slice(0, 40).join(", ")} …` : indexes.join(", "))));
+  // Not an object: a topic may be called __proto__.
+  const topics = new Map();
+  for (const [topic, index] of partitions) {
+    if (!topics.has(topic)) topics.set(topic, []);
+    topics.get(topic).push(index);
+  }
+  return Array.from(topics).map(([topic, indexes]) => h("div", {}, topic, ": ", h("span", { class: "soft" }, indexes.length > 40 ? `${indexes.slice(0, 40).join(", ")} …` : indexes.join(", "))));
 }
 
 function rebalances(all) {
@@ -169,7 +173,8 @@ function reset(group, look) {
   const shift = field("Records on (or back, with a minus)", h("input", { name: "count", type: "number" }));
   const to = choice("to", [["beginning", "The beginning: read everything again"], ["end", "The end: skip what is unread"], ["time", "A time"], ["offset", "An offset"], ["shift", "So many records on or back"]], "beginning");
   const plan = h("div", { class: "scroll" });
-  const adapt = () => { steps = null; fill(plan); offset.hidden = to.value !== "offset"; time.hidden = to.value !== "time"; shift.hidden = to.value !== "shift"; button("Preview"); };
+  const afresh = () => { steps = null; fill(plan); button("Preview"); };
+  const adapt = () => { afresh(); offset.hidden = to.value !== "offset"; time.hidden = to.value !== "time"; shift.hidden = to.value !== "shift"; };
   const topicChoice = choice("topic", [["", "All topics that it reads"], ...topics.map((each) => [each, each])], "");
   const dialog = ask({
     title: `Reset the offsets of ${group}`, action: "Preview",
@@ -183,7 +188,9 @@ function reset(group, look) {
         if (!fields.time.value) throw new Error("Give a time.");
         wanted.time_ms = new Date(fields.time.value).getTime();
       }
+      // Whatever comes of it, the same is not asked for again without a look.
       if (steps) wanted.steps = steps;
+      afresh();
       const result = await change("POST", `/api/groups/${name(group)}/reset`, wanted);
       if (result.is_done) {
         note(`${group} goes on from there.`);
@@ -199,7 +206,7 @@ function reset(group, look) {
   const button = (text) => { const submit = dialog?.querySelector("button[type=submit]"); if (submit) submit.textContent = text; };
   to.addEventListener("change", adapt);
   topicChoice.addEventListener("change", adapt);
-  for (const each of [offset, time, shift]) each.addEventListener("input", () => { steps = null; fill(plan); button("Preview"); });
+  for (const each of [offset, time, shift]) each.addEventListener("input", afresh);
   offset.hidden = time.hidden = shift.hidden = true;
 }
 

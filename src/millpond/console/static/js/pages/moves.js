@@ -24,7 +24,10 @@ export function moveDialog({ title, hint, body = [], order, started }) {
         }
         throw null;
       }
-      const job = await change("POST", "/api/cluster/moves", { ...wanted, agreed });
+      // Whatever comes of it, the same is not asked for again without a look.
+      const mark = agreed;
+      afresh();
+      const job = await change("POST", "/api/cluster/moves", { ...wanted, agreed: mark });
       note(`${job.what} has begun.`);
       started(job);
     },

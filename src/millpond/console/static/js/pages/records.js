@@ -198,7 +198,8 @@ function produce(topic, partition, done) {
     ],
     act: async (form) => {
       const fields = form.elements;
-      const given = {};
+      // Without a prototype: a header may be called __proto__.
+      const given = Object.create(null);
       for (const part of fields.headers.value.split(",").map((each) => each.trim()).filter(Boolean)) {
         const cut = part.indexOf("=");
         if (cut < 1) throw new Error(`Write headers as NAME=VALUE: ${part}`);

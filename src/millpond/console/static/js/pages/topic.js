@@ -25,7 +25,7 @@ export async function draw(main, [topic, view = "partitions"], params, signal) {
       h("button", { class: "danger", onclick: () => remove(topic) }, "Delete …")] }),
     h("div", { class: "tabs" }, tab("partitions", "Partitions"), tab("records", "Records"), tab("settings", "Settings")),
     body);
-  if (!views[view]) fill(body, empty("There is no such view.", h("a", { href: at }, "Go to the topic")));
+  if (!Object.hasOwn(views, view)) fill(body, empty("There is no such view.", h("a", { href: at }, "Go to the topic")));
   else await views[view](body, topic, params, signal, chips);
 }
 

@@ -43,7 +43,7 @@ function createTopic(done) {
       field("Settings", h("textarea", { name: "settings", rows: "3", placeholder: "retention.ms=86400000\ncleanup.policy=compact" }), "One NAME=VALUE a line; empty for the cluster’s defaults."),
     ],
     act: async (form) => {
-      const settings = {};
+      const settings = Object.create(null);
       for (const line of form.elements.settings.value.split("\n").map((each) => each.trim()).filter(Boolean)) {
         const at = line.indexOf("=");
         if (at < 1) throw new Error(`Write settings as NAME=VALUE: ${line}`);
