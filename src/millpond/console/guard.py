@@ -5,7 +5,7 @@ of the loopback (else a foreign name could be pointed here: DNS rebinding), an O
 changes something must carry a header that a foreign page cannot send without asking first. Nobody answers that.
 
 Where others can reach the console, the Host may also be an address in numbers, which nobody can point elsewhere, or a
-name that was given at the start; and whoever asks for data must have logged in. What is looked at ends with the session.
+name that was given at the start; and whoever asks for data must have logged in. A live view ends with its session.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Guard:
         await (refusal or self._app)(scope, receive_guarded, send_guarded)
 
     async def _receive(self, receive: Receive, session: Session | None) -> Message:
-        """Who reads has gone when the session has ended, though the connection is there: a live view lasts for days."""
+        """Who reads has gone when the session has ended, though the connection has not: live views last for days."""
         login = self._rules.login
         if login is None or session is None:
             return await receive()
