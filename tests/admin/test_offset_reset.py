@@ -6,7 +6,7 @@ import pytest
 
 from millpond.admin.errors import Refused
 from millpond.admin.groups import commit_offsets
-from millpond.admin.offset_reset import Shift, Step, apply_reset, plan_reset
+from millpond.admin.offset_reset import Shift, Step, apply_reset, plan_agreed, plan_reset
 from millpond.admin.offsets import At, Beginning, End, Last, Since
 from millpond.admin.topics import delete_records
 from millpond.base.ids import TopicPartition
@@ -50,6 +50,27 @@ def test_a_plan_says_what_would_change_and_changes_nothing(
     assert committed_by_group(cluster, group) == {zero: 6}
     apply_reset(cluster, plan)
     assert committed_by_group(cluster, group) == {zero: after}
+
+
+def test_what_was_agreed_to_is_done_though_the_log_goes_on(cluster: Cluster, pond: Pond, topic: str, group: str) -> None:
+    zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    seen = plan_reset(cluster, group, [(topic, None)], End())
+    assert seen.offsets == {zero: (6, 10), one: (None, 0)}
+    pond.produce(topic, "later", partition=0)
+    assert plan_reset(cluster, group, [(topic, None)], End()).offsets[zero] == (6, 11)
+    plan = plan_agreed(cluster, group, [(topic, None)], seen.offsets)
+    assert plan.offsets == seen.offsets
+    for topics, agreed in (
+        ([(topic, None)], {zero: (6, 10)}),  # another partition has come
+        ([(topic, [0])], seen.offsets),  # one has gone
+        ([(topic, [0])], {zero: (5, 10)}),  # somebody has read on
+        ([(topic, [0])], {zero: (6, 2)}),  # what it should read again is deleted
+        ([(topic, [0])], {zero: (6, 99)}),  # nobody was shown that
+    ):
+        with pytest.raises(Refused, match="changed since the preview"):
+            plan_agreed(cluster, group, topics, agreed)  # type: ignore[arg-type]
+    apply_reset(cluster, plan)
+    assert committed_by_group(cluster, group) == {zero: 10, one: 0}
 
 
 def test_all_partitions_and_those_with_nothing_committed(cluster: Cluster, topic: str, group: str) -> None:

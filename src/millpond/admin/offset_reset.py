@@ -1,12 +1,12 @@
 """Moving what a group has committed: first a plan that shows every change, then the change.
 
 The end of a log moves on while somebody writes. Whoever agrees to a plan agrees to its offsets, not to an end that is
-another one by then: `Agreed` is the target that asks for just these.
+another one by then: `plan_agreed` makes the plan again with just these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from millpond.admin.errors import Refused, unknown_partition
@@ -25,14 +25,10 @@ class Shift:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Agreed:
-    """The offsets of a plan that somebody has seen."""
-
-    offsets: Mapping[TopicPartition, int]
-
-
-Target = Point | Shift | Agreed
+Target = Point | Shift
+PlannedOffsets = Mapping[TopicPartition, tuple[int | None, int]]
+"""What is committed for each partition, and what would be."""
+_Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +47,10 @@ class ResetPlan:
     steps: tuple[Step, ...]
 
     @property
+    def offsets(self) -> PlannedOffsets:
+        return {step.partition: (step.before, step.after) for step in self.steps}
+
+    @property
     def changes(self) -> list[Step]:
         return [step for step in self.steps if step.before != step.after]
 
@@ -62,20 +62,44 @@ def plan_reset(
 
     `topics` are names with the partitions that are meant, None for all of them.
     """
+
+    def wanted(before: _Offsets, bounds: Mapping[TopicPartition, Bounds]) -> _Offsets:
+        if isinstance(target, Shift | At):
+            return {each: _aimed(each, before.get(each), target) for each in bounds}
+        return resolve(cluster, bounds, target)
+
+    return _plan(cluster, name, list(topics), wanted)
+
+
+def plan_agreed(
+    cluster: Cluster, name: str, topics: Iterable[tuple[str, Iterable[int] | None]], agreed: PlannedOffsets
+) -> ResetPlan:
+    """The plan that somebody has seen; Refused where just that cannot be done any more."""
+    plan = _plan(
+        cluster,
+        name,
+        list(topics),
+        lambda _, bounds: {each: agreed[each][1] if each in agreed else bound.end for each, bound in bounds.items()},
+    )
+    if plan.offsets != agreed:
+        raise Refused("The offsets have changed since the preview: look at it again. Nothing was changed.")
+    return plan
+
+
+def _plan(
+    cluster: Cluster,
+    name: str,
+    topics: list[tuple[str, Iterable[int] | None]],
+    wanted: Callable[[_Offsets, Mapping[TopicPartition, Bounds]], _Offsets],
+) -> ResetPlan:
+    """`wanted` says where to, by what is committed and by where the partitions begin and end."""
     group = describe_group(cluster, name)
     refuse_if_active(group, "to reset it")
-    partitions = _partitions(cluster, list(topics))
+    partitions = _partitions(cluster, topics)
     before = committed_by_group(cluster, name)
     bounds = bounds_of(cluster, partitions)
-    if isinstance(target, Agreed):
-        if target.offsets.keys() != {*partitions}:
-            raise Refused("The topics have other partitions by now: look at the plan again. Nothing was changed.")
-        wanted = dict(target.offsets)
-    elif isinstance(target, Shift | At):
-        wanted = {each: _aimed(each, before.get(each), target) for each in partitions}
-    else:
-        wanted = resolve(cluster, bounds, target)
-    return ResetPlan(group, tuple(_step(each, before.get(each), wanted[each], bounds[each]) for each in partitions))
+    after = wanted(before, bounds)
+    return ResetPlan(group, tuple(_step(each, before.get(each), after[each], bounds[each]) for each in partitions))
 
 
 def apply_reset(cluster: Cluster, plan: ResetPlan) -> None:

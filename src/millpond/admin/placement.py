@@ -93,12 +93,10 @@ def outdated(moves: Iterable[Planned], then: Load, now: Load) -> list[Planned]:
     """
 
     def fits(move: Planned) -> bool:
-        before, after = then.partitions[move.partition], now.partitions.get(move.partition)
-        if after is None or (before.replicas, before.adding, before.removing) != (
-            after.replicas,
-            after.adding,
-            after.removing,
-        ):
+        before, after = then.partitions.get(move.partition), now.partitions.get(move.partition)
+        if before is None or after is None:
+            return False
+        if (before.replicas, before.adding, before.removing) != (after.replicas, after.adding, after.removing):
             return False
         return all(node in now.racks and (node not in now.drained or node in then.drained) for node in move.adding)
 

@@ -13,7 +13,7 @@ from millpond.admin.errors import Refused
 from millpond.admin.groups import delete_groups, find_groups, list_groups, refuse_if_active
 from millpond.admin.history import read_history
 from millpond.admin.lag import GroupLag, LagWatch
-from millpond.admin.offset_reset import Agreed, ResetPlan, Shift, Target, apply_reset, plan_reset
+from millpond.admin.offset_reset import PlannedOffsets, ResetPlan, Shift, Target, apply_reset, plan_agreed, plan_reset
 from millpond.admin.offsets import At, Beginning, End, Since
 from millpond.base.ids import TopicPartition
 from millpond.console.records import PARTITION_MAX
@@ -155,17 +155,15 @@ async def reset(request: Request) -> Response:
     topics = [str(each) for each in body.list("topics")]
     if not topics or len(topics) > TOPICS_MAX:
         raise BadRequest("Say which topics the group shall read from somewhere else.")
-    agreed = _agreed(body)
-    # The end of a log that is written to is another one by now: it is the offsets of the preview that count.
-    target = _target(body) if not agreed else Agreed({each: after for each, (_, after) in agreed.items()})
+    target, agreed = _target(body), _agreed(body)
+    wanted = [(each, None) for each in topics]
 
     def work(cluster: Cluster) -> list[dict[str, Any]]:
         find_groups(cluster, [name])
-        plan = plan_reset(cluster, name, [(each, None) for each in topics], target)
-        if agreed:
-            if agreed != {each.partition: (each.before, each.after) for each in plan.steps}:
-                raise Refused("The offsets have changed since the preview: look at it again. Nothing was changed")
-            apply_reset(cluster, plan)
+        if not agreed:
+            return _steps(plan_reset(cluster, name, wanted, target))
+        plan = plan_agreed(cluster, name, wanted, agreed)
+        apply_reset(cluster, plan)
         return _steps(plan)
 
     desk = room_of(request).desk
@@ -173,8 +171,8 @@ async def reset(request: Request) -> Response:
     return reply({"steps": steps, "is_done": bool(agreed)})
 
 
-def _agreed(body: Body) -> dict[TopicPartition, tuple[int | None, int]]:
-    """What is committed for each partition in the preview that somebody has seen, and what would be."""
+def _agreed(body: Body) -> PlannedOffsets:
+    """The preview that somebody has seen."""
     agreed: dict[TopicPartition, tuple[int | None, int]] = {}
     for each in body.list("steps"):
         step = Body(each if isinstance(each, dict) else {})

@@ -14,7 +14,7 @@ import asyncio
 import ipaddress
 from collections import Counter
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, Response
@@ -116,15 +116,15 @@ class Guard:
         login = self._rules.login
         if login is None or session is None:
             return await receive()
-        tasks = asyncio.ensure_future(receive()), asyncio.ensure_future(session.ended.wait())
+        message = asyncio.ensure_future(receive())
+        waits: list[asyncio.Future[Any]] = [message, asyncio.ensure_future(session.ended.wait())]
         try:
-            await asyncio.wait(
-                tasks, timeout=max(0.0, login.seconds_left(session)), return_when=asyncio.FIRST_COMPLETED
-            )
-            return tasks[0].result() if tasks[0].done() else {"type": "http.disconnect"}
+            seconds = max(0.0, login.seconds_left(session))
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            return message.result() if message.done() else {"type": "http.disconnect"}
         finally:
-            for task in tasks:
-                task.cancel()
+            for each in waits:
+                each.cancel()
 
     def _judge(self, scope: Scope) -> tuple[Response | None, Session | None]:
         """Why it is not answered, and in whose session it was asked."""

@@ -94,8 +94,9 @@ class MovePlans:
         self._kept.pop((order, plan.mark), None)
         while len(self._kept) >= KEPT_MAX:
             self._kept.pop(next(iter(self._kept)))
-        moved = {each.partition: plan.load.partitions[each.partition] for each in plan.moves}
-        self._kept[order, plan.mark] = replace(plan, load=replace(plan.load, partitions=moved))
+        moved = {each.partition for each in plan.moves}
+        held = {each: found for each, found in plan.load.partitions.items() if each in moved}
+        self._kept[order, plan.mark] = replace(plan, load=replace(plan.load, partitions=held))
 
     def agreed(self, cluster: Cluster, order: MoveOrder, mark: str) -> MovePlan:
         """The plan that was shown under this mark; Refused where it is not known, or no longer fits."""

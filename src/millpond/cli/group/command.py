@@ -143,7 +143,7 @@ def reset_command(
       millpond group reset billing --topic orders:0,3 --to-time "1h ago"
       millpond group reset billing --topic orders --topic refunds --shift -100 --yes
     """
-    from millpond.admin.offset_reset import apply_reset, plan_reset
+    from millpond.admin.offset_reset import apply_reset, plan_agreed, plan_reset
     from millpond.cli.group.reset import plan_object, print_plan, read_target, read_topics
 
     target = read_target(to_earliest, to_latest, to_offset, to_time, shift, now_ms())
@@ -154,6 +154,9 @@ def reset_command(
         is_done = not dry_run and bool(plan.changes)
         if is_done:
             confirm(f"Reset group {name}?", yes=yes, to_do="reset without a question")
+            if not yes:
+                # Who knows how long somebody has thought about it.
+                plan = plan_agreed(cluster, name, read_topics(topics), plan.offsets)
             apply_reset(cluster, plan)
     if as_json:
         print_json(plan_object(plan, is_done=is_done))
