@@ -52,7 +52,9 @@ def test_a_plan_says_what_would_change_and_changes_nothing(
     assert committed_by_group(cluster, group) == {zero: after}
 
 
-def test_what_was_agreed_to_is_done_though_the_log_goes_on(cluster: Cluster, pond: Pond, topic: str, group: str) -> None:
+def test_what_was_agreed_to_is_done_though_the_log_goes_on(
+    cluster: Cluster, pond: Pond, topic: str, group: str
+) -> None:
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     seen = plan_reset(cluster, group, [(topic, None)], End())
     assert seen.offsets == {zero: (6, 10), one: (None, 0)}

@@ -207,6 +207,23 @@ def test_a_dry_run_changes_nothing_and_a_reset_does_what_it_showed(millpond: Any
     assert same.lines[-1] == "Nothing to change: the group is there already."
 
 
+def test_who_thinks_about_a_reset_gets_what_was_shown_or_nothing(in_terminal: Any, quick: Any, topic: str) -> None:
+    quick.send(topic, *map(str, range(10)))
+    commit(quick, "thinks", topic, 4)
+    words = ("group", "reset", "thinks", "--topic", topic, "--to-latest")
+    overtaken, agreed = in_terminal(*words), in_terminal(*words)
+    for screen in (overtaken, agreed):
+        screen.read_until("Reset group thinks?")
+    quick.send(topic, "later")
+    agreed.type("y\n")
+    assert agreed.finish() == 0
+    assert committed(quick, "thinks") == {0: 10}
+    overtaken.type("y\n")
+    assert overtaken.finish() == 1
+    assert "The offsets have changed since the preview" in overtaken.text
+    assert committed(quick, "thinks") == {0: 10}
+
+
 def test_a_reset_to_a_time(millpond: Any, quick: Any, topic: str) -> None:
     for age in (3000, 2000, 1000):
         quick.send(topic, "x", timestamp=now_ms() - age * 1000)
