@@ -172,6 +172,8 @@ def test_the_password_is_the_first_line_of_a_file(tmp_path: Path, text: str, fit
     [
         ("localhost:8080", True, True),
         ("127.0.0.1", True, True),
+        ("127.0.0.2:8080", True, True),
+        ("127.evil.example", False, False),
         ("[::1]:8080", True, True),
         ("10.1.2.3:8080", False, True),
         ("[2001:db8::7]:8080", False, True),
@@ -285,6 +287,8 @@ def test_a_login_needs_what_every_change_needs(guarded: Console) -> None:
     plain = {"X-Millpond-Console": "1", "Content-Type": "text/plain"}
     assert guarded.ask("POST", "/api/login", {"password": PASSWORD}, plain).status == 415
     assert log_in(guarded, "x" * 5_000).status == 400
+    # Nobody needs much memory who has not logged in.
+    assert "16,384 bytes" in log_in(guarded, "x" * 20_000).body["error"]
     assert guarded.change("POST", "/api/login", {"password": 7}).status == 400
 
 

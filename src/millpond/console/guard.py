@@ -24,9 +24,6 @@ from millpond.console import login as logins
 from millpond.console.login import Login, Session, tokens_of
 from millpond.console.shapes import BODY_BYTES_MAX
 
-LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
-"""Names of this machine that nobody else can point elsewhere. Any port: it may have been forwarded."""
-
 CHANGE_HEADER: Final = "x-millpond-console"
 READS: Final = ("GET", "HEAD")
 METHODS: Final = (*READS, "POST", "PATCH", "DELETE")
@@ -61,25 +58,28 @@ class Rules:
     """Whether others than this machine can reach it."""
 
     def takes_host(self, host: str) -> bool:
+        """An address in numbers nobody can point elsewhere, and "localhost" no browser asks anybody for."""
         name = _name_of(host)
-        if name in LOOPBACK or name in self.names:
+        if name == "localhost" or name in self.names:
             return True
-        return self.is_open and _is_address(name)
+        address = _address(name)
+        if address is None:
+            return False
+        return address.is_loopback or (self.is_open and not address.is_unspecified)
 
 
 def _name_of(host: str) -> str:
-    """Without the port."""
+    """Without the port, which may be any: it may have been forwarded."""
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     return host.partition(":")[0].lower()
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        address = ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+        return ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
     except ValueError:
-        return False
-    return not address.is_unspecified
+        return None
 
 
 class Guard:

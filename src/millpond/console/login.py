@@ -35,6 +35,7 @@ PATHS: Final = (PATH, "/api/logout")
 
 PASSWORD_SIGNS_MIN: Final = 8
 PASSWORD_SIGNS_MAX: Final = 1_024
+BODY_BYTES_MAX: Final = 16 << 10
 SESSION_SECONDS: Final = 12 * 3600.0
 SESSIONS_MAX: Final = 200
 BROWSERS_MAX: Final = 1_000
@@ -205,7 +206,7 @@ def tokens_of(headers: Headers) -> list[str]:
 
 def routes(login: Login | None) -> list[Route]:
     async def log_in(request: Request) -> Response:
-        body = await Body.read(request)
+        body = await Body.read(request, BODY_BYTES_MAX)
         password = body.text("password")
         if login is None:
             return JSONResponse({})

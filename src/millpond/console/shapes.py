@@ -122,13 +122,13 @@ class Body:
         self._fields = fields
 
     @classmethod
-    async def read(cls, request: Request) -> Body:
+    async def read(cls, request: Request, bytes_max: int = BODY_BYTES_MAX) -> Body:
         data = bytearray()
         try:
             async for chunk in request.stream():
                 data += chunk
-                if len(data) > BODY_BYTES_MAX:
-                    raise BadRequest(f"A request may have {BODY_BYTES_MAX:,} bytes.")
+                if len(data) > bytes_max:
+                    raise BadRequest(f"A request may have {bytes_max:,} bytes here.")
         except ClientDisconnect:
             raise BadRequest("The request ended in the middle.") from None
         fields = parsed(data)
