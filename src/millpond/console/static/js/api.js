@@ -57,7 +57,7 @@ async function reach(path, { signal, ...options }) {
 }
 
 function answer(response, text) {
-  let body = null;
+  let body;
   try {
     body = JSON.parse(text);
   } catch {
@@ -65,7 +65,7 @@ function answer(response, text) {
   }
   if (response.status === 401 && !response.url.endsWith("/api/login")) document.dispatchEvent(new Event("login"));
   if (!response.ok) throw new Error(body?.error ?? `The server answered ${response.status}. Reload the page; if it stays so, start the console anew.`);
-  if (body === null) throw new Error("The server's answer cannot be read. Reload the page.");
+  if (body === undefined) throw new Error("The server's answer cannot be read. Reload the page.");
   return body;
 }
 
