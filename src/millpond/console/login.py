@@ -151,10 +151,10 @@ class Login:
             mine = self._browsers.get(_hash(token))
             if mine is not None:
                 return [mine]
-        place = _place(address)
-        if place not in self._tries:
-            _keep(self._tries, place, _Bucket(TRIES, TRIES_PER_SECOND, now), ADDRESSES_MAX)
-        return [self._tries[place], self._all]
+        origin = _origin(address)
+        if origin not in self._tries:
+            _keep(self._tries, origin, _Bucket(TRIES, TRIES_PER_SECOND, now), ADDRESSES_MAX)
+        return [self._tries[origin], self._all]
 
 
 class TooManyTries(Exception):
@@ -170,7 +170,7 @@ def _keep(known: dict[K, _Bucket], key: K, bucket: _Bucket, most: int) -> None:
     known[key] = bucket
 
 
-def _place(address: str) -> str:
+def _origin(address: str) -> str:
     """Whoever has one address of IPv6 has 2^64 of them."""
     try:
         parsed = ipaddress.ip_address(address)
@@ -180,7 +180,7 @@ def _place(address: str) -> str:
         return address
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
-    return str(ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))
+    return str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
 
 
 def _hash(text: str) -> bytes:
