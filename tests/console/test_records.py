@@ -96,26 +96,6 @@ def test_what_comes_is_shown_live(console: Console, pond: Pond) -> None:
     assert seen == [b"after"]
 
 
-def test_a_live_view_goes_on_with_partitions_and_a_topic_that_come(console: Console, pond: Pond) -> None:
-    topic = pond.create_topic("made-again", 1)
-    pond.produce(topic, *(str(number) for number in range(5)))
-    shown = (
-        data(each["value"])
-        for event in console.events(f"/api/live/topics/{topic}/tail", "records")
-        for each in [{"value": {"data": ""}}, *event["records"]]
-    )
-    assert next(shown) == b""
-    assert console.change("PATCH", f"/api/topics/{topic}", {"partitions": 2}).status == 200
-    write = f"/api/topics/{topic}/records"
-    assert console.change("POST", write, {"value": "in another partition", "partition": 1}).status == 201
-    assert next(filter(None, shown)) == b"in another partition"
-    assert console.change("DELETE", f"/api/topics/{topic}", {"confirm": topic}).status == 200
-    assert console.change("POST", "/api/topics", {"name": topic, "partitions": 1}).status == 201
-    # One record, where there were more before.
-    assert console.change("POST", write, {"value": "in another topic", "partition": 0}).status == 201
-    assert next(filter(None, shown)) == b"in another topic"
-
-
 def test_half_a_sign_is_refused(console: Console, pond: Pond) -> None:
     """JSON can name it, and no record or name can hold it."""
     path = f"/api/topics/{pond.new_topic(1)}/records"

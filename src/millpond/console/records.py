@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from millpond.console.responses import reply
 from millpond.console.room import Room, room_of
 from millpond.console.shapes import BadRequest, Body, flag, number, sentence, words
 from millpond.console.streams import Event, EventStream
-from millpond.remote.cluster import Cluster, TopicInfo
+from millpond.remote.cluster import Cluster
 from millpond.remote.offsets import Isolation
 
 PREVIEW_BYTES: Final = 600
@@ -132,7 +132,6 @@ async def live_tail(request: Request) -> EventStream:
 
 async def _tail(room: Room, topic: str, index: int | None, isolation: Isolation) -> AsyncIterator[Event]:
     at: dict[TopicPartition, int] | None = None
-    known: TopicInfo | None = None
 
     def begin(cluster: Cluster) -> dict[TopicPartition, int]:
         bounds = bounds_of(cluster, partitions_of(cluster, topic, index), isolation)
@@ -140,12 +139,10 @@ async def _tail(room: Room, topic: str, index: int | None, isolation: Isolation)
 
     while True:
         try:
-            now = await room.desk.ask(lambda cluster: cluster.topics([topic]).get(topic))
             if at is None:
                 at = await room.desk.ask(begin)
             # Whoever leaves in the middle of a question leaves its thread with this copy.
-            moved = _carried_on(at, known, now, index)
-            known = now or known
+            moved = dict(at)
             new, skipped = await room.desk.ask(partial(read_new, at=moved, limit=TAIL_ROWS, isolation=isolation))
             at = moved
             shown = new[-TAIL_ROWS:]
@@ -154,17 +151,6 @@ async def _tail(room: Room, topic: str, index: int | None, isolation: Isolation)
         except FAULTS as fault:
             yield Event("failure", {"error": sentence(fault)})
         await asyncio.sleep(TAIL_SECONDS)
-
-
-def _carried_on(
-    at: Mapping[TopicPartition, int], known: TopicInfo | None, now: TopicInfo | None, index: int | None
-) -> dict[TopicPartition, int]:
-    """How far a tail has come: in partitions that were added, and in another topic of the same name, not at all."""
-    if known is None or now is None:
-        return dict(at)
-    is_same = now.topic_id == known.topic_id
-    came = (each for each in now.partitions if index in (None, each) and not (is_same and each in known.partitions))
-    return {**(at if is_same else {}), **{TopicPartition(now.name, each): 0 for each in came}}
 
 
 async def live_search(request: Request) -> EventStream:
