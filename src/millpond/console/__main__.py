@@ -72,8 +72,8 @@ def main() -> int:
         date_header=False,
         http=BrowserConnection,
         ws="none",
-        # With one more than this, and nobody to make room, a request is refused.
-        limit_concurrency=CONNECTIONS_MAX + 1,
+        # For a moment there are also the requests of connections that have been closed.
+        limit_concurrency=2 * CONNECTIONS_MAX,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=END_SECONDS,
         h11_max_incomplete_event_size=32 << 10,

@@ -76,6 +76,9 @@ class BrowserConnection(H11Protocol):
         quiet = [each for each in others if each.is_quiet]
         if quiet:
             min(quiet, key=lambda each: (-by_address[each.address], each._quiet_since)).give_up()
+        else:
+            # What is asked here is told to come later.
+            self.limit_concurrency = 0
 
     def _check(self) -> None:
         spent = self.loop.time() - self._quiet_since

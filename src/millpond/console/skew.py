@@ -42,9 +42,7 @@ async def live_skew(request: Request) -> EventStream:
     return EventStream(room.streams, looks_for_keys(room, topic, None if since_ms < 0 else since_ms, records))
 
 
-async def looks_for_keys(
-    room: Room, topic: str, since_ms: int | None, records: int
-) -> AsyncGenerator[Event, None]:
+async def looks_for_keys(room: Room, topic: str, since_ms: int | None, records: int) -> AsyncGenerator[Event, None]:
     """One look, if there is room for one more."""
     if room.key_looks.locked():
         why = f"{KEY_LOOKS_MAX} looks for hot keys go on already: look again when one of them is done."
