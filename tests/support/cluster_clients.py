@@ -40,6 +40,7 @@ from support.cluster_load import (
 )
 from support.exactly_once import GROUP, INPUT, NO_NUMBER, OUTPUT, PARTITIONS, Crew, Watcher, write_input
 from support.exactly_once import Plan as CopyPlan
+from support.silence_watch import SilenceWatch
 
 TOPIC: Final = "numbers"
 TOPIC_PARTITIONS: Final = 6
@@ -151,14 +152,16 @@ class ClusterClients:
             self._process_reader = ProcessReader(
                 load.readers, cluster.bootstrap, TOPIC, PROCESS_GROUPS, self.outcome.findings
             )
+        self._silence = SilenceWatch(cluster.bootstrap, self._writers, TOPIC_PARTITIONS)
         self._watches = {group: CommitWatch(cluster.bootstrap, TOPIC, group, TOPIC_PARTITIONS) for group in groups}
 
     def _new_reader(self, group: str, protocol: str, number: int) -> Reader:
         diary = self._load.diaries / f"{group}-{number}.txt" if self._load.diaries else None
         return Reader(self.cluster.bootstrap, TOPIC, group, protocol, self.outcome.findings, diary=diary)
 
-    def _threads(self) -> Iterator[AnyWriter | Reader | ProcessReader | CommitWatch]:
+    def _threads(self) -> Iterator[AnyWriter | Reader | ProcessReader | CommitWatch | SilenceWatch]:
         yield from self._writers
+        yield self._silence
         for readers in self._readers.values():
             yield from readers
         if self._process_reader is not None:
@@ -210,6 +213,7 @@ class ClusterClients:
 
     def judge(self) -> None:
         """Stop writing, read everything, and look for what was promised."""
+        self._silence.stop()
         for writer in self._writers:
             writer.stop()
         outcome, findings = self.outcome, self.outcome.findings

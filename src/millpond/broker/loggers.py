@@ -1,7 +1,7 @@
 """How much the node tells: the level of its one logger, `root`, as Kafka's tools describe and alter it.
 
-What an operator should know is told at every level. From DEBUG on the node also tells who connects. A level lasts
-until the node ends.
+What an operator should know is told at every level. From DEBUG on the node also tells who connects, and
+which batches it refuses. A level lasts until the node ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Loggers:
         return self._level in DETAILED
 
     def settings(self) -> list[Effective]:
-        setting = Setting(ROOT, "INFO", f"How much the node tells: {', '.join(LEVELS)}. From DEBUG on, who connects.")
+        setting = Setting(ROOT, "INFO", f"How much the node tells: {', '.join(LEVELS)}. From DEBUG on, who connects and what is refused.")
         return [Effective(setting, (Layer(ROOT, self._level, self._level, Source.DYNAMIC_BROKER_LOGGER),))]
 
     def change(self, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:

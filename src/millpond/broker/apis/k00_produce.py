@@ -29,7 +29,7 @@ from millpond.broker.serving.replies import Encoded, Outcome, Response, encode_r
 from millpond.config.node import PRODUCE_WAIT_MAX_MS
 from millpond.log.checks import InvalidRecords
 from millpond.wire import messages as m
-from millpond.wire.batch import CorruptBatch
+from millpond.wire.batch import HEADER_BYTES, CorruptBatch, read_header
 from millpond.wire.kernel import SingleProduce, single_produce, single_produce_reply
 
 if TYPE_CHECKING:
@@ -146,6 +146,7 @@ def _reply_after_commit(
 
     def refuse(failure: Exception) -> list[ReplyPart]:
         code, message = _not_committed(failure, partition)
+        _tell_uncommitted(broker, header.client_id, partition, end_offset, code)
         topic = single.topic
         is_id = header.api_version >= TOPIC_IDS_FROM
         failed = m.ProduceResponse.PartitionProduceResponse(
@@ -210,7 +211,7 @@ class _Produce:
                     name=topic.name,
                     topic_id=topic.topic_id,
                     partition_responses=[
-                        self._append(topic, version, data)
+                        self._told(topic, data, self._append(topic, version, data))
                         if (topic.topic_id, topic.name, data.index) not in self._repeated
                         else self._refused(data.index, ErrorCode.INVALID_REQUEST, _TWICE)
                         for data in topic.partition_data
@@ -219,6 +220,28 @@ class _Produce:
                 for topic in request.topic_data
             ]
         )
+
+    def _told(
+        self,
+        topic: m.ProduceRequest.TopicProduceData,
+        data: m.ProduceRequest.PartitionProduceData,
+        reply: m.ProduceResponse.PartitionProduceResponse,
+    ) -> m.ProduceResponse.PartitionProduceResponse:
+        """The reply; a refusal is told to whoever has asked for every detail."""
+        if reply.error_code and self._broker.loggers.are_detailed:
+            records = data.records
+            header = read_header(records) if records is not None and len(records) >= HEADER_BYTES else None
+            self._broker.journal(
+                "a batch is refused",
+                partition=f"{topic.name or topic.topic_id}-{data.index}",
+                client=self._call.client_id,
+                error=ErrorCode(reply.error_code).name,
+                reason=reply.error_message,
+                producer=header.producer_id if header is not None else None,
+                producer_epoch=header.producer_epoch if header is not None else None,
+                sequence=header.base_sequence if header is not None else None,
+            )
+        return reply
 
     def _append(
         self, topic: m.ProduceRequest.TopicProduceData, version: int, data: m.ProduceRequest.PartitionProduceData
@@ -282,9 +305,10 @@ class _Produce:
         whole: Later[Response] = gather(parts).map(lambda _: self._completed())
 
         def time_out() -> None:
-            for part, (partition, _, reply) in zip(parts, self._uncommitted, strict=True):
+            for part, (partition, end_offset, reply) in zip(parts, self._uncommitted, strict=True):
                 if not part.ended:
                     _refuse(reply, _TooLate(), partition)
+                    _tell_uncommitted(self._broker, self._call.client_id, partition, end_offset, reply.error_code)
             whole.finish(self._completed())
 
         whole.expire_after(self._broker.clock, _patience_ms(self._broker, self._timeout_ms), time_out)
@@ -301,8 +325,26 @@ class _Produce:
     def _committed(
         self, partition: Partition, end_offset: int, reply: m.ProduceResponse.PartitionProduceResponse
     ) -> Later[None]:
-        committed = partition.after_commit(end_offset, None)
-        return committed.recover(Exception, lambda failure: _refuse(reply, failure, partition))
+        def refuse(failure: Exception) -> None:
+            _refuse(reply, failure, partition)
+            _tell_uncommitted(self._broker, self._call.client_id, partition, end_offset, reply.error_code)
+
+        return partition.after_commit(end_offset, None).recover(Exception, refuse)
+
+
+def _tell_uncommitted(
+    broker: Services, client_id: str | None, partition: Partition, end_offset: int, code: int
+) -> None:
+    """For whoever has asked for every detail."""
+    if broker.loggers.are_detailed:
+        broker.journal(
+            "a batch is not committed",
+            partition=partition.name,
+            client=client_id,
+            error=ErrorCode(code).name,
+            end_offset=end_offset,
+            committed_offset=partition.committed_offset,
+        )
 
 
 def _refuse(reply: m.ProduceResponse.PartitionProduceResponse, failure: Exception, partition: Partition) -> None:
