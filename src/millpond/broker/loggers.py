@@ -28,7 +28,8 @@ class Loggers:
         return self._level in DETAILED
 
     def settings(self) -> list[Effective]:
-        setting = Setting(ROOT, "INFO", f"How much the node tells: {', '.join(LEVELS)}. From DEBUG on, who connects and what is refused.")
+        about = f"How much the node tells: {', '.join(LEVELS)}. From DEBUG on, who connects and what is refused."
+        setting = Setting(ROOT, "INFO", about)
         return [Effective(setting, (Layer(ROOT, self._level, self._level, Source.DYNAMIC_BROKER_LOGGER),))]
 
     def change(self, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
