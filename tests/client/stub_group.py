@@ -2,7 +2,11 @@
 
 As in librdkafka, records and rebalances come through one queue, so that a revocation may run in the middle of
 `consume`, after records of that partition have been popped; what is still queued is then dropped. As on a broker, a
-member of the current generation may commit for any partition, and one that the group has removed may not.
+member of the current generation may commit for any partition, and one that the group has removed may not. Who gets a
+partition that a transaction is about to commit for waits for its outcome.
+
+Each holding of a partition has a term, a number of its own: what the group has told a member of an earlier one counts
+for nothing, also when it hears of it late.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from millpond.base.ids import TopicPartition as Name
 
 TOPIC = "orders"
+TERM = "term"
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,8 @@ class StubRecord:
     name: Name
     at: int
     key_bytes: bytes | None = None
+    term: int = 0
+    """That of the holding in which it was fetched."""
     fault: KafkaError | None = None
 
     def topic(self) -> str:
@@ -50,8 +57,8 @@ class StubRecord:
     def value(self) -> bytes:
         return b"%d/%d" % (self.name.partition, self.at)
 
-    def headers(self) -> None:
-        return None
+    def headers(self) -> list[tuple[str, bytes]]:
+        return [(TERM, b"%d" % self.term)]
 
 
 @dataclass
@@ -68,12 +75,19 @@ class Group:
     committed: dict[Name, int] = field(default_factory=dict)
     members: list[StubConsumer] = field(default_factory=list)
     holders: dict[Name, StubConsumer | None] = field(default_factory=dict)
+    terms: dict[Name, int] = field(default_factory=dict)
+    """How often each partition was given to somebody."""
+    given_back: set[tuple[Name, int]] = field(default_factory=set)
+    """Holdings that ended in good order: nothing of them runs any more."""
+    pending: set[Name] = field(default_factory=set)
+    """Partitions that a transaction is about to commit for."""
     moves: int = 0
     losses: int = 0
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         self.holders = {Name(TOPIC, n): None for n in range(self.partitions)}
+        self.terms = dict.fromkeys(self.holders, 0)
 
     def join(self, member: StubConsumer) -> None:
         with self.lock:
@@ -93,7 +107,8 @@ class Group:
 
     def give(self, name: Name, to: StubConsumer) -> None:
         self.holders[name] = to
-        to.queue.append(("assign", name))
+        self.terms[name] += 1
+        to.queue.append(("assign", (name, self.terms[name])))
 
     def stir(self) -> None:
         """Maybe a partition moves on: asked back from its holder, or lost by it without warning."""
@@ -105,16 +120,24 @@ class Group:
             holder = self.holders[name]
             assert holder is not None
             if self.chance.random() < self.lose_chance:
-                self.losses += 1
-                holder.is_removed = True
-                holder.queue.appendleft(("lost", None))
-                for each in held:
-                    if self.holders[each] is holder:
-                        self.give(each, self.chance.choice(self.members))
+                self.lose(holder)
             elif self.chance.random() < self.move_chance:
                 self.moves += 1
                 # Before, between or behind the records that are queued already.
                 holder.queue.insert(self.chance.randint(0, len(holder.queue)), ("revoke", name))
+
+    def lose(self, member: StubConsumer) -> None:
+        """It is removed, and all that the group gave it is given anew: also what it has not taken up yet.
+
+        It will let go of whatever it has by then, so what were left out here would be nobody's for ever.
+        """
+        with self.lock:
+            self.losses += 1
+            member.is_removed = True
+            member.queue.appendleft(("lost", None))
+            for name, holder in self.holders.items():
+                if holder is member:
+                    self.give(name, self.chance.choice(self.members))
 
     def is_done(self) -> bool:
         with self.lock:
@@ -141,8 +164,10 @@ class StubConsumer:
     def __init__(self, group: Group) -> None:
         self.group = group
         self.queue: deque[tuple[str, Any]] = deque()
-        self.owned: dict[Name, int] = {}
-        """The partitions it has, each with the next offset to fetch."""
+        self.owned: dict[Name, int | None] = {}
+        """The partitions it has, each with the next offset to fetch; None while a transaction decides where."""
+        self.terms: dict[Name, int] = {}
+        """Of the holding that it took up last."""
         self.paused: set[Name] = set()
         self.is_removed = False
         """The group has gone on without it; what it commits is refused until it is assigned something again."""
@@ -178,37 +203,44 @@ class StubConsumer:
     def fetch(self) -> None:
         with self.group.lock:
             for name, at in self.owned.items():
+                if at is None:
+                    if name in self.group.pending:
+                        continue
+                    at = self.group.committed.get(name, 0)
                 to = min(at + self.group.chance.randint(1, 4), self.group.records_each)
                 if name not in self.paused:
-                    keys = self.group.keys
-                    self.queue.extend(("record", StubRecord(name, n, b"%d" % (n % keys))) for n in range(at, to))
+                    keys, term = self.group.keys, self.terms[name]
+                    fetched = [StubRecord(name, n, b"%d" % (n % keys), term) for n in range(at, to)]
+                    self.queue.extend(("record", each) for each in fetched)
                     self.owned[name] = to
 
-    def rebalance(self, kind: str, name: Name | None) -> None:
+    def rebalance(self, kind: str, what: Any) -> None:
         if kind == "assign":
-            assert name is not None
+            name, term = what
             with self.group.lock:
-                if self.group.holders[name] is not self:
+                if self.group.terms[name] != term:
                     return
+                self.terms[name] = term
                 self.is_removed = False
             self.on_assign(self, [TopicPartition(*name)])
             return
         with self.group.lock:
-            gone = [each for each in self.owned if kind == "lost" or each == name]
+            gone = [each for each in self.owned if kind == "lost" or each == what]
         if gone:
             raws = [TopicPartition(*each) for each in gone]
             (self.on_lost if kind == "lost" else self.on_revoke)(self, raws)
             self.incremental_unassign(raws)
         with self.group.lock:
-            for each in gone:
-                if kind == "revoke" and self.group.holders[each] is self:
+            for each in gone if kind == "revoke" else ():
+                self.group.given_back.add((each, self.terms[each]))
+                if self.group.holders[each] is self:
                     self.group.give(each, self.group.chance.choice(self.group.members))
 
     def incremental_assign(self, raws: Iterable[TopicPartition]) -> None:
         with self.group.lock:
             for each in raws:
                 name = Name(each.topic, each.partition)
-                self.owned[name] = self.group.committed.get(name, 0)
+                self.owned[name] = None if name in self.group.pending else self.group.committed.get(name, 0)
 
     def incremental_unassign(self, raws: Iterable[TopicPartition]) -> None:
         gone = {Name(each.topic, each.partition) for each in raws}
@@ -286,13 +318,20 @@ class StubProducer:
         with self.group.lock:
             member.check_member(txn_requires_abort=True)
             self.offsets = offsets
+            self.group.pending |= self.names()
 
     def commit_transaction(self, timeout: float) -> None:
         with self.group.lock:
             self.outputs.extend(self.open)
             self.group.committed.update({Name(each.topic, each.partition): each.offset for each in self.offsets})
+            self.group.pending -= self.names()
 
-    def abort_transaction(self, timeout: float) -> None: ...
+    def abort_transaction(self, timeout: float) -> None:
+        with self.group.lock:
+            self.group.pending -= self.names()
+
+    def names(self) -> set[Name]:
+        return {Name(each.topic, each.partition) for each in self.offsets}
 
     def flush(self, timeout: float) -> int:
         return 0

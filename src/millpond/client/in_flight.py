@@ -67,7 +67,7 @@ class InFlight:
             self._delayed = [each for each in self._delayed if each[2].partition not in gone]
             heapq.heapify(self._delayed)
             # Who stands behind a record that will run elsewhere must not overtake it here.
-            closed = {job.lane for job in waiting if job.lane is not None}
+            closed = dict.fromkeys(job.lane for job in waiting if job.lane is not None)
             self._lanes.drop(
                 lambda job: (
                     job.partition in gone

@@ -1,0 +1,110 @@
+"""Three workers of one group whose partitions move by seed, what they have handled, and what must be true of it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from client.stub_group import TERM, TOPIC, Group, stub_make
+from millpond import Message, Retry, Send, Worker
+from millpond.base.ids import TopicPartition
+
+WORKERS = 3
+DELIVERIES = ["at_least_once", "exactly_once", "at_most_once"]
+
+
+def lose_chance(delivery: str) -> float:
+    """Who commits before it works loses what it has not done, when it is removed."""
+    return 0.0 if delivery == "at_most_once" else 0.02
+
+
+def use_stub(monkeypatch: pytest.MonkeyPatch, group: Group, outputs: list[bytes]) -> None:
+    for module in ("consumer", "transactions"):
+        monkeypatch.setattr(f"millpond.client.{module}.make", stub_make(group, outputs))
+
+
+class Crew:
+    def __init__(
+        self, group: Group, delivery: Any, monkeypatch: pytest.MonkeyPatch, work: Callable[[], None] = lambda: None
+    ) -> None:
+        self.group = group
+        self.delivery = delivery
+        self.outputs: list[bytes] = []
+        self.handled: Counter[bytes] = Counter()
+        self.too_late: list[str] = []
+        """Records that ran although their partition had been given back."""
+        self._chance = random.Random(group.seed)
+        self._work = work
+        use_stub(monkeypatch, group, self.outputs)
+        self.workers = [self._made() for _ in range(WORKERS)]
+
+    def start(self) -> None:
+        for each in self.workers:
+            each.start("nowhere")
+
+    def stop(self) -> None:
+        for each in self.workers:
+            each.stop()
+
+    def is_over(self) -> bool:
+        """All is done, or somebody has ended before it was. What is committed first may still have to be handled."""
+        if not all(each.is_running() for each in self.workers):
+            return True
+        return self.group.is_done() and (self.delivery != "at_most_once" or not self._missing())
+
+    def told(self) -> str:
+        engines: list[Any] = [each._engine for each in self.workers]
+        in_flight = [vars(each._in_flight) for each in engines]
+        return f"{self.group.told()}\nnot handled: {self._missing()}\nin flight: {in_flight}"
+
+    def check(self) -> None:
+        seed = self.group.seed
+        assert self.too_late == [], f"seed {seed}: handled after the partition was given back"
+        assert self._missing() == [], f"seed {seed}: skipped"
+        assert self.group.moves > 0
+        if self.delivery == "exactly_once":
+            assert Counter(self.outputs) == Counter(self._wanted()), f"seed {seed}: doubled or lost outputs"
+        if self.delivery == "at_most_once":
+            twice = [each for each, times in self.handled.items() if times > 1]
+            assert twice == [], f"seed {seed}: handled twice"
+
+    def _wanted(self) -> list[bytes]:
+        group = self.group
+        return [b"%d/%d" % (n, at) for n in range(group.partitions) for at in range(group.records_each)]
+
+    def _missing(self) -> list[bytes]:
+        return [each for each in self._wanted() if each not in self.handled]
+
+    def _handle(self, message: Message) -> Iterator[Send]:
+        self._look(message)
+        self._work()
+        self._look(message)
+        with self.group.lock:
+            if self._chance.random() < 0.01 and self.delivery != "at_most_once":
+                raise ValueError("try again")
+            self.handled[message.value or b""] += 1
+        if self.delivery == "exactly_once":
+            yield Send("out", message.value)
+
+    def _look(self, message: Message) -> None:
+        holding = TopicPartition(message.topic, message.partition), int(message.header(TERM) or b"")
+        with self.group.lock:
+            if holding in self.group.given_back:
+                self.too_late.append(f"{message.partition}@{message.offset}")
+
+    def _made(self) -> Worker:
+        return Worker(
+            self._handle,
+            TOPIC,
+            group="g",
+            delivery=self.delivery,
+            concurrency=3,
+            commit_every_s=0.002,
+            # Without jitter, so that nothing is left to chance but by the seed.
+            retries=Retry(1 if self.delivery == "at_most_once" else 50, first_s=0.001, jitter=0.0),
+            in_flight_max=40,
+        )
