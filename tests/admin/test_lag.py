@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 
 from millpond.admin.groups import Group, Member, commit_offsets
-from millpond.admin.lag import NEVER, LagWatch, Sample, catch_up, lags_of, oldest_unread, record_ages
+from millpond.admin.lag import NEVER, LagWatch, Sample, Unread, catch_up, lags_of, look_at_unread, oldest_unread
 from millpond.admin.offsets import Bounds
 from millpond.admin.topics import delete_records
 from millpond.base.ids import TopicPartition
@@ -45,7 +45,7 @@ def test_the_time_to_catch_up(
 def test_two_samples_give_rates() -> None:
     before = sample(10.0, {ONE: 100}, {ONE: Bounds(0, 500), TWO: Bounds(0, 9)})
     now = sample(12.0, {ONE: 140, TWO: 9}, {ONE: Bounds(0, 510), TWO: Bounds(0, 9)})
-    (told,) = lags_of([GROUP], now, before, {ONE: {140: 7000}})
+    (told,) = lags_of([GROUP], now, before, {ONE: {140: Unread(140, 7000)}})
     one, two = told.partitions
     assert (one.lag, one.behind_ms, one.read_per_second, one.written_per_second) == (370, 7000, 20.0, 5.0)
     assert one.catch_up_seconds == pytest.approx(370 / 15)
@@ -80,6 +80,23 @@ def test_a_group_has_caught_up_when_its_slowest_partition_has() -> None:
     # One that stands still says nothing about when.
     stuck = lags_of([GROUP], sample(2.0, {ONE: 50, TWO: 50}, bounds), sample(1.0, {ONE: 40, TWO: 50}, bounds), {})
     assert stuck[0].catch_up_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("following", "lag", "behind_ms"),
+    [
+        (Unread(98, 500), 2, 500),
+        (Unread(99, 500), 1, 500),
+        (Unread(100, None), 0, None),
+        # It was written after the look at the end: then nothing was unread.
+        (Unread(103, 20), 0, None),
+        (None, 2, None),
+    ],
+)
+def test_what_has_no_record_is_no_lag(following: Unread | None, lag: int, behind_ms: int | None) -> None:
+    now = sample(1.0, {ONE: 98}, {ONE: Bounds(0, 100), TWO: Bounds(0, 0)})
+    (told,) = lags_of([GROUP], now, None, {ONE: {98: following}} if following else {})
+    assert (told.lag, told.behind_ms, told.lost) == (lag, behind_ms, 0)
 
 
 def test_the_oldest_unread_record_is_the_next_one_that_is_still_there() -> None:
@@ -124,7 +141,26 @@ def test_the_age_of_an_offset_without_a_record_is_that_of_the_next_one(
     pond.producer.flush()
     zero = TopicPartition(topic, 0)
     # Offset 1 is the marker; nothing is at 3 yet.
-    ages = record_ages(cluster, {zero: {0, 1, 2, 3}})[zero]
-    assert sorted(ages) == [0, 1, 2]
+    unread = look_at_unread(cluster, {zero: {0, 1, 2, 3}})[zero]
+    assert {at: each.offset for at, each in unread.items()} == {0: 0, 1: 2, 2: 2, 3: 3}
+    ages = [each.age_ms for each in unread.values()]
+    assert ages[3] is None
     assert ages[1] == pytest.approx(ages[2], abs=60_000)
-    assert ages[0] - ages[1] == pytest.approx(1_000, abs=900)
+    assert (ages[0] or 0) - (ages[1] or 0) == pytest.approx(1_000, abs=900)
+
+
+def test_a_group_that_has_read_all_has_no_lag_though_a_transaction_ended(
+    cluster: Cluster, pond: Pond, topic: str
+) -> None:
+    producer = Producer(pond.client_settings(transactional_id=f"{topic}-t"))
+    producer.init_transactions(10)
+    for end in (producer.commit_transaction, producer.commit_transaction, producer.abort_transaction):
+        producer.begin_transaction()
+        producer.produce(topic, b"x", partition=0)
+        producer.flush(10)
+        end(10)
+    zero = TopicPartition(topic, 0)
+    for committed, lag in ((0, 6), (1, 4), (2, 4), (3, 2), (5, 0), (6, 0)):
+        commit_offsets(cluster, f"{topic}-group", {zero: committed})
+        (told,) = LagWatch(cluster, [f"{topic}-group"], sample_seconds=0).look()
+        assert (told.lag, told.behind_ms is None) == (lag, lag == 0), committed

@@ -188,6 +188,33 @@ def test_the_lag_of_a_group_in_records_and_seconds(desk: Any, make_batch: Callab
     assert not any(file is not None and file.is_held() for file in files)
 
 
+def test_the_end_of_a_transaction_is_no_lag(desk: Any, make_batch: Callable[..., memoryview]) -> None:
+    partition = desk.create()
+    caller = desk.connect()
+    caller.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4, within_ms=5_000)
+    for sequence in range(2):
+        permit = partition.log.verification(7, 0, sequence, desk.broker.clock.wall_ms())
+        fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence, "transactional": True}
+        partition.append(make_batch(b"a", **fields), zstd=True, verification=permit)
+        partition.append_marker(7, 0, True, 0, 0)
+    desk.sim.run_for(5_000)
+    page = MetricsPage(desk.broker)
+    at = '{group="g",topic="pond",partition="0"}'
+    # Records are at 0 and 2, the ends of their transactions at 1 and 3.
+    for committed, lag in ((0, 4), (1, 2), (2, 2), (3, 0), (4, 0)):
+        commit(caller, committed)
+        found = samples(page_of(desk.sim, desk.broker, page))
+        assert found["millpond_group_lag_records" + at] == lag, committed
+        assert (found["millpond_group_lag_seconds" + at] > 0) == (lag > 0), committed
+    commit(caller, 3)
+    produce(caller, make_batch(b"b", timestamp=desk.broker.clock.wall_ms()))
+    desk.sim.run_for(2_000)
+    # Nothing of the look from before the record is remembered.
+    found = samples(page_of(desk.sim, desk.broker, page))
+    assert found["millpond_group_lag_records" + at] == 1
+    assert 1 < found["millpond_group_lag_seconds" + at] < 5
+
+
 def test_records_that_were_deleted_unread_are_lost(desk: Any, make_batch: Callable[..., memoryview]) -> None:
     partition = desk.create()
     caller = desk.connect()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Producer as RawProducer
 
 from millpond import Closed, ConfigError, ConsumeFailed, Consumer, Fenced, Producer, Timeout, UnknownTopic
 from millpond.base.ids import TopicPartition
@@ -249,6 +250,26 @@ def test_lag_counts_what_is_left(pond) -> None:
     with Consumer(pond.group(), [topic], bootstrap=pond.bootstrap) as consumer:
         assert len(take(consumer, 15)) == 15
         assert consumer.lag() == {TopicPartition(topic, n): 25 if n == 1 else 0 for n in range(4)}
+
+
+def test_the_end_of_a_transaction_is_no_lag(pond) -> None:
+    topic = pond.topic(1)
+    producer = RawProducer({"bootstrap.servers": pond.bootstrap, "transactional.id": topic})
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    for value in VALUES[:3]:
+        producer.produce(topic, value)
+    producer.commit_transaction(10)
+    only = TopicPartition(topic, 0)
+    with Consumer(pond.group(), [topic], bootstrap=pond.bootstrap) as consumer:
+        # All are there with the first, and the end behind them; what nobody was handed is not read.
+        assert eventually(lambda: consumer.next(0.05)) is not None
+        assert eventually(lambda: consumer.lag()[only] == 3)
+        assert len(take(consumer, 2)) == 2
+        assert eventually(lambda: consumer.poll(1, 0.05) or consumer.is_at_end())
+        assert consumer.lag() == {only: 0}
+        pond.fill(topic, [b"more"])
+        assert consumer.lag() == {only: 1}
 
 
 def test_a_topic_that_is_not_there(make_node) -> None:

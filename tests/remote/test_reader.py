@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import OffsetsGone
-from millpond.remote.reader import RawBatch, first_records, read_range, read_records
+from millpond.remote.reader import RawBatch, first_or_end, first_records, read_range, read_records
 from millpond.wire import kernel
 from support.node import Node
 from support.topics import create_topic, delete_records
@@ -142,5 +142,6 @@ def test_the_first_records_of_many_partitions(node: Node, topic: str) -> None:
         # Offsets 1 and 3 are markers; 4 is the end, 99 is beyond it.
         for start, offsets in ((1, [2]), (3, []), (4, []), (99, [])):
             assert [each.offset for each in first_records(cluster, {seventy: start}).values()] == offsets
+        assert [first_or_end(cluster, {seventy: start}) for start in (3, 4, 99)] == [{seventy: 4}, {seventy: 4}, {}]
         assert [each.offset for each in read_records(cluster, seventy, 0, 4)] == [0, 2]
         assert [each.offset for each in read_records(cluster, seventy, 0, 4, isolation="read_committed")] == [2]

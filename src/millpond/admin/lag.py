@@ -1,7 +1,8 @@
 """How far a group is behind: in records, in time, and how soon it will have caught up.
 
 A sample is what the cluster says at one moment; two of them give rates. How old the oldest unread record is, is read
-from the record itself: one fetch for each partition that lags.
+from the record itself: one fetch for each partition that lags. Where that finds no record, only the ends of
+transactions, nothing is left to be read: that is no lag.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from millpond.admin.groups import Group, find_groups
 from millpond.admin.offsets import Bounds, bounds_of
@@ -18,10 +19,10 @@ from millpond.admin.topics import led_partitions
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster
 from millpond.remote.offsets import committed_by_group
-from millpond.remote.reader import first_records
+from millpond.remote.reader import first_or_end
 
-AGES_SECONDS_MAX: Final = 3.0
-AGES_MAX: Final = 500
+LOOK_SECONDS_MAX: Final = 3.0
+LOOKS_MAX: Final = 500
 """Of so many partitions, those with the largest lag, the oldest unread record is looked up."""
 
 RATE_WINDOW_SECONDS: Final = 30.0
@@ -120,18 +121,27 @@ def catch_up(lag: int | None, read_per_second: float | None, written_per_second:
     return lag / gain if gain > 0 else NEVER
 
 
+class Unread(NamedTuple):
+    """What comes next at an offset."""
+
+    offset: int
+    """Of the next record, or where it will be: what lies before has none, as the end of a transaction."""
+    age_ms: int | None
+    """None where there is no record, or one without a time."""
+
+
 def lags_of(
     groups: Iterable[Group],
     sample: Sample,
     before: Sample | None,
-    ages_ms: Mapping[TopicPartition, Mapping[int, int]],
+    unread: Mapping[TopicPartition, Mapping[int, Unread]],
 ) -> list[GroupLag]:
-    """`ages_ms` is the age of a record by partition and offset."""
+    """`unread` is what comes next, by partition and offset, as far as that is known."""
     return [
         GroupLag(
             group,
             tuple(
-                _partition_lag(group, partition, sample, before, ages_ms.get(partition, {}))
+                _partition_lag(group, partition, sample, before, unread.get(partition, {}))
                 for partition in sorted(group.owners.keys() | sample.committed[group.id].keys())
             ),
         )
@@ -150,16 +160,18 @@ def oldest_unread(sample: Sample) -> dict[TopicPartition, set[int]]:
                 unread = max(committed, bound.start)
                 unread_offsets.setdefault(partition, set()).add(unread)
                 lags[partition] = max(lags.get(partition, 0), bound.end - unread)
-    return {each: unread_offsets[each] for each in sorted(unread_offsets, key=lambda each: -lags[each])[:AGES_MAX]}
+    return {each: unread_offsets[each] for each in sorted(unread_offsets, key=lambda each: -lags[each])[:LOOKS_MAX]}
 
 
 def _partition_lag(
-    group: Group, partition: TopicPartition, sample: Sample, before: Sample | None, ages_ms: Mapping[int, int]
+    group: Group, partition: TopicPartition, sample: Sample, before: Sample | None, unread: Mapping[int, Unread]
 ) -> PartitionLag:
     committed = sample.committed[group.id].get(partition)
     bound = sample.bounds.get(partition)
     owner = group.owners.get(partition)
-    unread = None if committed is None or bound is None else max(committed, bound.start)
+    reached = None if committed is None or bound is None else max(committed, bound.start)
+    following = Unread(0, None) if reached is None else unread.get(reached, Unread(reached, None))
+    lag = None if reached is None or bound is None else max(0, bound.end - following.offset)
     was = before.committed.get(group.id, {}).get(partition) if before else None
     old = before.bounds.get(partition) if before else None
     seconds = sample.at_seconds - before.at_seconds if before else 0.0
@@ -169,9 +181,9 @@ def _partition_lag(
         start=bound.start if bound else None,
         end=bound.end if bound else None,
         committed=committed,
-        lag=None if unread is None or bound is None else max(0, bound.end - unread),
-        lost=0 if unread is None or committed is None else unread - committed,
-        behind_ms=None if unread is None else ages_ms.get(unread),
+        lag=lag,
+        lost=0 if reached is None or committed is None else reached - committed,
+        behind_ms=following.age_ms if lag else None,
         read_per_second=_rate(was, committed, seconds),
         written_per_second=_rate(old.end if old else None, bound.end if bound else None, seconds),
     )
@@ -187,23 +199,28 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def record_ages(cluster: Cluster, wanted: Mapping[TopicPartition, set[int]]) -> dict[TopicPartition, dict[int, int]]:
-    """Milliseconds since each record's timestamp, as far as they can be learned in a few seconds.
+def look_at_unread(
+    cluster: Cluster, wanted: Mapping[TopicPartition, set[int]]
+) -> dict[TopicPartition, dict[int, Unread]]:
+    """What comes next at each of these offsets, as far as it can be learned in a few seconds.
 
-    An offset without a record (a marker, or compacted away) has the age of the next one that is there. Records of an
+    Where an offset has no record (a marker, or compacted away), that is the next one that is there. Records of an
     open transaction count: people wait for them, too.
     """
-    ages: dict[TopicPartition, dict[int, int]] = {each: {} for each in wanted}
-    deadline = time.monotonic() + AGES_SECONDS_MAX
+    unread: dict[TopicPartition, dict[int, Unread]] = {each: {} for each in wanted}
+    deadline = time.monotonic() + LOOK_SECONDS_MAX
     # Groups that stand at different offsets of one partition are looked up one after another.
     left = {each: sorted(offsets) for each, offsets in wanted.items()}
     while left and time.monotonic() < deadline:
         step = {each: offsets.pop(0) for each, offsets in left.items()}
-        for each, record in first_records(cluster, step).items():
-            if record.timestamp >= 0:
-                ages[each][step[each]] = max(0, time.time_ns() // 1_000_000 - record.timestamp)
+        for each, first in first_or_end(cluster, step).items():
+            if isinstance(first, int):
+                unread[each][step[each]] = Unread(first, None)
+                continue
+            age_ms = max(0, time.time_ns() // 1_000_000 - first.timestamp) if first.timestamp >= 0 else None
+            unread[each][step[each]] = Unread(first.offset, age_ms)
         left = {each: offsets for each, offsets in left.items() if offsets}
-    return ages
+    return unread
 
 
 class LagWatch:
@@ -227,4 +244,4 @@ class LagWatch:
             self._samples.popleft()
         before = self._samples[0] if self._samples and self._sample_seconds else None
         self._samples.append(sample)
-        return lags_of(groups, sample, before, record_ages(self._cluster, oldest_unread(sample)))
+        return lags_of(groups, sample, before, look_at_unread(self._cluster, oldest_unread(sample)))

@@ -133,8 +133,8 @@ class Consumer(Closable):
         """Taken away and given back while records were being popped."""
         self._failure: BaseException | None = None
         """What a callback raised, or librdkafka said, until whoever called can hear it."""
-        self._ended: set[TopicPartition] = set()
-        """Partitions whose end was reached and from which nothing came since."""
+        self._ended: dict[TopicPartition, int] = {}
+        """Partitions whose end was reached, with its offset, and from which nothing came since."""
         self._served_at = 0.0
         """When callbacks could run last."""
         self._adrift: BaseException | None = None
@@ -304,13 +304,16 @@ class Consumer(Closable):
     def lag(self) -> dict[TopicPartition, int]:
         """Records between where this consumer is and the end, for each partition it has."""
         partitions = self.assignment()
+        # Behind the last record there may be the end of a transaction, which nobody is handed.
+        waiting = set(map(partition_of, self._buffer))
+        reached = {each: offset for each, offset in self._ended.items() if each not in waiting}
         committed = self.committed(partitions) if self.group is not None and partitions else {}
         lags: dict[TopicPartition, int] = {}
         for partition in partitions:
             low, high = self._bounds(partition)
             at = self.position(partition)
             at = committed.get(partition) if at is None else at
-            lags[partition] = max(high - (low if at is None else max(at, low)), 0)
+            lags[partition] = max(high - max(low if at is None else at, low, reached.get(partition, low)), 0)
         return lags
 
     def _bounds(self, partition: TopicPartition) -> tuple[int, int]:
@@ -414,10 +417,10 @@ class Consumer(Closable):
             return False
         partition = TopicPartition(raw.topic() or "", raw.partition() or 0)
         if error is None:
-            self._ended.discard(partition)
+            self._ended.pop(partition, None)
             return False
         if error.code() == KafkaError._PARTITION_EOF:
-            self._ended.add(partition)
+            self._ended[partition] = raw.offset() or 0
             return True
         if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             self._missing.add(raw.topic() or "")
@@ -540,7 +543,7 @@ class Consumer(Closable):
         for partition in gone:
             self._handed_out.pop(partition, None)
             self._committed.pop(partition, None)
-            self._ended.discard(partition)
+            self._ended.pop(partition, None)
         self._buffer = deque(each for each in self._buffer if partition_of(each) not in gone)
 
     def _seek(self, targets: list[RawPartition]) -> None:

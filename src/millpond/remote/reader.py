@@ -81,11 +81,20 @@ def read_records(
 def first_records(
     cluster: Cluster, starts: Mapping[TopicPartition, int], *, isolation: Isolation = "read_uncommitted"
 ) -> dict[TopicPartition, Record]:
-    """The first record from each offset on; a partition that has none now is left out.
+    """The first record from each offset on; a partition that has none now is left out."""
+    firsts = first_or_end(cluster, starts, isolation=isolation)
+    return {each: first for each, first in firsts.items() if not isinstance(first, int)}
 
-    For single records of many partitions: the requests go out together, and each brings one batch.
+
+def first_or_end(
+    cluster: Cluster, starts: Mapping[TopicPartition, int], *, isolation: Isolation = "read_uncommitted"
+) -> dict[TopicPartition, Record | int]:
+    """The first record from each offset on; where none is now, the offset from which on one may come.
+
+    A partition that does not have its offset is left out. For single records of many partitions: the requests go out
+    together, and each brings one batch.
     """
-    firsts: dict[TopicPartition, Record] = {}
+    firsts: dict[TopicPartition, Record | int] = {}
     left = dict(starts)
 
     def look() -> None:
@@ -123,13 +132,16 @@ def _note_first(
     fetched: _Fetched,
     isolation: Isolation,
     left: dict[TopicPartition, int],
-    firsts: dict[TopicPartition, Record],
+    firsts: dict[TopicPartition, Record | int],
 ) -> None:
     """Takes the partition from `left` when its record is known or there is none; else moves its offset on."""
     records = _bytes_of(fetched)
     scanned = kernel.scan(records, 0, len(records), True) if records else []
-    if not scanned or fetched.error_code:
+    if fetched.error_code:
         del left[partition]
+        return
+    if not scanned:
+        firsts[partition] = left.pop(partition)
         return
     for batch in _visible(records, scanned, fetched, isolation):
         for record in batch.records():

@@ -2,7 +2,7 @@
 
 How far a group has read its coordinator knows; how far a partition goes, its leader. Where this node has a replica it
 looks there, else it asks the leader. For how long the oldest unread record has been waiting stands in its batch: in a
-file here, or in what the leader sends of it.
+file here, or in what the leader sends of it. Where only ends of transactions are unread, nothing is.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ ROWS_AT_ONCE: Final = 300
 LOOKS_AT_ONCE: Final = 20
 LOOKS_MAX: Final = 500
 """Of so many partitions, those with the largest lag, it is looked up for each page how old the next record is."""
+LOOK_BYTES: Final = 1_024
+"""Room for the ends of a dozen transactions."""
 FETCHES_MAX: Final = 50
 """So many of these are asked of other nodes: the answer is a whole batch. What is known is not asked again."""
 
@@ -63,11 +65,20 @@ class _Unread(NamedTuple):
     offset: int
 
 
+class _Next(NamedTuple):
+    """What comes next at an offset."""
+
+    offset: int
+    """Of the next record, or where it may be: what lies before it is the end of a transaction."""
+    since_ms: int | None
+    """When its batch was written, as far as that is known."""
+
+
 class _Looks(NamedTuple):
-    """Where the times of unread records are looked for."""
+    """Where unread records are looked for."""
 
     here: list[tuple[_Unread, FileRange]]
-    elsewhere: list[tuple[_Unread, Later[int | None]]]
+    elsewhere: list[tuple[_Unread, Later[_Next | None]]]
 
 
 class GroupMetrics:
@@ -75,15 +86,15 @@ class GroupMetrics:
         self._broker = broker
         client_id = f"{NODE_CLIENT_ID}{broker.node_id}"
         self._peers = Peers(broker.world, client_id, broker.controller.addresses)
-        self._times: Mapping[_Unread, int] = {}
-        """When the records were written that groups read next, as of the last page: that does not change."""
+        self._known: Mapping[_Unread, _Next] = {}
+        """The records that groups read next, as of the last page: when they were written does not change."""
 
     def collect(self, page: Exposition) -> Steps[None]:
         rows: list[_Row] = []
         yield from self._collect_groups(page)
         wanted = yield from self._collect_rows(rows)
         bounds = yield from self._bounds(wanted)
-        times = yield from self._times_of(rows, bounds)
+        following = yield from self._following(rows, bounds)
         committed = page.gauge("millpond_group_committed_offset", "The next record that the group will read.")
         lag = page.gauge("millpond_group_lag_records", "Committed records that the group has not read.")
         seconds = page.gauge(
@@ -100,14 +111,14 @@ class GroupMetrics:
                 if found is None:
                     continue
                 unread = max(row.committed, found.start)
-                behind = max(found.end - unread, 0)
+                upcoming = following.get(_Unread(row.partition, unread), _Next(unread, None))
+                behind = max(found.end - upcoming.offset, 0)
                 lag.add(behind, named)
                 lost.add(unread - row.committed, named)
-                since_ms = times.get(_Unread(row.partition, unread))
                 if not behind:
                     seconds.add(0, named)
-                elif since_ms is not None:
-                    seconds.add(max(now_ms - since_ms, 0) / 1000, named)
+                elif upcoming.since_ms is not None:
+                    seconds.add(max(now_ms - upcoming.since_ms, 0) / 1000, named)
             page.seal()
             yield None
 
@@ -180,8 +191,10 @@ class GroupMetrics:
         bounds.update((each, _Bounds(*both)) for each, both in found.items() if len(both) == 2)
         return bounds
 
-    def _times_of(self, rows: list[_Row], bounds: Mapping[TopicPartition, _Bounds]) -> Steps[Mapping[_Unread, int]]:
-        """When the next unread records were written, in milliseconds since 1970, as far as that can be learned."""
+    def _following(
+        self, rows: list[_Row], bounds: Mapping[TopicPartition, _Bounds]
+    ) -> Steps[Mapping[_Unread, _Next]]:
+        """What the groups read next, as far as that can be learned."""
         lags: dict[_Unread, int] = {}
         for some in in_slices(rows, ROWS_AT_ONCE):
             for row in some:
@@ -192,27 +205,28 @@ class GroupMetrics:
             if len(lags) > 2 * LOOKS_MAX:
                 lags = {each: lags[each] for each in nlargest(LOOKS_MAX, lags, key=lags.__getitem__)}
             yield None
-        times: dict[_Unread, int] = {}
+        following: dict[_Unread, _Next] = {}
         looks = _Looks([], [])
         try:
             for chosen in in_slices(nlargest(LOOKS_MAX, lags, key=lags.__getitem__), LOOKS_AT_ONCE):
                 for each in chosen:
-                    known = self._times.get(each)
+                    known = self._known.get(each)
                     if known is None:
                         self._look(each, looks)
                     else:
-                        times[each] = known
+                        following[each] = known
                 yield None
             if looks.here:
-                stamps = yield self._broker.workers.run(lambda: [_timestamp(part) for _, part in looks.here])
-                times.update((each, at) for (each, _), at in zip(looks.here, stamps, strict=True) if at is not None)
+                seen = yield self._broker.workers.run(lambda: [_next_on_disk(each, part) for each, part in looks.here])
+                following.update((each, at) for (each, _), at in zip(looks.here, seen, strict=True) if at is not None)
         finally:
             for _, part in looks.here:
                 part.file.release()
-        stamps = yield gather([later for _, later in looks.elsewhere])
-        times.update((each, at) for (each, _), at in zip(looks.elsewhere, stamps, strict=True) if at is not None)
-        self._times = times
-        return times
+        seen = yield gather([later for _, later in looks.elsewhere])
+        following.update((each, at) for (each, _), at in zip(looks.elsewhere, seen, strict=True) if at is not None)
+        # Where no record was yet, there may be one the next time.
+        self._known = {each: at for each, at in following.items() if at.offset == each.offset}
+        return following
 
     def _look(self, unread: _Unread, looks: _Looks) -> None:
         broker = self._broker
@@ -220,7 +234,7 @@ class GroupMetrics:
         replica = broker.partitions.get(*unread.partition)
         if replica is not None:
             try:
-                part = replica.log.read(unread.offset, 1).range
+                part = replica.log.read(unread.offset, LOOK_BYTES).range
             except Refused:
                 # It is being cut back, or its disk fails: then this is not what an operator misses most.
                 return
@@ -229,50 +243,54 @@ class GroupMetrics:
         elif known is not None and known.leader >= 0 and len(looks.elsewhere) < FETCHES_MAX:
             asked = self._peers.ask(known.leader, _fetch(unread), FETCH_VERSION, ASK_MS)
             # Read at once: what a response holds of records is gone with the next one.
-            looks.elsewhere.append((unread, asked.map(_first_timestamp).recover(RequestLost, _nothing)))
+            later = asked.map(lambda response: _next_sent(unread, response)).recover(RequestLost, _nothing)
+            looks.elsewhere.append((unread, later))
 
 
 def _nothing(_: RequestLost) -> None:
     """It does not come in time: then the page is without it."""
 
 
-def _timestamp(part: FileRange) -> int | None:
-    """The time of the first record of the batch there. On a worker: it may have to wait for the disk."""
+def _next_on_disk(unread: _Unread, part: FileRange) -> _Next | None:
+    """What lies there. On a worker: it may have to wait for the disk."""
     try:
-        data = part.file.read_at(part.position, HEADER_BYTES)
+        data = part.file.read_at(part.position, min(part.length, LOOK_BYTES))
     except OSError:
         return None
-    return _time_in(data)
+    return _next_in(unread, data)
 
 
-def _first_timestamp(response: m.FetchResponse) -> int | None:
+def _next_sent(unread: _Unread, response: m.FetchResponse) -> _Next | None:
     """The same of what a leader has sent."""
     for topic in response.responses:
         for part in topic.partitions:
             if not part.error_code and part.records:
-                return _time_in(part.records)
+                return _next_in(unread, part.records)
     return None
 
 
-def _time_in(data: Any) -> int | None:
-    """None where there is no whole header, or a batch without a time."""
-    if len(data) < HEADER_BYTES:
-        return None
-    at = read_header(data).base_timestamp
-    return at if at >= 0 else None
+def _next_in(unread: _Unread, data: Any) -> _Next | None:
+    """In batches of which the first holds the offset, and the last may be cut off. None where not even one is whole."""
+    position, offset = 0, unread.offset
+    while len(data) - position >= HEADER_BYTES:
+        header = read_header(data, position)
+        if not header.is_control:
+            return _Next(offset, header.base_timestamp if header.base_timestamp >= 0 else None)
+        position, offset = position + max(header.size, HEADER_BYTES), header.next_offset
+    return _Next(offset, None) if position else None
 
 
 def _fetch(unread: _Unread) -> m.FetchRequest:
-    """For one batch: whoever asks for one byte gets no less."""
+    """For one batch, or a few that are small: whoever asks for little gets no less than one."""
     kind = m.FetchRequest
     wanted = kind.FetchPartition(
-        partition=unread.partition.partition, fetch_offset=unread.offset, partition_max_bytes=1
+        partition=unread.partition.partition, fetch_offset=unread.offset, partition_max_bytes=LOOK_BYTES
     )
     return kind(
         replica_id=CONSUMER,
         max_wait_ms=0,
         min_bytes=0,
-        max_bytes=1,
+        max_bytes=LOOK_BYTES,
         session_id=0,
         session_epoch=-1,
         topics=[kind.FetchTopic(topic=unread.partition.topic, partitions=[wanted])],
