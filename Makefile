@@ -16,6 +16,7 @@ DEVELOP := $(VENV)/.develop
 DIST := $(VENV)/.dist
 SPARK := $(VENV)/.spark
 SITE := $(VENV)/.site
+INSTALL := $(BIN)/python tools/installation.py
 ARGS ?=
 # Tests wait more than they compute: more of them than cores run at a time.
 WORKERS ?= 3
@@ -75,17 +76,19 @@ clean:
 	rm -rf $(VENV) build
 
 $(VENV)/bin/python:
+	@echo "Making a Python environment in $(VENV) …"
 	@$(PYTHON) -m venv $(VENV) || (rm -rf $(VENV); sh tools/system_packages.sh --must python3-venv && $(PYTHON) -m venv $(VENV))
+	@echo "Updating pip …"
 	@$(BIN)/python -m pip install -q --upgrade pip
 
 $(RUNTIME): $(VENV)/bin/python pyproject.toml setup.py $(wildcard src/millpond/wire/kernel/*.pyx)
-	@echo "Installing Millpond into $(VENV) …"
-	@$(BIN)/python -m pip install -q -e .
+	@echo "Installing Millpond into $(VENV); that takes a minute or two …"
+	@$(INSTALL) -e .
 	@touch $@
 
 $(SPARK): $(RUNTIME)
 	@echo "Installing Spark into $(VENV) …"
-	@$(BIN)/python -m pip install -q -e '.[spark,demo]'
+	@$(INSTALL) -e '.[spark,demo]'
 	@touch $@
 
 $(DIST): $(VENV)/bin/python
@@ -94,10 +97,10 @@ $(DIST): $(VENV)/bin/python
 
 $(DEVELOP): $(RUNTIME)
 	@echo "Installing what the tests need into $(VENV) …"
-	@$(BIN)/python -m pip install -q -e '.[dev,spark,demo]'
+	@$(INSTALL) -e '.[dev,spark,demo]'
 	@touch $@
 
 $(SITE): $(DEVELOP)
 	@echo "Installing what the site needs into $(VENV) …"
-	@$(BIN)/python -m pip install -q -e '.[docs]'
+	@$(INSTALL) -e '.[docs]'
 	@touch $@

@@ -163,8 +163,15 @@ def test_what_cannot_be_done_is_told(
 def test_an_unknown_topic_is_not_made_by_mistake(millpond: Any) -> None:
     told = millpond("produce", "unheard.of", given="x")
     assert told.code == 1
-    assert "There is no topic unheard.of" in told.err
+    assert told.err == (
+        "millpond: There is no topic unheard.of; create it with `millpond topic create unheard.of`. To create it on "
+        "the way, add --create.\n"
+    )
     assert "unheard.of" not in millpond("topic", "list").out
+    near = millpond("produce", "unheard.off", "--create", given="x"), millpond("produce", "unheard.of", given="x")
+    assert near[1].err == (
+        "millpond: There is no topic unheard.of; did you mean unheard.off? To create it on the way, add --create.\n"
+    )
 
 
 def test_a_node_that_goes_away_is_told(start_node: Callable[..., Any], lonely: Any, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 
 
 def test_all_is_well_where_nothing_is_wrong(start_node: Callable[..., Any], lonely: Any) -> None:
@@ -16,6 +16,22 @@ def test_all_is_well_where_nothing_is_wrong(start_node: Callable[..., Any], lone
     assert (told.code, told.lines[-1]) == (0, "All is well."), told.out
     assert told.lines[1].split()[:3] == ["1", node.address, "controller"]
     assert str(node.data) in told.lines[1]
+
+
+def test_partitions_that_nobody_made_are_not_counted(start_node: Callable[..., Any], lonely: Any) -> None:
+    node = start_node()
+    assert lonely("topic", "create", "pond", "--partitions", "3", "-b", node.address).code == 0
+    consumer = Consumer({"bootstrap.servers": node.address, "group.id": "g"})
+    # Asking for offsets is what makes the topics of groups.
+    consumer.committed([TopicPartition("pond", 0)], timeout=30)
+    consumer.close()
+    told = lonely("status", "--free", "1B", "-b", node.address)
+    assert told.lines[1].split()[3:7] == ["3", "3", "of", "3"], told.out
+    (facts,) = json.loads(lonely("status", "--json", "--free", "1B", "-b", node.address).out)["nodes"]
+    internal = facts["internal"]
+    assert (facts["leads"], internal["leads"]) == (internal["replicas"] + 3, internal["in_sync"])
+    assert internal["leads"] > 0
+    assert f"The table leaves out {internal['leads']} partitions of internal topics." in told.lines
 
 
 def test_a_group_that_falls_behind_is_told(millpond: Any, quick: Any, topic: str) -> None:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import check
 from millpond.wire import messages as m
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """How many partitions a node leads, and how many of its replicas are in sync."""
+
+    leads: int = 0
+    in_sync: int = 0
+    replicas: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +32,19 @@ class NodeFacts:
     replicas: int
     behind: tuple[TopicPartition, ...]
     """Its replicas that are not in sync."""
+    internal: Holding = field(default_factory=Holding)
+    """What of all that is of the cluster's own topics, which no person has made."""
 
     @property
     def in_sync(self) -> int:
         return self.replicas - len(self.behind)
+
+    @property
+    def without_internal(self) -> Holding:
+        internal = self.internal
+        return Holding(
+            self.leads - internal.leads, self.in_sync - internal.in_sync, self.replicas - internal.replicas
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +64,24 @@ def _facts(cluster: Cluster, known: Collection[int]) -> ClusterFacts:
     response = cluster.any().ask(m.MetadataRequest(topics=None, allow_auto_topic_creation=False), m.MetadataResponse)
     check(response.error_code, "the cluster does not describe itself")
     brokers = {each.node_id: each for each in response.brokers}
-    leads: dict[int, int] = {}
-    replicas: dict[int, int] = {}
+    leads: Counter[int] = Counter()
+    replicas: Counter[int] = Counter()
+    internal_leads: Counter[int] = Counter()
+    internal_in_sync: Counter[int] = Counter()
+    internal_replicas: Counter[int] = Counter()
     behind: dict[int, list[TopicPartition]] = {}
     leaderless = []
     for topic in response.topics:
         for each in topic.partitions:
             partition = TopicPartition(topic.name or "", each.partition_index)
-            leads[each.leader_id] = leads.get(each.leader_id, 0) + 1
+            leads[each.leader_id] += 1
+            internal_leads[each.leader_id] += topic.is_internal
             if each.leader_id < 0:
                 leaderless.append(partition)
             for node_id in each.replica_nodes:
-                replicas[node_id] = replicas.get(node_id, 0) + 1
+                replicas[node_id] += 1
+                internal_replicas[node_id] += topic.is_internal
+                internal_in_sync[node_id] += topic.is_internal and node_id in each.isr_nodes
                 if node_id not in each.isr_nodes:
                     behind.setdefault(node_id, []).append(partition)
     nodes = []
@@ -68,9 +93,10 @@ def _facts(cluster: Cluster, known: Collection[int]) -> ClusterFacts:
                 None if broker is None else f"{broker.host}:{broker.port}",
                 "" if broker is None else broker.rack or "",
                 node_id == response.controller_id,
-                leads.get(node_id, 0),
-                replicas.get(node_id, 0),
+                leads[node_id],
+                replicas[node_id],
                 tuple(sorted(behind.get(node_id, ()))),
+                Holding(internal_leads[node_id], internal_in_sync[node_id], internal_replicas[node_id]),
             )
         )
     return ClusterFacts(response.cluster_id or "", tuple(nodes), tuple(sorted(leaderless)))

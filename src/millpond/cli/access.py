@@ -145,10 +145,11 @@ class Access:
         return addresses
 
 
-def known_partitions(client: Producer | Consumer, topic: str) -> list[int]:
+def known_partitions(client: Producer | Consumer, topic: str, otherwise: str = "") -> list[int]:
     """The topic's partitions, asked for by the client library itself: until it knows leaders it looks for seconds.
 
-    Asking for all topics never creates one, as asking for a single one may.
+    Asking for all topics never creates one, as asking for a single one may. `otherwise` is what else to do where
+    there is no such topic.
     """
     from confluent_kafka import KafkaException
 
@@ -159,7 +160,7 @@ def known_partitions(client: Producer | Consumer, topic: str) -> list[int]:
     except KafkaException as refusal:
         raise failed("The cluster does not say what topics it has", refusal.args[0]) from None
     if topic not in topics:
-        raise Failed(str(unknown_topic(topic, topics)))
+        raise Failed(f"{unknown_topic(topic, topics)}{otherwise}")
     return sorted(topics[topic].partitions)
 
 

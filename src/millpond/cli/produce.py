@@ -78,7 +78,8 @@ def command(
     if create:
         _ensure(access, topic)
     producer = _producer(access, acks, compression)
-    sender = Sender(producer, topic, len(known_partitions(producer, topic)), rate)
+    partitions = known_partitions(producer, topic, " To create it on the way, add --create.")
+    sender = Sender(producer, topic, len(partitions), rate)
     sender.check_partition(partition)
     with _source(file) as source:
         records = _json_records(source) if json_lines else _plain_records(source, _separator(key_separator))

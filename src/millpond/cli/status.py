@@ -63,6 +63,8 @@ def command(behind: str, free: str, alive: bool, as_json: bool, access: Access) 
         f"{counted(len(health.groups) + health.groups_left_out, 'group')}, {counted(lag, 'record')} unread; "
         f"cluster {health.nodes.cluster_id}"
     )
+    if internal := sum(node.internal.leads for node in health.nodes.nodes):
+        click.secho(f"The table leaves out {counted(internal, 'partition')} of internal topics.", dim=True)
     for sentence in problems:
         click.secho(f"! {sentence}", fg="red")
     if not problems:
@@ -89,14 +91,15 @@ def _rows(health: Health) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for node in health.nodes.nodes:
         disk = disks.get(node.node_id)
+        held = node.without_internal
         state = "away" if node.address is None else "controller" if node.is_controller else "ready"
         rows.append(
             (
                 str(node.node_id),
                 node.address or NOTHING,
                 state,
-                f"{node.leads:,}",
-                f"{node.in_sync:,} of {node.replicas:,}",
+                f"{held.leads:,}",
+                f"{held.in_sync:,} of {held.replicas:,}",
                 NOTHING if disk is None else _room(disk),
                 NOTHING if disk is None else safe(disk.folder, in_line=True),
             )

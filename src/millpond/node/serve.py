@@ -41,6 +41,9 @@ DESCRIPTORS_RESERVED = 32
 PARTITIONS_PER_FILE = 32
 """So many may share an open file: with more of them files would be opened and closed all the time."""
 
+CONNECTIONS_ENOUGH = 1_000
+"""With room for so many, nobody is told that there could be more."""
+
 
 def new_loop() -> asyncio.AbstractEventLoop:
     """uvloop where it is installed: it answers more than twice as many requests a second."""
@@ -187,7 +190,10 @@ def _raise_descriptor_limit() -> int:
 
 
 def fitted(settings: Settings, descriptors: int, journal: Journal) -> Settings:
-    """The settings with limits that so many descriptors can bear: some are for files, the rest for connections."""
+    """The settings with limits that so many descriptors can bear: some are for files, the rest for connections.
+
+    That is worth a word where somebody asked for more, or where it is little.
+    """
     if descriptors == resource.RLIM_INFINITY:
         return settings
     files = share_for_files(descriptors)
@@ -198,6 +204,7 @@ def fitted(settings: Settings, descriptors: int, journal: Journal) -> Settings:
     lowered = {setting.name: most for setting, most in borne.items() if settings[setting] > most}
     if not lowered:
         return settings
-    facts = {name.replace(".", "_"): most for name, most in lowered.items()}
-    journal("few files may be open; raise `ulimit -n` for more", descriptors=descriptors, **facts)
+    if lowered.keys() & settings.overrides.keys() or borne[MAX_CONNECTIONS] < CONNECTIONS_ENOUGH:
+        facts = {name.replace(".", "_"): most for name, most in lowered.items()}
+        journal("few files may be open; raise `ulimit -n` for more", descriptors=descriptors, **facts)
     return Settings(settings.registry, {**settings.overrides, **lowered})

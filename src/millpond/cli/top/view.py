@@ -55,8 +55,8 @@ def nodes_table(pulse: Pulse) -> Table:
                 str(node.node_id),
                 node.address or NOTHING,
                 state,
-                f"{node.leads:,}",
-                f"{node.in_sync:,}/{node.replicas:,}",
+                f"{node.without_internal.leads:,}",
+                f"{node.without_internal.in_sync:,}/{node.without_internal.replicas:,}",
                 NOTHING if free is None or disk is None else f"{free / (disk.total_bytes or 1):.0%}",
             )
         )
