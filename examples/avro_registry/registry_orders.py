@@ -20,10 +20,10 @@ REGISTRY = SchemaRegistryClient({"url": os.environ.get("SCHEMA_REGISTRY_URL", "h
 
 
 @worker(
-    "orders.avro",
+    "registry.orders",
     group="registry-billing",
     decoder=registry_decoder(AvroDeserializer(REGISTRY)),
-    dead_letters="orders.avro.dlq",
+    dead_letters="registry.orders.dlq",
 )
 def charge(order: dict[str, Any]) -> None:
     print(f"{order['customer']} pays {order['total']:.2f} for {order['id']}", flush=True)
@@ -33,7 +33,7 @@ def send(count: int) -> None:
     with Producer(serializer=registry_serializer(AvroSerializer(REGISTRY, SCHEMA))) as producer:
         for number in range(count):
             order = {"id": f"o-{number}", "customer": "ann", "total": number * 1.5}
-            producer.send("orders.avro", order, key="ann")
+            producer.send("registry.orders", order, key="ann")
     print(f"{count} orders are sent")
 
 

@@ -35,7 +35,7 @@ def place(request: HttpRequest) -> JsonResponse:
         return JsonResponse({"error": "POST an order"}, status=405)
     try:
         order = json.loads(request.body)
-        at = producer().send("orders", order, key=str(order["customer"])).result()
+        at = producer().send("django.orders", order, key=str(order["customer"])).result()
     except (ValueError, KeyError, TypeError):
         return JsonResponse({"error": "an order is JSON with a customer"}, status=400)
     except ClientError as fault:

@@ -11,7 +11,8 @@ def main(count: int, first: int = 0) -> None:
     with Producer() as producer:
         for number in range(first, first + count):
             customer = f"customer-{number % 7}"
-            producer.send("orders", {"order": number, "customer": customer, "cents": 100 + number}, key=customer)
+            order = {"order": number, "customer": customer, "cents": 100 + number}
+            producer.send("fan-out.orders", order, key=customer)
     print(f"placed {count} orders")
 
 

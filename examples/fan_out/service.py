@@ -54,7 +54,7 @@ def main(name: str) -> None:
     def handle(message: Message) -> None:
         print(f"{name}: {service(message.json())}", flush=True)
 
-    Worker(handle, "orders", group=name).run()
+    Worker(handle, "fan-out.orders", group=f"fan-out.{name}").run()
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ app = FastAPI(lifespan=lifespan)
 @app.post("/orders", status_code=201)
 async def place(order: Order) -> dict[str, str | int]:
     try:
-        at = await app.state.producer.send("orders", order, key=order.customer)
+        at = await app.state.producer.send("fastapi.orders", order, key=order.customer)
     except ClientError as fault:
         raise HTTPException(503, str(fault)) from fault
     return {"topic": at.topic, "partition": at.partition, "offset": at.offset}

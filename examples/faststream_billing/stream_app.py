@@ -23,8 +23,8 @@ class Bill(BaseModel):
     amount: float
 
 
-@broker.subscriber("orders", group_id="billing", auto_offset_reset="earliest")
-@broker.publisher("bills")
+@broker.subscriber("faststream.orders", group_id="faststream-billing", auto_offset_reset="earliest")
+@broker.publisher("faststream.bills")
 async def charge(order: Order) -> Bill:
     return Bill(order=order.id, amount=order.total)
 

@@ -85,9 +85,9 @@ def test_the_start_of_the_readme_works_on_a_clean_copy(clean_copy, tmp_path):
             assert done.returncode == 0, (words, done.stdout, done.stderr)
             return done.stdout
 
-        millpond("topic", "create", "orders", "--partitions", "3")
-        millpond("produce", "orders", text='{"order": 1}\n')
-        assert '{"order": 1}' in millpond("consume", "orders", "--from", "beginning", "--until-end")
+        millpond("topic", "create", "purchases", "--partitions", "3")
+        millpond("produce", "purchases", text='{"purchase": 1}\n')
+        assert '{"purchase": 1}' in millpond("consume", "purchases", "--from", "beginning", "--until-end")
         os.kill(node_pid, signal.SIGTERM)
         assert process.wait(STEP_SECONDS_MAX) == 0, log.read_text()[-2000:]
     finally:
@@ -99,7 +99,7 @@ def test_the_start_of_the_readme_works_on_a_clean_copy(clean_copy, tmp_path):
 
 def test_every_command_of_the_readme_is_tried_above():
     readme = (TREE / "README.md").read_text()
-    for words in ("make up", "topic create orders --partitions 3", "consume orders --from beginning --until-end"):
+    for words in ("make up", "topic create purchases --partitions 3", "consume purchases --from beginning --until-end"):
         assert words in readme
 
 

@@ -158,7 +158,7 @@ def test_python_is_python_and_takes_from_us_what_is_there(block: Block) -> None:
 def test_python_runs(block: Block, millpond_shared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     how = RUN[key_of(block)]
     pond = millpond_shared
-    for topic in ("orders", "orders.dlq", "typed", "payments", "accounts"):
+    for topic in ("orders", "orders.dlq", "purchases", "purchases.dlq", "typed", "payments", "accounts"):
         if topic not in pond.admin.list_topics(timeout=20).topics:
             pond.create_topic(topic)
             if topic in ("accounts", "orders"):
@@ -226,8 +226,8 @@ def _parse(words: list[str]) -> None:
 def test_the_snippet_for_spark_shows_rows(millpond: Any, tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
     (block,) = [each for each in PYTHON if key_of(each).startswith("README.md: import millpond.spark")]
-    millpond.create_topic("orders")
-    millpond.produce("orders", *(f'{{"order": {number}}}'.encode() for number in range(3)))
+    millpond.create_topic("purchases")
+    millpond.produce("purchases", *(f'{{"purchase": {number}}}'.encode() for number in range(3)))
     (tmp_path / "job.py").write_text(block.text)
     kept = {name: text for name, text in os.environ.items() if not name.startswith("PYSPARK")}
     done = subprocess.run(
@@ -235,4 +235,4 @@ def test_the_snippet_for_spark_shows_rows(millpond: Any, tmp_path: Path) -> None
         capture_output=True, text=True, check=False, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    assert '{"order": 2}' in done.stdout
+    assert '{"purchase": 2}' in done.stdout

@@ -24,7 +24,7 @@ from millpond.testing import Pond
 from millpond.testing.ports import free_port
 from support.patience import with_time
 
-SUBJECT = "orders.avro-value"
+SUBJECT = "registry.orders-value"
 START_SECONDS_MAX = 100.0
 FIRST = {"type": "record", "name": "First", "fields": [{"name": "id", "type": "string"}]}
 
@@ -100,11 +100,11 @@ def registry(millpond: Pond, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @with_time
 def test_avro_through_a_registry(registry: Registry, millpond: Pond, stage: Any) -> None:
-    millpond.create_topic("orders.avro")
-    millpond.create_topic("orders.avro.dlq")
+    millpond.create_topic("registry.orders")
+    millpond.create_topic("registry.orders.dlq")
     assert stage.run("registry_orders.py", "send", "3") == ["3 orders are sent"]
     assert SUBJECT in registry.ask("subjects")[1]
-    value = millpond.consume("orders.avro", 1)[0].value()
+    value = millpond.consume("registry.orders", 1)[0].value()
     number = int.from_bytes(value[1:5])
     assert (value[0], json.loads(registry.ask(f"schemas/ids/{number}")[1]["schema"])["name"]) == (0, "Order")
     # What readers of today could not read is refused.
@@ -115,10 +115,10 @@ def test_avro_through_a_registry(registry: Registry, millpond: Pond, stage: Any)
     millpond.restart()
     registry.start()
     assert json.loads(registry.ask(f"schemas/ids/{number}")[1]["schema"])["name"] == "Order"
-    millpond.produce("orders.avro", b"\xff")
+    millpond.produce("registry.orders", b"\xff")
     assert stage.run("registry_orders.py", "charge") == [
         "ann pays 0.00 for o-0",
         "ann pays 1.50 for o-1",
         "ann pays 3.00 for o-2",
     ]
-    assert millpond.consume("orders.avro.dlq", 1)[0].value() == b"\xff"
+    assert millpond.consume("registry.orders.dlq", 1)[0].value() == b"\xff"

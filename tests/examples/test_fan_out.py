@@ -10,7 +10,7 @@ SERVICES = ("billing", "shipping", "email", "stats")
 
 
 def test_every_service_gets_every_order(millpond: Pond, stage: Any) -> None:
-    millpond.create_topic("orders", 3)
+    millpond.create_topic("fan-out.orders", 3)
     services = {name: stage.start("service.py", name) for name in SERVICES}
     assert stage.run("place_orders.py", "20") == ["placed 20 orders"]
     for name, service in services.items():

@@ -12,9 +12,9 @@ from millpond.testing import Pond
 
 def test_orders_become_bills(millpond: Pond, stage: Any) -> None:
     pytest.importorskip("faststream.confluent", reason="pip install 'faststream[confluent]'")
-    millpond.create_topic("orders")
-    millpond.create_topic("bills")
+    millpond.create_topic("faststream.orders")
+    millpond.create_topic("faststream.bills")
     stage.start("stream_app.py")
-    millpond.produce("orders", b'{"id": "o-1", "total": 7}')
-    (bill,) = millpond.consume("bills", 1, timeout=60)
+    millpond.produce("faststream.orders", b'{"id": "o-1", "total": 7}')
+    (bill,) = millpond.consume("faststream.bills", 1, timeout=60)
     assert json.loads(bill.value()) == {"order": "o-1", "amount": 7.0}

@@ -57,18 +57,18 @@ def test_the_example_project_runs(node: Node, tmp_path: Path) -> None:
     told = (project / "spark-pipeline.yml").read_text()
     storage = re.sub(r"(?m)^storage: .*$", f"storage: file://{tmp_path}/storage", told)
     (project / "spark-pipeline.yml").write_text(storage)
-    create_topic(node.bootstrap, "orders", 2)
+    create_topic(node.bootstrap, "declarative.orders", 2)
     with Producer(node.bootstrap) as producer:
         for number, second in enumerate((0, 1, 59, 60, 600)):
             order = {"id": number, "customer": "ann", "region": "eu", "total": 10, "at": at(second).isoformat()}
-            producer.send("orders", order, "ann")
-        producer.send("orders", b"no JSON", "ann")
+            producer.send("declarative.orders", order, "ann")
+        producer.send("declarative.orders", b"no JSON", "ann")
     run_project(project, node.bootstrap, tmp_path / "lake")
     table = deltalake.DeltaTable(tmp_path / "lake" / "orders").to_pyarrow_table()
     found = zip(table["id"].to_pylist(), table["gross"].to_pylist(), strict=True)
     assert sorted(found) == [(number, 12.0) for number in range(5)]
-    assert len(records_of(node.bootstrap, "orders.dlq")) == 1
-    windows = [json.loads(each.value or b"") for each in records_of(node.bootstrap, "orders.per-minute")]
+    assert len(records_of(node.bootstrap, "declarative.orders.dlq")) == 1
+    windows = [json.loads(each.value or b"") for each in records_of(node.bootstrap, "declarative.orders.per-minute")]
     assert sorted((each["window_start"][11:16], each["orders"], each["revenue"]) for each in windows) == [
         ("12:00", 3, 36.0),
         ("12:01", 1, 12.0),
