@@ -15,26 +15,33 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from millpond.base.ids import TopicPartition as Name
+from millpond.client.message import Header
 
 TOPIC = "orders"
 TERM = "term"
+
+
+class Written(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
 
 
 @dataclass(frozen=True)
 class StubRecord:
     name: Name
     at: int
-    key_bytes: bytes | None = None
-    term: int = 0
+    written: Written
+    term: int
     """That of the holding in which it was fetched."""
-    fault: KafkaError | None = None
 
     def topic(self) -> str:
         return self.name.topic
@@ -45,25 +52,28 @@ class StubRecord:
     def offset(self) -> int:
         return self.at
 
-    def error(self) -> KafkaError | None:
-        return self.fault
+    def error(self) -> None:
+        return None
 
     def timestamp(self) -> tuple[int, int]:
         return 1, 0
 
     def key(self) -> bytes | None:
-        return self.key_bytes
+        return self.written.key
 
-    def value(self) -> bytes:
-        return b"%d/%d" % (self.name.partition, self.at)
+    def value(self) -> bytes | None:
+        return self.written.value
 
-    def headers(self) -> list[tuple[str, bytes]]:
-        return [(TERM, b"%d" % self.term)]
+    def headers(self) -> list[Header]:
+        return [*self.written.headers, (TERM, b"%d" % self.term)]
 
 
 @dataclass
 class Group:
-    """What the broker knows. Moves of partitions are drawn from `chance`."""
+    """What the broker knows. Moves of partitions are drawn from `chance`.
+
+    Records of its retry topics are kept and read; what is written elsewhere is an output.
+    """
 
     seed: int
     partitions: int = 4
@@ -71,7 +81,10 @@ class Group:
     keys: int = 3
     move_chance: float = 0.1
     lose_chance: float = 0.02
+    retry_topics: tuple[str, ...] = ()
     lock: RLock = field(default_factory=RLock)
+    logs: dict[Name, list[Written]] = field(default_factory=dict)
+    outputs: list[bytes] = field(default_factory=list)
     committed: dict[Name, int] = field(default_factory=dict)
     members: list[StubConsumer] = field(default_factory=list)
     holders: dict[Name, StubConsumer | None] = field(default_factory=dict)
@@ -86,7 +99,12 @@ class Group:
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
-        self.holders = {Name(TOPIC, n): None for n in range(self.partitions)}
+        for n in range(self.partitions):
+            self.logs[Name(TOPIC, n)] = [
+                Written(b"%d" % (at % self.keys), b"%d/%d" % (n, at)) for at in range(self.records_each)
+            ]
+            self.logs |= {Name(topic, n): [] for topic in self.retry_topics}
+        self.holders = dict.fromkeys(self.logs)
         self.terms = dict.fromkeys(self.holders, 0)
 
     def join(self, member: StubConsumer) -> None:
@@ -139,16 +157,23 @@ class Group:
                 if holder is member:
                     self.give(name, self.chance.choice(self.members))
 
+    def write(self, topic: str, written: Written) -> None:
+        with self.lock:
+            if topic in self.retry_topics:
+                self.logs[Name(topic, sum(written.key or b"") % self.partitions)].append(written)
+            else:
+                self.outputs.append(written.value or b"")
+
     def is_done(self) -> bool:
         with self.lock:
-            return all(self.committed.get(name, 0) >= self.records_each for name in self.holders)
+            return all(self.committed.get(name, 0) >= len(log) for name, log in self.logs.items())
 
     def told(self) -> str:
         """How it stands, for whoever has to find out why it stands still."""
         with self.lock:
             lines = [f"seed {self.seed}, {self.moves} moves, {self.losses} losses"]
             for name, holder in self.holders.items():
-                lines.append(f"{name.partition}: {self.committed.get(name)} committed")
+                lines.append(f"{name.folder}: {self.committed.get(name)} of {len(self.logs[name])} committed")
                 if holder is not None:
                     lines[-1] += (
                         f", held by {self.members.index(holder) if holder in self.members else 'one that left'}, "
@@ -207,12 +232,11 @@ class StubConsumer:
                     if name in self.group.pending:
                         continue
                     at = self.group.committed.get(name, 0)
-                to = min(at + self.group.chance.randint(1, 4), self.group.records_each)
                 if name not in self.paused:
-                    keys, term = self.group.keys, self.terms[name]
-                    fetched = [StubRecord(name, n, b"%d" % (n % keys), term) for n in range(at, to)]
+                    some = self.group.logs[name][at : at + self.group.chance.randint(1, 4)]
+                    fetched = [StubRecord(name, n, each, self.terms[name]) for n, each in enumerate(some, at)]
                     self.queue.extend(("record", each) for each in fetched)
-                    self.owned[name] = to
+                    self.owned[name] = at + len(some)
 
     def rebalance(self, kind: str, what: Any) -> None:
         if kind == "assign":
@@ -245,8 +269,8 @@ class StubConsumer:
     def incremental_unassign(self, raws: Iterable[TopicPartition]) -> None:
         gone = {Name(each.topic, each.partition) for each in raws}
         with self.group.lock:
+            # A pause is remembered until somebody resumes.
             self.owned = {name: at for name, at in self.owned.items() if name not in gone}
-            self.paused -= gone
             kept = [op for op in self.queue if not (op[0] == "record" and op[1].name in gone)]
             self.queue.clear()
             self.queue.extend(kept)
@@ -278,6 +302,8 @@ class StubConsumer:
     def seek(self, to: TopicPartition) -> None:
         name = Name(to.topic, to.partition)
         with self.group.lock:
+            if name not in self.owned:
+                raise KafkaException(KafkaError(KafkaError._STATE, "not assigned"))
             kept = [op for op in self.queue if not (op[0] == "record" and op[1].name == name)]
             self.queue.clear()
             self.queue.extend(kept)
@@ -294,10 +320,9 @@ class StubConsumer:
 class StubProducer:
     """What Transactional uses of confluent_kafka.Producer: outputs and positions last together, or not at all."""
 
-    def __init__(self, group: Group, outputs: list[bytes]) -> None:
+    def __init__(self, group: Group) -> None:
         self.group = group
-        self.outputs = outputs
-        self.open: list[bytes] = []
+        self.open: list[tuple[str, Written]] = []
         self.offsets: list[TopicPartition] = []
 
     def init_transactions(self, timeout: float) -> None: ...
@@ -309,8 +334,8 @@ class StubProducer:
     def begin_transaction(self) -> None:
         self.open, self.offsets = [], []
 
-    def produce(self, topic: str, value: bytes, key: bytes | None, **options: object) -> None:
-        self.open.append(value)
+    def produce(self, topic: str, value: bytes, key: bytes | None, *, headers: list[Header], **others: object) -> None:
+        self.open.append((topic, Written(key, value, tuple(headers))))
 
     def send_offsets_to_transaction(
         self, offsets: list[TopicPartition], member: StubConsumer, timeout: float
@@ -322,7 +347,8 @@ class StubProducer:
 
     def commit_transaction(self, timeout: float) -> None:
         with self.group.lock:
-            self.outputs.extend(self.open)
+            for each in self.open:
+                self.group.write(*each)
             self.group.committed.update({Name(each.topic, each.partition): each.offset for each in self.offsets})
             self.group.pending -= self.names()
 
@@ -337,10 +363,30 @@ class StubProducer:
         return 0
 
 
-def stub_make(group: Group, outputs: list[bytes]) -> Callable[..., Any]:
+class StubSender:
+    """What a worker that delivers at least once uses of Producer. `later` carries out what comes some time later."""
+
+    def __init__(self, group: Group, later: Callable[[Callable[[], None]], None]) -> None:
+        self.group = group
+        self.later = later
+
+    def send(
+        self, topic: str, value: bytes, key: bytes | None, *, headers: Iterable[Header], partition: int | None
+    ) -> Future[None]:
+        acknowledged: Future[None] = Future()
+
+        def arrive() -> None:
+            self.group.write(topic, Written(key, value, tuple(headers)))
+            acknowledged.set_result(None)
+
+        self.later(arrive)
+        return acknowledged
+
+
+def stub_make(group: Group) -> Callable[..., Any]:
     """Takes the place of `connection.make`."""
 
     def make(kind: Any, settings: object) -> Any:
-        return StubConsumer(group) if kind.__name__ == "Consumer" else StubProducer(group, outputs)
+        return StubConsumer(group) if kind.__name__ == "Consumer" else StubProducer(group)
 
     return make

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from client import stub_group
-from client.crew import DELIVERIES, Crew, lose_chance
-from client.stub_group import Group, StubConsumer
+from client.crew import DELIVERIES, IN_ORDER, IN_TOPICS, Crew, lose_chance
+from client.stub_group import TOPIC, Group, StubConsumer, StubSender
 from millpond import Worker
-from millpond.client import consumer, engine, in_flight, lanes, progress, runners, settlers, transactions
+from millpond.client import consumer, engine, in_flight, lanes, outcomes, progress, runners, settlers, transactions
 from millpond.client.consumer import Consumer
 from millpond.client.engine import Engine
 from millpond.client.in_flight import InFlight
@@ -38,32 +38,52 @@ Patch = pytest.MonkeyPatch
 WATCHED = (consumer, engine, in_flight, lanes, progress, runners, settlers, transactions, stub_group)
 
 
-def play(seed: int, delivery: str, kind: type[Group] = Group) -> Turns:
-    with pytest.MonkeyPatch.context() as patch:
-        return _play(seed, delivery, kind, patch)
+class Play:
+    """One order of steps. The kind of group, the worker's options and how slow handlers are go by the seed, too."""
 
+    def __init__(self, seed: int, delivery: str, kind: type[Group], patch: Patch) -> None:
+        self.seed = seed
+        self.turns = Turns(seed, WATCHED)
+        self._replace_threads_and_time(patch)
+        self._dice = random.Random(seed)
+        self._slow_chance = self._dice.choice([0.0, 0.01, 0.1])
+        retries = self._dice.choice([IN_ORDER, IN_ORDER, IN_TOPICS]) if delivery != "at_most_once" else IN_ORDER
+        lock: Any = self.turns.condition()
+        self.group = kind(
+            seed,
+            records_each=RECORDS_EACH,
+            lose_chance=lose_chance(delivery),
+            retry_topics=tuple(retries.topics(TOPIC)),
+            lock=lock,
+        )
+        self.crew = Crew(
+            self.group,
+            delivery,
+            patch,
+            sender=StubSender(self.group, self._later) if delivery == "at_least_once" else None,
+            work=self._work,
+            fail_chance=0.01 if retries is IN_ORDER else 0.4,
+            retries=retries,
+            concurrency=self._dice.choice([1, 2, 3]),
+            in_flight_max=self._dice.choice([2, 10, 40]),
+        )
 
-def _play(seed: int, delivery: str, kind: type[Group], patch: Patch) -> Turns:
-    turns = Turns(seed, WATCHED)
-    for module in (consumer, engine, settlers, transactions, stub_group):
-        patch.setattr(module, "time", turns.clock)
-    patch.setattr(sys.modules[Worker.__module__], "Thread", turns.thread)
-    patch.setattr(runners, "Thread", turns.thread)
-    patch.setattr(runners, "SimpleQueue", turns.queue)
-    patch.setattr(runners, "Semaphore", turns.semaphore)
-    patch.setattr(in_flight, "Condition", turns.condition)
-    dice = random.Random(seed)
-    slow_chance = dice.choice([0.0, 0.01, 0.1])
+    def run(self) -> None:
+        self.turns.run(self._body)
+        self.crew.check()
 
-    def work() -> None:
-        if dice.random() < slow_chance:
-            turns.sleep(dice.expovariate(1 / 0.1))
+    def _replace_threads_and_time(self, patch: Patch) -> None:
+        turns = self.turns
+        for module in (consumer, engine, outcomes, settlers, transactions, stub_group):
+            patch.setattr(module, "time", turns.clock)
+        patch.setattr(sys.modules[Worker.__module__], "Thread", turns.thread)
+        patch.setattr(runners, "Thread", turns.thread)
+        patch.setattr(runners, "SimpleQueue", turns.queue)
+        patch.setattr(runners, "Semaphore", turns.semaphore)
+        patch.setattr(in_flight, "Condition", turns.condition)
 
-    lock: Any = turns.condition()
-    group = kind(seed, records_each=RECORDS_EACH, lose_chance=lose_chance(delivery), lock=lock)
-    crew = Crew(group, delivery, patch, work)
-
-    def body() -> None:
+    def _body(self) -> None:
+        turns, group, crew = self.turns, self.group, self.crew
         crew.start()
         done, since = {}, turns.now
         while not crew.is_over():
@@ -71,12 +91,28 @@ def _play(seed: int, delivery: str, kind: type[Group], patch: Patch) -> Turns:
             if done != group.committed:
                 done, since = dict(group.committed), turns.now
             if turns.now - since > STILL_SECONDS:
-                raise Stalled(f"seed {seed} stands still\n{crew.told()}")
+                raise Stalled(f"seed {self.seed} stands still\n{crew.told()}")
         crew.stop()
 
-    turns.run(body)
-    crew.check()
-    return turns
+    def _work(self) -> None:
+        if self._dice.random() < self._slow_chance:
+            self.turns.sleep(self._dice.expovariate(1 / 0.1))
+
+    def _later(self, arrive: Callable[[], None]) -> None:
+        seconds = self._dice.expovariate(1 / 0.002)
+
+        def deliver() -> None:
+            self.turns.sleep(seconds)
+            arrive()
+
+        self.turns.thread(deliver, "delivery").start()
+
+
+def play(seed: int, delivery: str, kind: type[Group] = Group) -> Turns:
+    with pytest.MonkeyPatch.context() as patch:
+        one = Play(seed, delivery, kind, patch)
+        one.run()
+        return one.turns
 
 
 @pytest.mark.parametrize("seed", seeds(range(ROUNDS)))

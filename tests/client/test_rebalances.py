@@ -46,7 +46,7 @@ def test_workers_never_handle_what_is_not_theirs_and_skip_nothing(
 @pytest.mark.parametrize("way", ["poll", "next"])
 def test_a_consumer_hands_out_only_what_it_has(monkeypatch: pytest.MonkeyPatch, seed: int, way: str) -> None:
     group = Group(seed)
-    use_stub(monkeypatch, group, [])
+    use_stub(monkeypatch, group)
     consumers = [Consumer("g", [TOPIC]) for _ in range(WORKERS)]
     seen: set[bytes] = set()
     deadline = time.monotonic() + 20

@@ -53,7 +53,7 @@ def test_a_partition_waits_for_the_outcome_of_a_transaction() -> None:
     group = Group(1, partitions=1, records_each=20, move_chance=0.0, lose_chance=0.0)
     first = joined(group)
     first.pop(1)
-    producer = StubProducer(group, [])
+    producer = StubProducer(group)
     producer.begin_transaction()
     producer.send_offsets_to_transaction([TopicPartition(TOPIC, 0, 7)], first, 1.0)
     group.leave(first)
