@@ -334,7 +334,9 @@ class StubProducer:
     def begin_transaction(self) -> None:
         self.open, self.offsets = [], []
 
-    def produce(self, topic: str, value: bytes, key: bytes | None, *, headers: list[Header], **others: object) -> None:
+    def produce(
+        self, topic: str, value: bytes, key: bytes | None, *, headers: list[Header], **others: object
+    ) -> None:
         self.open.append((topic, Written(key, value, tuple(headers))))
 
     def send_offsets_to_transaction(

@@ -41,6 +41,7 @@ def test_workers_never_handle_what_is_not_theirs_and_skip_nothing(
         crew.stop()
     assert done, stand
     crew.check()
+    assert crew.group.moves > 0
 
 
 @pytest.mark.parametrize("way", ["poll", "next"])

@@ -1,4 +1,4 @@
-"""The stand-in for a group keeps its own promise: each partition has a member that reads it, whatever order it hears."""
+"""The stand-in for a group keeps its own promise: somebody reads each partition, whatever is heard in which order."""
 
 from __future__ import annotations
 

@@ -99,7 +99,11 @@ def test_the_start_of_the_readme_works_on_a_clean_copy(clean_copy, tmp_path):
 
 def test_every_command_of_the_readme_is_tried_above():
     readme = (TREE / "README.md").read_text()
-    for words in ("make up", "topic create purchases --partitions 3", "consume purchases --from beginning --until-end"):
+    for words in (
+        "make up",
+        "topic create purchases --partitions 3",
+        "consume purchases --from beginning --until-end",
+    ):
         assert words in readme
 
 

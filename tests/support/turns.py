@@ -1,9 +1,9 @@
 """Threads that take turns: one runs at a time, and dice say which one goes on, so that a seed plays a race again.
 
-The code under test gets its threads, locks, queues and clock from here. At each of them, and now and then at a line of
-the files that are watched, whoever runs may have to wait while others go on. Some threads are slow for a while, as on
-a busy machine. Time is made up: it passes a little with each turn, leaps now and then, and goes on to the next deadline
-when everybody waits. When nobody could ever go on, that is a stall, and `run` says who waits where.
+The code under test gets its threads, locks, queues and clock from here. At each of them, and now and then at a line
+of the files that are watched, whoever runs may have to wait while others go on. Some threads are slow for a while, as
+on a busy machine. Time is made up: it passes a little with each turn, leaps now and then, and goes on to the next
+deadline when everybody waits. When nobody could ever go on, that is a stall, and `run` says who waits where.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Turns:
     # Playing
 
     def run(self, body: Callable[[], object]) -> None:
-        """Until the body and all threads that it starts have ended, or one raises; the others then stay as they are."""
+        """Until the body and all threads have ended, or one raises: then the others stay as they are."""
         first = self.thread(body, "the test")
         first.start()
         first.baton.release()

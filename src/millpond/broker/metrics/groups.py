@@ -217,7 +217,7 @@ class GroupMetrics:
                         following[each] = known
                 yield None
             if looks.here:
-                seen = yield self._broker.workers.run(lambda: [_next_on_disk(each, part) for each, part in looks.here])
+                seen = yield self._broker.workers.run(lambda: [_next_on_disk(*each) for each in looks.here])
                 following.update((each, at) for (each, _), at in zip(looks.here, seen, strict=True) if at is not None)
         finally:
             for _, part in looks.here:
@@ -270,7 +270,7 @@ def _next_sent(unread: _Unread, response: m.FetchResponse) -> _Next | None:
 
 
 def _next_in(unread: _Unread, data: Any) -> _Next | None:
-    """In batches of which the first holds the offset, and the last may be cut off. None where not even one is whole."""
+    """In batches of which the first holds the offset, and the last may be cut off. None where there is none."""
     position, offset = 0, unread.offset
     while len(data) - position >= HEADER_BYTES:
         header = read_header(data, position)
