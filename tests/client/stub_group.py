@@ -82,6 +82,8 @@ class Group:
     move_chance: float = 0.1
     lose_chance: float = 0.02
     retry_topics: tuple[str, ...] = ()
+    idle_s: float = 0.0005
+    """So long a poll waits that finds nothing."""
     lock: RLock = field(default_factory=RLock)
     logs: dict[Name, list[Written]] = field(default_factory=dict)
     outputs: list[bytes] = field(default_factory=list)
@@ -204,7 +206,7 @@ class StubConsumer:
     def poll(self, timeout: float) -> StubRecord | None:
         taken = self.pop(1)
         if not taken:
-            time.sleep(min(timeout, 0.0005))
+            time.sleep(min(timeout, self.group.idle_s))
         return taken[0] if taken else None
 
     def consume(self, most: int, timeout: float) -> list[StubRecord]:

@@ -54,6 +54,7 @@ class Play:
             records_each=RECORDS_EACH,
             lose_chance=lose_chance(delivery),
             retry_topics=tuple(retries.topics(TOPIC)),
+            idle_s=0.005,
             lock=lock,
         )
         self.crew = Crew(

@@ -18,7 +18,7 @@ from millpond.base.ids import TopicPartition
 from support.node import eventually
 from support.seeds import fresh_seed
 
-ROUNDS = 6
+ROUNDS = 3
 
 
 @pytest.fixture(params=range(ROUNDS))
