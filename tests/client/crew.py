@@ -54,8 +54,8 @@ class Crew:
         self._sends = delivery == "exactly_once" or sender is not None
         use_stub(monkeypatch, group)
         if sender is not None:
-            monkeypatch.setattr(Engine, "_sender", lambda engine: sender)
-        monkeypatch.setattr("millpond.client.engine.ensure_topics", lambda *given: None)
+            monkeypatch.setattr(Engine, "_sender", lambda _: sender)
+        monkeypatch.setattr("millpond.client.engine.ensure_topics", lambda *_: None)
         chosen = {"concurrency": 3, "commit_every_s": 0.002, "in_flight_max": 40, "retries": IN_ORDER} | options
         if delivery == "at_most_once":
             chosen["retries"] = Retry(1)

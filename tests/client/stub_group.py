@@ -81,6 +81,8 @@ class Group:
     keys: int = 3
     move_chance: float = 0.1
     lose_chance: float = 0.02
+    stirs_max: int = 1_000_000
+    """After so many moves and losses all stay where they are: a move would set right what stands still."""
     retry_topics: tuple[str, ...] = ()
     idle_s: float = 0.0005
     """So long a poll waits that finds nothing."""
@@ -134,7 +136,7 @@ class Group:
         """Maybe a partition moves on: asked back from its holder, or lost by it without warning."""
         with self.lock:
             held = [name for name, holder in self.holders.items() if holder and name in holder.owned]
-            if not held:
+            if not held or self.moves + self.losses >= self.stirs_max:
                 return
             name = self.chance.choice(held)
             holder = self.holders[name]

@@ -12,7 +12,7 @@ from client.stub_group import TOPIC, Group, StubConsumer, StubProducer
 
 def joined(group: Group, on_assign: Any = StubConsumer.incremental_assign) -> StubConsumer:
     member = StubConsumer(group)
-    member.subscribe([TOPIC], on_assign, lambda *given: None, lambda *given: None)
+    member.subscribe([TOPIC], on_assign, lambda *_: None, lambda *_: None)
     return member
 
 
