@@ -16,6 +16,10 @@ class NotDeadLetters(Refused):
     """The topic is not one that holds dead letters."""
 
 
+class Leaderless(Refused):
+    """Nobody leads what would have to be read."""
+
+
 def unknown(what: str, name: str, known: Iterable[str], otherwise: str) -> Refused:
     """There is no such thing: did you mean that one, or else this is what you can do."""
     near = nearest(name, known)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
+from uuid import UUID
 
-from millpond.admin.errors import Refused, unknown_partition
-from millpond.admin.offsets import Bounds, Point, bounds_of, resolve
-from millpond.admin.topics import find_topic
+from millpond.admin.errors import Leaderless, Refused, unknown_partition, unknown_topic
+from millpond.admin.excerpts import Extent, RecordExcerpt, cut_record
+from millpond.admin.offsets import Bounds, Last, Point, bounds_of, resolve
+from millpond.admin.topics import find_topic, led_partitions
 from millpond.base.ids import TopicPartition
 from millpond.client.partitioner import by_key
-from millpond.remote.cluster import Cluster
+from millpond.remote.cluster import Cluster, TopicInfo
 from millpond.remote.offsets import Isolation
 from millpond.remote.reader import read_range
 from millpond.remote.writer import BatchWriter
@@ -20,88 +22,139 @@ from millpond.wire.records import Record
 
 FETCH_BYTES: Final = 256 << 10
 """A page needs few records of each partition."""
+LOOK_SECONDS: Final = 5.0
 WRITE_SECONDS: Final = 15.0
 
 
-@dataclass(frozen=True, slots=True)
-class FoundRecord:
-    partition: int
-    record: Record
+class Readable(NamedTuple):
+    """The partitions that can be read now, and the indexes of those that nobody leads."""
+
+    led: list[TopicPartition]
+    leaderless: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordPage:
-    records: tuple[FoundRecord, ...]
+    records: tuple[RecordExcerpt, ...]
     """By partition and offset where one partition was asked for; else by time."""
     bounds: Mapping[TopicPartition, Bounds]
+    leaderless: tuple[int, ...]
+    """Partitions that nobody can read now."""
     is_whole: bool
     """False: time was up before every partition was read."""
 
 
-def partitions_of(cluster: Cluster, topic: str, index: int | None) -> list[TopicPartition]:
-    """One partition, or all of them."""
-    known = find_topic(cluster, topic).partitions
-    if index is not None and index not in known:
-        raise unknown_partition(topic, index, len(known))
-    return [TopicPartition(topic, each) for each in (sorted(known) if index is None else [index])]
+def readable(cluster: Cluster, topic: str, index: int | None) -> Readable:
+    """One partition, or all of them that have a leader. Leaderless where there is none at all."""
+    return _readable(find_topic(cluster, topic), index)
+
+
+def _readable(info: TopicInfo, index: int | None) -> Readable:
+    if index is not None and index not in info.partitions:
+        raise unknown_partition(info.name, index, len(info.partitions))
+    led = [each for each in led_partitions([info]) if index is None or each.partition == index]
+    if not led:
+        what = f"No partition of {info.name} has a" if index is None else f"{info.name}[{index}] has no"
+        raise Leaderless(f"{what} leader now: its records can be read when a node that holds them is back.")
+    there = info.partitions if index is None else [index]
+    return Readable(led, tuple(sorted(set(there) - {each.partition for each in led})))
 
 
 def read_page(
     cluster: Cluster,
-    partitions: list[TopicPartition],
+    topic: str,
+    index: int | None,
     point: Point,
     limit: int,
+    extent: Extent,
     *,
     isolation: Isolation = "read_uncommitted",
-    seconds: float = 5.0,
+    seconds: float = LOOK_SECONDS,
 ) -> RecordPage:
     """At most `limit` records from the point on, of all partitions together."""
     deadline = time.monotonic() + seconds
+    partitions, leaderless = readable(cluster, topic, index)
     bounds = bounds_of(cluster, partitions, isolation)
     starts = resolve(cluster, bounds, point)
-    taken: list[FoundRecord] = []
+    # The last ones of all, if it is the end that somebody wants to see; else the first.
+    is_from_end = isinstance(point, Last)
+    taken: list[RecordExcerpt] = []
     is_whole = True
     for partition, start in starts.items():
         if time.monotonic() > deadline:
             is_whole = False
             break
-        taken += _first(cluster, partition, start, bounds[partition].end, limit, isolation)
-    if len(partitions) > 1:
-        taken.sort(key=lambda each: (each.record.timestamp, each.partition, each.record.offset))
-        # The last ones of all, if it is the end that somebody wants to see; else the first.
-        taken = taken[-limit:] if _is_from_end(bounds, starts) else taken[:limit]
-    return RecordPage(tuple(taken[:limit]), bounds, is_whole)
+        left = limit
+        for record in _records(cluster, partition, start, bounds[partition].end, isolation, FETCH_BYTES):
+            taken.append(cut_record(partition.partition, record, extent))
+            left -= 1
+            if not left:
+                break
+            if time.monotonic() > deadline:
+                is_whole = False
+                break
+        if len(starts) > 1:
+            taken = _trimmed(taken, limit, is_from_end)
+    return RecordPage(tuple(taken), bounds, leaderless, is_whole)
 
 
-def read_new(
-    cluster: Cluster, at: dict[TopicPartition, int], limit: int, isolation: Isolation = "read_uncommitted"
-) -> tuple[list[FoundRecord], int]:
-    """What has come since the offsets `at`, which are moved on, and how many of it were too many to be read."""
-    new: list[FoundRecord] = []
-    skipped = 0
-    for partition, bound in bounds_of(cluster, at, isolation).items():
-        start = max(bound.start, at[partition], bound.end - limit)
-        skipped += max(0, start - at[partition])
-        if start < bound.end:
-            new += _first(cluster, partition, start, bound.end, limit, isolation)
-        at[partition] = max(at[partition], bound.end)
-    new.sort(key=lambda each: (each.record.timestamp, each.partition, each.record.offset))
-    return new, skipped
+def _trimmed(records: list[RecordExcerpt], limit: int, is_from_end: bool) -> list[RecordExcerpt]:
+    """So many at most, by time. With many partitions only these are ever held."""
+    records.sort(key=lambda each: (each.timestamp_ms, each.partition, each.offset))
+    return records[-limit:] if is_from_end else records[:limit]
 
 
-def _is_from_end(bounds: Mapping[TopicPartition, Bounds], starts: Mapping[TopicPartition, int]) -> bool:
-    return any(starts[each] > bound.start for each, bound in bounds.items())
+@dataclass(frozen=True, slots=True)
+class TailLook:
+    records: list[RecordExcerpt]
+    skipped: int
+    """Records that came and are not among these, because they were too many."""
+    leaderless: tuple[int, ...]
 
 
-def _first(
-    cluster: Cluster, partition: TopicPartition, start: int, end: int, limit: int, isolation: Isolation
-) -> Iterator[FoundRecord]:
-    left = limit
-    for record in _records(cluster, partition, start, end, isolation, FETCH_BYTES):
-        yield FoundRecord(partition.partition, record)
-        left -= 1
-        if not left:
-            return
+class RecordTail:
+    """What comes to a topic from the first look on. A topic that is made anew is followed from its beginning."""
+
+    def __init__(self, topic: str, index: int | None, isolation: Isolation, limit: int, extent: Extent) -> None:
+        self._topic = topic
+        self._index = index
+        self._isolation: Isolation = isolation
+        self._limit = limit
+        self._extent = extent
+        self._topic_id: UUID | None = None
+        self._at: dict[TopicPartition, int] = {}
+
+    def look(self, cluster: Cluster) -> TailLook:
+        """What has come since the last look that went well."""
+        deadline = time.monotonic() + LOOK_SECONDS
+        info = cluster.topics([self._topic]).get(self._topic)
+        if info is None:
+            raise unknown_topic(self._topic, cluster.topics())
+        partitions, leaderless = _readable(info, self._index)
+        is_new = self._topic_id not in (None, info.topic_id)
+        at = {} if is_new else dict(self._at)
+        records: list[RecordExcerpt] = []
+        skipped = 0
+        for partition, bound in bounds_of(cluster, partitions, self._isolation).items():
+            # One that nobody led until now got nothing in that time.
+            since = max(bound.start, at.get(partition, bound.start if is_new else bound.end))
+            at[partition] = max(since, bound.end)
+            start = max(since, bound.end - self._limit)
+            skipped += start - since
+            if time.monotonic() > deadline:
+                skipped += max(0, bound.end - start)
+                continue
+            for record in _records(cluster, partition, start, bound.end, self._isolation, FETCH_BYTES):
+                records.append(cut_record(partition.partition, record, self._extent))
+                if time.monotonic() > deadline:
+                    skipped += bound.end - record.offset - 1
+                    break
+            came = len(records)
+            records = _trimmed(records, self._limit, is_from_end=True)
+            skipped += came - len(records)
+        # Of a look that failed nothing was shown: only now are these records behind us.
+        self._at, self._topic_id = at, info.topic_id
+        return TailLook(records, skipped, leaderless)
 
 
 def _records(
@@ -124,11 +177,21 @@ class RecordSearch:
     """Looks for a text in keys, values and headers, a while at a time, so that it can be watched and stopped."""
 
     def __init__(
-        self, cluster: Cluster, partitions: list[TopicPartition], point: Point, text: str, isolation: Isolation
+        self,
+        cluster: Cluster,
+        topic: str,
+        index: int | None,
+        point: Point,
+        text: str,
+        extent: Extent,
+        isolation: Isolation = "read_uncommitted",
     ) -> None:
         self._cluster = cluster
         self._isolation: Isolation = isolation
+        self._extent = extent
         self._needle = text.encode().lower()
+        partitions, self.leaderless = readable(cluster, topic, index)
+        """Partitions that are left out, because nobody leads them."""
         self._bounds = bounds_of(cluster, partitions, isolation)
         self._starts = resolve(cluster, self._bounds, point)
         self._matches = self._walk()
@@ -137,10 +200,10 @@ class RecordSearch:
         self.scanned = 0
         self.is_done = False
 
-    def go_on(self, seconds: float, limit: int) -> list[FoundRecord]:
+    def go_on(self, seconds: float, limit: int) -> list[RecordExcerpt]:
         """Search for so long; what was found in that time."""
         deadline = time.monotonic() + seconds
-        found: list[FoundRecord] = []
+        found: list[RecordExcerpt] = []
         for match in self._matches:
             if match is not None:
                 found.append(match)
@@ -150,14 +213,14 @@ class RecordSearch:
         self.scanned = self.total
         return found
 
-    def _walk(self) -> Iterator[FoundRecord | None]:
+    def _walk(self) -> Iterator[RecordExcerpt | None]:
         """Every record, as None where it does not fit."""
         before = 0
         for partition, start in self._starts.items():
             end = self._bounds[partition].end
             for record in _records(self._cluster, partition, start, end, self._isolation, 4 * FETCH_BYTES):
                 self.scanned = before + record.offset + 1 - start
-                yield FoundRecord(partition.partition, record) if self._fits(record) else None
+                yield cut_record(partition.partition, record, self._extent) if self._fits(record) else None
             before += end - start
 
     def _fits(self, record: Record) -> bool:
@@ -180,8 +243,10 @@ def write_record(
     headers: tuple[tuple[str, bytes | None], ...] = (),
 ) -> tuple[int, int]:
     """Write one record, by its key if no partition is named; its partition and offset once it is acknowledged."""
-    partitions = partitions_of(cluster, topic, index)
-    partition = partitions[0] if index is not None else partitions[by_key(key, len(partitions))]
+    known = find_topic(cluster, topic).partitions
+    if index is not None and index not in known:
+        raise unknown_partition(topic, index, len(known))
+    partition = TopicPartition(topic, by_key(key, len(known)) if index is None else index)
     record = Record(0, time.time_ns() // 1_000_000, key, value, headers)
     with cluster.twin() as writing, BatchWriter(writing, delivery_seconds=WRITE_SECONDS) as writer:
         writer.append_records(partition, [record])

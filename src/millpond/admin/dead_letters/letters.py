@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from millpond.admin.errors import NotDeadLetters, Refused
+from millpond.admin.errors import NotDeadLetters, unknown_topic
 from millpond.admin.offsets import Bounds, bounds_of
-from millpond.admin.topics import find_topic, led_partitions
+from millpond.admin.topics import led_partitions
 from millpond.base.ids import TopicPartition
 from millpond.client.dead_letters import ENDING, TOPIC, DeadLetter, read_dead_letter
 from millpond.client.errors import DecodeFailed
@@ -25,6 +25,13 @@ REDRIVEN_ENDING: Final = ".redriven"
 INTERNAL: Final = "__"
 PARTITIONS_PEEKED_MAX: Final = 500
 """So many partitions of topics with other names are looked into."""
+
+Progress = Callable[[int, int], None]
+"""Hears how many offsets of how many have been looked at. What it raises ends the look."""
+
+
+def unheard(looked: int, total: int) -> None:
+    """For who does not want to know."""
 
 
 class LetterId(NamedTuple):
@@ -103,14 +110,21 @@ class LetterTopic:
     @classmethod
     def find(cls, cluster: Cluster, name: str) -> LetterTopic:
         """The topic of this name; NotDeadLetters if it is not one of dead letters."""
-        info = find_topic(cluster, name)
+        known = cluster.topics()
+        if name not in known:
+            raise unknown_topic(name, known)
         if name.startswith(INTERNAL):
             raise _refusal(name, "it is one of the cluster's own")
-        partitions = [TopicPartition(name, index) for index in sorted(info.partitions)]
-        topic = cls(cluster, info, bounds_of(cluster, partitions, "read_committed"))
-        if not topic.is_named_so and not list(topic.edges()) and marks_topic(name) not in cluster.topics():
-            raise _refusal(name, f"it is empty, and its name does not end in {ENDING}")
+        topic = cls(cluster, known[name], bounds_of(cluster, led_partitions([known[name]]), "read_committed"))
+        topic.check(known)
         return topic
+
+    def check(self, known: Container[str]) -> None:
+        """NotDeadLetters if neither its name nor what is in it says otherwise; `known` are the names of all topics."""
+        if self.is_named_so or list(self.edges()) or marks_topic(self.name) in known:
+            return
+        reason = "nobody leads its partitions now" if self.leaderless else "it is empty"
+        raise _refusal(self.name, f"{reason}, and its name does not end in {ENDING}")
 
     @property
     def name(self) -> str:
@@ -119,6 +133,11 @@ class LetterTopic:
     @property
     def is_named_so(self) -> bool:
         return self.name.endswith(ENDING)
+
+    @property
+    def leaderless(self) -> tuple[int, ...]:
+        """Partitions that nobody leads: what is in them cannot be known now. They have no bounds."""
+        return tuple(sorted(set(self.info.partitions) - {each.partition for each in self.bounds}))
 
     def narrowed(self, wanted: Filter) -> dict[TopicPartition, Bounds]:
         """The part of each partition outside of which the filter takes nothing."""
@@ -134,14 +153,20 @@ class LetterTopic:
             }
         return bounds
 
-    def letters(self, bounds: Mapping[TopicPartition, Bounds]) -> Iterator[Letter]:
+    def letters(self, bounds: Mapping[TopicPartition, Bounds], progress: Progress = unheard) -> Iterator[Letter]:
         """Every committed letter within the bounds; in the log's order within a partition.
 
         NotDeadLetters at the first record that is none, unless the topic's name says that it holds dead letters.
         """
-        for partition, bound in bounds.items():
-            for record in read_records(self.cluster, partition, *bound, isolation="read_committed"):
+        # Narrowed from both sides nothing may be left.
+        filled = {each: bound for each, bound in bounds.items() if bound.start < bound.end}
+        before, total = 0, sum(bound.end - bound.start for bound in filled.values())
+        for partition, (start, end) in filled.items():
+            for record in read_records(self.cluster, partition, start, end, isolation="read_committed"):
+                progress(before + record.offset - start, total)
                 yield self._letter(partition, record)
+            before += end - start
+        progress(before, total)
 
     def edges(self) -> Iterator[Letter]:
         """The first letter of each partition, and one from its end."""
@@ -166,8 +191,9 @@ class LetterTopic:
 def find_letter_topics(cluster: Cluster) -> tuple[list[LetterTopic], int]:
     """The dead-letter topics of a cluster, and how many partitions of other topics were too many to look into."""
     known = cluster.topics()
-    suspects = {name for name in known if name.endswith(ENDING) or marks_topic(name) in known}
-    others = [name for name in sorted(known) if not name.startswith(INTERNAL) and name not in suspects]
+    theirs = [name for name in sorted(known) if not name.startswith(INTERNAL)]
+    suspects = {name for name in theirs if name.endswith(ENDING) or marks_topic(name) in known}
+    others = [name for name in theirs if name not in suspects]
     partitions = led_partitions(known[name] for name in others)
     peeked = partitions[:PARTITIONS_PEEKED_MAX]
     bounds = bounds_of(cluster, peeked, "read_committed")
@@ -175,13 +201,19 @@ def find_letter_topics(cluster: Cluster) -> tuple[list[LetterTopic], int]:
     for partition, record in first_records(cluster, starts, isolation="read_committed").items():
         if any(name == TOPIC for name, _ in record.headers):
             suspects.add(partition.topic)
+    # All are asked for together: a question for each would take long where there are many.
+    inside = bounds_of(cluster, led_partitions(known[name] for name in sorted(suspects)), "read_committed")
+    own: dict[str, dict[TopicPartition, Bounds]] = {name: {} for name in sorted(suspects)}
+    for each, bound in inside.items():
+        own[each.topic][each] = bound
     topics = []
-    for name in sorted(suspects):
+    for name, bounded in own.items():
+        topic = LetterTopic(cluster, known[name], bounded)
         try:
-            topics.append(LetterTopic.find(cluster, name))
-        except Refused:
-            # It holds none, or has been deleted meanwhile.
+            topic.check(known)
+        except NotDeadLetters:
             continue
+        topics.append(topic)
     return topics, len(partitions) - len(peeked)
 
 

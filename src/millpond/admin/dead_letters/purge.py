@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from uuid import UUID
 
-from millpond.admin.dead_letters.letters import LetterTopic
+from millpond.admin.dead_letters.letters import LetterTopic, Progress, unheard
 from millpond.admin.dead_letters.redriven import read_redriven
+from millpond.admin.errors import Refused
 from millpond.admin.offsets import Bounds
-from millpond.admin.topics import delete_records
+from millpond.admin.topics import delete_records, find_topic
 from millpond.base.ids import TopicPartition
 from millpond.remote import offsets
 from millpond.remote.cluster import Cluster
@@ -16,16 +18,25 @@ from millpond.remote.cluster import Cluster
 
 @dataclass(frozen=True, slots=True)
 class PurgePlan:
-    """What is to go: in each partition everything before an offset."""
+    """What is to go: in each partition everything before an offset. What comes later is not meant."""
 
+    topic: str
+    topic_id: UUID
     before: Mapping[TopicPartition, int]
     records: int
     waiting: int
     """Letters among them that have not been redriven."""
+    leaderless: tuple[int, ...]
+    """Partitions that nobody leads: what is in them stays."""
 
 
 def plan_purge(
-    cluster: Cluster, name: str, *, before_ms: int | None = None, only_redriven: bool = False
+    cluster: Cluster,
+    name: str,
+    *,
+    before_ms: int | None = None,
+    only_redriven: bool = False,
+    progress: Progress = unheard,
 ) -> PurgePlan:
     """All letters that are there now; those written before a moment; those before the first that still waits."""
     topic = LetterTopic.find(cluster, name)
@@ -37,15 +48,22 @@ def plan_purge(
     cut = dict(ends)
     records = waiting = 0
     # Every record is looked at before any is deleted: one that is no dead letter stops it here.
-    for letter in topic.letters({each: Bounds(topic.bounds[each].start, end) for each, end in ends.items()}):
+    inside = {each: Bounds(topic.bounds[each].start, end) for each, end in ends.items()}
+    for letter in topic.letters(inside, progress):
         partition, offset = TopicPartition(name, letter.message.partition), letter.message.offset
         if only_redriven and letter.id not in redriven:
             cut[partition] = min(cut[partition], offset)
         if offset < cut[partition]:
             records += 1
             waiting += letter.id not in redriven
-    return PurgePlan(cut, records, waiting)
+    return PurgePlan(name, topic.info.topic_id, cut, records, waiting, topic.leaderless)
 
 
 def apply_purge(cluster: Cluster, plan: PurgePlan) -> None:
+    """Just what the plan says, however old it is; Refused if the topic is another one of that name by now."""
+    if find_topic(cluster, plan.topic).topic_id != plan.topic_id:
+        raise Refused(
+            f"{plan.topic} was deleted and made anew since its letters were counted: count them again. "
+            "Nothing was deleted."
+        )
     delete_records(cluster, plan.before)

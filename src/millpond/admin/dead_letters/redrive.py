@@ -13,9 +13,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Final
+from typing import Final, Literal
 
-from millpond.admin.dead_letters.letters import Filter, Letter, LetterId, LetterTopic, marks_topic
+from millpond.admin.dead_letters.letters import (
+    Filter,
+    Letter,
+    LetterId,
+    LetterTopic,
+    Progress,
+    marks_topic,
+    unheard,
+)
 from millpond.admin.dead_letters.redriven import Page, Redriven, ensure_marks_topic, read_redriven
 from millpond.admin.errors import Refused, unknown_topic
 from millpond.admin.offsets import Bounds
@@ -51,14 +59,23 @@ class LetterFate(Enum):
     SENT = auto()
 
 
+class Kept(Enum):
+    """A part of a letter that an edit leaves alone."""
+
+    AS_IT_WAS = auto()
+
+
+AS_IT_WAS: Final = Kept.AS_IT_WAS
+
+
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A record as somebody has corrected it."""
+    """What somebody has corrected in a record. Parts that were not touched go byte for byte as they were."""
 
-    key: bytes | None
-    value: bytes | None
-    headers: Headers | None
-    """Its own; what a redrive adds is added all the same. None: as they were."""
+    key: bytes | None | Literal[Kept.AS_IT_WAS] = AS_IT_WAS
+    value: bytes | None | Literal[Kept.AS_IT_WAS] = AS_IT_WAS
+    headers: Headers | Literal[Kept.AS_IT_WAS] = AS_IT_WAS
+    """Its own; what a redrive adds is added all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +110,15 @@ class RedriveOrder:
         edit = self.edits.get(letter.id)
         if edit is None:
             return letter.message
-        counted = ((REDRIVEN, b"%d" % redriven_count(letter.message)),)
-        own = letter.message.headers if edit.headers is None else edit.headers
-        headers = (*own_headers(own), *counted)
-        return replace(letter.message, key=edit.key, value=edit.value, headers=headers)
+        message = letter.message
+        counted = ((REDRIVEN, b"%d" % redriven_count(message)),)
+        own = message.headers if edit.headers is AS_IT_WAS else edit.headers
+        return replace(
+            message,
+            key=message.key if edit.key is AS_IT_WAS else edit.key,
+            value=message.value if edit.value is AS_IT_WAS else edit.value,
+            headers=(*own_headers(own), *counted),
+        )
 
     def group(self, letter: Letter) -> str:
         """The group that is meant; "" for all. Who reads another topic has failed nothing of it."""
@@ -105,8 +127,9 @@ class RedriveOrder:
 
 @dataclass(slots=True)
 class RedrivePlan:
-    """What a redrive is going to do."""
+    """What a redrive is going to do: with the letters within the bounds, and with no others."""
 
+    order: RedriveOrder
     topic: LetterTopic
     redriven: Redriven
     bounds: dict[TopicPartition, Bounds]
@@ -126,12 +149,17 @@ class RedrivePlan:
         return self.fates[LetterFate.SENT]
 
 
-def plan_redrive(cluster: Cluster, order: RedriveOrder) -> RedrivePlan:
+def plan_redrive(cluster: Cluster, order: RedriveOrder, progress: Progress = unheard) -> RedrivePlan:
     """Counts what is meant. Changes nothing."""
     topic = LetterTopic.find(cluster, order.topic)
-    plan = RedrivePlan(topic, read_redriven(topic), topic.narrowed(order.wanted))
+    return _plan(RedrivePlan(order, topic, read_redriven(topic), topic.narrowed(order.wanted)), progress)
+
+
+def _plan(plan: RedrivePlan, progress: Progress = unheard) -> RedrivePlan:
+    """Fills it with what is to be done within its bounds."""
+    order, cluster = plan.order, plan.topic.cluster
     missing = set(order.wanted.ids)
-    for letter in topic.letters(plan.bounds):
+    for letter in plan.topic.letters(plan.bounds, progress):
         missing.discard(letter.id)
         fate = order.fate(letter, plan.redriven)
         plan.fates[fate] += 1
@@ -141,43 +169,67 @@ def plan_redrive(cluster: Cluster, order: RedriveOrder) -> RedrivePlan:
         elif fate is LetterFate.HELD and len(plan.held) < NAMED_MAX:
             plan.held.append(letter.id)
     plan.missing = sorted(missing)
-    known = cluster.topics()
+    plan.partition_counts = _partition_counts(cluster, plan)
+    return plan
+
+
+def _partition_counts(cluster: Cluster, plan: RedrivePlan) -> dict[str, int]:
+    """Of the topics that letters go to; Refused if one is not there, or cannot be meant."""
+    topic, known = plan.order.topic, cluster.topics()
+    counts = {}
     for target in plan.targets:
         if target not in known:
             raise unknown_topic(target, known)
-        if target in (order.topic, marks_topic(order.topic)):
-            raise Refused(f"Letters of {order.topic} cannot be redriven into {target}: name another with --to.")
-        plan.partition_counts[target] = len(known[target].partitions)
-    return plan
+        if target in (topic, marks_topic(topic)):
+            raise Refused(f"Letters of {topic} cannot be redriven into {target}: name another with --to.")
+        counts[target] = len(known[target].partitions)
+    return counts
 
 
 class Redrive:
     """Sends what an order means, until it is done or stopped.
 
-    It takes over at once: what an earlier run left open is ended before anybody reads how far it came, and that run
-    cannot go on.
+    It takes over as soon as it is known that there is something to send: what an earlier run left open is ended
+    before anybody reads how far it came, and that run cannot go on. Whatever is refused is refused before that.
     """
 
-    def __init__(self, cluster: Cluster, order: RedriveOrder) -> None:
+    def __init__(self, cluster: Cluster, order: RedriveOrder, *, agreed: RedrivePlan | None = None) -> None:
+        """With an agreed plan just that is done, or nothing: Refused where it would be something else by now."""
         self._order = order
-        ensure_marks_topic(LetterTopic.find(cluster, order.topic))
-        self._writing = cluster.twin()
-        self._identity: ProducerIdentity = init_producer(
-            self._writing, f"dlq-redrive.{order.topic}", TRANSACTION_SECONDS_MAX * 1000
-        )
-        self.plan = plan_redrive(cluster, order)
+        self.plan = plan_redrive(cluster, order) if agreed is None else _still(cluster, agreed)
         self.sent = 0
+        self._writing = cluster.twin()
+        self._identity: ProducerIdentity | None = None
+        """None: there is nothing to send, and nobody was taken over from."""
+        if not self.plan.records:
+            return
+        try:
+            ensure_marks_topic(self.plan.topic)
+            transactional_id = f"dlq-redrive.{order.topic}"
+            self._identity = init_producer(self._writing, transactional_id, TRANSACTION_SECONDS_MAX * 1000)
+            redriven = read_redriven(self.plan.topic)
+            if redriven != self.plan.redriven:
+                # Another run was under way while this one was planned.
+                if agreed is not None:
+                    raise _another("letters have been redriven meanwhile")
+                self.plan = _plan(RedrivePlan(order, self.plan.topic, redriven, self.plan.bounds))
+        except BaseException:
+            self._writing.close()
+            raise
 
     def run(self, report: Callable[[int], None], is_stopped: Callable[[], bool] = lambda: False) -> None:
         """`report` hears how many have been sent after each transaction; `is_stopped` is asked between two."""
+        identity = self._identity
+        if identity is None:
+            return
         began = time.monotonic()
-        with self._writing, BatchWriter(self._writing, codec=LZ4, transactional=self._identity) as writer:
+        with self._writing, BatchWriter(self._writing, codec=LZ4, transactional=identity) as writer:
             for batch in self._batches(is_stopped):
                 if self._order.rate:
                     _wait_until(began + self.sent / self._order.rate, is_stopped)
                 if is_stopped():
                     return
-                self._send(writer, batch)
+                self._send(writer, identity, batch)
                 self.sent += len(batch)
                 report(self.sent)
 
@@ -201,7 +253,7 @@ class Redrive:
         rate = self._order.rate
         return self._order.batch if rate is None else max(1, min(self._order.batch, math.floor(rate)))
 
-    def _send(self, writer: BatchWriter, batch: list[Letter]) -> None:
+    def _send(self, writer: BatchWriter, identity: ProducerIdentity, batch: list[Letter]) -> None:
         """One transaction: the records and the marks that say so."""
         records: dict[TopicPartition, list[Record]] = defaultdict(list)
         now_ms = time.time_ns() // 1_000_000
@@ -219,7 +271,7 @@ class Redrive:
             for partition, each in records.items():
                 writer.append_records(partition, each)
             writer.flush()
-            if end(self._writing, self._identity, commit=True) is not Outcome.COMMITTED:
+            if end(self._writing, identity, commit=True) is not Outcome.COMMITTED:
                 raise Fenced("the transaction was not committed")
         except ClientError as refusal:
             raise self._interrupted(refusal) from refusal
@@ -247,6 +299,33 @@ class Redrive:
         return Refused(
             f"The redrive stopped after {self.sent:,} records: {refusal}. The same command goes on where it was."
         )
+
+
+def _still(cluster: Cluster, agreed: RedrivePlan) -> RedrivePlan:
+    """The plan that somebody has agreed to, for this cluster client; Refused if it would not do the same any more.
+
+    Letters do not change, so it is not needed to read them all again: only what may have become of them and of where
+    they go is asked for.
+    """
+    order = agreed.order
+    topic = LetterTopic.find(cluster, order.topic)
+    if topic.info.topic_id != agreed.topic.info.topic_id:
+        raise _another(f"{order.topic} was deleted and made anew")
+    for partition, bound in agreed.bounds.items():
+        there = topic.bounds.get(partition)
+        if bound.start < bound.end and (there is None or there.start > bound.start or there.end < bound.end):
+            raise _another(f"letters of {partition} are not there any more")
+    if _partition_counts(cluster, agreed) != agreed.partition_counts:
+        raise _another("a topic that letters go to has other partitions")
+    redriven = read_redriven(topic)
+    if redriven != agreed.redriven:
+        raise _another("letters have been redriven meanwhile")
+    # Marks of its own, because a run adds to them.
+    return replace(agreed, topic=topic, redriven=redriven)
+
+
+def _another(reason: str) -> Refused:
+    return Refused(f"The redrive would not do by now what the dry run said: {reason}. Look again; nothing was sent")
 
 
 def _wait_until(moment: float, is_stopped: Callable[[], bool]) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from millpond.admin.dead_letters.letters import LetterId, LetterTopic, marks_topic
-from millpond.admin.errors import Refused
+from millpond.admin.errors import Leaderless, Refused
 from millpond.admin.offsets import bounds_of
 from millpond.base.ids import TopicPartition
 from millpond.remote.errors import ClusterError
@@ -35,14 +35,28 @@ Page = tuple[int, int]
 class Redriven:
     """The set of letters that have been redriven: one bit for each."""
 
-    def __init__(self, topic_id: str = "") -> None:
+    def __init__(self, topic_id: str = "", *, is_known: bool = True) -> None:
         self.topic_id = topic_id
+        self.is_known = is_known
+        """False: nobody can read the marks now, and any letter may have been redriven."""
         self._pages: dict[Page, int] = {}
+
+    def __eq__(self, other: object) -> bool:
+        """The same letters of the same topic."""
+        if not isinstance(other, Redriven):
+            return NotImplemented
+        return self._facts() == other._facts()
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __contains__(self, letter: LetterId) -> bool:
         partition, offset = letter
         number, bit = divmod(offset, PAGE_OFFSETS)
         return bool(self._pages.get((partition, number), 0) >> bit & 1)
+
+    def says(self, letter: LetterId) -> bool | None:
+        """Whether it was redriven; None where that is not known."""
+        return letter in self if self.is_known else None
 
     def __len__(self) -> int:
         return sum(bits.bit_count() for bits in self._pages.values())
@@ -54,6 +68,9 @@ class Redriven:
         page = (partition, number)
         self._pages[page] = self._pages.get(page, 0) | 1 << bit
         return page
+
+    def _facts(self) -> tuple[str, bool, dict[Page, int]]:
+        return self.topic_id, self.is_known, {page: bits for page, bits in self._pages.items() if bits}
 
     def read(self, key: bytes, value: bytes | None) -> None:
         """Take over what a record of the topic says. Later records of a key replace earlier ones."""
@@ -89,11 +106,17 @@ def _ranges(bits: int, first: int) -> Iterator[tuple[int, int]]:
 
 
 def read_redriven(topic: LetterTopic) -> Redriven:
-    """What is done so far. Everything is waiting when nothing was ever redriven."""
+    """What is done so far. Everything is waiting when nothing was ever redriven. Leaderless if it cannot be read."""
     done = Redriven(_topic_id(topic.info.topic_id))
     name = marks_topic(topic.name)
-    if name in topic.cluster.topics([name]):
+    info = topic.cluster.topics([name]).get(name)
+    if info is not None:
         marks = TopicPartition(name, 0)
+        if info.partitions[0].leader < 0:
+            raise Leaderless(
+                f"{name}[0] has no leader now: which letters of {topic.name} were redriven can be known when a node "
+                "that holds it is back."
+            )
         bounds = bounds_of(topic.cluster, [marks], "read_committed")[marks]
         for record in read_records(topic.cluster, marks, *bounds, isolation="read_committed"):
             try:
@@ -103,6 +126,14 @@ def read_redriven(topic: LetterTopic) -> Redriven:
                     f"{name}[0]@{record.offset} is not what a redrive writes: topic {name} is used by something else."
                 ) from None
     return done
+
+
+def redriven_as_known(topic: LetterTopic) -> Redriven:
+    """The same for who only looks: without the marks the letters are still there to be seen."""
+    try:
+        return read_redriven(topic)
+    except Leaderless:
+        return Redriven(is_known=False)
 
 
 def ensure_marks_topic(topic: LetterTopic) -> None:

@@ -1,0 +1,65 @@
+"""Through the letters of a topic from the end backwards, for as long as there is time: the newest matter most."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from millpond.admin.dead_letters.letters import Letter, LetterTopic
+from millpond.admin.offsets import Bounds
+from millpond.base.ids import TopicPartition
+
+WINDOW_MAX: Final = 100_000
+"""Offsets of a partition that are read in one go."""
+
+
+class BackwardWalk:
+    """A window of each partition in turn, from its end backwards, and in the next round a larger one before it.
+
+    Within a window the order is that of the log.
+    """
+
+    def __init__(
+        self,
+        topic: LetterTopic,
+        bounds: Mapping[TopicPartition, Bounds],
+        *,
+        window: int,
+        seconds: float | None = None,
+    ) -> None:
+        """Without `seconds` it takes as long as it takes."""
+        self._topic = topic
+        self._left = {each: bound for each, bound in bounds.items() if bound.start < bound.end}
+        self._window = window
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+        self.total = sum(bound.end - bound.start for bound in self._left.values())
+        """Offsets; not each of them need have a letter."""
+        self.looked = 0
+        self.is_whole = True
+        """False: time was up before it came to the beginning."""
+
+    def letters(self, is_enough: Callable[[int], bool] = lambda partition: False) -> Iterator[Letter]:
+        """`is_enough` is asked between two windows whether a partition need not be read any further."""
+        window = self._window
+        while self._left:
+            for partition, bound in list(self._left.items()):
+                begin = max(bound.start, bound.end - window)
+                for letter in self._topic.letters({partition: Bounds(begin, bound.end)}):
+                    yield letter
+                    if self._is_up():
+                        self.looked += letter.message.offset + 1 - begin
+                        return
+                self.looked += bound.end - begin
+                if begin == bound.start or is_enough(partition.partition):
+                    del self._left[partition]
+                else:
+                    self._left[partition] = Bounds(bound.start, begin)
+                if self._left and self._is_up():
+                    return
+            window = min(window * 2, WINDOW_MAX)
+
+    def _is_up(self) -> bool:
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            self.is_whole = False
+        return not self.is_whole
