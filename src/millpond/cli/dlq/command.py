@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -20,6 +21,8 @@ from millpond.cli.text import counted
 if TYPE_CHECKING:
     from millpond.admin.dead_letters.letters import Filter
     from millpond.admin.dead_letters.redrive import RedriveOrder, RedrivePlan
+
+PARTITIONS_NAMED_MAX: Final = 10
 
 
 @click.group("dlq")
@@ -58,6 +61,10 @@ def list_command(as_json: bool, access: Access) -> None:
         click.echo(
             f"{left_out:,} partitions of topics whose name does not end in .dlq were not looked into.", err=True
         )
+    for each in topics:
+        if each.leaderless:
+            unled = f"{counted(each.leaderless, 'partition')} without a leader"
+            click.echo(f"{each.topic}: {unled}, whose letters are not counted.", err=True)
     rows = [
         (
             each.topic,
@@ -117,16 +124,17 @@ def show_command(
     if partition is not None and offset is not None:
         wanted, full = dataclasses.replace(wanted, ids=frozenset({LetterId(partition, offset)})), True
     with access.open() as cluster:
-        letters, redriven = last_letters(cluster, topic, wanted, limit)
-    if not letters:
+        last = last_letters(cluster, topic, wanted, limit, lambda letter, is_redriven: (letter, is_redriven))
+    _say_unread(topic, last.leaderless)
+    if not last.letters:
         click.echo("No letter is like that." if not wanted.is_open else f"{topic} is empty.", err=True)
-    for number, letter in enumerate(letters):
+    for number, (letter, is_redriven) in enumerate(last.letters):
         if json_lines:
-            click.echo(json.dumps(as_object(letter, letter.id in redriven), ensure_ascii=False))
+            click.echo(json.dumps(as_object(letter, is_redriven), ensure_ascii=False))
             continue
         if number:
             click.echo()
-        print_letter(letter, letter.id in redriven, whole=full)
+        print_letter(letter, is_redriven, whole=full)
 
 
 @command.command("stats")
@@ -148,6 +156,7 @@ def stats_command(topic: str, wanted: Filter, as_json: bool, access: Access) -> 
 
     with access.open() as cluster:
         counts = count_letters(cluster, topic, wanted)
+    _say_unread(topic, counts.leaderless)
     if as_json:
         facts = {
             "topic": topic,
@@ -247,6 +256,7 @@ def redrive_command(
 def _print_plan(order: RedriveOrder, plan: RedrivePlan) -> None:
     from millpond.admin.dead_letters.redrive import NAMED_MAX, LetterFate
 
+    _say_unread(order.topic, plan.topic.leaderless)
     for target, count in sorted(plan.targets.items()):
         click.echo(f"{order.topic} → {target}: {counted(count, 'record')}")
     for group, count in sorted(plan.groups.items()):
@@ -297,6 +307,7 @@ def purge_command(
     moment = None if before is None else read_moment("--before", before)
     with access.open() as cluster:
         plan = plan_purge(cluster, topic, before_ms=moment, only_redriven=only_redriven)
+        _say_unread(topic, plan.leaderless)
         if not plan.records:
             click.echo("Nothing to delete.")
             return
@@ -305,3 +316,11 @@ def purge_command(
         confirm(f"Delete {letters}{lost}?", yes=yes, to_do=f"delete {letters}")
         apply_purge(cluster, plan)
     click.echo(f"Deleted {letters}.")
+
+
+def _say_unread(topic: str, leaderless: Sequence[int]) -> None:
+    """What nobody leads is left out; whoever reads the rest must know."""
+    if leaderless:
+        named = ", ".join(map(str, leaderless[:PARTITIONS_NAMED_MAX]))
+        more = f" and {len(leaderless) - PARTITIONS_NAMED_MAX:,} more" if len(leaderless) > PARTITIONS_NAMED_MAX else ""
+        click.echo(f"{topic} has no leader now for partition {named}{more}: letters there are left out.", err=True)

@@ -22,7 +22,7 @@ ROWS_MAX: Final = 12
 # One letter.
 
 
-def as_object(letter: Letter, is_redriven: bool) -> dict[str, Any]:
+def as_object(letter: Letter, is_redriven: bool | None) -> dict[str, Any]:
     message, facts = letter.message, letter.facts
     shown: dict[str, Any] = {
         "partition": message.partition,
@@ -51,10 +51,12 @@ def as_object(letter: Letter, is_redriven: bool) -> dict[str, Any]:
     return shown
 
 
-def print_letter(letter: Letter, is_redriven: bool, *, whole: bool) -> None:
+def print_letter(letter: Letter, is_redriven: bool | None, *, whole: bool) -> None:
+    """Nobody may be there who knows whether it was redriven."""
     message = letter.message
+    state = "redriven or waiting" if is_redriven is None else "redriven" if is_redriven else "waiting"
     when = f"{show_time(message.timestamp_ms)}, {show_age(message.timestamp_ms)} ago"
-    click.echo(click.style(str(letter.id), bold=True) + f"  {when}  {'redriven' if is_redriven else 'waiting'}")
+    click.echo(click.style(str(letter.id), bold=True) + f"  {when}  {state}")
     for name, text in _facts(letter, whole):
         click.echo(f"  {name:<9} {text}")
     if whole and letter.facts and letter.facts.error_traceback:
@@ -94,7 +96,8 @@ def _preview(text: str, whole: bool) -> str:
 
 
 def print_counts(topic: str, counts: LetterCounts) -> None:
-    click.secho(f"{topic}: {counted(counts.records, 'dead letter')}, {counts.waiting:,} not redriven", bold=True)
+    waiting = "not known how many redriven" if counts.waiting is None else f"{counts.waiting:,} not redriven"
+    click.secho(f"{topic}: {counted(counts.records, 'dead letter')}, {waiting}", bold=True)
     for title, each in (
         ("By error", counts.errors),
         ("By original topic", counts.origins),
