@@ -1,7 +1,8 @@
 """Where questions to the cluster are answered: on a few threads, so that the server's loop never waits for a broker.
 
 Everything is bounded: the threads, how many questions wait for one, and how many results are kept for a moment so
-that many pages that look at the same thing cost the cluster one question.
+that many pages that look at the same thing cost the cluster one question. Looks that take many seconds, and say
+themselves when to end, have threads of their own, so that quick questions never wait behind them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from millpond.remote.errors import ClientError, ClusterError
 THREADS: Final = 8
 QUESTIONS_MAX: Final = 64
 """Under way and waiting together; one more is refused."""
+LONG_THREADS: Final = 3
+LONG_MAX: Final = 12
 RECENT_MAX: Final = 256
 
 READ_SECONDS: Final = 5.0
@@ -29,12 +32,39 @@ CHANGE_SECONDS: Final = 15.0
 T = TypeVar("T")
 Question = Callable[[Cluster], T]
 
-FAULTS: Final = (ClientError, RemoteError)
-"""What a cluster, or the way to it, can be at fault for; anything else is ours."""
-
-
 class Busy(Exception):
     """Too much is asked at once."""
+
+    def __str__(self) -> str:
+        return "The console has too much to do: try again in a moment."
+
+
+FAULTS: Final = (ClientError, RemoteError, Busy)
+"""What a cluster, the way to it, or too many who ask can be at fault for; anything else is a bug of ours."""
+
+
+class _Pool:
+    """Threads, and how many questions may be under way on them or wait for one."""
+
+    def __init__(self, threads: int, questions_max: int, name: str) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._places = threading.BoundedSemaphore(questions_max)
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Busy if too many wait."""
+        if not self._places.acquire(blocking=False):
+            raise Busy
+        # The place is free when the thread is, not when whoever asked has lost patience.
+        future = self._threads.submit(work)
+        future.add_done_callback(lambda _: self._places.release())
+        return future
+
+    def tidy(self, work: Callable[[], None]) -> None:
+        """Something small that nobody waits for."""
+        self._threads.submit(work)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(slots=True)
@@ -68,18 +98,14 @@ class Desk:
         # A wrong setting is said at once, not to the first who asks.
         self._free: list[Cluster] = [Cluster(self._settings)]
         self._lock = threading.Lock()
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="desk")
-        self._places = threading.BoundedSemaphore(QUESTIONS_MAX)
+        self._quick = _Pool(THREADS, QUESTIONS_MAX, "desk")
+        self._long = _Pool(LONG_THREADS, LONG_MAX, "long look")
         self._recent: dict[Hashable, _Recent] = {}
 
-    async def ask(self, question: Question[T], seconds: float = READ_SECONDS) -> T:
+    async def ask(self, question: Question[T], seconds: float = READ_SECONDS, *, is_long: bool = False) -> T:
         """On a cluster client that tries for so long where the reason is one that passes."""
-        if not self._places.acquire(blocking=False):
-            raise Busy
-        # The place is free when the thread is, not when whoever asked has lost patience.
-        future: Future[T] = self._threads.submit(self._answer, question, seconds)
-        future.add_done_callback(lambda _: self._places.release())
-        return await asyncio.wrap_future(future)
+        pool = self._long if is_long else self._quick
+        return await asyncio.wrap_future(pool.submit(lambda: self._answer(question, seconds)))
 
     async def change(self, question: Question[T]) -> T:
         """Ask for something that changes the cluster: what was known before is not shown again."""
@@ -92,14 +118,14 @@ class Desk:
         """Something has changed: whatever is asked from now on is asked anew."""
         self._recent.clear()
 
-    async def recent(self, key: Hashable, seconds: float, question: Question[T]) -> T:
+    async def recent(self, key: Hashable, seconds: float, question: Question[T], *, is_long: bool = False) -> T:
         """The result, which may be so many seconds old; all who ask meanwhile share one question."""
         loop = asyncio.get_running_loop()
         kept = self._recent.get(key)
         if kept is None or (kept.done_at is not None and loop.time() - kept.done_at >= seconds):
             while len(self._recent) >= RECENT_MAX:
                 self._recent.pop(next(iter(self._recent)))
-            kept = self._recent[key] = _Recent(loop.create_task(self.ask(question)))
+            kept = self._recent[key] = _Recent(loop.create_task(self.ask(question, is_long=is_long)))
             kept.task.add_done_callback(lambda task: self._note(kept, task, loop.time()))
         # Whoever goes away must not take the result from the others.
         return cast(T, await asyncio.shield(kept.task))
@@ -117,10 +143,11 @@ class Desk:
 
     def give_back(self, lease: Lease) -> None:
         # On a thread: a question that its asker has left may still be under way.
-        self._threads.submit(lease.close)
+        self._quick.tidy(lease.close)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._quick.close()
+        self._long.close()
 
     def _note(self, kept: _Recent, task: asyncio.Task[Any], now: float) -> None:
         # A failure is not kept: the next question may find the cluster well again.

@@ -7,16 +7,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from millpond.admin.errors import Refused
 from millpond.console.desk import FAULTS
 from millpond.console.shapes import sentence
 
 RUNNING_MAX: Final = 2
+"""Of each kind."""
 KEPT_MAX: Final = 20
 
 SHOWN: Final = ("id", "kind", "what", "began_ms", "total", "done", "state", "error", "details", "result")
+
+T = TypeVar("T")
 
 
 class Stopped(Exception):
@@ -38,6 +41,8 @@ class Job:
     details: Mapping[str, Any] = field(default_factory=dict)
     """What else there is to say of how far it is."""
     result: Any = None
+    plan: Any = None
+    """What a dry run has shown: who agrees to it names this job."""
     stop: threading.Event = field(default_factory=threading.Event)
 
     def shape(self) -> dict[str, Any]:
@@ -55,8 +60,8 @@ class Jobs:
 
     def start(self, kind: str, what: str, work: Callable[[Job], None]) -> Job:
         """`work` notes how far it is in the job, and looks whether it shall stop."""
-        if sum(each.state == "running" for each in self._jobs.values()) >= RUNNING_MAX:
-            raise Refused(f"{RUNNING_MAX} long tasks run already: wait for one, or stop it")
+        if len(self.running(kind)) >= RUNNING_MAX:
+            raise Refused(f"{RUNNING_MAX} long tasks of that kind run already: wait for one, or stop it")
         ended = [each.id for each in self._jobs.values() if each.state != "running"]
         for old in ended[: max(0, len(self._jobs) + 1 - KEPT_MAX)]:
             del self._jobs[old]
@@ -69,6 +74,13 @@ class Jobs:
         if job_id not in self._jobs:
             raise Refused("There is no such task any more: it ended, or the console was started again")
         return self._jobs[job_id]
+
+    def agreed(self, job_id: str, kind: type[T]) -> T:
+        """What the dry run of this name has shown, if it is still known."""
+        job = self._jobs.get(job_id)
+        if job is None or not isinstance(job.plan, kind):
+            raise Refused("What was agreed to is not known any more: look again. Nothing was changed")
+        return job.plan
 
     def running(self, kind: str) -> list[Job]:
         """Those of one page."""

@@ -1,17 +1,27 @@
-"""Dead letters over HTTP: topics of them, what they have in common, each with its cause; redrive and purge."""
+"""Dead letters over HTTP: topics of them, what they have in common, each with its cause; redrive and purge.
+
+A redrive and a purge are two requests. The first is a dry run, which may have to read every letter, so it is a long
+task that can be watched and stopped. The second names that task as `agreed`: then just what it has shown is done, and
+nothing that has come since.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from millpond.admin.dead_letters.letters import Filter, Letter, LetterId
+from millpond.admin.dead_letters.letters import Filter, Letter, LetterId, Progress
 from millpond.admin.dead_letters.purge import PurgePlan, apply_purge, plan_purge
 from millpond.admin.dead_letters.redrive import (
+    AS_IT_WAS,
     Edit,
+    Kept,
     LetterFate,
     Redrive,
     RedriveOrder,
@@ -20,19 +30,26 @@ from millpond.admin.dead_letters.redrive import (
 )
 from millpond.admin.dead_letters.topics import count_letters, last_letters, list_letter_topics
 from millpond.admin.errors import Refused
+from millpond.admin.excerpts import cut, cut_headers, cut_text
 from millpond.client.dead_letters import own_headers
 from millpond.console.jobs import Job
-from millpond.console.records import HEADERS_MAX, OFFSET_MAX, PARTITION_MAX, cut, text_as_bytes
-from millpond.console.responses import reply
-from millpond.console.room import room_of
+from millpond.console.records import OFFSET_MAX, PARTITION_MAX, PREVIEW, WHOLE, text_as_bytes
+from millpond.console.responses import encoded, reply, reply_encoded
+from millpond.console.room import Room, room_of
 from millpond.console.shapes import BadRequest, Body, number, words
 from millpond.remote.cluster import Cluster
 
 FRESH_SECONDS: Final = 5.0
+LOOK_SECONDS: Final = 15.0
+"""So long letters are looked through for a page; then it shows what was found."""
 ROWS: Final = 50
 ROWS_MAX: Final = 500
-VALUE_BYTES: Final = 16 << 10
+CAUSE_SIGNS: Final = 300
+"""Of each text of a cause, in a list."""
+CAUSE_SIGNS_WHOLE: Final = 64 << 10
 NAMES_MAX: Final = 50
+NAMES_OVER_TIME: Final = 10
+OTHERS: Final = "(others)"
 IDS_MAX: Final = 10_000
 REDRIVES_MAX: Final = 1_000
 RATE_MAX: Final = 1_000_000
@@ -40,7 +57,9 @@ EDITS_MAX: Final = 100
 
 
 async def topics(request: Request) -> Response:
-    listed, left_out = await room_of(request).desk.recent("letters", FRESH_SECONDS, list_letter_topics)
+    listed, left_out = await room_of(request).desk.recent(
+        "letters", FRESH_SECONDS, lambda cluster: list_letter_topics(cluster, LOOK_SECONDS), is_long=True
+    )
     return reply({"topics": listed, "left_out": left_out})
 
 
@@ -48,51 +67,122 @@ async def letters(request: Request) -> Response:
     topic, limit = request.path_params["topic"], number(request, "limit", ROWS, 1, ROWS_MAX)
     error, key = words(request, "error"), words(request, "key")
     wanted = Filter(frozenset({error} if error else ()), frozenset({key.encode()} if key else ()))
-    desk = room_of(request).desk
 
-    def look(cluster: Cluster) -> list[dict[str, Any]]:
-        last, redriven = last_letters(cluster, topic, wanted, limit)
-        return [_shape(each, each.id in redriven) for each in reversed(last)]
+    def look(cluster: Cluster) -> bytes:
+        last = last_letters(cluster, topic, wanted, limit, _row, seconds=LOOK_SECONDS)
+        return encoded(
+            {
+                "letters": last.letters[::-1],
+                "leaderless": last.leaderless,
+                "looked": last.looked,
+                "total": last.total,
+                "is_whole": last.is_whole,
+            }
+        )
 
-    return reply({"letters": await desk.ask(look)})
+    # The last of all are at the end; those that a filter means may be anywhere.
+    return reply_encoded(await room_of(request).desk.ask(look, is_long=not wanted.is_open))
+
+
+async def letter(request: Request) -> Response:
+    topic, index, offset = (request.path_params[each] for each in ("topic", "index", "offset"))
+    if index > PARTITION_MAX or offset > OFFSET_MAX:
+        raise BadRequest("There are no such numbers.")
+    wanted = Filter(ids=frozenset({LetterId(index, offset)}))
+
+    def look(cluster: Cluster) -> bytes:
+        found = last_letters(cluster, topic, wanted, 1, _whole).letters
+        if not found:
+            raise Refused(f"There is no letter {index}:{offset} in {topic}: it was deleted, or is no letter")
+        return encoded(found[0])
+
+    return reply_encoded(await room_of(request).desk.ask(look))
 
 
 async def counts(request: Request) -> Response:
     """What all letters have in common. Apart from the letters: of many, the last are there at once."""
     topic = request.path_params["topic"]
-    counts = await room_of(request).desk.recent(
-        ("counts", topic), FRESH_SECONDS, lambda cluster: count_letters(cluster, topic, Filter())
-    )
-    return reply(
-        {
-            "records": counts.records,
-            "waiting": counts.waiting,
-            "errors": counts.errors.most_common(NAMES_MAX),
-            "origins": counts.origins.most_common(NAMES_MAX),
-            "groups": counts.groups.most_common(NAMES_MAX),
-            "over_time": list(counts.errors_over_time().items()),
-        }
-    )
+
+    def look(cluster: Cluster) -> bytes:
+        counts = count_letters(cluster, topic, Filter(), seconds=LOOK_SECONDS)
+        errors = counts.errors.most_common(NAMES_MAX)
+        return encoded(
+            {
+                "records": counts.records,
+                "waiting": counts.waiting,
+                "errors": errors,
+                "origins": counts.origins.most_common(NAMES_MAX),
+                "groups": counts.groups.most_common(NAMES_MAX),
+                "over_time": _over_time(counts.errors_over_time(), {name for name, _ in errors[:NAMES_OVER_TIME]}),
+                "leaderless": counts.leaderless,
+                "looked": counts.looked,
+                "total": counts.total,
+                "is_whole": counts.is_whole,
+            }
+        )
+
+    return reply_encoded(await room_of(request).desk.recent(("counts", topic), FRESH_SECONDS, look, is_long=True))
 
 
-def _shape(letter: Letter, is_redriven: bool) -> dict[str, Any]:
-    message, facts = letter.message, letter.facts
+def _over_time(spans: Mapping[int, Counter[str]], named: set[str]) -> list[tuple[int, Counter[str]]]:
+    """Of each span the errors that are named; all others are one."""
+    shown = []
+    for moment, errors in spans.items():
+        few: Counter[str] = Counter()
+        for name, count in errors.items():
+            few[name if name in named else OTHERS] += count
+        shown.append((moment, few))
+    return shown
+
+
+def _row(letter: Letter, is_redriven: bool | None) -> dict[str, Any]:
+    """As it stands in a list."""
+    message = letter.message
     return {
         "id": str(letter.id),
         "partition": message.partition,
         "offset": message.offset,
         "timestamp_ms": message.timestamp_ms,
         "is_redriven": is_redriven,
-        "key": cut(message.key, VALUE_BYTES),
-        "value": cut(message.value, VALUE_BYTES),
-        "headers": [[name, cut(value, VALUE_BYTES)] for name, value in own_headers(message.headers)[:HEADERS_MAX]],
-        "cause": facts,
+        "key": cut(message.key, PREVIEW.data_bytes),
+        "cause": _cause(letter, CAUSE_SIGNS),
+    }
+
+
+def _whole(letter: Letter, is_redriven: bool | None) -> dict[str, Any]:
+    """As somebody reads it who has opened it."""
+    message, own = letter.message, own_headers(letter.message.headers)
+    return _row(letter, is_redriven) | {
+        "key": cut(message.key, WHOLE.data_bytes),
+        "value": cut(message.value, WHOLE.data_bytes),
+        "headers": cut_headers(own, WHOLE).shown,
+        "headers_total": len(own),
+        "cause": _cause(letter, CAUSE_SIGNS_WHOLE),
+    }
+
+
+def _cause(letter: Letter, signs: int) -> dict[str, Any] | None:
+    """What its headers say, in which anything may stand."""
+    facts = letter.facts
+    if facts is None:
+        return None
+    return {
+        "origin": replace(facts.origin, topic=cut_text(facts.origin.topic, CAUSE_SIGNS)),
+        "attempts": facts.attempts,
+        "error_type": cut_text(facts.error_type, CAUSE_SIGNS),
+        "error_message": cut_text(facts.error_message, signs),
+        "error_traceback": cut_text(facts.error_traceback, signs) if signs > CAUSE_SIGNS else "",
+        "group": cut_text(facts.group, CAUSE_SIGNS),
+        "redriven": facts.redriven,
     }
 
 
 async def redrive(request: Request) -> Response:
-    """With `dry_run` only what it would do; else a job that does it."""
-    body, topic = await Body.read(request), request.path_params["topic"]
+    """Without `agreed` only what it would do; with the task that has shown it, a task that does just that."""
+    body, topic, room = await Body.read(request), request.path_params["topic"], room_of(request)
+    if body.has("agreed"):
+        plan = room.jobs.agreed(body.text("agreed"), RedrivePlan)
+        return reply(_start_redrive(room, topic, plan).shape(), 202)
     order = RedriveOrder(
         topic,
         _filter(body),
@@ -102,23 +192,42 @@ async def redrive(request: Request) -> Response:
         rate=body.number_or_none("rate", 1, RATE_MAX),
         edits=_edits(body),
     )
-    room = room_of(request)
-    if body.flag("dry_run"):
-        return reply(_plan_shape(await room.desk.ask(lambda cluster: plan_redrive(cluster, order))))
+
+    def work(job: Job) -> None:
+        with room.desk.client() as cluster:
+            plan = plan_redrive(cluster, order, _progress(job))
+            job.plan, job.result = plan, _plan_shape(plan)
+
+    return reply(room.jobs.start("counts", f"Dry run of a redrive of {topic}", work).shape(), 202)
+
+
+def _start_redrive(room: Room, topic: str, plan: RedrivePlan) -> Job:
+    if plan.order.topic != topic:
+        raise BadRequest(f"That was agreed for {plan.order.topic}.")
+    what = f"Redrive of {topic}"
+    if any(each.what == what for each in room.jobs.running("letters")):
+        raise Refused(f"Letters of {topic} are being redriven by this console already: wait for that, or stop it")
 
     def work(job: Job) -> None:
         def report(sent: int) -> None:
             job.done = sent
 
+        job.total = plan.records
         with room.desk.client() as cluster:
-            run = Redrive(cluster, order)
-            job.total = run.plan.records
             try:
-                run.run(report, job.stop.is_set)
+                Redrive(cluster, plan.order, agreed=plan).run(report, job.stop.is_set)
             finally:
                 room.desk.forget()
 
-    return reply(room.jobs.start("letters", f"Redrive of {topic}", work).shape(), 202)
+    return room.jobs.start("letters", what, work)
+
+
+def _progress(job: Job) -> Progress:
+    def hear(looked: int, total: int) -> None:
+        job.done, job.total = looked, total
+        job.check()
+
+    return hear
 
 
 def _edits(body: Body) -> dict[LetterId, Edit]:
@@ -128,16 +237,21 @@ def _edits(body: Body) -> dict[LetterId, Edit]:
         if not isinstance(given, dict):
             raise BadRequest("An edit must be an object.")
         edit = Body(given)
-        key, value = (
-            text_as_bytes(edit.text_or_none(name), edit.text(f"{name}_encoding", "text")) for name in ("key", "value")
-        )
+        key, value = _edited(edit, "key"), _edited(edit, "value")
         headers = None
         if edit.has("headers"):
             headers = tuple((name, text.encode()) for name, text in edit.texts("headers").items())
-        edits[_letter_id(edit.text("id"))] = Edit(key, value, headers)
+        edits[_letter_id(edit.text("id"))] = Edit(key, value, AS_IT_WAS if headers is None else headers)
     if len(edits) > EDITS_MAX:
         raise BadRequest(f"Correct at most {EDITS_MAX} letters at a time.")
     return edits
+
+
+def _edited(edit: Body, name: str) -> bytes | None | Literal[Kept.AS_IT_WAS]:
+    """A part that is not named stays as it was; null is one without a value."""
+    if not edit.names(name):
+        return AS_IT_WAS
+    return text_as_bytes(edit.text_or_none(name), edit.text(f"{name}_encoding", "text"))
 
 
 def _filter(body: Body) -> Filter:
@@ -166,42 +280,49 @@ def _plan_shape(plan: RedrivePlan) -> dict[str, Any]:
     return {
         "records": plan.records,
         "targets": plan.targets,
-        "groups": plan.groups,
+        "groups": {cut_text(name, CAUSE_SIGNS): count for name, count in plan.groups.most_common(NAMES_MAX)},
         "done": plan.fates[LetterFate.DONE],
         "held": plan.fates[LetterFate.HELD],
         "homeless": plan.fates[LetterFate.HOMELESS],
         "missing": len(plan.missing),
+        "leaderless": plan.topic.leaderless,
     }
 
 
 async def purge(request: Request) -> Response:
-    """Without `agreed` only what would go. With the number that was seen, it is done if it is still that many."""
-    body, topic = await Body.read(request), request.path_params["topic"]
+    """Without `agreed` only what would go; with the task that has counted it, just that is deleted."""
+    body, topic, room = await Body.read(request), request.path_params["topic"], room_of(request)
+    if body.has("agreed"):
+        plan = room.jobs.agreed(body.text("agreed"), PurgePlan)
+        if plan.topic != topic:
+            raise BadRequest(f"That was agreed for {plan.topic}.")
+        await room.desk.change(lambda cluster: apply_purge(cluster, plan))
+        return reply(_purge_shape(plan))
     mode = body.text("mode")
     if mode not in ("all", "redriven", "before"):
         raise BadRequest("mode must be all, redriven or before.")
     before_ms = body.number("before_ms", 0, OFFSET_MAX) if mode == "before" else None
-    agreed = body.number_or_none("agreed", 0, OFFSET_MAX)
+    only_redriven = mode == "redriven"
 
-    def work(cluster: Cluster) -> PurgePlan:
-        plan = plan_purge(cluster, topic, before_ms=before_ms, only_redriven=mode == "redriven")
-        if agreed is not None:
-            if plan.records != agreed:
-                raise Refused(
-                    f"{plan.records:,} letters would go now, not {agreed:,}: look again. Nothing was deleted"
-                )
-            apply_purge(cluster, plan)
-        return plan
+    def work(job: Job) -> None:
+        with room.desk.client() as cluster:
+            plan = plan_purge(
+                cluster, topic, before_ms=before_ms, only_redriven=only_redriven, progress=_progress(job)
+            )
+            job.plan, job.result = plan, _purge_shape(plan)
 
-    desk = room_of(request).desk
-    plan = await (desk.ask(work) if agreed is None else desk.change(work))
-    return reply({"records": plan.records, "waiting": plan.waiting, "is_done": agreed is not None})
+    return reply(room.jobs.start("counts", f"Count of letters of {topic}", work).shape(), 202)
+
+
+def _purge_shape(plan: PurgePlan) -> dict[str, Any]:
+    return {"records": plan.records, "waiting": plan.waiting, "leaderless": plan.leaderless}
 
 
 ROUTES: Final = [
     Route("/api/letters", topics),
     Route("/api/letters/{topic}", letters),
     Route("/api/letters/{topic}/counts", counts),
+    Route("/api/letters/{topic}/{index:int}/{offset:int}", letter),
     Route("/api/letters/{topic}/redrive", redrive, methods=["POST"]),
     Route("/api/letters/{topic}/purge", purge, methods=["POST"]),
 ]

@@ -6,38 +6,31 @@ import asyncio
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import AsyncIterator
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from millpond.admin.errors import Refused
-from millpond.admin.offsets import At, Beginning, Last, Point, Since, bounds_of
-from millpond.admin.records import (
-    FoundRecord,
-    RecordPage,
-    RecordSearch,
-    partitions_of,
-    read_new,
-    read_page,
-    write_record,
-)
-from millpond.base.ids import TopicPartition
+from millpond.admin.excerpts import Extent, RecordExcerpt
+from millpond.admin.offsets import At, Beginning, Last, Point, Since
+from millpond.admin.records import RecordSearch, RecordTail, read_page, write_record
+from millpond.admin.topics import find_topic
 from millpond.console.desk import FAULTS
-from millpond.console.responses import reply
+from millpond.console.responses import encoded, reply, reply_encoded
 from millpond.console.room import Room, room_of
 from millpond.console.shapes import BadRequest, Body, flag, number, sentence, words
 from millpond.console.streams import Event, EventStream
 from millpond.remote.cluster import Cluster
 from millpond.remote.offsets import Isolation
 
-PREVIEW_BYTES: Final = 600
-"""So much of each key, value and header stands in a list."""
-WHOLE_BYTES: Final = 512 << 10
+PREVIEW: Final = Extent(data_bytes=600, headers=20, headers_bytes=2_000)
+"""So much of each record stands in a list."""
+WHOLE: Final = Extent(data_bytes=512 << 10, headers=200, headers_bytes=512 << 10)
 """So much of a single record is shown."""
 HEADERS_MAX: Final = 200
+"""Of a record that is written."""
 ROWS: Final = 50
 ROWS_MAX: Final = 200
 OFFSET_MAX: Final = (1 << 63) - 1
@@ -49,24 +42,6 @@ TAIL_ROWS: Final = 100
 SEARCH_SECONDS_MAX: Final = 120.0
 SEARCH_STEP_SECONDS: Final = 0.4
 HITS_MAX: Final = 200
-
-
-def _shape(found: FoundRecord, limit: int) -> dict[str, Any]:
-    record = found.record
-    return {
-        "partition": found.partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp,
-        "key": cut(record.key, limit),
-        "value": cut(record.value, limit),
-        "headers": [[name, cut(value, limit)] for name, value in record.headers[:HEADERS_MAX]],
-        "headers_total": len(record.headers),
-    }
-
-
-def cut(data: bytes | None, limit: int) -> dict[str, Any] | None:
-    """The beginning of some bytes, and how many there are."""
-    return None if data is None else {"bytes": len(data), "data": bytes(data[:limit])}
 
 
 def _point(request: Request) -> Point:
@@ -95,20 +70,28 @@ async def read(request: Request) -> Response:
     topic, index, point = request.path_params["name"], _index(request), _point(request)
     limit, isolation = number(request, "limit", ROWS, 1, ROWS_MAX), _isolation(request)
 
-    def look(cluster: Cluster) -> RecordPage:
-        return read_page(cluster, partitions_of(cluster, topic, index), point, limit, isolation=isolation)
+    def look(cluster: Cluster) -> bytes:
+        page = read_page(cluster, topic, index, point, limit, PREVIEW, isolation=isolation)
+        return encoded(
+            {
+                "records": page.records,
+                "partitions": [
+                    {"partition": each.partition, "start": bound.start, "end": bound.end}
+                    for each, bound in page.bounds.items()
+                ],
+                "leaderless": page.leaderless,
+                "is_whole": page.is_whole,
+            }
+        )
 
-    page = await room_of(request).desk.ask(look)
-    return reply(
-        {
-            "records": [_shape(each, PREVIEW_BYTES) for each in page.records],
-            "partitions": [
-                {"partition": each.partition, "start": bound.start, "end": bound.end}
-                for each, bound in page.bounds.items()
-            ],
-            "is_whole": page.is_whole,
-        }
-    )
+    return reply_encoded(await room_of(request).desk.ask(look))
+
+
+async def partitions(request: Request) -> Response:
+    """Which there are, whoever leads them: known while none of them can be read."""
+    topic = request.path_params["name"]
+    info = await room_of(request).desk.ask(lambda cluster: find_topic(cluster, topic))
+    return reply([{"partition": index, "leader": each.leader} for index, each in sorted(info.partitions.items())])
 
 
 async def read_one(request: Request) -> Response:
@@ -116,38 +99,27 @@ async def read_one(request: Request) -> Response:
     if index > PARTITION_MAX or offset > OFFSET_MAX:
         raise BadRequest("There are no such numbers.")
 
-    def look(cluster: Cluster) -> RecordPage:
-        return read_page(cluster, partitions_of(cluster, topic, index), At(offset), 1)
+    def look(cluster: Cluster) -> bytes:
+        found = read_page(cluster, topic, index, At(offset), 1, WHOLE).records
+        if not found or found[0].offset != offset:
+            raise Refused(
+                f"There is no record at {topic}[{index}]@{offset}: it was deleted or compacted, or is a marker"
+            )
+        return encoded(found[0])
 
-    page = await room_of(request).desk.ask(look)
-    if not page.records or page.records[0].record.offset != offset:
-        raise Refused(f"There is no record at {topic}[{index}]@{offset}: it was deleted or compacted, or is a marker")
-    return reply(_shape(page.records[0], WHOLE_BYTES))
+    return reply_encoded(await room_of(request).desk.ask(look))
 
 
 async def live_tail(request: Request) -> EventStream:
-    room, topic, index = room_of(request), request.path_params["name"], _index(request)
-    return EventStream(room.streams, _tail(room, topic, index, _isolation(request)))
+    tail = RecordTail(request.path_params["name"], _index(request), _isolation(request), TAIL_ROWS, PREVIEW)
+    room = room_of(request)
+    return EventStream(room.streams, _tail(room, tail))
 
 
-async def _tail(room: Room, topic: str, index: int | None, isolation: Isolation) -> AsyncIterator[Event]:
-    at: dict[TopicPartition, int] | None = None
-
-    def begin(cluster: Cluster) -> dict[TopicPartition, int]:
-        bounds = bounds_of(cluster, partitions_of(cluster, topic, index), isolation)
-        return {each: bound.end for each, bound in bounds.items()}
-
+async def _tail(room: Room, tail: RecordTail) -> AsyncIterator[Event]:
     while True:
         try:
-            if at is None:
-                at = await room.desk.ask(begin)
-            # Whoever leaves in the middle of a question leaves its thread with this copy.
-            moved = dict(at)
-            new, skipped = await room.desk.ask(partial(read_new, at=moved, limit=TAIL_ROWS, isolation=isolation))
-            at = moved
-            shown = new[-TAIL_ROWS:]
-            skipped += len(new) - len(shown)
-            yield Event("records", {"records": [_shape(each, PREVIEW_BYTES) for each in shown], "skipped": skipped})
+            yield Event("records", await room.desk.ask(tail.look))
         except FAULTS as fault:
             yield Event("failure", {"error": sentence(fault)})
         await asyncio.sleep(TAIL_SECONDS)
@@ -171,12 +143,12 @@ async def _search(
     lease, began, hits = room.desk.lease(), loop.time(), 0
 
     def begin(cluster: Cluster) -> RecordSearch:
-        return RecordSearch(cluster, partitions_of(cluster, topic, index), point, text, isolation)
+        return RecordSearch(cluster, topic, index, point, text, PREVIEW, isolation)
 
     try:
         search = await room.desk.on(lease, begin)
 
-        def go_on(_: Cluster) -> list[FoundRecord]:
+        def go_on(_: Cluster) -> list[RecordExcerpt]:
             return search.go_on(SEARCH_STEP_SECONDS, HITS_MAX - hits)
 
         while not search.is_done and hits < HITS_MAX and loop.time() - began < SEARCH_SECONDS_MAX:
@@ -185,7 +157,8 @@ async def _search(
             yield Event(
                 "found",
                 {
-                    "records": [_shape(each, PREVIEW_BYTES) for each in found],
+                    "records": found,
+                    "leaderless": search.leaderless,
                     "scanned": search.scanned,
                     "total": search.total,
                     "is_done": search.is_done,
@@ -235,6 +208,7 @@ def text_as_bytes(text: str | None, encoding: str) -> bytes | None:
 ROUTES: Final = [
     Route("/api/topics/{name}/records", read),
     Route("/api/topics/{name}/records", produce, methods=["POST"]),
+    Route("/api/topics/{name}/partitions", partitions),
     Route("/api/topics/{name}/records/{index:int}/{offset:int}", read_one),
     Route("/api/live/topics/{name}/tail", live_tail),
     Route("/api/live/topics/{name}/search", live_search),

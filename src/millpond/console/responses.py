@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -15,8 +16,17 @@ from millpond.remote.errors import Answered, ClientError, Unreachable
 from millpond.remote.topics import TopicExists
 
 
+def encoded(value: Any) -> bytes:
+    """As JSON. What may be large is encoded where it was asked for, on a thread, and not on the server's loop."""
+    return json.dumps(as_json(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
 def reply(value: Any, status: int = 200) -> Response:
-    return JSONResponse(as_json(value), status)
+    return reply_encoded(encoded(value), status)
+
+
+def reply_encoded(data: bytes, status: int = 200) -> Response:
+    return Response(data, status, media_type="application/json")
 
 
 async def refuse(request: Request, fault: Exception) -> Response:
@@ -25,9 +35,7 @@ async def refuse(request: Request, fault: Exception) -> Response:
             status = 400
         case Refused() | TopicExists():
             status = 409
-        case Busy():
-            return JSONResponse({"error": "The console has too much to do: try again in a moment."}, 503)
-        case Unreachable():
+        case Busy() | Unreachable():
             status = 503
         case Answered() if not fault.retriable:
             # The cluster does not want it so; that is not for it to mend.

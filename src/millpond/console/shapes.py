@@ -139,6 +139,10 @@ class Body:
     def has(self, name: str) -> bool:
         return self._fields.get(name) is not None
 
+    def names(self, name: str) -> bool:
+        """Whether it is there, be it with null."""
+        return name in self._fields
+
     def text(self, name: str, default: str | None = None) -> str:
         value = self._fields.get(name, default)
         if not isinstance(value, str):

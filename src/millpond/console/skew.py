@@ -11,9 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from millpond.admin.excerpts import cut
 from millpond.admin.skew import EVEN, SkewFacts, SkewLook, topic_balances
 from millpond.console.desk import FAULTS
-from millpond.console.records import OFFSET_MAX, cut
+from millpond.console.records import OFFSET_MAX
 from millpond.console.responses import reply
 from millpond.console.room import KEY_LOOKS_MAX, Room, room_of
 from millpond.console.shapes import Page, number, sentence

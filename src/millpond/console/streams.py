@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from millpond.console.desk import FAULTS, Busy
+from millpond.console.desk import FAULTS
 from millpond.console.shapes import as_json, sentence
 
 STREAMS_MAX: Final = 64
@@ -91,6 +91,4 @@ async def looks(question: Callable[[], Awaitable[Any]], seconds: float = LOOK_SE
             yield Event("look", await question())
         except FAULTS as fault:
             yield Event("failure", {"error": sentence(fault)})
-        except Busy:
-            yield Event("failure", {"error": "The console has too much to do: it tries again."})
         await asyncio.sleep(max(seconds, REST_FACTOR * (loop.time() - began)))
