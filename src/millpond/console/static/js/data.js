@@ -9,16 +9,55 @@ export function decode(data) {
   return Uint8Array.from(atob(data.data), (sign) => sign.charCodeAt(0));
 }
 
-function asText(raw) {
+// Every sign of it, a byte order mark among them; null where it is no text.
+export function asText(raw) {
   try {
-    return new TextDecoder("utf-8", { fatal: true }).decode(raw);
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(raw);
   } catch {
     return null;
   }
 }
 
-function isCut(data) {
-  return data.bytes > (data.data.length / 4) * 3;
+export function isCut(data) {
+  return decode(data).length < data.bytes;
+}
+
+export function isSame(one, other) {
+  return one.length === other.length && one.every((each, at) => each === other[at]);
+}
+
+export function asHex(raw) {
+  return Array.from(raw, (each) => each.toString(16).padStart(2, "0")).join("");
+}
+
+const WORDS = /"[^"\\]*(?:\\.[^"\\]*)*"|[{}[\],:]|[^\s{}[\],:"]+/g;
+const DEPTH_MAX = 100;
+
+// JSON with its lines indented and nothing else changed: a number has all its digits, whatever a browser can count to.
+// Null where it is no JSON, or deeper than anybody reads.
+export function indented(text) {
+  const json = text.replace(/^\uFEFF/, "");
+  try {
+    JSON.parse(json);
+  } catch {
+    return null;
+  }
+  const parts = [];
+  let depth = 0;
+  let before = "";
+  const line = () => parts.push("\n", "  ".repeat(depth));
+  for (const [word] of json.matchAll(WORDS)) {
+    const isAfterOpening = before === "{" || before === "[";
+    if (word === "}" || word === "]") {
+      depth -= 1;
+      if (!isAfterOpening) line();
+    } else if (isAfterOpening || before === ",") line();
+    parts.push(word === ":" ? ": " : word);
+    if (word === "{" || word === "[") depth += 1;
+    if (depth > DEPTH_MAX) return null;
+    before = word;
+  }
+  return parts.join("");
 }
 
 // One line for a list.
@@ -80,14 +119,9 @@ export function whole(data, label, topic = null) {
   if (data === null) return h("p", { class: "soft" }, "null");
   const raw = decode(data);
   const text = asText(raw);
-  let tree;
-  try {
-    tree = text === null || !/^\s*[[{"]/.test(text) ? undefined : JSON.parse(text);
-  } catch {
-    tree = undefined;
-  }
+  const json = text === null || !/^\s*[[{"]/.test(text) ? null : indented(text);
   const ways = [
-    tree === undefined ? null : ["JSON", () => JSON.stringify(tree, null, 2)],
+    json === null ? null : ["JSON", () => json],
     ["Text", () => text ?? new TextDecoder().decode(raw)],
     ["Hex", () => hexDump(raw)],
     topic === null ? null : ["Avro", () => avroText(raw, schemaOf(topic, label))],
@@ -113,5 +147,7 @@ export function whole(data, label, topic = null) {
 
 export function headers(record) {
   if (!record.headers.length) return null;
-  return h("dl", { class: "facts mono" }, record.headers.map(([name, value]) => [h("dt", {}, name), h("dd", {}, preview(value))]));
+  const more = record.headers_total - record.headers.length;
+  return [h("dl", { class: "facts mono" }, record.headers.map(([name, value]) => [h("dt", {}, name), h("dd", {}, preview(value))])),
+    more > 0 ? h("p", { class: "hint" }, `and ${count(more)} more that are not shown`) : null];
 }

@@ -54,3 +54,9 @@ export function moment(ms) {
 export function ago(ms) {
   return ms === null || ms === undefined || ms < 0 ? NOTHING : `${span(Math.max(0, Date.now() - ms))} ago`;
 }
+
+// What is said after a result in which partitions are missing, because nobody leads them.
+export function leftOut(indexes) {
+  if (!indexes?.length) return "";
+  return indexes.length === 1 ? `; partition ${indexes[0]} has no leader now and is left out` : `; ${count(indexes.length)} partitions have no leader now and are left out`;
+}

@@ -5,6 +5,7 @@ import { fill, h } from "./dom.js";
 import { count } from "./format.js";
 
 const LOOK_MS = 300;
+const FIRST_LOOK_MS = 40;
 
 // Draws the task into `place` until it has ended, and gives it back. `more` says what else there is to say of it.
 export async function follow(job, place, { signal = null, stop = "Stop", more = () => null, unit = "" } = {}) {
@@ -20,8 +21,9 @@ export async function follow(job, place, { signal = null, stop = "Stop", more = 
     fill(details, more(job));
   };
   draw();
-  while (job.state === "running" && !signal?.aborted) {
-    await new Promise((resume) => setTimeout(resume, LOOK_MS));
+  // Many are done at once.
+  for (let pause = FIRST_LOOK_MS; job.state === "running" && !signal?.aborted; pause = Math.min(LOOK_MS, pause * 2)) {
+    await new Promise((resume) => setTimeout(resume, pause));
     job = await get(`/api/jobs/${job.id}`, signal);
     draw();
   }

@@ -2,7 +2,7 @@
 
 import { live, name, query } from "../api.js";
 import { meter } from "../charts.js";
-import { preview } from "../data.js";
+import { asText, decode, isCut, preview } from "../data.js";
 import { card, choice, copyButton, empty, fault, fill, h, head, table, tile } from "../dom.js";
 import { bytes, compact, count, counted } from "../format.js";
 import { list } from "../list.js";
@@ -92,16 +92,15 @@ function shown(topic, report) {
   ];
 }
 
+// Keys that are no text, or longer than what is known of them here, cannot be written down.
 function fix(hot, salt) {
+  const keys = hot.slice(0, 5).map((each) => (isCut(each.key) ? null : asText(decode(each.key)))).filter((each) => each !== null);
+  if (!keys.length) return null;
   const parts = /\d+/.exec(salt.key)?.[0] ?? "8";
   const code = [
     "from millpond import salted", "",
-    `HOT = {${hot.slice(0, 5).map((each) => JSON.stringify(text(each.key))).join(", ")}}`, "",
+    `HOT = {${keys.map((each) => JSON.stringify(each)).join(", ")}}`, "",
     `key = salted(key, ${parts}, by=order_id) if key in HOT else key  # records of one order keep their order`,
   ].join("\n");
   return [h("h2", {}, `Spread the hot keys over ${parts} parts each`), h("pre", { class: "data", tabindex: "0", "aria-label": "code" }, code), h("div", {}, copyButton(code, "Copy the code"))];
-}
-
-function text(key) {
-  return new TextDecoder().decode(Uint8Array.from(atob(key.data), (sign) => sign.charCodeAt(0)));
 }

@@ -1,9 +1,9 @@
 // Dead letters: what failed, why, and the way back.
 
 import { change, get, name, query } from "../api.js";
-import { decode, headers, preview, whole } from "../data.js";
+import { asHex, asText, decode, headers, isCut, isSame, preview, whole } from "../data.js";
 import { ask, card, choice, empty, fault, field, fill, h, head, note } from "../dom.js";
-import { ago, count, counted, moment } from "../format.js";
+import { ago, count, counted, leftOut, moment } from "../format.js";
 import { follow } from "../jobs.js";
 import { local } from "../list.js";
 import { keep, state } from "../router.js";
@@ -13,7 +13,9 @@ const COLOURS = 6;
 export async function draw(main, words, params, signal) {
   if (words.length) return one(main, words[0], params, signal);
   const body = h("div", {}, h("p", { class: "hint" }, "Looking for dead letters …"));
-  fill(main, head("Dead letters"), body);
+  const under = h("div", { class: "stack" });
+  fill(main, head("Dead letters"), under, body);
+  watch(under, signal);
   const { topics, left_out } = await get("/api/letters", signal);
   const listed = local({
     label: "topics", params, text: (each) => each.topic,
@@ -26,7 +28,8 @@ export async function draw(main, words, params, signal) {
       ["Newest", (each) => ago(each.newest_ms), "num soft"],
     ],
   });
-  fill(body, card(null, listed.parts), left_out ? h("p", { class: "hint" }, `${counted(left_out, "partition")} of topics with other names were not looked into.`) : null);
+  fill(body, card(null, listed.parts), left_out ? h("p", { class: "hint" }, `${counted(left_out, "partition")} of topics with other names were not looked into.`) : null,
+    topics.filter((each) => each.leaderless).map((each) => h("p", { class: "hint" }, `${each.topic}: ${counted(each.leaderless, "partition")} without a leader, whose letters are not counted.`)));
   listed.set(topics);
 }
 
@@ -36,8 +39,10 @@ async function one(main, topic, params, signal) {
   const key = h("input", { type: "search", placeholder: "Only this key", "aria-label": "Only letters with this key", value: params.get("key") ?? "" });
   const limit = Number(params.get("limit")) || 50;
   const body = h("div", { class: "stack" }, h("p", { class: "hint" }, "Reading the letters …"));
+  const under = h("div", { class: "stack" });
   const again = (fields = {}) => { keep(fields); return one(main, topic, new URLSearchParams(location.search), signal); };
-  fill(main, head(topic, { crumb: h("a", { href: "/letters" }, "Dead letters"), actions: state.readOnly ? [] : [h("button", { class: "danger", onclick: () => purge(topic, again) }, "Purge …")] }), body);
+  fill(main, head(topic, { crumb: h("a", { href: "/letters" }, "Dead letters"), actions: state.readOnly ? [] : [h("button", { class: "danger", onclick: () => purge(topic, again) }, "Purge …")] }), under, body);
+  watch(under, signal, topic);
   let look;
   try {
     look = await get(`/api/letters/${name(topic)}${query({ error, key: key.value, limit })}`, signal);
@@ -62,11 +67,19 @@ async function one(main, topic, params, signal) {
     const open = h("button", { class: "open", type: "button", "aria-expanded": "false", "aria-label": `Letter ${letter.id}` }, letter.id);
     const line = h("tr", { class: "pick" }, state.readOnly ? null : h("td", {}, box), h("td", { class: "nowrap" }, open), h("td", { class: "nowrap soft optional" }, ago(letter.timestamp_ms)),
       h("td", { class: "value" }, letter.cause ? [h("strong", {}, letter.cause.error_type), letter.cause.error_message ? `: ${letter.cause.error_message}` : ""] : h("span", { class: "soft" }, "no headers of a worker")),
-      h("td", { class: "key optional" }, preview(letter.key)), h("td", { class: "nowrap" }, h("span", { class: `state ${letter.is_redriven ? "good" : "warn"}` }, letter.is_redriven ? "redriven" : "waiting")));
+      h("td", { class: "key optional" }, preview(letter.key)), h("td", { class: "nowrap" }, letter.is_redriven === null ? h("span", { class: "soft", title: "Nobody leads the topic that says which letters were redriven." }, "not known") : h("span", { class: `state ${letter.is_redriven ? "good" : "warn"}` }, letter.is_redriven ? "redriven" : "waiting")));
     let shown = null;
-    open.onclick = () => {
-      if (shown) { shown.remove(); shown = null; } else { shown = h("tr", { class: "detail" }, h("td", { colspan: "6" }, detail(topic, letter, () => again()))); line.after(shown); }
-      open.setAttribute("aria-expanded", String(Boolean(shown)));
+    open.onclick = async () => {
+      if (shown) { shown.remove(); shown = null; open.setAttribute("aria-expanded", "false"); return; }
+      const cell = h("td", { colspan: "6" }, "Loading …");
+      shown = h("tr", { class: "detail" }, cell);
+      line.after(shown);
+      open.setAttribute("aria-expanded", "true");
+      try {
+        fill(cell, detail(topic, await get(`/api/letters/${name(topic)}/${letter.partition}/${letter.offset}`), () => again()));
+      } catch (error) {
+        fill(cell, fault(error));
+      }
     };
     return [line];
   });
@@ -74,7 +87,7 @@ async function one(main, topic, params, signal) {
     h("section", { class: "card" }, h("div", { class: "cardhead tools" }, kind, key, h("span", { class: "grow" }), state.readOnly ? null : send),
       look.letters.length ? h("div", { class: "scroll" }, h("table", { class: "records" }, h("thead", {}, h("tr", {}, state.readOnly ? null : h("th", {}, everything), [["Letter"], ["Written", "optional"], ["Cause"], ["Key", "optional"], ["State"]].map(([title, kind_]) => h("th", { scope: "col", class: kind_ }, title)))), h("tbody", {}, rows)))
         : error || key.value ? empty("No letter is like that.", h("button", { onclick: () => again({ error: "", key: "", limit: "" }) }, "Show all")) : empty("This topic is empty."),
-      h("div", { class: "foot" }, `The last ${count(look.letters.length)}, the newest first`, look.letters.length >= limit && limit < 500 ? h("button", { onclick: () => again({ limit: Math.min(500, limit + 150) }) }, "Show more") : null)));
+      h("div", { class: "foot" }, `The last ${count(look.letters.length)}, the newest first${look.is_whole ? "" : `; time was up when the newest ${count(look.looked)} of about ${count(look.total)} letters had been looked through`}${leftOut(look.leaderless)}`, look.letters.length >= limit && limit < 500 ? h("button", { onclick: () => again({ limit: Math.min(500, limit + 150) }) }, "Show more") : null)));
   adapt();
   try {
     const counts = await get(`/api/letters/${name(topic)}/counts`, signal);
@@ -92,7 +105,7 @@ function total(errors) {
 
 function byError(topic, counts) {
   const most = Math.max(1, ...counts.errors.map(([, number]) => number));
-  return card(h("div", { class: "cardhead" }, h("h2", {}, "By error"), h("span", { class: "soft" }, `${counted(counts.records, "letter")}, ${count(counts.waiting)} waiting`)),
+  return card(h("div", { class: "cardhead" }, h("h2", {}, "By error"), h("span", { class: "soft" }, `${counts.is_whole ? "" : "The newest "}${counted(counts.records, "letter")}${counts.is_whole ? "" : ` of about ${count(counts.total)}: time was up`}${counts.waiting === null ? "" : `, ${count(counts.waiting)} waiting`}${leftOut(counts.leaderless)}`)),
     counts.errors.length ? h("div", { class: "pad bars" }, counts.errors.slice(0, 10).map(([each, number], rank) => [
       h("span", { class: "name" }, h("i", { class: `dot g${rank % COLOURS}` }), h("a", { href: `/letters/${name(topic)}${query({ error: each })}` }, each || "(no headers)")),
       h("div", { class: "meter", role: "img", "aria-label": counted(number, "letter") }, h("div", { "width%": (number / most) * 100 })), h("span", { class: "num" }, count(number))])) : empty("There are none."));
@@ -102,7 +115,7 @@ function overTime(counts) {
   const tall = Math.max(1, ...counts.over_time.map(([, errors]) => total(errors)));
   const ranks = Object.fromEntries(counts.errors.map(([each], rank) => [each, rank]));
   const column = ([at, errors]) => h("div", { class: "column", "height%": (total(errors) / tall) * 100, title: `${moment(at).slice(0, 19)}: ${Object.entries(errors).map(([each, number]) => `${each} ${count(number)}`).join(", ") || "none"}` },
-    Object.entries(errors).sort(([one], [other]) => ranks[one] - ranks[other]).map(([each, number]) => h("div", { class: `g${(ranks[each] ?? 0) % COLOURS}`, "height%": (number / Math.max(1, total(errors))) * 100 })));
+    Object.entries(errors).sort(([one], [other]) => (ranks[one] ?? COLOURS) - (ranks[other] ?? COLOURS)).map(([each, number]) => h("div", { class: `g${(ranks[each] ?? COLOURS - 1) % COLOURS}`, "height%": (number / Math.max(1, total(errors))) * 100 })));
   return card("Over time", h("div", { class: "pad" }, counts.over_time.length ? [
     h("div", { class: "columns-chart", role: "img", "aria-label": `Letters over time by their errors, at most ${tall} in a span` }, counts.over_time.map(column)),
     h("div", { class: "ends" }, h("span", {}, moment(counts.over_time[0][0]).slice(0, 16)), h("span", {}, moment(counts.over_time.at(-1)[0]).slice(0, 16)))] : h("span", { class: "soft" }, "No times are known.")));
@@ -116,7 +129,7 @@ function detail(topic, letter, done) {
     const { topic: home, partition, offset } = cause.origin;
     get(`/api/topics/${name(home)}/records/${partition}/${offset}`).then((record) => origin.append(
       h("p", {}, h("a", { href: `/topics/${name(home)}/records?partition=${partition}&from=${offset}` }, `${home}-${partition}, offset ${count(offset)}`), h("span", { class: "hint" }, ` ${moment(record.timestamp_ms)}`)),
-      h("p", { class: same(record, letter) ? "good-text" : "warn-text" }, same(record, letter) ? "Key and value are the same as in the letter." : "Key or value differ from the letter."),
+      beside(record, letter),
       h("h2", {}, "Key"), whole(record.key, "key", home), h("h2", {}, "Value"), whole(record.value, "value", home)))
       .catch((error) => origin.append(h("p", { class: "soft" }, error.message)));
   } else origin.append(h("p", { class: "soft" }, "Nobody says where it came from."));
@@ -125,14 +138,17 @@ function detail(topic, letter, done) {
     h("div", { class: "columns" }, h("div", { class: "stack" }, h("h2", {}, "The letter"), facts(letter)), origin));
 }
 
-function same(record, letter) {
-  return ["key", "value"].every((part) => {
-    const one = record[part];
-    const other = letter[part];
+function beside(record, letter) {
+  const parts = ["key", "value"].map((part) => [record[part], letter[part]]);
+  const isLike = ([one, other]) => {
     if (one === null || other === null) return one === other;
-    const short = Math.min(one.data.length, other.data.length) & ~3;
-    return one.bytes === other.bytes && one.data.slice(0, short - 4) === other.data.slice(0, short - 4);
-  });
+    const [raw, its] = [decode(one), decode(other)];
+    const short = Math.min(raw.length, its.length);
+    return one.bytes === other.bytes && isSame(raw.subarray(0, short), its.subarray(0, short));
+  };
+  if (!parts.every(isLike)) return h("p", { class: "warn-text" }, "Key or value differ from the letter.");
+  const isShort = parts.flat().some((each) => each && isCut(each));
+  return h("p", { class: "good-text" }, `Key and value are the same as in the letter${isShort ? ", as far as they are shown" : ""}.`);
 }
 
 function facts(letter) {
@@ -149,99 +165,174 @@ function facts(letter) {
     h("h2", {}, "Key"), whole(letter.key, "key"), h("h2", {}, "Value"), whole(letter.value, "value"));
 }
 
-// What can be typed is text; anything else is shown and sent as hex.
-function typed(data) {
-  if (data === null) return ["null", ""];
+// How a part of a letter can be typed, and the bytes that are meant by what was typed.
+const MEANT = { text: (typed) => typed, crlf: (typed) => typed.replaceAll("\n", "\r\n") };
+const ENCODINGS = [["text", "Text or JSON"], ["hex", "Hex"], ["base64", "Base64"], ["null", "Null"]];
+const ENCODINGS_OF_LINES = [ENCODINGS[0], ["crlf", "Text whose lines end with CR LF"], ...ENCODINGS.slice(1)];
+
+// Puts the part into the field. A field changes what it is given (the ends of lines), so it is text only if the field
+// gives the very same bytes back, and hex otherwise.
+function put(input, data) {
+  if (data === null) return "null";
   const raw = decode(data);
-  try {
-    return ["text", new TextDecoder("utf-8", { fatal: true }).decode(raw)];
-  } catch {
-    return ["hex", Array.from(raw, (each) => each.toString(16).padStart(2, "0")).join("")];
+  const text = asText(raw);
+  if (text !== null) {
+    input.value = text;
+    for (const [encoding, meant] of Object.entries(MEANT)) {
+      if (isSame(new TextEncoder().encode(meant(input.value)), raw)) return encoding;
+    }
   }
+  input.value = asHex(raw);
+  return "hex";
 }
 
-const ENCODINGS = [["text", "Text or JSON"], ["hex", "Hex"], ["base64", "Base64"], ["null", "Null"]];
+// One part as it can be edited; `changed` is what to send of it, nothing if nobody has touched it.
+function editable(part, label, input, data, encodings) {
+  if (data && isCut(data)) return { fields: [h("p", { class: "hint" }, `The ${part} is too large to be edited here: it goes as it is.`)], changed: () => ({}) };
+  const first = put(input, data);
+  const begun = input.value;
+  const kind = choice(`${part}_encoding`, encodings, first);
+  return {
+    fields: [field(label, input), field(`The ${part} is`, kind)],
+    changed: () => {
+      if (kind.value === first && (input.value === begun || first === "null")) return {};
+      if (kind.value === "null") return { [part]: null };
+      return { [part]: (MEANT[kind.value] ?? MEANT.text)(input.value), [`${part}_encoding`]: kind.value in MEANT ? "text" : kind.value };
+    },
+  };
+}
 
 function edit(topic, letter, done) {
-  const parts = Object.fromEntries(["key", "value"].map((part) => [part, typed(letter[part])]));
-  const isCut = ["key", "value"].some((part) => letter[part] && letter[part].bytes > (letter[part].data.length / 4) * 3);
-  if (isCut) { note("This letter is too large to be edited here."); return; }
+  const key = editable("key", "Key", h("input", { name: "key", autocomplete: "off" }), letter.key, ENCODINGS);
+  const value = editable("value", "Value", h("textarea", { name: "value", rows: "10", spellcheck: "false", autofocus: true }), letter.value, ENCODINGS_OF_LINES);
   ask({
     title: `Edit letter ${letter.id}`, action: "Go on",
-    body: [h("p", { class: "hint" }, "What you write here is sent instead of the letter; the letter itself stays as it is, marked as redriven. Its headers go with it as they are. A dry run comes first."),
-      h("div", { class: "two" }, field("Key", h("input", { name: "key", autocomplete: "off", value: parts.key[1] })), field("The key is", choice("key_encoding", ENCODINGS, parts.key[0]))),
-      field("Value", h("textarea", { name: "value", rows: "10", spellcheck: "false", autofocus: true, text: parts.value[1] })), field("The value is", choice("value_encoding", ENCODINGS, parts.value[0]))],
-    act: async (form) => {
-      const change_ = { id: letter.id, headers: null };
-      for (const part of ["key", "value"]) {
-        const encoding = form.elements[`${part}_encoding`].value;
-        change_[part] = encoding === "null" ? null : form.elements[part].value;
-        change_[`${part}_encoding`] = encoding === "null" ? "text" : encoding;
-      }
-      redrive(topic, { ids: [letter.id], edits: [change_] }, done);
+    body: [h("p", { class: "hint" }, "What you change here is sent instead of what the letter has; all else goes byte for byte as it is, its headers too. The letter itself stays, marked as redriven. A dry run comes first."),
+      h("div", { class: "two" }, key.fields), value.fields],
+    act: async () => {
+      const changed = { ...key.changed(), ...value.changed() };
+      if (!Object.keys(changed).length) throw new Error("Nothing is changed. To send it as it is, use: Redrive it …");
+      redrive(topic, { ids: [letter.id], edits: [{ id: letter.id, ...changed }] }, done);
     },
   });
 }
 
+// What a dry run has found, which is a task: it may have to read every letter. Whoever closes the dialog stops it.
+async function dryRun(path, wanted, place, signal) {
+  let job = await change("POST", path, wanted);
+  const stop = () => change("POST", `/api/jobs/${job.id}/stop`).catch(() => null);
+  signal.addEventListener("abort", stop);
+  try {
+    job = await follow(job, place, { signal, unit: "looked at" });
+  } finally {
+    signal.removeEventListener("abort", stop);
+    fill(place);
+  }
+  if (job.state === "failed") throw new Error(job.error);
+  if (job.state !== "done") throw null;
+  return { ...job.result, agreed: job.id };
+}
+
+function whileOpen(dialog) {
+  const leave = new AbortController();
+  dialog.addEventListener("close", () => leave.abort());
+  return leave.signal;
+}
+
+// Redrives of this console that are under way, of one topic or of all: whoever comes later sees and stops them, too.
+async function watch(place, signal, topic = null) {
+  const jobs = await get("/api/jobs?kind=letters", signal).catch(() => []);
+  for (const job of jobs.filter((each) => topic === null || each.what === `Redrive of ${topic}`)) {
+    const box = h("div", { class: "pad stack tight" });
+    place.append(card(job.what, box));
+    follow(job, box, { signal, unit: "sent", stop: state.readOnly ? null : "Undo what is not sent yet" })
+      .then((ended) => { if (!signal.aborted) fill(box, ended.state === "failed" ? fault(new Error(ended.error)) : h("p", {}, outcome(ended))); })
+      .catch((error) => { if (!signal.aborted) fill(box, fault(error)); });
+  }
+}
+
+function outcome(job) {
+  return job.state === "stopped" ? `${counted(job.done, "letter")} sent; the other ${count(job.total - job.done)} wait as before.` : `Redrove ${counted(job.done, "letter")}.`;
+}
+
 function redrive(topic, which, done) {
-  let agreed = false;
+  const path = `/api/letters/${name(topic)}/redrive`;
+  let agreed = null;
   const plan = h("div", { class: "stack" });
   const dialog = ask({
     title: `Redrive letters of ${topic}`, action: "Dry run",
-    body: [h("p", { class: "hint" }, "They go back to the topic and partition they came from, each of them once, for the group that failed. First a dry run says what would happen."),
+    body: [h("p", { class: "hint" }, "They go back to the topic and partition they came from, each of them once, for the group that failed. First a dry run says what would happen; then just that is done."),
       which.edits ? h("p", { class: "caution" }, "One letter goes as you have edited it.") : null,
       h("div", { class: "two" }, field("Into another topic", h("input", { name: "to", placeholder: "where they came from", autocomplete: "off" })),
         field("At most so many a second", h("input", { name: "rate", type: "number", min: "1", max: "1000000", placeholder: "without a limit" }))), plan],
     act: async (form) => {
-      const order = { ...which, to: form.elements.to.value.trim() || null, rate: form.elements.rate.valueAsNumber || null };
-      if (!agreed) {
-        const dry = await change("POST", `/api/letters/${name(topic)}/redrive`, { ...order, dry_run: true });
+      if (agreed === null) {
+        const order = { ...which, to: form.elements.to.value.trim() || null, rate: form.elements.rate.valueAsNumber || null };
+        const dry = await dryRun(path, order, plan, signal);
         fill(plan, Object.entries(dry.targets).map(([target, number]) => h("p", {}, `${counted(number, "letter")} → ${target}`)),
           dry.done ? h("p", { class: "soft" }, `${count(dry.done)} were redriven before and are not sent again.`) : null,
           dry.held ? h("p", { class: "soft" }, `${count(dry.held)} stay: they came back too often.`) : null,
           dry.homeless ? h("p", { class: "soft" }, `${count(dry.homeless)} stay: they do not say where they came from. Name a topic.`) : null,
+          dry.missing ? h("p", { class: "soft" }, `${count(dry.missing)} are not there any more.`) : null,
+          dry.leaderless.length ? h("p", { class: "caution" }, `${counted(dry.leaderless.length, "partition")} without a leader: letters there are left out.`) : null,
           dry.records ? null : h("p", { class: "caution" }, "Nothing would be sent."));
-        if (dry.records) { agreed = true; button(`Redrive ${counted(dry.records, "letter")}`); }
+        if (dry.records) { agreed = dry.agreed; button(`Redrive ${counted(dry.records, "letter")}`); }
         throw null;
       }
-      const job = await follow(await change("POST", `/api/letters/${name(topic)}/redrive`, order), plan, { unit: "sent", stop: "Undo what is not sent yet" });
-      if (job.state === "failed") throw new Error(job.error);
-      note(job.state === "stopped" ? `${counted(job.done, "letter")} sent; the other ${count(job.total - job.done)} wait as before.` : `Redrove ${counted(job.done, "letter")}.`);
+      try {
+        const job = await follow(await change("POST", path, { agreed }), plan, { unit: "sent", stop: "Undo what is not sent yet" });
+        if (job.state === "failed") throw new Error(job.error);
+        note(outcome(job));
+      } catch (error) {
+        afresh();
+        throw error;
+      }
       done();
     },
   });
+  const signal = whileOpen(dialog);
   const button = (text) => { dialog.querySelector("button[type=submit]").textContent = text; };
-  for (const each of dialog.querySelectorAll("input")) each.addEventListener("input", () => { agreed = false; fill(plan); button("Dry run"); });
+  // What was agreed to is done once, and only as it was shown.
+  const afresh = () => { agreed = null; fill(plan); button("Dry run"); };
+  for (const each of dialog.querySelectorAll("input")) each.addEventListener("input", afresh);
 }
 
 function purge(topic, done) {
+  const path = `/api/letters/${name(topic)}/purge`;
   let agreed = null;
-  const said = h("div");
+  const said = h("div", { class: "stack" });
   const mode = choice("mode", [["redriven", "Up to the first that still waits"], ["before", "All written before a time"], ["all", "All that are there now"]], "redriven");
   const time = field("Before", h("input", { name: "before", type: "datetime-local", step: "1" }));
   time.hidden = true;
   const dialog = ask({
     title: `Purge ${topic}`, action: "Count them", danger: true,
-    body: [h("p", { class: "hint" }, "Letters are deleted for good, the oldest first. A log is cut from its beginning."), field("Which", mode), time, said],
+    body: [h("p", { class: "hint" }, "Letters are deleted for good, the oldest first. A log is cut from its beginning. What comes after they were counted stays."), field("Which", mode), time, said],
     act: async (form) => {
-      const wanted = { mode: mode.value };
-      if (mode.value === "before") {
-        if (!form.elements.before.value) throw new Error("Give a time.");
-        wanted.before_ms = new Date(form.elements.before.value).getTime();
-      }
       if (agreed === null) {
-        const plan = await change("POST", `/api/letters/${name(topic)}/purge`, wanted);
-        if (!plan.records) throw new Error("Nothing to delete.");
-        agreed = plan.records;
-        fill(said, h("p", { class: "caution" }, `${counted(plan.records, "letter")} would go${plan.waiting ? `, of which ${count(plan.waiting)} have not been redriven` : ""}.`));
+        const wanted = { mode: mode.value };
+        if (mode.value === "before") {
+          if (!form.elements.before.value) throw new Error("Give a time.");
+          wanted.before_ms = new Date(form.elements.before.value).getTime();
+        }
+        const plan = await dryRun(path, wanted, said, signal);
+        const stays = plan.leaderless.length ? `; what is in ${counted(plan.leaderless.length, "partition")} without a leader stays` : "";
+        if (!plan.records) throw new Error(`Nothing to delete${stays}.`);
+        agreed = plan.agreed;
+        fill(said, h("p", { class: "caution" }, `${counted(plan.records, "letter")} would go${plan.waiting ? `, of which ${count(plan.waiting)} have not been redriven` : ""}${stays}.`));
         button(`Delete ${counted(plan.records, "letter")}`);
         throw null;
       }
-      await change("POST", `/api/letters/${name(topic)}/purge`, { ...wanted, agreed });
-      note(`Deleted ${counted(agreed, "letter")}.`);
+      try {
+        const gone = await change("POST", path, { agreed });
+        note(`Deleted ${counted(gone.records, "letter")}.`);
+      } catch (error) {
+        afresh();
+        throw error;
+      }
       done();
     },
   });
+  const signal = whileOpen(dialog);
   const button = (text) => { dialog.querySelector("button[type=submit]").textContent = text; };
   const afresh = () => { agreed = null; fill(said); time.hidden = mode.value !== "before"; button("Count them"); };
   mode.addEventListener("change", afresh);

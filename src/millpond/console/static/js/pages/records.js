@@ -4,7 +4,7 @@ import { change, get, live, name, query } from "../api.js";
 import { asCommand, asPythonConsumer, asPythonProducer } from "../code.js";
 import { headers, preview, whole } from "../data.js";
 import { ask, choice, copyButton, empty, fault, field, fill, h, note } from "../dom.js";
-import { count, counted, moment } from "../format.js";
+import { count, counted, leftOut, moment } from "../format.js";
 import { keep, state } from "../router.js";
 
 const TAIL_MAX = 300;
@@ -55,6 +55,13 @@ export async function records(body, topic, params, signal) {
     return line;
   };
 
+  // Which partitions there are is known while none can be read. What is wrong then, the records say.
+  const offer = async () => {
+    const known = await get(`/api/topics/${name(topic)}/partitions`, signal).catch(() => []);
+    const there = new Set(Array.from(partition.options, (each) => each.value));
+    if (known.length > 1) partition.append(...known.filter((each) => !there.has(String(each.partition))).map((each) => h("option", { value: String(each.partition) }, `Partition ${each.partition}${each.leader < 0 ? " (no leader)" : ""}`)));
+  };
+
   const calm = () => {
     leave.abort();
     leave = new AbortController();
@@ -78,13 +85,10 @@ export async function records(body, topic, params, signal) {
       fill(nothing, h("div", { class: "pad" }, fault(error)));
       return;
     }
-    if (partition.options.length === 1 && page.partitions.length > 1) {
-      partition.append(...page.partitions.map((each) => h("option", { value: String(each.partition) }, `Partition ${each.partition}`)));
-    }
     const newestFirst = from.value === "end";
     const shown = newestFirst ? page.records.toReversed() : page.records;
     fill(rows, shown.map(row));
-    status.textContent = shown.length ? `${counted(shown.length, "record")}${newestFirst ? ", the newest first" : ""}${page.is_whole ? "" : "; time was up before every partition was read"}` : "";
+    status.textContent = shown.length ? `${counted(shown.length, "record")}${newestFirst ? ", the newest first" : ""}${page.is_whole ? "" : "; time was up before every partition was read"}${leftOut(page.leaderless)}` : leftOut(page.leaderless).slice(2);
     if (!shown.length) {
       const total = page.partitions.reduce((sum, each) => sum + each.end - each.start, 0);
       fill(nothing, total ? empty("Nothing is there from that point on.", h("button", { onclick: () => { from.value = "end"; adapt(); load(); } }, "Show the latest"))
@@ -116,7 +120,8 @@ export async function records(body, topic, params, signal) {
         skipped += event.skipped;
         rows.prepend(...event.records.toReversed().map(row));
         while (rows.children.length > TAIL_MAX) rows.lastChild.remove();
-        if (seen) status.textContent = `${counted(seen, "record")} since you look${skipped ? `; ${count(skipped)} came too fast to be shown` : ""}`;
+        const missing = leftOut(event.leaderless);
+        if (seen || missing) status.textContent = `${counted(seen, "record")} since you look${skipped ? `; ${count(skipped)} came too fast to be shown` : ""}${missing}`;
       },
       failure: ({ error }) => { status.textContent = error; return true; },
     }, leave.signal);
@@ -141,7 +146,7 @@ export async function records(body, topic, params, signal) {
         bar.firstChild.style.width = `${event.total ? (event.scanned / event.total) * 100 : 100}%`;
         status.textContent = `${counted(hits, "record")} found; ${count(event.scanned)} of ${count(event.total)} looked at`;
         if (!event.is_done) return;
-        done(`${counted(hits, "record")} found among ${count(event.total)}.`);
+        done(`${counted(hits, "record")} found among ${count(event.total)}${leftOut(event.leaderless)}.`);
         if (!hits) fill(nothing, empty(`No record has “${text}”.`, h("span", {}, "Upper and lower case count as the same; only the letters of English do.")));
       },
       limit: (event) => done(`Stopped after ${counted(event.hits, "hit")} and ${event.seconds} s: search from a later point to go on.`),
@@ -170,20 +175,20 @@ export async function records(body, topic, params, signal) {
       partition, from, offset, time, search, h("button", { type: "submit" }, "Search"), tailButton,
       state.readOnly ? null : h("button", { type: "button", class: "main", onclick: () => produce(topic, partition, () => (tailButton.getAttribute("aria-pressed") === "true" ? null : load())) }, "Produce one")),
     bar, status, table, nothing, foot));
+  offer();
   if (params.get("live")) { await load(); tail(); } else if (search.value) { const text = search.value; await load(); search.value = text; find(); } else await load();
 }
 
 function asCode(topic, record) {
   const ways = [["Python that reads it", asPythonConsumer], ["Python that writes it again", asPythonProducer], ["Command", asCommand]];
   const shown = h("pre", { class: "data", tabindex: "0", "aria-label": "code", hidden: true });
-  const isCut = [record.key, record.value, ...record.headers.map(([, value]) => value)].some((data) => data && data.bytes > (data.data.length / 4) * 3);
   const buttons = ways.map(([label, make]) => h("button", { type: "button", "aria-pressed": "false", onclick: (event) => {
     shown.hidden = false;
     shown.textContent = make(state.bootstrap, topic, record);
     buttons.forEach((each) => each.setAttribute("aria-pressed", String(each === event.target)));
   } }, label));
-  return [h("h2", {}, "As code"), h("div", { class: "tools" }, h("div", { class: "switch", role: "group", "aria-label": "Which code" }, isCut ? [buttons[0], buttons[2]] : buttons), copyButton(() => shown.textContent, "Copy the code"),
-    isCut ? h("span", { class: "hint" }, "It is too large to be written as code.") : null), shown];
+  return [h("h2", {}, "As code"), h("div", { class: "tools" }, h("div", { class: "switch", role: "group", "aria-label": "Which code" }, record.is_cut ? [buttons[0], buttons[2]] : buttons), copyButton(() => shown.textContent, "Copy the code"),
+    record.is_cut ? h("span", { class: "hint" }, "It is too large to be written as code.") : null), shown];
 }
 
 function produce(topic, partition, done) {
