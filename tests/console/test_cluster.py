@@ -36,12 +36,40 @@ def filled(cluster: Ponds) -> None:
     cluster.produce("orders", *((f"key-{number}", "x") for number in range(40)))
 
 
+def put_on_one_node_each(cluster: Ponds) -> None:
+    """A topic and its dead letters, of which each partition is gone with its node."""
+    for name in ("single", "single.dlq"):
+        cluster.create_topic(name, 3, replicas=1)
+        for partition in range(3):
+            cluster.produce(name, "x", partition=partition, headers={"dlq.topic": b"orders"})
+
+
+def assert_what_is_left_is_shown(console: Console) -> None:
+    """One partition of each has no leader."""
+    page = until(lambda: (now := console.get("/api/topics/single/records").body).get("leaderless") and now)
+    (away,) = page["leaderless"]
+    assert sorted(each["partition"] for each in page["records"]) == sorted({0, 1, 2} - {away})
+    assert len(console.get("/api/topics/single/partitions").body) == 3
+    refused = console.get(f"/api/topics/single/records?partition={away}")
+    assert (refused.status, "has no leader now" in refused.body["error"]) == (409, True)
+    (found,) = list(console.events("/api/live/topics/single/search?text=x", "found"))[-1:]
+    assert (found["is_done"], found["leaderless"]) == (True, [away])
+    assert console.first_event("/api/live/topics/single/tail", "records")["leaderless"] == [away]
+    letters = until(lambda: (now := console.get("/api/letters/single.dlq").body).get("leaderless") and now)
+    assert (len(letters["letters"]), len(letters["leaderless"])) == (2, 1)
+    counts = console.get("/api/letters/single.dlq/counts").body
+    assert (counts["records"], counts["leaderless"]) == (2, letters["leaderless"])
+    (listed,) = [each for each in console.get("/api/letters").body["topics"] if each["topic"] == "single.dlq"]
+    assert (listed["records"], listed["is_estimate"], listed["leaderless"]) == (2, True, 1)
+
+
 @pytest.fixture(scope="module")
 def three() -> Iterator[tuple[Ponds, Console]]:
     from confluent_kafka import TopicPartition
 
     with ponds(nodes=3) as started:
         filled(started)
+        put_on_one_node_each(started)
         started.consumer("billing").commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
         running = Console(started.bootstrap)
         yield started, running
@@ -87,6 +115,11 @@ def test_a_node_that_is_away_is_said_and_the_pages_go_on(browser: Any, three: tu
     page.locator(".state.bad", has_text="away").wait_for()
     page = tab.open("/")
     page.get_by_text("Node 2 is away.").wait_for()
+    assert_what_is_left_is_shown(console)
+    page = tab.open("/topics/single/records")
+    page.get_by_text("has no leader now and is left out").wait_for()
+    page.get_by_label("Partition").locator("option", has_text="(no leader)").wait_for(state="attached")
+    page = tab.open("/")
     cluster[2].start()
     page.get_by_text("All is well").wait_for()
     tab.context.close()

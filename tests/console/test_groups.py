@@ -1,4 +1,4 @@
-"""Groups, dead letters, transactions and nodes over HTTP."""
+"""Groups, transactions and nodes over HTTP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from confluent_kafka import TopicPartition
 
 from millpond.admin.topics import delete_records
 from millpond.base.ids import TopicPartition as Partition
-from millpond.client import dead_letters
 from millpond.remote.cluster import Cluster
 from millpond.testing import Pond
 from support.console import Console, until
@@ -93,71 +92,6 @@ def test_offsets_are_reset_as_the_preview_said_or_not_at_all(console: Console, p
     assert console.change("DELETE", f"/api/groups/{group}", {"confirm": "x"}).status == 400
     assert console.change("DELETE", f"/api/groups/{group}", {"confirm": group}).status == 200
     assert console.change("POST", path, {"topics": [topic], "to": "end"}).status == 409
-
-
-def letter(origin: str, error: bytes) -> dict[str, bytes]:
-    return {
-        dead_letters.TOPIC: origin.encode(),
-        dead_letters.PARTITION: b"1",
-        dead_letters.OFFSET: b"5",
-        dead_letters.TIMESTAMP: b"0",
-        dead_letters.ATTEMPTS: b"3",
-        dead_letters.ERROR_TYPE: error,
-        dead_letters.ERROR_MESSAGE: b"it broke",
-        dead_letters.GROUP: b"billing",
-        dead_letters.TIME: b"0",
-    }
-
-
-def test_letters_are_shown_redriven_once_and_purged(console: Console, pond: Pond, topic: str) -> None:
-    letters = pond.create_topic(f"{topic}.dlq")
-    pond.produce(letters, ("a", "1"), ("b", "2"), headers=letter(topic, b"ValueError"))
-    pond.produce(letters, ("c", "3"), headers=letter(topic, b"Timeout"))
-    path = f"/api/letters/{letters}"
-    assert letters in [each["topic"] for each in console.get("/api/letters").body["topics"]]
-    counts = console.get(f"{path}/counts").body
-    assert (counts["records"], counts["waiting"]) == (3, 3)
-    assert counts["errors"] == [["ValueError", 2], ["Timeout", 1]]
-    assert sum(sum(errors.values()) for _, errors in counts["over_time"]) == 3
-    look = console.get(path).body
-    assert look["letters"][0]["cause"]["origin"] == {"topic": topic, "partition": 1, "offset": 5, "timestamp_ms": 0}
-    assert len(console.get(f"{path}?error=Timeout").body["letters"]) == 1
-
-    plan = console.change("POST", f"{path}/redrive", {"error": "ValueError", "dry_run": True}).body
-    assert (plan["records"], plan["targets"]) == (2, {topic: 2})
-    assert console.get(f"{path}/counts").body["waiting"] == 3
-
-    def redrive(body: dict[str, Any]) -> dict[str, Any]:
-        job = console.change("POST", f"{path}/redrive", body).body
-        return dict(until(lambda: (now := console.get(f"/api/jobs/{job['id']}").body)["state"] != "running" and now))
-
-    edit = {"id": "0:0", "key": "a", "value": "00ff", "value_encoding": "hex", "headers": {"mended": "yes"}}
-    job = redrive({"ids": ["0:0"], "edits": [edit]})
-    assert (job["what"], job["total"], job["done"], job["state"]) == (f"Redrive of {letters}", 1, 1, "done")
-    sent = console.get(f"/api/topics/{topic}/records?partition=1").body["records"][-1]
-    assert sent["value"] == {"bytes": 2, "data": "AP8="}
-    assert [name for name, _ in sent["headers"]] == ["mended", dead_letters.REDRIVEN, dead_letters.REDRIVEN_FOR]
-    assert (
-        console.change("POST", f"{path}/redrive", {"ids": ["0:1"], "edits": [{"id": "0:1", "value": 5}]}).status
-        == 400
-    )
-    assert redrive({"all": True})["done"] == 2
-    assert redrive({"all": True})["done"] == 0
-    until(lambda: console.get(f"{path}/counts").body["waiting"] == 0)
-    end = console.first_event(f"/api/live/topics/{topic}")["partitions"][1]["end"]
-    # Three records and the markers of two transactions.
-    assert end >= 13
-
-    for wrong in ({}, {"all": True, "error": "x"}, {"ids": ["x"]}, {"ids": ["0:0"], "all": True}):
-        assert console.change("POST", f"{path}/redrive", wrong).status == 400
-    assert console.change("POST", f"/api/letters/{topic}/redrive", {"all": True, "dry_run": True}).status == 409
-
-    assert console.change("POST", f"{path}/purge", {"mode": "redriven"}).body == {
-        "records": 3, "waiting": 0, "is_done": False,
-    }  # fmt: skip
-    assert console.change("POST", f"{path}/purge", {"mode": "all", "agreed": 2}).status == 409
-    assert console.change("POST", f"{path}/purge", {"mode": "all", "agreed": 3}).body["is_done"]
-    assert console.get(f"{path}/counts").body["records"] == 0
 
 
 def test_the_cluster_shows_its_nodes_and_votes(console: Console) -> None:

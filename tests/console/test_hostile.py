@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 from millpond.console.connections import CONNECTIONS_MAX
-from millpond.console.records import PREVIEW_BYTES, WHOLE_BYTES
+from millpond.console.records import PREVIEW, WHOLE
 from millpond.console.streams import STREAMS_MAX
 from millpond.testing import Pond
 from support.console import Console, until
@@ -32,9 +32,9 @@ def test_a_value_of_ten_megabytes_is_cut_and_does_no_harm(console: Console, pond
     began = time.monotonic()
     page = console.get(f"/api/topics/{topic}/records")
     assert [each["value"]["bytes"] for each in page.body["records"]] == [LARGE, 5]
-    assert len(page.data) < 10 * PREVIEW_BYTES
+    assert len(page.data) < 10 * PREVIEW.data_bytes
     whole = console.get(f"/api/topics/{topic}/records/0/0").body
-    assert len(b64decode(whole["value"]["data"])) == WHOLE_BYTES
+    assert len(b64decode(whole["value"]["data"])) == WHOLE.data_bytes
     assert time.monotonic() - began < 20
     found = list(console.events(f"/api/live/topics/{topic}/search?text=small", "found"))
     assert [each["offset"] for step in found for each in step["records"]] == [1]

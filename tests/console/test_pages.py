@@ -295,6 +295,56 @@ def test_a_letter_is_edited_beside_where_it_came_from(tab: Tab, pond: Pond) -> N
     page.locator("td.value", has_text='{"order": 2}').first.wait_for()
 
 
+def test_what_nobody_has_changed_of_a_letter_stays_byte_for_byte(tab: Tab, pond: Pond) -> None:
+    """Fields of a browser take away line breaks and change them; neither may come to be part of a record."""
+    topic = pond.new_topic(1)
+    letters = pond.create_topic(f"{topic}.dlq")
+    headers = CAUSE | {dead_letters.TOPIC: topic.encode()}
+    pond.produce(letters, (b"k\n1", b'\xef\xbb\xbf{"order": 1}\r\n{"order": 2}\r\n'), headers=headers)
+    pond.produce(letters, (b"k2", b"one\r\ntwo\n"), headers=headers)
+
+    def redrive(edited: str, **fields: str) -> Any:
+        page = tab.open(f"/letters/{letters}")
+        page.get_by_role("button", name=f"Letter {edited}").click()
+        page.get_by_role("button", name="Edit and redrive").click()
+        shown = {name: page.get_by_label(name, exact=True).input_value() for name in ("Key", "Value")}
+        page.get_by_role("button", name="Go on").click()
+        page.get_by_text("Nothing is changed.").wait_for()
+        for name, text in fields.items():
+            page.get_by_label(name, exact=True).fill(text)
+        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("button", name="Dry run").click()
+        page.get_by_role("button", name="Redrive 1 letter").click()
+        page.locator(".note", has_text="Redrove 1 letter").wait_for()
+        return shown
+
+    shown = redrive("0:0", Value='\ufeff{"order": 1}\n{"order": 3}\n')
+    assert shown == {"Key": "6b0a31", "Value": '\ufeff{"order": 1}\n{"order": 2}\n'}
+    shown = redrive("0:1", Key="k3")
+    assert shown == {"Key": "k2", "Value": b"one\r\ntwo\n".hex()}
+    first, second = pond.consume(topic, 2)
+    assert (first.key(), first.value()) == (b"k\n1", b'\xef\xbb\xbf{"order": 1}\r\n{"order": 3}\r\n')
+    assert (second.key(), second.value()) == (b"k3", b"one\r\ntwo\n")
+
+
+def test_what_is_shown_of_data_is_what_it_is(tab: Tab) -> None:
+    """The functions themselves, as the pages load them."""
+    page = tab.open("/")
+    page.locator(READY).first.wait_for()
+    cut = """async () => { const { isCut } = await import('/static/js/data.js');
+        return [10, 11, 12].flatMap((there) => [0, 1, 2, 3].map((more) =>
+            isCut({ bytes: there + more, data: btoa('x'.repeat(there)) }))); }"""
+    assert page.evaluate(cut) == [False, True, True, True] * 3
+    indent = """async (text) => (await import('/static/js/data.js')).indented(text)"""
+    json = '{"id":12345678901234567890,"a":[1.0,-0,1e400,[],{}],"a":"{[,:\\\\\\"","b":{"c":null}}'
+    assert page.evaluate(indent, "\ufeff" + json) == (
+        '{\n  "id": 12345678901234567890,\n  "a": [\n    1.0,\n    -0,\n    1e400,\n    [],\n    {}\n  ],\n'
+        '  "a": "{[,:\\\\\\"",\n  "b": {\n    "c": null\n  }\n}'
+    )
+    assert page.evaluate(indent, '{"a": 1') is None
+    assert page.evaluate(indent, "[" * 5000 + "]" * 5000) is None
+
+
 def test_avro_is_read_with_a_schema_that_somebody_gives(tab: Tab, pond: Pond) -> None:
     topic = pond.new_topic(1)
     # Schema 7 of a registry, then {"name": "Ann", "ages": [3, -2]}.

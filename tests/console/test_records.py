@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millpond.console.records import PREVIEW_BYTES, WHOLE_BYTES
+from millpond.console.records import PREVIEW, WHOLE
 from millpond.testing import Pond
 from support.console import Console
 
@@ -42,7 +42,10 @@ def test_all_partitions_are_shown_in_the_order_of_time(console: Console) -> None
     page = console.get("/api/topics/orders/records").body
     times = [each["timestamp_ms"] for each in page["records"]]
     assert times == sorted(times)
-    assert len(page["partitions"]) == 3
+    assert (len(page["partitions"]), page["leaderless"]) == (3, [])
+    leaders = console.get("/api/topics/orders/partitions").body
+    assert [each["partition"] for each in leaders] == [0, 1, 2]
+    assert all(each["leader"] >= 0 for each in leaders)
     assert len(page["records"]) == 31
 
 
@@ -52,10 +55,11 @@ def test_a_large_value_is_cut_and_says_how_large_it_is(console: Console, pond: P
     pond.produce(topic, ("\u00fc" * 1000, b"\xff" * size), headers={"trace": b"t" * 1000})
     (shown,) = console.get(f"/api/topics/{topic}/records").body["records"]
     assert shown["value"]["bytes"] == size
-    assert len(data(shown["value"])) == len(data(shown["key"])) == PREVIEW_BYTES
+    assert len(data(shown["value"])) == len(data(shown["key"])) == PREVIEW.data_bytes
     whole = console.get(f"/api/topics/{topic}/records/0/0").body
-    assert data(whole["value"]) == b"\xff" * WHOLE_BYTES
+    assert data(whole["value"]) == b"\xff" * WHOLE.data_bytes
     assert data(whole["key"]).decode() == "\u00fc" * 1000
+    assert (shown["is_cut"], whole["is_cut"]) == (True, True)
     assert console.get(f"/api/topics/{topic}/records/0/1").status == 409
 
 
@@ -124,6 +128,17 @@ def test_a_record_is_produced(console: Console, pond: Pond) -> None:
     assert console.change("POST", path, {"value": "zz", "encoding": "hex"}).status == 400
     assert console.change("POST", path, {"value": "x", "partition": 3}).status == 409
     assert console.change("POST", "/api/topics/nowhere/records", {"value": "x"}).status == 409
+
+
+def test_a_list_of_records_is_small_whatever_is_in_their_headers(console: Console, pond: Pond) -> None:
+    topic = pond.new_topic(1)
+    pond.produce(topic, "x", headers={f"{number}{'n' * 1000}": b"v" * 1000 for number in range(300)})
+    listed = console.get(f"/api/topics/{topic}/records")
+    assert len(listed.data) < 10_000
+    (shown,) = listed.body["records"]
+    assert (shown["headers_total"], shown["is_cut"]) == (300, True)
+    whole = console.get(f"/api/topics/{topic}/records/0/0").body
+    assert (len(whole["headers"]), whole["headers_total"], whole["is_cut"]) == (200, 300, True)
 
 
 @pytest.mark.parametrize("path", ["/records/0/99999999999999999999", "/records/4294967296/0", "/records/x/0"])

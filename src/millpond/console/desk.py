@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar, cast
 
 from millpond.base.errors import RemoteError
 from millpond.remote.cluster import Cluster
-from millpond.remote.errors import ClientError, ClusterError
+from millpond.remote.errors import ClientError
 
 THREADS: Final = 8
 QUESTIONS_MAX: Final = 64
@@ -160,8 +160,8 @@ class Desk:
         cluster.patience_seconds = seconds
         try:
             return question(cluster)
-        except (ClusterError, RemoteError):
-            # What is left of a conversation that went wrong must not be taken for the next result.
+        except Exception:
+            # What is left of a conversation that went wrong, or was broken off, must not be taken for the next result.
             cluster.close()
             raise
         finally:

@@ -9,11 +9,11 @@ import pytest
 from confluent_kafka import Producer
 
 from millpond import Worker
-from millpond.admin.dead_letters.letters import Filter, LetterId, LetterTopic, find_letter_topics
+from millpond.admin.dead_letters.letters import Filter, Letter, LetterId, LetterTopic, find_letter_topics
 from millpond.admin.dead_letters.purge import apply_purge, plan_purge
-from millpond.admin.dead_letters.redrive import LetterFate, Redrive, RedriveOrder, plan_redrive
+from millpond.admin.dead_letters.redrive import Edit, LetterFate, Redrive, RedriveOrder, plan_redrive
 from millpond.admin.dead_letters.topics import LetterCounts, count_letters, last_letters, list_letter_topics
-from millpond.admin.errors import NotDeadLetters
+from millpond.admin.errors import NotDeadLetters, Refused
 from millpond.base.ids import TopicPartition
 from millpond.client.dead_letters import dead_letter, origin_of
 from millpond.client.message import Message, header_list
@@ -93,15 +93,55 @@ def test_a_purge_plan_cuts_nothing_that_came_after_it(cluster: Cluster, pond: Po
     assert (earliest(cluster, [zero])[zero], latest(cluster, [zero])[zero]) == (2, 3)
 
 
+def test_a_purge_plan_is_for_the_topic_that_was_looked_at(cluster: Cluster, pond: Pond, topic: str) -> None:
+    dlq = pond.create_topic(f"{topic}.anew.dlq")
+    bury(pond.producer, topic, dlq, b"a", b"b")
+    plan = plan_purge(cluster, dlq)
+    pond.admin.delete_topics([dlq])[dlq].result(30)
+    pond.create_topic(dlq)
+    bury(pond.producer, topic, dlq, b"other", b"letters", b"of it")
+    with pytest.raises(Refused, match="made anew"):
+        apply_purge(cluster, plan)
+    zero = TopicPartition(dlq, 0)
+    assert earliest(cluster, [zero])[zero] == 0
+
+
+class Enough(Exception):
+    """Somebody has asked to stop."""
+
+
+def test_plans_say_how_far_they_are_and_can_be_stopped(cluster: Cluster, pond: Pond, topic: str) -> None:
+    dlq = pond.new_topic(1)
+    bury(pond.producer, topic, dlq, b"a", b"b", b"c")
+    heard: list[tuple[int, int]] = []
+    plan_purge(cluster, dlq, progress=lambda looked, total: heard.append((looked, total)))
+    assert heard == [(0, 3), (1, 3), (2, 3), (3, 3)]
+
+    def stop(looked: int, total: int) -> None:
+        raise Enough
+
+    with pytest.raises(Enough):
+        plan_redrive(cluster, RedriveOrder(dlq, Filter()), stop)
+    assert plan_redrive(cluster, RedriveOrder(dlq, Filter())).records == 3, "the client can be used as before"
+
+
+def test_a_list_in_a_hurry_goes_by_offsets(cluster: Cluster, pond: Pond, topic: str) -> None:
+    dlq = pond.create_topic(f"{topic}.hurry.dlq")
+    bury(pond.producer, topic, dlq, b"a", b"b")
+    (facts,) = [each for each in list_letter_topics(cluster, 0.0)[0] if each.topic == dlq]
+    assert (facts.records, facts.is_estimate, facts.oldest_ms, facts.leaderless) == (2, True, None, 0)
+
+
 def test_counts_and_the_latest_letters(cluster: Cluster, pond: Pond, topic: str) -> None:
     dlq = pond.new_topic(2, prefix="box")
     bury(pond.producer, topic, dlq, *(b"%d" % number for number in range(6)))
     bury(pond.producer, topic, dlq, b"other", partition=1)
     counts = count_letters(cluster, dlq, Filter())
     assert (counts.records, counts.errors, counts.origins) == (7, {"ValueError": 7}, {topic: 7})
-    letters, redriven = last_letters(cluster, dlq, Filter(keys=frozenset({b"k1", b"k2"})), 10)
-    assert sorted(each.id for each in letters) == [LetterId(0, 1), LetterId(0, 2)]
-    assert len(redriven) == 0
+    wanted = Filter(keys=frozenset({b"k1", b"k2"}))
+    last = last_letters(cluster, dlq, wanted, 10, lambda letter, is_redriven: (letter.id, is_redriven))
+    assert sorted(last.letters) == [(LetterId(0, 1), False), (LetterId(0, 2), False)]
+    assert (last.is_whole, last.leaderless) == (True, ())
     assert count_letters(cluster, dlq, Filter(ids=frozenset({LetterId(1, 0)}))).records == 1
     assert count_letters(cluster, dlq, Filter(until_ms=5)).records == 0
 
@@ -158,3 +198,50 @@ def test_a_redriven_record_is_for_the_group_that_failed_it(
     assert seen["g"][0].headers == (("own", b"1"),)
     assert len(seen["other"]) == for_all
     assert [each.value() for each in pond.consume(topic, 1)] == [b"a"], "a plain consumer sees it"
+
+
+def test_an_agreed_redrive_sends_what_was_shown_and_nothing_that_came_since(
+    cluster: Cluster, pond: Pond, topic: str
+) -> None:
+    dlq = pond.new_topic(1, prefix="agreed")
+    bury(pond.producer, topic, dlq, b"0", b"1")
+    shown = plan_redrive(cluster, RedriveOrder(dlq, Filter()))
+    bury(pond.producer, topic, dlq, b"2")
+    late = plan_redrive(cluster, RedriveOrder(dlq, Filter()))
+    redrive = Redrive(cluster, shown.order, agreed=shown)
+    redrive.run(lambda _: None)
+    assert redrive.sent == 2
+    # What was shown has been done; and the later plan counts letters that are done by now.
+    for plan in (shown, late):
+        with pytest.raises(Refused, match="have been redriven meanwhile"):
+            Redrive(cluster, plan.order, agreed=plan)
+    again = plan_redrive(cluster, RedriveOrder(dlq, Filter()))
+    assert again.records == 1
+    apply_purge(cluster, plan_purge(cluster, dlq))
+    with pytest.raises(Refused, match="are not there any more"):
+        Redrive(cluster, again.order, agreed=again)
+    assert sorted(each.value() or b"" for each in pond.consume(topic, 2)) == [b"0", b"1"]
+
+
+def test_what_is_refused_or_has_nothing_to_send_takes_over_from_nobody(
+    cluster: Cluster, pond: Pond, topic: str
+) -> None:
+    dlq = pond.new_topic(1, prefix="running")
+    bury(pond.producer, topic, dlq, b"0", b"1", b"2")
+    running = Redrive(cluster, RedriveOrder(dlq, Filter(), batch=1))
+    with pytest.raises(Refused, match="There is no topic nowhere"):
+        Redrive(cluster, RedriveOrder(dlq, Filter(), to="nowhere"))
+    none = Redrive(cluster, RedriveOrder(dlq, Filter(errors=frozenset({"Unheard"}))))
+    none.run(lambda _: None)
+    assert (none.sent, none.plan.records) == (0, 0)
+    running.run(lambda _: None)
+    assert running.sent == 3
+
+
+def test_an_edit_leaves_what_it_does_not_name_byte_for_byte() -> None:
+    letter = Letter(Message("dlq", 0, 5, 0, b"k\r\n", b"\xef\xbb\xbfv\r\n", (("own", b"\r"), ("own", None))))
+    order = RedriveOrder("dlq", Filter(), edits={letter.id: Edit(key=b"new")})
+    sent = order.message(letter)
+    assert (sent.key, sent.value, sent.headers[:2]) == (b"new", b"\xef\xbb\xbfv\r\n", letter.message.headers)
+    emptied = RedriveOrder("dlq", Filter(), edits={letter.id: Edit(value=None)}).message(letter)
+    assert (emptied.key, emptied.value) == (b"k\r\n", None)

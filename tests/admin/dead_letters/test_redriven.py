@@ -25,6 +25,8 @@ def test_marks_come_back_as_they_were_written(some: set[LetterId], dense: set[Le
     assert len(again) == len(letters)
     assert all(letter in again for letter in letters)
     assert len(other) == 0
+    assert again == marks
+    assert again != other
     neighbours = {LetterId(partition, offset + 1) for partition, offset in letters} - letters
     assert not any(letter in again for letter in neighbours)
 
@@ -36,6 +38,13 @@ def test_a_later_mark_replaces_an_earlier_one_and_a_tombstone_all() -> None:
     assert len(marks) == 1
     marks.read(b"0/0", None)
     assert len(marks) == 0
+
+
+def test_without_the_marks_nobody_knows_what_was_redriven() -> None:
+    assert Redriven("id").says(LetterId(0, 1)) is False
+    unknown = Redriven("id", is_known=False)
+    assert unknown.says(LetterId(0, 1)) is None
+    assert unknown != Redriven("id")
 
 
 @pytest.mark.parametrize("offsets", ["[[0,1000000000000000]]", "[[1000,1000]]", "[[-1,3]]"])

@@ -1,0 +1,101 @@
+"""Through letters from the end backwards: the newest first, no further than needed, no longer than allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millpond.admin.dead_letters import topics
+from millpond.admin.dead_letters.letters import Filter, Letter
+from millpond.admin.dead_letters.redriven import Redriven
+from millpond.admin.dead_letters.topics import LetterCounts, count_letters, last_letters
+from millpond.admin.dead_letters.walk import BackwardWalk
+from millpond.admin.offsets import Bounds
+from millpond.base.ids import TopicPartition
+from millpond.client import dead_letters
+from millpond.client.message import Message
+
+
+class Box:
+    """A dead-letter topic: by partition, how many letters it has; the n-th of each was written in second n."""
+
+    leaderless = ()
+
+    def __init__(self, *counts: int) -> None:
+        self.bounds = {TopicPartition("box", index): Bounds(0, count) for index, count in enumerate(counts)}
+        self.read: list[tuple[int, int]] = []
+
+    def narrowed(self, _: Filter) -> dict[TopicPartition, Bounds]:
+        return self.bounds
+
+    def letters(self, bounds: Mapping[TopicPartition, Bounds]) -> Iterator[Letter]:
+        for (topic, partition), (start, end) in bounds.items():
+            for offset in range(start, end):
+                self.read.append((partition, offset))
+                yield Letter(Message(topic, partition, offset, 1000 * offset, b"k%d" % (offset % 10), b"v"))
+
+
+@pytest.fixture
+def boxed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Looks at a box as if it were a topic of a cluster."""
+
+    def put(box: Box) -> Box:
+        monkeypatch.setattr(topics.LetterTopic, "find", lambda cluster, name: box)
+        monkeypatch.setattr(topics, "redriven_as_known", lambda topic: Redriven(is_known=False))
+        return box
+
+    return put
+
+
+@given(st.lists(st.integers(0, 40), max_size=4), st.integers(1, 15))
+def test_every_letter_is_met_once(counts: list[int], window: int) -> None:
+    box: Any = Box(*counts)
+    walk = BackwardWalk(box, box.bounds, window=window)
+    met = [(each.message.partition, each.message.offset) for each in walk.letters()]
+    assert sorted(met) == [(index, offset) for index, count in enumerate(counts) for offset in range(count)]
+    assert (walk.looked, walk.total, walk.is_whole) == (sum(counts), sum(counts), True)
+
+
+def test_the_last_letters_are_found_without_reading_all(boxed: Any) -> None:
+    box = boxed(Box(100_000, 100_000))
+    last = last_letters(boxed, "box", Filter(), 50, lambda letter, is_redriven: (letter.id, is_redriven))
+    assert [str(letter) for letter, _ in last.letters[-2:]] == ["0:99999", "1:99999"]
+    assert {is_redriven for _, is_redriven in last.letters} == {None}
+    assert len(last.letters) == 50
+    assert len(box.read) == 300
+    wanted = Filter(keys=frozenset({b"k3"}))
+    rare = last_letters(boxed, "box", wanted, 50, lambda letter, _: letter.message.offset)
+    assert rare.letters == sorted(rare.letters)
+    assert set(rare.letters) == set(range(99_753, 100_000, 10))
+    assert len(box.read) < 3_000
+    assert rare.is_whole
+
+
+def test_a_look_ends_when_its_time_is_up_and_says_so(boxed: Any) -> None:
+    boxed(Box(100_000, 5))
+    last = last_letters(boxed, "box", Filter(keys=frozenset({b"none"})), 50, lambda letter, _: letter, seconds=-1)
+    assert (last.letters, last.is_whole, last.total) == ([], False, 100_005)
+    assert 0 < last.looked < 1_000
+    counts = count_letters(boxed, "box", Filter(), seconds=-1)
+    assert (counts.is_whole, counts.records, counts.waiting) == (False, counts.looked, None)
+    assert count_letters(boxed, "box", Filter()).records == 100_005
+
+
+def test_no_more_letters_are_held_than_are_wanted(boxed: Any) -> None:
+    boxed(Box(*[400] * 50))
+    held: list[object] = []
+    last = last_letters(boxed, "box", Filter(), 20, lambda letter, _: held.append(letter) or letter.id)
+    assert len(last.letters) == 20
+    assert {each.offset for each in last.letters} == {399}
+    assert len(held) < 20 * 50, "what is too old is not even made"
+
+
+def test_whatever_stands_in_headers_names_are_short() -> None:
+    counts = LetterCounts()
+    headers = ((dead_letters.TOPIC, b"t" * 5000), (dead_letters.ERROR_TYPE, b"e" * 5000), (dead_letters.GROUP, b"g"))
+    counts.add(Letter(Message("box", 0, 0, 0, None, None, headers)), False)
+    assert [len(name) for each in (counts.errors, counts.origins, counts.groups) for name in each] == [200, 200, 1]

@@ -1,0 +1,90 @@
+"""Where questions are answered: looks that take long do not hold up the others, and too many are told to come later."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from millpond.admin.errors import Refused
+from millpond.admin.offsets import Beginning
+from millpond.console import records, skew
+from millpond.console.desk import LONG_MAX, LONG_THREADS, Busy, Desk
+from millpond.console.jobs import RUNNING_MAX, Job, Jobs
+from millpond.console.streams import Event, looks
+from support.console import until
+
+NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
+
+
+def test_long_looks_do_not_hold_up_a_question() -> None:
+    async def play() -> None:
+        desk, go_on = Desk(NOBODY), threading.Event()
+        long = [asyncio.create_task(desk.ask(lambda _: go_on.wait(30), is_long=True)) for _ in range(LONG_MAX)]
+        try:
+            await asyncio.sleep(0)
+            with pytest.raises(Busy):
+                await desk.ask(lambda _: None, is_long=True)
+            assert await asyncio.wait_for(desk.ask(lambda _: "at once"), 10) == "at once"
+            assert not any(each.done() for each in long[:LONG_THREADS])
+        finally:
+            go_on.set()
+            assert await asyncio.gather(*long) == [True] * LONG_MAX
+            desk.close()
+
+    asyncio.run(play())
+
+
+class Full:
+    """A desk at which nobody finds a place any more."""
+
+    async def ask(self, *_: object, **__: object) -> None:
+        raise Busy
+
+    on = ask
+
+    def lease(self) -> None:
+        pass
+
+    def give_back(self, lease: object) -> None:
+        pass
+
+
+VIEWS: dict[str, Callable[[Any], AsyncIterator[Event]]] = {
+    "tail": lambda room: records._tail(room, SimpleNamespace(look=None)),  # type: ignore[arg-type]
+    "search": lambda room: records._search(room, "t", None, Beginning(), "text", "read_uncommitted"),
+    "skew": lambda room: skew._look(room, "t", None, 100),
+    "look": lambda room: looks(room.desk.ask),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_live_view_that_finds_no_place_says_so(view: str) -> None:
+    event = asyncio.run(anext(VIEWS[view](SimpleNamespace(desk=Full()))))  # type: ignore[arg-type]
+    assert (event.name, "too much to do" in event.data["error"]) == ("failure", True)
+
+
+def test_tasks_of_one_kind_leave_room_for_those_of_others() -> None:
+    jobs, go_on = Jobs(), threading.Event()
+
+    def work(job: Job) -> None:
+        go_on.wait(30)
+        job.plan = [job.what]
+
+    try:
+        started = [jobs.start("counts", str(number), work) for number in range(RUNNING_MAX)]
+        with pytest.raises(Refused, match="wait for one"):
+            jobs.start("counts", "one more", work)
+        jobs.start("letters", "another", work)
+        with pytest.raises(Refused, match="Nothing was changed"):
+            jobs.agreed(started[0].id, list)
+    finally:
+        go_on.set()
+    until(lambda: started[0].state == "done")
+    assert jobs.agreed(started[0].id, list) == ["0"]
+    with pytest.raises(Refused, match="look again"):
+        jobs.agreed(started[0].id, dict)
