@@ -118,7 +118,7 @@ def test_a_node_that_is_away_is_said_and_the_pages_go_on(browser: Any, three: tu
     assert_what_is_left_is_shown(console)
     page = tab.open("/topics/single/records")
     page.get_by_text("has no leader now and is left out").wait_for()
-    page.get_by_label("Partition").locator("option", has_text="(no leader)").wait_for(state="attached")
+    page.get_by_label("Partition", exact=True).locator("option", has_text="(no leader)").wait_for(state="attached")
     page = tab.open("/")
     cluster[2].start()
     page.get_by_text("All is well").wait_for()
