@@ -51,7 +51,8 @@ class Stage:
         if self.fails:
             raise Refused("it fails in the middle")
         for offset in range(start, end):
-            yield Record(offset, 1000 * offset + partition.partition, None, self.partitions[partition.partition][offset])
+            value = self.partitions[partition.partition][offset]
+            yield Record(offset, 1000 * offset + partition.partition, None, value)
 
 
 def offsets(found: Any) -> list[tuple[int, int]]:
@@ -75,7 +76,9 @@ def test_partitions_that_nobody_leads_do_not_hide_the_others(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("point", [Beginning(), Last(20)])
-def test_a_page_of_many_partitions_with_large_records_holds_little(monkeypatch: pytest.MonkeyPatch, point: Any) -> None:
+def test_a_page_of_many_partitions_with_large_records_holds_little(
+    monkeypatch: pytest.MonkeyPatch, point: Any
+) -> None:
     stage: Any = Stage(monkeypatch)
     stage.partitions = [[b""] * 20] * 20
 

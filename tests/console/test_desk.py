@@ -1,4 +1,4 @@
-"""Where questions are answered: looks that take long do not hold up the others, and too many are told to come later."""
+"""Where questions are answered: long looks do not hold up the others, and too many are told to come later."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Full:
 
 
 VIEWS: dict[str, Callable[[Any], AsyncIterator[Event]]] = {
-    "tail": lambda room: records._tail(room, SimpleNamespace(look=None)),  # type: ignore[arg-type]
+    "tail": lambda room: records._tail(room, SimpleNamespace(look=None)),
     "search": lambda room: records._search(room, "t", None, Beginning(), "text", "read_uncommitted"),
     "skew": lambda room: skew._look(room, "t", None, 100),
     "look": lambda room: looks(room.desk.ask),
@@ -64,7 +64,7 @@ VIEWS: dict[str, Callable[[Any], AsyncIterator[Event]]] = {
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_live_view_that_finds_no_place_says_so(view: str) -> None:
-    event = asyncio.run(anext(VIEWS[view](SimpleNamespace(desk=Full()))))  # type: ignore[arg-type]
+    event = asyncio.run(anext(VIEWS[view](SimpleNamespace(desk=Full()))))
     assert (event.name, "too much to do" in event.data["error"]) == ("failure", True)
 
 

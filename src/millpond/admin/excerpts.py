@@ -1,4 +1,4 @@
-"""Records as they are shown: the beginning of each part, and how large it is. What is not shown is not kept either."""
+"""Records as they are shown: the beginning of each part, and how large it is. What is not shown is not held."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def _readable(info: TopicInfo, index: int | None) -> Readable:
     if not led:
         what = f"No partition of {info.name} has a" if index is None else f"{info.name}[{index}] has no"
         raise Leaderless(f"{what} leader now: its records can be read when a node that holds them is back.")
-    there = info.partitions if index is None else [index]
+    there: Iterable[int] = info.partitions if index is None else [index]
     return Readable(led, tuple(sorted(set(there) - {each.partition for each in led})))
 
 

@@ -161,7 +161,7 @@ class Desk:
         try:
             return question(cluster)
         except Exception:
-            # What is left of a conversation that went wrong, or was broken off, must not be taken for the next result.
+            # What is left of a conversation that went wrong or was broken off must not be taken for the next result.
             cluster.close()
             raise
         finally:

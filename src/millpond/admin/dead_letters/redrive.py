@@ -314,7 +314,7 @@ def _still(cluster: Cluster, agreed: RedrivePlan) -> RedrivePlan:
     for partition, bound in agreed.bounds.items():
         there = topic.bounds.get(partition)
         if bound.start < bound.end and (there is None or there.start > bound.start or there.end < bound.end):
-            raise _another(f"letters of {partition} are not there any more")
+            raise _another(f"letters of {partition} cannot be read any more")
     if _partition_counts(cluster, agreed) != agreed.partition_counts:
         raise _another("a topic that letters go to has other partitions")
     redriven = read_redriven(topic)

@@ -47,8 +47,6 @@ class Redriven:
             return NotImplemented
         return self._facts() == other._facts()
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __contains__(self, letter: LetterId) -> bool:
         partition, offset = letter
         number, bit = divmod(offset, PAGE_OFFSETS)

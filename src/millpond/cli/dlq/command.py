@@ -322,5 +322,6 @@ def _say_unread(topic: str, leaderless: Sequence[int]) -> None:
     """What nobody leads is left out; whoever reads the rest must know."""
     if leaderless:
         named = ", ".join(map(str, leaderless[:PARTITIONS_NAMED_MAX]))
-        more = f" and {len(leaderless) - PARTITIONS_NAMED_MAX:,} more" if len(leaderless) > PARTITIONS_NAMED_MAX else ""
+        left = len(leaderless) - PARTITIONS_NAMED_MAX
+        more = f" and {left:,} more" if left > 0 else ""
         click.echo(f"{topic} has no leader now for partition {named}{more}: letters there are left out.", err=True)
