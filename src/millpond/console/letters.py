@@ -50,6 +50,7 @@ CAUSE_SIGNS_WHOLE: Final = 64 << 10
 NAMES_MAX: Final = 50
 NAMES_OVER_TIME: Final = 10
 OTHERS: Final = "(others)"
+SPANS_MAX: Final = 200
 IDS_MAX: Final = 10_000
 REDRIVES_MAX: Final = 1_000
 RATE_MAX: Final = 1_000_000
@@ -125,9 +126,9 @@ async def counts(request: Request) -> Response:
 
 
 def _over_time(spans: Mapping[int, Counter[str]], named: set[str]) -> list[tuple[int, Counter[str]]]:
-    """Of each span the errors that are named; all others are one."""
+    """Of each span the errors that are named; all others are one. Stamps can be any numbers: the last spans."""
     shown = []
-    for moment, errors in spans.items():
+    for moment, errors in list(spans.items())[-SPANS_MAX:]:
         few: Counter[str] = Counter()
         for name, count in errors.items():
             few[name if name in named else OTHERS] += count

@@ -120,7 +120,7 @@ class LetterTopic:
         return topic
 
     def check(self, known: Container[str]) -> None:
-        """NotDeadLetters if neither its name nor what is in it says that it is; `known` are the names of all topics."""
+        """NotDeadLetters if neither its name nor what is in it says so; `known` are the names of all topics."""
         if self.is_named_so or list(self.edges()) or marks_topic(self.name) in known:
             return
         reason = "nobody leads its partitions now" if self.leaderless else "it is empty"

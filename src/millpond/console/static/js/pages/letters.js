@@ -13,7 +13,7 @@ const COLOURS = 6;
 export async function draw(main, words, params, signal) {
   if (words.length) return one(main, words[0], params, signal);
   const body = h("div", {}, h("p", { class: "hint" }, "Looking for dead letters …"));
-  const under = h("div", { class: "stack" });
+  const under = h("div", { class: "stack", hidden: true });
   fill(main, head("Dead letters"), under, body);
   watch(under, signal);
   const { topics, left_out } = await get("/api/letters", signal);
@@ -39,7 +39,7 @@ async function one(main, topic, params, signal) {
   const key = h("input", { type: "search", placeholder: "Only this key", "aria-label": "Only letters with this key", value: params.get("key") ?? "" });
   const limit = Number(params.get("limit")) || 50;
   const body = h("div", { class: "stack" }, h("p", { class: "hint" }, "Reading the letters …"));
-  const under = h("div", { class: "stack" });
+  const under = h("div", { class: "stack", hidden: true });
   const again = (fields = {}) => { keep(fields); return one(main, topic, new URLSearchParams(location.search), signal); };
   fill(main, head(topic, { crumb: h("a", { href: "/letters" }, "Dead letters"), actions: state.readOnly ? [] : [h("button", { class: "danger", onclick: () => purge(topic, again) }, "Purge …")] }), under, body);
   watch(under, signal, topic);
@@ -245,6 +245,7 @@ async function watch(place, signal, topic = null) {
   for (const job of jobs.filter((each) => topic === null || each.what === `Redrive of ${topic}`)) {
     const box = h("div", { class: "pad stack tight" });
     place.append(card(job.what, box));
+    place.hidden = false;
     follow(job, box, { signal, unit: "sent", stop: state.readOnly ? null : "Undo what is not sent yet" })
       .then((ended) => { if (!signal.aborted) fill(box, ended.state === "failed" ? fault(new Error(ended.error)) : h("p", {}, outcome(ended))); })
       .catch((error) => { if (!signal.aborted) fill(box, fault(error)); });
