@@ -36,6 +36,7 @@ class Stage:
         self.fails = False
         monkeypatch.setattr(records, "bounds_of", self.bounds_of)
         monkeypatch.setattr(records, "_records", self.records)
+        monkeypatch.setattr(records, "LEADERS_SECONDS", 0.0)
 
     def topics(self, names: object = None) -> dict[str, TopicInfo]:
         infos = {

@@ -23,6 +23,8 @@ from millpond.wire.records import Record
 FETCH_BYTES: Final = 256 << 10
 """A page needs few records of each partition."""
 LOOK_SECONDS: Final = 5.0
+LEADERS_SECONDS: Final = 2.0
+"""So often a tail asks who leads what, and after every look that failed."""
 WRITE_SECONDS: Final = 15.0
 
 
@@ -121,15 +123,15 @@ class RecordTail:
         self._isolation: Isolation = isolation
         self._limit = limit
         self._extent = extent
+        self._info: TopicInfo | None = None
+        self._asked_at = 0.0
         self._topic_id: UUID | None = None
         self._at: dict[TopicPartition, int] = {}
 
     def look(self, cluster: Cluster) -> TailLook:
         """What has come since the last look that went well."""
         deadline = time.monotonic() + LOOK_SECONDS
-        info = cluster.topics([self._topic]).get(self._topic)
-        if info is None:
-            raise unknown_topic(self._topic, cluster.topics())
+        info, self._info = self._leaders(cluster), None
         partitions, leaderless = _readable(info, self._index)
         is_new = self._topic_id not in (None, info.topic_id)
         at = {} if is_new else dict(self._at)
@@ -153,8 +155,17 @@ class RecordTail:
             records = _trimmed(records, self._limit, is_from_end=True)
             skipped += came - len(records)
         # Of a look that failed nothing was shown: only now are these records behind us.
-        self._at, self._topic_id = at, info.topic_id
+        self._at, self._topic_id, self._info = at, info.topic_id, info
         return TailLook(records, skipped, leaderless)
+
+    def _leaders(self, cluster: Cluster) -> TopicInfo:
+        if self._info is not None and time.monotonic() - self._asked_at < LEADERS_SECONDS:
+            return self._info
+        self._asked_at = time.monotonic()
+        info = cluster.topics([self._topic]).get(self._topic)
+        if info is None:
+            raise unknown_topic(self._topic, cluster.topics())
+        return info
 
 
 def _records(

@@ -29,7 +29,7 @@ from millpond.admin.dead_letters.redrive import (
     plan_redrive,
 )
 from millpond.admin.dead_letters.topics import count_letters, last_letters, list_letter_topics
-from millpond.admin.errors import Refused
+from millpond.admin.errors import Leaderless, Refused
 from millpond.admin.excerpts import cut, cut_headers, cut_text
 from millpond.client.dead_letters import own_headers
 from millpond.console.jobs import Job
@@ -92,10 +92,12 @@ async def letter(request: Request) -> Response:
     wanted = Filter(ids=frozenset({LetterId(index, offset)}))
 
     def look(cluster: Cluster) -> bytes:
-        found = last_letters(cluster, topic, wanted, 1, _whole).letters
-        if not found:
+        last = last_letters(cluster, topic, wanted, 1, _whole)
+        if index in last.leaderless:
+            raise Leaderless(f"{topic}[{index}] has no leader now: its letters can be read when it has one again")
+        if not last.letters:
             raise Refused(f"There is no letter {index}:{offset} in {topic}: it was deleted, or is no letter")
-        return encoded(found[0])
+        return encoded(last.letters[0])
 
     return reply_encoded(await room_of(request).desk.ask(look))
 
