@@ -70,7 +70,7 @@ def box(console: Console, pond: Pond, topic: str) -> Box:
     return Box(console, letters)
 
 
-def test_letters_are_shown_by_what_they_have_in_common(console: Console, topic: str, box: Box) -> None:
+def test_letters_are_shown_by_what_they_have_in_common(console: Console, pond: Pond, topic: str, box: Box) -> None:
     until(lambda: f"{topic}.dlq" in [each["topic"] for each in console.get("/api/letters").body["topics"]])
     counts = box.get("/counts")
     assert (counts["records"], counts["waiting"], counts["is_whole"], counts["leaderless"]) == (3, 3, True, [])
@@ -80,9 +80,11 @@ def test_letters_are_shown_by_what_they_have_in_common(console: Console, topic: 
     assert look["letters"][0]["cause"]["origin"] == {"topic": topic, "partition": 1, "offset": 5, "timestamp_ms": 0}
     assert (look["is_whole"], look["leaderless"]) == (True, [])
     assert [each["id"] for each in box.get("?error=Timeout")["letters"]] == ["0:2"]
+    pond.produce(f"{topic}.dlq", "nobody says why")
+    assert [each["id"] for each in box.get("?error=(no%20headers)")["letters"]] == ["0:3"]
     one = box.get("/0/2")
     assert (one["id"], one["value"], one["headers"]) == ("0:2", {"bytes": 1, "data": "Mw=="}, [])
-    assert console.get(f"{box.path}/0/3").status == 409
+    assert console.get(f"{box.path}/0/4").status == 409
     assert console.get(f"{box.path}/0/{2**70}").status == 400
 
 

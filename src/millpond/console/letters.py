@@ -8,7 +8,7 @@ nothing that has come since.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
@@ -28,7 +28,7 @@ from millpond.admin.dead_letters.redrive import (
     RedrivePlan,
     plan_redrive,
 )
-from millpond.admin.dead_letters.topics import count_letters, last_letters, list_letter_topics
+from millpond.admin.dead_letters.topics import UNKNOWN, count_letters, last_letters, list_letter_topics
 from millpond.admin.errors import Leaderless, Refused
 from millpond.admin.excerpts import cut, cut_headers, cut_text
 from millpond.client.dead_letters import own_headers
@@ -66,8 +66,7 @@ async def topics(request: Request) -> Response:
 
 async def letters(request: Request) -> Response:
     topic, limit = request.path_params["topic"], number(request, "limit", ROWS, 1, ROWS_MAX)
-    error, key = words(request, "error"), words(request, "key")
-    wanted = Filter(frozenset({error} if error else ()), frozenset({key.encode()} if key else ()))
+    wanted = _wanted(words(request, "error"), words(request, "key"))
 
     def look(cluster: Cluster) -> bytes:
         last = last_letters(cluster, topic, wanted, limit, _row, seconds=LOOK_SECONDS)
@@ -261,11 +260,16 @@ def _filter(body: Body) -> Filter:
     ids = [_letter_id(each) for each in body.list("ids")]
     if len(ids) > IDS_MAX:
         raise BadRequest(f"Name at most {IDS_MAX:,} letters, or all.")
-    error, key = body.text_or_none("error"), body.text_or_none("key")
-    wanted = Filter(frozenset({error} if error else ()), frozenset({key.encode()} if key else ()), ids=frozenset(ids))
+    wanted = _wanted(body.text_or_none("error"), body.text_or_none("key"), ids)
     if body.flag("all") != wanted.is_open:
         raise BadRequest("Say which letters: all, or ids, an error or a key.")
     return wanted
+
+
+def _wanted(error: str | None, key: str | None, ids: Iterable[LetterId] = ()) -> Filter:
+    # Letters that name no error are counted under a name of ours.
+    errors = {"" if error == UNKNOWN else error} if error else ()
+    return Filter(frozenset(errors), frozenset({key.encode()} if key else ()), ids=frozenset(ids))
 
 
 def _letter_id(text: object) -> LetterId:
