@@ -146,3 +146,6 @@ def test_a_tail_goes_on_with_a_topic_that_was_made_anew(monkeypatch: pytest.Monk
     stage.topic_id, stage.partitions = UUID(int=2), [[b"first", b"second"]]
     assert offsets(tail.look(stage)) == [(0, 0), (0, 1)]
     assert offsets(tail.look(stage)) == []
+    # A partition that was added is new from its beginning, too.
+    stage.partitions.append([b"here"])
+    assert offsets(tail.look(stage)) == [(1, 0)]

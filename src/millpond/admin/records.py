@@ -126,6 +126,8 @@ class RecordTail:
         self._info: TopicInfo | None = None
         self._asked_at = 0.0
         self._topic_id: UUID | None = None
+        self._there: frozenset[int] = frozenset()
+        """The partitions that the topic had, whoever led them."""
         self._at: dict[TopicPartition, int] = {}
 
     def look(self, cluster: Cluster) -> TailLook:
@@ -133,13 +135,14 @@ class RecordTail:
         deadline = time.monotonic() + LOOK_SECONDS
         info, self._info = self._leaders(cluster), None
         partitions, leaderless = _readable(info, self._index)
-        is_new = self._topic_id not in (None, info.topic_id)
+        is_first, is_new = self._topic_id is None, self._topic_id != info.topic_id
         at = {} if is_new else dict(self._at)
         records: list[RecordExcerpt] = []
         skipped = 0
         for partition, bound in bounds_of(cluster, partitions, self._isolation).items():
-            # One that nobody led until now got nothing in that time.
-            since = max(bound.start, at.get(partition, bound.start if is_new else bound.end))
+            # What was made since is new from its beginning; one that nobody led until now got nothing in that time.
+            is_made = not is_first and (is_new or partition.partition not in self._there)
+            since = max(bound.start, at.get(partition, bound.start if is_made else bound.end))
             at[partition] = max(since, bound.end)
             start = max(since, bound.end - self._limit)
             skipped += start - since
@@ -156,6 +159,7 @@ class RecordTail:
             skipped += came - len(records)
         # Of a look that failed nothing was shown: only now are these records behind us.
         self._at, self._topic_id, self._info = at, info.topic_id, info
+        self._there = frozenset(info.partitions)
         return TailLook(records, skipped, leaderless)
 
     def _leaders(self, cluster: Cluster) -> TopicInfo:

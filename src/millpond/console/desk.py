@@ -32,6 +32,7 @@ CHANGE_SECONDS: Final = 15.0
 T = TypeVar("T")
 Question = Callable[[Cluster], T]
 
+
 class Busy(Exception):
     """Too much is asked at once."""
 

@@ -249,7 +249,7 @@ def _edits(body: Body) -> dict[LetterId, Edit]:
     return edits
 
 
-def _edited(edit: Body, name: str) -> bytes | None | Literal[Kept.AS_IT_WAS]:
+def _edited(edit: Body, name: str) -> bytes | Literal[Kept.AS_IT_WAS] | None:
     """A part that is not named stays as it was; null is one without a value."""
     if not edit.names(name):
         return AS_IT_WAS

@@ -44,8 +44,8 @@ def boxed(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Looks at a box as if it were a topic of a cluster."""
 
     def put(box: Box) -> Box:
-        monkeypatch.setattr(topics.LetterTopic, "find", lambda cluster, name: box)
-        monkeypatch.setattr(topics, "redriven_as_known", lambda topic: Redriven(is_known=False))
+        monkeypatch.setattr(topics.LetterTopic, "find", lambda *_: box)
+        monkeypatch.setattr(topics, "redriven_as_known", lambda _: Redriven(is_known=False))
         return box
 
     return put

@@ -72,8 +72,8 @@ AS_IT_WAS: Final = Kept.AS_IT_WAS
 class Edit:
     """What somebody has corrected in a record. Parts that were not touched go byte for byte as they were."""
 
-    key: bytes | None | Literal[Kept.AS_IT_WAS] = AS_IT_WAS
-    value: bytes | None | Literal[Kept.AS_IT_WAS] = AS_IT_WAS
+    key: bytes | Literal[Kept.AS_IT_WAS] | None = AS_IT_WAS
+    value: bytes | Literal[Kept.AS_IT_WAS] | None = AS_IT_WAS
     headers: Headers | Literal[Kept.AS_IT_WAS] = AS_IT_WAS
     """Its own; what a redrive adds is added all the same."""
 

@@ -39,7 +39,7 @@ class BackwardWalk:
         self.is_whole = True
         """False: time was up before it came to the beginning."""
 
-    def letters(self, is_enough: Callable[[int], bool] = lambda partition: False) -> Iterator[Letter]:
+    def letters(self, is_enough: Callable[[int], bool] = lambda _: False) -> Iterator[Letter]:
         """`is_enough` is asked between two windows whether a partition need not be read any further."""
         window = self._window
         while self._left:
