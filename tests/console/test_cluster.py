@@ -37,11 +37,11 @@ def filled(cluster: Ponds) -> None:
 
 
 def put_on_one_node_each(cluster: Ponds) -> None:
-    """A topic and its dead letters, of which each partition is gone with its node."""
-    for name in ("single", "single.dlq"):
+    """A topic, and one with letters that is known by their headers; each partition is gone with its node."""
+    for name, headers in (("single", {}), ("graves", {"dlq.topic": b"orders"})):
         cluster.create_topic(name, 3, replicas=1)
         for partition in range(3):
-            cluster.produce(name, "x", partition=partition, headers={"dlq.topic": b"orders"})
+            cluster.produce(name, "x", partition=partition, headers=headers)
 
 
 def assert_what_is_left_is_shown(console: Console) -> None:
@@ -55,11 +55,11 @@ def assert_what_is_left_is_shown(console: Console) -> None:
     (found,) = list(console.events("/api/live/topics/single/search?text=x", "found"))[-1:]
     assert (found["is_done"], found["leaderless"]) == (True, [away])
     assert console.first_event("/api/live/topics/single/tail", "records")["leaderless"] == [away]
-    letters = until(lambda: (now := console.get("/api/letters/single.dlq").body).get("leaderless") and now)
+    letters = until(lambda: (now := console.get("/api/letters/graves").body).get("leaderless") and now)
     assert (len(letters["letters"]), len(letters["leaderless"])) == (2, 1)
-    counts = console.get("/api/letters/single.dlq/counts").body
+    counts = console.get("/api/letters/graves/counts").body
     assert (counts["records"], counts["leaderless"]) == (2, letters["leaderless"])
-    (listed,) = [each for each in console.get("/api/letters").body["topics"] if each["topic"] == "single.dlq"]
+    (listed,) = [each for each in console.get("/api/letters").body["topics"] if each["topic"] == "graves"]
     assert (listed["records"], listed["is_estimate"], listed["leaderless"]) == (2, True, 1)
 
 
