@@ -57,7 +57,7 @@ class Full:
 VIEWS: dict[str, Callable[[Any], AsyncIterator[Event]]] = {
     "tail": lambda room: records._tail(room, SimpleNamespace(look=None)),
     "search": lambda room: records._search(room, "t", None, Beginning(), "text", "read_uncommitted"),
-    "skew": lambda room: skew._look(room, "t", None, 100),
+    "skew": lambda room: skew._steps(room, "t", None, 100),
     "look": lambda room: looks(room.desk.ask),
 }
 
