@@ -172,6 +172,15 @@ def test_a_page_that_does_not_come_says_so(browser: Any, console: Console) -> No
     tab.context.close()
 
 
+def test_no_button_of_the_bar_is_out_of_reach_however_wide_the_window_is(tab: Tab) -> None:
+    page = tab.open("/plan")
+    for width in (800, 1024, 1200, 1366, 1440):
+        page.set_viewport_size({"width": width, "height": 700})
+        button = page.get_by_role("button", name="Auto colours. Change").bounding_box()
+        assert button["x"] + button["width"] <= width
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_a_page_comes_in_a_browser_that_keeps_nothing(browser: Any, console: Console) -> None:
     tab = Tab(browser, console)
     tab.page.add_init_script(
