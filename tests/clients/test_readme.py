@@ -76,6 +76,10 @@ def test_the_start_of_the_readme_works_on_a_clean_copy(clean_copy, tmp_path):
         )  # fmt: skip
     try:
         address, node_pid = address_announced_by(process, log)
+        steps = re.findall(
+            r"(?m)^ *(making|updating|installing|downloading|building)\b", log.read_text(), re.IGNORECASE
+        )
+        assert len(steps) >= 5, "whoever waits is told what for"
 
         def millpond(*words, text=None):
             done = subprocess.run(
