@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def ask(broker: Services, call: Call, request: Question) -> Outcome:
-    return broker.controller.host.answer(request)
+    return broker.controller.host.answer(request, call.connection.number)
 
 
 APIS = (

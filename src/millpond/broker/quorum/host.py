@@ -16,6 +16,7 @@ from millpond.broker.links.peers import NodeAddresses, Peers
 from millpond.broker.links.requester import RequestLost
 from millpond.broker.lives.identity import is_outlived
 from millpond.broker.quorum.log import MetadataLog
+from millpond.broker.quorum.proofs import Proofs
 from millpond.broker.quorum.state import write_election
 from millpond.broker.quorum.wire import (
     decode_request,
@@ -125,7 +126,9 @@ class QuorumHost:
         self._timer: Timer | None = None
         self._wake_ms = 0
         self._request_ids = 0
-        self._waiting: dict[int, tuple[Request, Later[Message]]] = {}
+        self._waiting: dict[int, tuple[Request, Later[Message], int]] = {}
+        """With the connection that each came by."""
+        self._proofs = Proofs()
         self._turned_away_by: set[int] = set()
         self.is_outlived = False
         """Whether the cluster was rescued without this node: whoever goes on with what was before is a second one."""
@@ -236,11 +239,13 @@ class QuorumHost:
 
     def led_ago_ms(self) -> int | None:
         """How long ago most voters followed this node for certain; None where it does not lead."""
-        ago_ms = sorted(
-            state.fetched_ago_ms
-            for state in self.states()
-            if state.fetched_ago_ms is not None and state.replica in self.voters
+        if not isinstance(self._replica.role, Leader):
+            return None
+        now_ms = self._clock.monotonic_ms()
+        followed = (
+            now_ms if voter == self.me else self._proofs.followed_ms(voter, self.epoch) for voter in self.voters
         )
+        ago_ms = sorted(now_ms - moment_ms for moment_ms in followed if moment_ms is not None)
         majority = len(self.voters) // 2 + 1
         return ago_ms[majority - 1] if len(ago_ms) >= majority else None
 
@@ -301,7 +306,7 @@ class QuorumHost:
 
     # The others.
 
-    def answer(self, message: Any) -> Later[Message] | Message:
+    def answer(self, message: Any, connection: int = 0) -> Later[Message] | Message:
         """The response to a voter's request, now or once what it promises is durable."""
         request = decode_request(message, self.me, goes_by_log=self.goes_by_log)
         if self._is_closed or self.failed is not None:
@@ -324,10 +329,12 @@ class QuorumHost:
             self._addresses.learn_leader(request.leader_id, message.leader_endpoints)
         if isinstance(request, Fetch):
             request = replace(request, wait_ms=min(request.wait_ms, FETCH_WAIT_MS_MAX))
+        if isinstance(request, Fetch | FetchSnapshot) and request.replica in self.voters:
+            self._proofs.on_fetch(request.replica, connection, request.epoch)
         self._request_ids += 1
         request_id = self._request_ids
         response: Later[Message] = Later(partial(self._forget, request_id))
-        self._waiting[request_id] = request, response
+        self._waiting[request_id] = request, response, connection
         self._step(Asked(request_id, request))
         return response
 
@@ -342,7 +349,10 @@ class QuorumHost:
     def _reply(self, reply: Reply) -> None:
         waiting = self._waiting.pop(reply.request_id, None)
         if waiting is not None:
-            request, response = waiting
+            request, response, connection = waiting
+            is_served = reply.response.error is ErrorCode.NONE
+            if is_served and isinstance(request, Fetch | FetchSnapshot) and request.replica in self.voters:
+                self._proofs.on_answer(request.replica, connection, request.epoch, self._clock.monotonic_ms())
             # Who asks may know an older cluster than this one.
             address_of = self._addresses if self.goes_by_log else lambda _: None
             response.finish(encode_response(request, reply.response, address_of))
@@ -499,7 +509,7 @@ class QuorumHost:
             self.stop()
         self.failed = error
         waiting, self._waiting = self._waiting, {}
-        for request, response in waiting.values():
+        for request, response, _ in waiting.values():
             response.finish(refusal(request, ErrorCode.KAFKA_STORAGE_ERROR))
         if not self._is_stepping:
             self._on_step()
