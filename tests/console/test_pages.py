@@ -266,6 +266,7 @@ def test_offsets_are_reset_after_a_preview(browser: Any, console: Console, pond:
     page.get_by_role("button", name="Reset offsets").click()
     page.get_by_label("Read from").select_option("end")
     page.get_by_role("button", name="Preview").click()
+    page.get_by_role("button", name="Reset 3 partitions").wait_for()
     # Somebody else is quicker: what was seen is not asked for again, but looked at anew.
     pond.consumer("billing").commit(offsets=[TopicPartition("orders", 0, 2)], asynchronous=False)
     page.get_by_role("button", name="Reset 3 partitions").click()
