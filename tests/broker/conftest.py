@@ -77,6 +77,13 @@ class FakeLink:
         assert self.handler is not None
         self.handler.drained()
 
+    def read(self, count: int) -> None:
+        """The peer reads so many bytes of what stands first, and no more."""
+        part = self._queue[0]
+        assert not isinstance(part, FileRange)
+        self.received += part[:count]
+        self._queue[:1] = [part[count:]] if len(part) > count else []
+
     def end(self) -> None:
         """The link is gone: what it still holds is released, its owner is told."""
         self._release(self._queue)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from millpond.base.errors import ErrorCode
+from millpond.base.later import Later
 from millpond.broker.metrics.exposition import Exposition, labels
-from millpond.broker.metrics.page import MetricsPage
+from millpond.broker.metrics.page import ASK_BYTES, FRESH_MS, GIVEN_BYTES_MAX, SHARE, Page, PageMaker
 from millpond.broker.metrics.readiness import unready_reason
-from millpond.broker.metrics.steps import PAUSE_MS, Steps, run_steps
+from millpond.broker.metrics.shared import Shared
+from millpond.broker.metrics.steps import PAUSE_MS, PAUSE_SHARE, Steps, run_steps
 from millpond.sim.client import SimClient
 from millpond.sim.cluster.cluster import SimCluster
 from millpond.sim.node import PORT
@@ -35,11 +38,11 @@ def samples(text: str) -> Samples:
     return found
 
 
-def page_of(sim: Any, broker: Any, page: MetricsPage | None = None) -> str:
-    heard: list[list[bytes]] = []
-    (page or MetricsPage(broker)).text().then(heard.append)
+def page_of(sim: Any, broker: Any, maker: PageMaker | None = None) -> str:
+    heard: list[Page] = []
+    (maker or PageMaker(broker)).page().then(heard.append)
     assert sim.run_until(lambda: bool(heard), within_ms=10_000)
-    return b"".join(heard[0]).decode()
+    return b"".join(heard[0].parts).decode()
 
 
 def produce(caller: Any, records: Any, *, topic: str = "pond", acks: int = -1) -> Any:
@@ -170,12 +173,12 @@ def test_the_lag_of_a_group_in_records_and_seconds(desk: Any, make_batch: Callab
     commit(caller, 3)
     commit(caller, 6, group='a "b"')
     desk.sim.run_for(10_000)
-    page = MetricsPage(desk.broker)
+    maker = PageMaker(desk.broker)
     at = '{group="g",topic="pond",partition="0"}'
     for _ in range(2):
         # The second time the age of the record is remembered, and still grows.
         now_ms = desk.sim.clock.wall_ms()
-        found = samples(page_of(desk.sim, desk.broker, page))
+        found = samples(page_of(desk.sim, desk.broker, maker))
         assert found["millpond_group_committed_offset" + at] == 3
         assert found["millpond_group_lag_records" + at] == 3
         assert found["millpond_group_lost_records" + at] == 0
@@ -267,10 +270,10 @@ def test_dead_letters_and_retention_are_those_of_their_topics(
 
 def test_many_partitions_are_told_in_slices_and_once_for_all_who_ask(desk: Any) -> None:
     desk.create("wide", 400)
-    page = MetricsPage(desk.broker)
-    heard: list[list[bytes]] = []
+    maker = PageMaker(desk.broker)
+    heard: list[Page] = []
     for _ in range(3):
-        page.text().then(heard.append)
+        maker.page().then(heard.append)
     turns = 0
     while not heard:
         assert desk.sim.clock.step()
@@ -278,9 +281,123 @@ def test_many_partitions_are_told_in_slices_and_once_for_all_who_ask(desk: Any) 
     assert turns > 400 / 50, "all at once"
     assert len(heard) == 3
     assert heard[0] is heard[1] is heard[2]
-    assert len(samples(b"".join(heard[0]).decode())) > 400 * 10
-    page.text().then(heard.append)
+    assert len(samples(b"".join(heard[0].parts).decode())) > 400 * 10
+    maker.page().then(heard.append)
     assert heard[3] is heard[0], "asked again at once"
+    desk.sim.run_for(FRESH_MS)
+    maker.page().then(heard.append)
+    assert desk.sim.run_until(lambda: len(heard) == 5, within_ms=5_000)
+    assert heard[4] is not heard[0]
+
+
+class BusyClock:
+    """A clock on which work takes time: so much as somebody says it did."""
+
+    def __init__(self, clock: Any) -> None:
+        self._clock = clock
+        self.worked_us = 0
+
+    def monotonic_us(self) -> int:
+        return int(self._clock.monotonic_us()) + self.worked_us
+
+    def monotonic_ms(self) -> int:
+        return self.monotonic_us() // 1000
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)
+
+
+def test_a_step_is_followed_by_a_pause_that_is_longer() -> None:
+    virtual = VirtualClock()
+    clock: Any = BusyClock(virtual)
+    moments: list[int] = []
+
+    def work() -> Steps[None]:
+        for took_ms in (0, 5, 10_000):
+            moments.append(virtual.now_ms)
+            clock.worked_us += took_ms * 1000
+            yield None
+        moments.append(virtual.now_ms)
+
+    spent: list[int] = []
+    run_steps(clock, work(), spent.append)
+    virtual.run_for(10_000)
+    assert moments == [0, PAUSE_MS, PAUSE_MS + 5 * PAUSE_SHARE, PAUSE_MS + 5 * PAUSE_SHARE + 50]
+    assert spent == [0, 5_000, 10_000_000, 0]
+
+
+@pytest.mark.parametrize("page_ms", [1, 100, 200])
+def test_who_asks_without_a_pause_has_a_twentieth_of_the_loop(
+    desk: Any, monkeypatch: pytest.MonkeyPatch, page_ms: int
+) -> None:
+    clock = BusyClock(desk.broker.clock)
+    monkeypatch.setattr(desk.broker, "clock", clock)
+
+    def costly(_: Exposition) -> Steps[None]:
+        for _step in range(20):
+            clock.worked_us += page_ms * 50
+            yield None
+
+    maker = PageMaker(desk.broker, (costly,))
+    given: list[Page] = []
+
+    def ask() -> None:
+        maker.page().then(take)
+
+    def take(page: Page) -> None:
+        given.append(page)
+        page.body(False).then(lambda _: clock.call_soon(ask))
+
+    began_us = clock.monotonic_us()
+    ask()
+    desk.sim.run_for(60_000)
+    passed_us = clock.monotonic_us() - began_us
+    assert clock.worked_us * SHARE <= passed_us * 1.05
+    pages = len(set(given))
+    assert pages >= 10, "and pages there are"
+    assert len(given) <= pages * (GIVEN_BYTES_MAX // ASK_BYTES + 1), "without end"
+
+
+def test_a_large_page_is_not_sent_without_end(desk: Any) -> None:
+    def wordy(page: Exposition) -> Steps[None]:
+        page.gauge("wordy", "x" * GIVEN_BYTES_MAX)
+        yield None
+
+    maker = PageMaker(desk.broker, (wordy,))
+    given: list[Page] = []
+
+    def take(page: Page) -> None:
+        page.body(False).then(lambda _: given.append(page))
+
+    for _ in range(3):
+        maker.page().then(take)
+    assert desk.sim.run_until(lambda: len(given) == 3, within_ms=500)
+    maker.page().then(take)
+    desk.sim.run_for(FRESH_MS // 2)
+    assert len(given) == 3, "it is handed out for nothing"
+    assert desk.sim.run_until(lambda: len(given) == 4, within_ms=FRESH_MS)
+    assert given[3] is not given[0]
+
+
+def test_who_gives_up_is_forgotten_while_the_others_wait() -> None:
+    under_way: list[Later[int]] = []
+
+    def begin() -> Later[int]:
+        under_way.append(Later())
+        return under_way[-1]
+
+    shared = Shared(begin)
+    heard: list[int] = []
+    impatient = shared.ask()
+    shared.ask().then(heard.append)
+    impatient.cancel()
+    nobodys: Later[int] = Later()
+    assert sys.getrefcount(impatient) == sys.getrefcount(nobodys), "somebody still holds it"
+    under_way[0].finish(7)
+    assert (heard, len(under_way)) == ([7], 1)
+    shared.ask().then(heard.append, lambda failure: heard.append(-1))
+    under_way[1].fail(OSError("gone"))
+    assert heard == [7, -1]
 
 
 def test_a_log_that_has_failed_is_offline(desk: Any) -> None:

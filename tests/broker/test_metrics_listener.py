@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 from typing import Any
 
 import pytest
 
-from millpond.broker.metrics.listener import REQUEST_BYTES_MAX, REQUEST_MS_MAX, VISITS_MAX, MetricsListener
+from millpond.broker.metrics.listener import PAGES_MAX, READ_MS, SCRAPES_MAX, VISITS_MAX, MetricsListener
+from millpond.broker.metrics.page import FRESH_MS
+from millpond.broker.metrics.visit import REQUEST_BYTES_MAX, REQUEST_MS_MAX, STALL_MS
+
+SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Web:
@@ -40,7 +45,16 @@ class Web:
         link = self.visit()
         link.say(request.encode("latin-1"))
         assert self.desk.sim.run_until(lambda: "close" in link.events, within_ms=10_000)
+        link.end()
         return answer(link)
+
+    def begin_reading(self) -> Any:
+        """Somebody who has asked for /metrics, has his answer, and takes nothing of it yet."""
+        link = self.visit()
+        link.stuck = True
+        link.say(SCRAPE)
+        assert self.desk.sim.run_until(lambda: link.sends > 0, within_ms=10_000)
+        return link
 
     def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], str]:
         lines = {"host": "127.0.0.1:9692", **headers}
@@ -48,11 +62,16 @@ class Web:
         return self.ask(f"GET {path} HTTP/1.1\r\n{listed}\r\n")
 
 
-def answer(link: Any) -> tuple[int, dict[str, str], str]:
-    head, _, body = bytes(link.received).decode().partition("\r\n\r\n")
-    first, *lines = head.split("\r\n")
+def raw_answer(link: Any) -> tuple[int, dict[str, str], bytes]:
+    head, _, body = bytes(link.received).partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     return int(first.split()[1]), headers, body
+
+
+def answer(link: Any) -> tuple[int, dict[str, str], str]:
+    status, headers, body = raw_answer(link)
+    return status, headers, body.decode()
 
 
 @pytest.fixture
@@ -88,14 +107,39 @@ def test_head_has_no_body(web: Web) -> None:
     assert (status, headers["content-length"], body) == (200, "3", "")
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:9692", "127.0.0.1.evil.example:9692", ""])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:9692",
+        "127.0.0.1.evil.example:9692",
+        "127.evil.example",
+        "localhost.evil.example",
+        "10.0.0.5",
+        "[::2]:9692",
+        "",
+    ],
+)
 def test_a_foreign_name_is_refused_on_the_loopback(web: Web, host: str) -> None:
     assert web.get("/metrics", host=host)[0] == 403
 
 
-@pytest.mark.parametrize("host", ["localhost", "localhost:9692", "127.0.0.1", "[::1]:9692"])
-def test_names_of_the_loopback_are_fine(web: Web, host: str) -> None:
-    assert web.get("/healthz", host=host)[0] == 200
+@pytest.mark.parametrize("listens", ["127.0.0.1", "127.0.0.2", "::1"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "LocalHost:9692",
+        "localhost.:9692",
+        "127.0.0.1",
+        "127.0.0.2:9692",
+        "127.255.1.9",
+        "[::1]:9692",
+        "[::ffff:127.0.0.1]",
+    ],
+)
+def test_all_of_the_loopback_is_the_loopback(desk: Any, make_link: Any, listens: str, host: str) -> None:
+    assert Web(desk, make_link, listens).get("/healthz", host=host)[0] == 200
 
 
 def test_elsewhere_any_name_is_fine(desk: Any, make_link: Any) -> None:
@@ -139,17 +183,87 @@ def test_whoever_is_slow_is_cut_off(web: Web) -> None:
     assert link.events == ["close"]
 
 
-def test_only_so_many_may_come_at_once(web: Web) -> None:
-    links = [web.visit() for _ in range(VISITS_MAX)]
-    assert web.visit().handler is None
-    links[0].end()
-    assert web.visit().handler is not None
+def test_idle_connections_give_way_the_oldest_first(web: Web) -> None:
+    idle = [web.visit() for _ in range(VISITS_MAX)]
+    assert web.get("/healthz")[0] == web.get("/readyz")[0] == web.get("/metrics")[0] == 200
+    assert [link.events for link in idle] == [["abort"]] + [[]] * (VISITS_MAX - 1)
+    web.visit()
+    web.visit()
+    assert [link.events for link in idle[:3]] == [["abort"], ["abort"], []]
+
+
+def test_health_is_told_whatever_scrapers_do(web: Web) -> None:
+    """As many as come wait for a page or do not read theirs, and nobody among them ever leaves."""
+    readers = [web.begin_reading() for _ in range(SCRAPES_MAX)]
+    idle = [web.visit() for _ in range(2 * VISITS_MAX)]
+    for _ in range(3):
+        assert web.get("/healthz")[0] == 200
+        assert web.get("/readyz")[0] == 200
+    assert [link.events for link in readers] == [["pause"]] * SCRAPES_MAX, "a reader was cut off for those who idle"
+    assert sum(link.events == [] for link in idle) <= VISITS_MAX - SCRAPES_MAX
+
+
+def test_a_scrape_too_many_is_refused_until_somebody_has_had_his_time(web: Web) -> None:
+    readers = [web.begin_reading() for _ in range(SCRAPES_MAX)]
+    status, _, body = web.get("/metrics")
+    assert (status, "ask again" in body) == (503, True)
+    readers[0].read_all()
+    readers[0].end()
+    assert web.get("/metrics")[0] == 200
+    web.begin_reading()
+    web.desk.sim.run_for(READ_MS)
+    assert web.get("/metrics")[0] == 200
+    assert [link.events for link in readers[:3]] == [["pause", "close"], ["pause", "abort"], ["pause"]]
+
+
+def test_a_slow_reader_is_waited_for(web: Web) -> None:
+    link = web.begin_reading()
+    for _ in range(10):
+        web.desk.sim.run_for(STALL_MS - 1)
+        link.read(1)
+    assert link.events == ["pause"]
+    link.read_all()
+    assert link.events == ["pause", "close"]
+    status, headers, body = answer(link)
+    assert (status, headers["content-length"]) == (200, str(len(body.encode())))
+
+
+def test_who_takes_nothing_is_cut_off(web: Web) -> None:
+    link = web.begin_reading()
+    web.desk.sim.run_for(STALL_MS + 1)
+    assert link.events == ["pause", "abort"]
+
+
+def test_only_some_old_pages_are_held_for_those_who_still_read_them(web: Web) -> None:
+    readers = []
+    for _ in range(PAGES_MAX + 1):
+        readers.append((web.begin_reading(), web.begin_reading()))
+        web.desk.sim.run_for(FRESH_MS)
+    events = [link.events for pair in readers for link in pair]
+    assert events == [["pause", "abort"]] * 2 + [["pause"]] * (2 * PAGES_MAX)
+
+
+def test_a_page_is_packed_for_those_who_can_unpack_it(web: Web) -> None:
+    plain = web.get("/metrics")
+    assert "content-encoding" not in plain[1]
+    links = []
+    for wish in ("gzip", "deflate, gzip;q=0.5", "gzip;q=0, identity", "identity"):
+        link = web.visit()
+        link.say(SCRAPE.replace(b"Host", f"Accept-Encoding: {wish}\r\nHost".encode()))
+        assert web.desk.sim.run_until(lambda link=link: "close" in link.events, within_ms=10_000)
+        links.append(raw_answer(link))
+    assert [headers.get("content-encoding") for _, headers, _ in links] == ["gzip", "gzip", None, None]
+    assert all(int(headers["content-length"]) == len(body) for _, headers, body in links)
+    # All within a second: it is one page.
+    texts = {gzip.decompress(body) if headers.get("content-encoding") else body for _, headers, body in links}
+    assert texts == {plain[2].encode()}
+    assert len(links[0][2]) < len(links[2][2]) / 3
 
 
 def test_someone_who_leaves_is_not_answered_and_others_are(web: Web) -> None:
     gone, stays = web.visit(), web.visit()
     for link in (gone, stays):
-        link.say(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        link.say(SCRAPE)
     gone.end()
     assert web.desk.sim.run_until(lambda: "close" in stays.events, within_ms=10_000)
     assert answer(stays)[0] == 200

@@ -10,6 +10,7 @@ from millpond.config.node import (
     ClusterNode,
     cluster_nodes,
     host_and_port,
+    is_loopback,
     node_settings,
 )
 from millpond.config.topic import TOPIC
@@ -54,6 +55,27 @@ def test_addresses_that_cannot_be(address: str) -> None:
         host_and_port(address)
     with pytest.raises(SettingError, match="listen="):
         LISTEN.parse(address)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_one"),
+    [
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("127.8.9.10", True),
+        ("::1", True),
+        ("0:0:0:0:0:0:0:1", True),
+        ("::ffff:127.0.0.2", True),
+        ("127.example.com", False),
+        ("127.0.0.1.example.com", False),
+        ("128.0.0.1", False),
+        ("::2", False),
+        ("0.0.0.0", False),
+        ("", False),
+    ],
+)
+def test_the_loopback_is_known_by_its_numbers(host: str, is_one: bool) -> None:
+    assert is_loopback(host) == is_one
 
 
 def test_an_empty_advertised_listener_is_fine_and_a_wrong_one_is_not() -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,7 @@ from millpond.remote.cluster import Cluster
 from millpond.testing import Pond
 from millpond.testing.ports import HOST, free_port
 from support.node import eventually
+from support.patience import with_time
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy/prometheus/millpond.rules.yml"
@@ -45,8 +50,8 @@ def page() -> Iterator[str]:
         yield ask(port)
 
 
-def ask(port: int) -> str:
-    with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=30) as answer:
+def ask(port: int, path: str = "/metrics") -> str:
+    with urllib.request.urlopen(f"http://{HOST}:{port}{path}", timeout=30) as answer:
         text: str = answer.read().decode()
         return text
 
@@ -163,22 +168,53 @@ def test_promtool_finds_nothing_wrong_with_the_metrics(page: str) -> None:
     assert promtool("check", "metrics", given=page) == ""
 
 
-def test_a_node_that_is_asked_often_goes_on(tmp_path: Path) -> None:
-    """Many at once: some are turned away, nobody harms the node."""
-    port = free_port()
-    with Pond(mode="process", settings={"metrics.listener": f"{HOST}:{port}"}) as pond:
-        pond.create_topic("orders", 50)
-        import socket
+IDLE = 300
 
-        idle = [socket.create_connection((HOST, port)) for _ in range(100)]
+
+def test_a_node_tells_its_health_whatever_others_do() -> None:
+    """Connections that ask for nothing, and scrapers that do not wait for their page: neither is in the way."""
+    port = free_port()
+    with ExitStack() as open_now, Pond(mode="process", settings={"metrics.listener": f"{HOST}:{port}"}) as pond:
+        pond.create_topic("orders", 50)
+        for number in range(IDLE):
+            connection = open_now.enter_context(socket.create_connection((HOST, port), 30))
+            if number % 2:
+                connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
         pond.produce("orders", b"a")
-        for each in idle:
-            each.close()
+        for _ in range(3):
+            assert ask(port, "/healthz") == "ok\n"
+            assert ask(port, "/readyz") == "ready\n"
 
         def answers() -> bool:
             try:
                 return "millpond_node_ready 1" in ask(port)
-            except OSError:
+            except urllib.error.HTTPError:
+                # So many scrapes at once are refused, until theirs are answered.
                 return False
 
         assert eventually(answers)
+
+
+@with_time
+def test_a_slow_reader_gets_all_of_a_large_page() -> None:
+    """For longer than a link that is being closed would wait."""
+    port = free_port()
+    with (
+        Pond(mode="process", settings={"metrics.listener": f"{HOST}:{port}"}) as pond,
+        socket.socket() as reader,
+    ):
+        pond.create_topic("wide", 1_000)
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.settimeout(30)
+        reader.connect((HOST, port))
+        reader.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        began = time.monotonic()
+        received = bytearray()
+        while data := reader.recv(4096):
+            received += data
+            # As slowly as if all of it took a quarter of a minute.
+            time.sleep(max(0.0, began + 15 * len(received) / 900_000 - time.monotonic()))
+        head, _, body = bytes(received).partition(b"\r\n\r\n")
+        (length,) = re.findall(rb"Content-Length: (\d+)", head)
+        assert len(body) == int(length)
+        assert time.monotonic() - began > 10

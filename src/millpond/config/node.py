@@ -107,7 +107,22 @@ def _cluster_contacts(value: Value) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
+    """Whether nobody but this machine reaches it: localhost, ::1, and all of 127.0.0.0/8.
+
+    A name such as 127.example.com is none, though it begins like one.
+    """
+    if host in ("localhost", "127.0.0.1", "::1"):
+        return True
+    # Seldom needed, and a command starts sooner without it.
+    from ipaddress import IPv6Address, ip_address
+
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback
 
 
 def _node_ids(value: Value) -> str | None:

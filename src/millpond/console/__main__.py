@@ -15,6 +15,7 @@ import uvicorn
 
 from millpond.admin.library import PlainLibrary
 from millpond.base.settings import SettingError
+from millpond.config.node import is_loopback
 from millpond.console.app import make_app
 from millpond.console.connections import CONNECTIONS_MAX, BrowserConnection
 from millpond.console.desk import Desk
@@ -22,7 +23,7 @@ from millpond.console.guard import Rules
 from millpond.console.login import Login, PasswordError, read_password
 from millpond.console.room import Room
 from millpond.console.shapes import sentence
-from millpond.node.loopback import is_loopback, open_listener
+from millpond.node.loopback import open_listener
 from millpond.remote.errors import ConfigError
 from millpond.spark.pipelines.tables import HOME
 

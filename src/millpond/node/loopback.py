@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 
-from millpond.config.node import host_and_port
+from millpond.config.node import host_and_port, is_loopback
 
 
 def open_listener(listen: str, *, has_login: bool = False) -> socket.socket:
@@ -27,13 +26,3 @@ def open_listener(listen: str, *, has_login: bool = False) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches it."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -1,46 +1,126 @@
-"""The page of /metrics: made when somebody asks, once for all who ask meanwhile."""
+"""The page of /metrics: made when somebody asks, at most once a second, once for all who ask meanwhile.
+
+However many ask, and however often, making pages has at most a twentieth of the loop. A page that was made is handed
+out until some megabytes of it have been; who asks then waits for the next one. So one who asks without a pause gets a
+page each time that there is a new one.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
-from millpond.base.later import Later, done, end_all
+from millpond.base.later import Later, done
 from millpond.broker.metrics.cluster import collect_metadata, collect_node, collect_requests
 from millpond.broker.metrics.exposition import Exposition
 from millpond.broker.metrics.groups import GroupMetrics
 from millpond.broker.metrics.partitions import collect_partitions, collect_topics
+from millpond.broker.metrics.shared import Shared
 from millpond.broker.metrics.steps import Steps, run_steps
 
 if TYPE_CHECKING:
+    from millpond.base.ports import Workers
     from millpond.broker.services import Services
 
-FRESH_MS: Final = 250
-"""Who asks again within this time gets the same page: no number of askers keeps the node busy."""
+FRESH_MS: Final = 1_000
+"""So long no further page is made, and longer where one takes more of the loop than its share."""
+
+SHARE: Final = 20
+"""Of the loop's time making pages has one part in so many."""
+
+FRESH_MS_MAX: Final = 5_000
+"""Older than this no page is handed out, whatever it took: its askers have limits of their own."""
+
+GIVEN_BYTES_MAX: Final = 8 << 20
+"""So much of one page is handed out before others wait for the next: to send it costs the loop, too."""
+
+ASK_BYTES: Final = 64 << 10
+"""What a connection costs by itself, in bytes that could be sent instead."""
+
+PACK_LEVEL: Final = 1
+"""The quickest: nine tenths are gone with it already."""
+
+PACK_BYTES: Final = 256 << 10
+
+GZIP: Final = "gzip"
 
 Collector = Callable[[Exposition], Steps[None]]
 
 
-class MetricsPage:
+class Body(NamedTuple):
+    """What goes over the wire, and how it is packed: "" as it is."""
+
+    parts: list[bytes]
+    encoding: str = ""
+
+
+class Page:
+    """All families at one moment."""
+
+    def __init__(self, parts: list[bytes], made_ms: int, workers: Workers) -> None:
+        self.parts = parts
+        self.made_ms = made_ms
+        self._given_bytes = 0
+        self._packed: Body | None = None
+        # Packing is C from end to end and gives the interpreter's lock away: no work for the loop.
+        self._packing = Shared(lambda: workers.run(partial(_pack, parts)).map(self._keep))
+
+    @property
+    def may_be_given(self) -> bool:
+        """Whether not too much of it has been handed out."""
+        return self._given_bytes < GIVEN_BYTES_MAX
+
+    def body(self, is_packed: bool) -> Later[Body]:
+        """As its reader wants it; packed once for all."""
+        if not is_packed:
+            return done(self._give(Body(self.parts)))
+        if self._packed is not None:
+            return done(self._give(self._packed))
+        return self._packing.ask().map(self._give)
+
+    def _keep(self, packed: bytes) -> Body:
+        self._packed = Body([packed], GZIP)
+        return self._packed
+
+    def _give(self, body: Body) -> Body:
+        self._given_bytes += sum(map(len, body.parts)) + ASK_BYTES
+        return body
+
+
+class PageMaker:
     def __init__(self, broker: Services, more: Sequence[Collector] = ()) -> None:
         """`more` collects what is known outside of the broker."""
         self._broker = broker
+        self._clock = broker.clock
         self._more = more
         self._groups = GroupMetrics(broker)
-        self._waiting: list[Later[list[bytes]]] = []
-        self._last: list[bytes] | None = None
+        self._making = Shared(self._begin)
+        self._last: Page | None = None
+        self._next_ms = self._clock.monotonic_ms()
+        self._spent_us = 0
 
-    def text(self) -> Later[list[bytes]]:
-        """The page, in pieces."""
-        if self._last is not None:
+    def page(self) -> Later[Page]:
+        """The last one while it is fresh, else the next."""
+        if self._last is not None and self._last.may_be_given:
             return done(self._last)
-        asked: Later[list[bytes]] = Later()
-        self._waiting.append(asked)
-        if len(self._waiting) == 1:
-            run_steps(self._broker.clock, self._make()).then(self._answer, self._refuse)
-        return asked
+        return self._making.ask()
 
-    def _make(self) -> Steps[list[bytes]]:
+    def _begin(self) -> Later[Page]:
+        wait_ms = self._next_ms - self._clock.monotonic_ms()
+        if wait_ms <= 0:
+            return self._make()
+        waited: Later[None] = Later()
+        self._clock.call_later(wait_ms, lambda: waited.finish(None))
+        return waited.chain(lambda _: self._make())
+
+    def _make(self) -> Later[Page]:
+        self._spent_us = 0
+        made = run_steps(self._clock, self._collect(), self._spend)
+        return made.map(self._keep).recover(Exception, self._fail)
+
+    def _collect(self) -> Steps[list[bytes]]:
         page, broker = Exposition(), self._broker
         yield from collect_node(page, broker)
         yield from collect_metadata(page, broker)
@@ -52,16 +132,41 @@ class MetricsPage:
         yield from collect_partitions(page, broker)
         return page.parts()
 
-    def _answer(self, parts: list[bytes]) -> None:
-        self._last = parts
+    def _spend(self, step_us: int) -> None:
+        self._spent_us += step_us
+
+    def _keep(self, parts: list[bytes]) -> Page:
+        page = self._last = Page(parts, self._clock.monotonic_ms(), self._broker.workers)
         # It may be large, and is not kept until somebody asks again.
-        self._broker.clock.call_later(FRESH_MS, self._forget)
-        waiting, self._waiting = self._waiting, []
-        end_all((each, parts) for each in waiting)
+        self._clock.call_later(self._rest(), lambda: self._forget(page))
+        return page
 
-    def _forget(self) -> None:
-        self._last = None
+    def _fail(self, failure: Exception) -> NoReturn:
+        """A bug costs as much as a page."""
+        self._rest()
+        raise failure
 
-    def _refuse(self, failure: Exception) -> None:
-        waiting, self._waiting = self._waiting, []
-        end_all(((each, []) for each in waiting), failure)
+    def _rest(self) -> int:
+        """Make none for a while; for how many milliseconds."""
+        rest_ms = min(max(self._spent_us * (SHARE - 1) // 1000, FRESH_MS), FRESH_MS_MAX)
+        self._next_ms = self._clock.monotonic_ms() + rest_ms
+        return rest_ms
+
+    def _forget(self, page: Page) -> None:
+        if self._last is page:
+            self._last = None
+
+
+def _pack(parts: Sequence[bytes]) -> bytes:
+    """On a worker. Small pieces are joined: for each the lock of the interpreter is taken once."""
+    packer = zlib.compressobj(PACK_LEVEL, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+    packed: list[bytes] = []
+    some: list[bytes] = []
+    some_bytes = 0
+    for part in parts:
+        some.append(part)
+        some_bytes += len(part)
+        if some_bytes >= PACK_BYTES:
+            packed.append(packer.compress(b"".join(some)))
+            some, some_bytes = [], 0
+    return b"".join((*packed, packer.compress(b"".join(some)), packer.flush()))

@@ -1,4 +1,4 @@
-"""Long work on the loop, in steps: between two of them everybody else has a turn."""
+"""Long work on the loop, in steps: between two of them everybody else has a turn, and four times as long as the step."""
 
 from __future__ import annotations
 
@@ -13,21 +13,43 @@ from millpond.base.ports import Clock
 T = TypeVar("T")
 
 PAUSE_MS: Final = 1
+"""At least so long nothing of it is done after a step."""
+
+PAUSE_SHARE: Final = 4
+"""And at least so many times as long as the step took: it never has more than a fifth of the loop."""
+
+PAUSE_MS_MAX: Final = 50
+"""A step that took long because the machine had no core for it is no reason to wait for ever."""
 
 Steps: TypeAlias = Generator["Later[Any] | None", Any, T]
 """It yields None where others should have a turn, and a `Later` to be given its value."""
 
 
-def run_steps(clock: Clock, steps: Steps[T]) -> Later[T]:
-    """What the steps return in the end; what one of them raises is the failure of the result."""
+def run_steps(clock: Clock, steps: Steps[T], on_step: Callable[[int], None] | None = None) -> Later[T]:
+    """What the steps return in the end; what one of them raises is the failure of the result.
+
+    `on_step` hears how many microseconds of the loop each of them took.
+    """
     result: Later[T] = Later()
+    pause_ms = PAUSE_MS
+
+    def timed(resume: Callable[[Any], Later[Any] | None], value: Any) -> Later[Any] | None:
+        nonlocal pause_ms
+        began_us = clock.monotonic_us()
+        try:
+            return resume(value)
+        finally:
+            took_us = clock.monotonic_us() - began_us
+            pause_ms = min(max(took_us * PAUSE_SHARE // 1000, PAUSE_MS), PAUSE_MS_MAX)
+            if on_step is not None:
+                on_step(took_us)
 
     def take_step(resume: Callable[[Any], Later[Any] | None], value: Any) -> None:
-        done(value).map(resume).then(wait, end)
+        done(value).map(partial(timed, resume)).then(wait, end)
 
     def wait(awaited: Later[Any] | None) -> None:
         if awaited is None:
-            clock.call_later(PAUSE_MS, lambda: take_step(steps.send, None))
+            clock.call_later(pause_ms, lambda: take_step(steps.send, None))
         else:
             awaited.then(partial(take_step, steps.send), partial(take_step, steps.throw))
 
