@@ -44,11 +44,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of one file about Spark run in one process: what they share is dear to start. Long tests have to be
-    asked for."""
+    """The tests of one file about Spark or the console run in one process: what they share is dear to start. Long tests
+    have to be asked for."""
     for item in items:
         path = item.path.as_posix()
-        if "/tests/spark/" in path:
+        if "/tests/spark/" in path or "/tests/console/" in path:
             item.add_marker(pytest.mark.xdist_group(path.rpartition("/tests/")[2]))
         if item.get_closest_marker("with_time") and not patience.ALL:
             item.add_marker(pytest.mark.skip(reason="takes a while: make chaos runs it"))

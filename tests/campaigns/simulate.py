@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from multiprocessing import Pool
 
 from millpond.sim.records.scenario import Outcome, Scenario, run_seed
+from millpond.sim.simulator.tape import CampaignSeed
 from millpond.sim.world.disk import PowerCut
 
 FINDINGS_SHOWN = 3
@@ -47,8 +48,7 @@ def replay(seed: int) -> int:
         failed = bool(scenario.run().violations)
     except (Exception, PowerCut):
         traceback.print_exc()
-    print("\n".join(scenario.history.lines))
-    print("\n".join(scenario.node.journal_lines))
+    print("\n".join(scenario.story()))
     print("\n".join(scenario.history.violations) or "nothing was found")
     return int(failed)
 
@@ -79,6 +79,7 @@ def campaign(seeds: range, jobs: int) -> int:
             for finding in outcome.violations[:FINDINGS_SHOWN]:
                 print(f"  {finding}")
             print(f"  play it again: python tests/campaigns/simulate.py --replay {outcome.seed}")
+            print(f"  in the simulator: {CampaignSeed('records', outcome.seed).where_to_see()}", flush=True)
         if sys.stderr.isatty() and time.monotonic() - told > 1:
             told = time.monotonic()
             print(f"\r{done} of {len(seeds)} seeds, {len(failed)} failed", end="", file=sys.stderr)

@@ -49,10 +49,10 @@ class Wanted:
     def plan(self, seed: int) -> Plan:
         return CAMPAIGNS[self.scenario].plan(seed, self.faults, self.nodes)
 
-    def link(self, seed: int) -> str | None:
-        """What opens the seed in the simulator: only what follows from the seed alone has one."""
+    def where_to_see(self, seed: int) -> str | None:
+        """What opens the seed in the simulator: only what follows from the seed alone has a link."""
         is_usual = self.faults == FAULTS and self.nodes is None
-        return CampaignSeed(self.scenario, seed).link if is_usual else None
+        return CampaignSeed(self.scenario, seed).where_to_see() if is_usual else None
 
 
 def play_one(seed: int, wanted: Wanted) -> Outcome:
@@ -121,8 +121,8 @@ def campaign(seeds: range, jobs: int, wanted: Wanted) -> int:
                 print(f"  {finding}")
             words = f"--scenario {wanted.scenario} --shrink {outcome.seed}"
             print(f"  its story: python tests/campaigns/simulate_cluster.py {words}", flush=True)
-            if link := wanted.link(outcome.seed):
-                print(f"  in the simulator: millpond sim replay {link}, or /simulator?tape={link}", flush=True)
+            if where := wanted.where_to_see(outcome.seed):
+                print(f"  in the simulator: {where}", flush=True)
         if time.monotonic() - told > PROGRESS_S:
             told = time.monotonic()
             print(f"{done} of {len(seeds)} seeds, {len(failed)} failed", file=sys.stderr, flush=True)
@@ -158,8 +158,8 @@ def main() -> int:
         wanted = Wanted(name, tuple(given.faults.split(",")), given.nodes)
         if given.replay is not None:
             failed |= replay(given.replay, wanted.plan(given.replay), wanted.kind)
-            if link := wanted.link(given.replay):
-                print(f"in the simulator: millpond sim replay {link}, or /simulator?tape={link}")
+            if where := wanted.where_to_see(given.replay):
+                print(f"in the simulator: {where}")
         elif given.shrink is not None:
             failed |= replay(given.shrink, shrunk(given.shrink, wanted), wanted.kind)
         else:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from multiprocessing import Pool
 
 from millpond.sim.coordination.scenario import CoordinationOutcome, CoordinationScenario, run_coordination_seed
+from millpond.sim.simulator.tape import CampaignSeed
 from millpond.sim.world.disk import PowerCut
 
 FINDINGS_SHOWN = 3
@@ -48,8 +49,7 @@ def replay(seed: int) -> int:
         failed = bool(scenario.run().violations)
     except (Exception, PowerCut):
         traceback.print_exc()
-    lines = [*scenario.history.lines, *scenario.records.lines, *scenario.node.journal_lines]
-    print("\n".join(sorted(lines, key=lambda line: int(line.split()[0]))))
+    print("\n".join(scenario.story()))
     print("\n".join(scenario.history.violations) or "nothing was found")
     return int(failed)
 
@@ -76,6 +76,7 @@ def campaign(seeds: range, jobs: int) -> int:
             for finding in outcome.violations[:FINDINGS_SHOWN]:
                 print(f"  {finding}")
             print(f"  play it again: python tests/campaigns/simulate_coordination.py --replay {outcome.seed}")
+            print(f"  in the simulator: {CampaignSeed('coordination', outcome.seed).where_to_see()}", flush=True)
         if time.monotonic() - told > TELL_EVERY_S:
             told = time.monotonic()
             print(f"{done} of {len(seeds)} seeds, {len(failed)} failed", file=sys.stderr, flush=True)

@@ -17,6 +17,7 @@ from multiprocessing import Pool
 
 from millpond.sim.cluster.crew_scenario import CrewOutcome, CrewScenario, make_crew_plan
 from millpond.sim.cluster.plan import FAULTS
+from millpond.sim.simulator.tape import CampaignSeed
 from millpond.sim.world.disk import PowerCut
 
 FINDINGS_SHOWN = 3
@@ -67,6 +68,9 @@ def campaign(seeds: range, jobs: int, kinds: tuple[str, ...], nodes: int | None)
             for finding in outcome.violations[:FINDINGS_SHOWN]:
                 print(f"  {finding}")
             print(f"  its story: python tests/campaigns/simulate_crews.py --replay {outcome.seed}", flush=True)
+            if kinds == FAULTS and nodes is None:
+                # Only what follows from the seed alone has a link.
+                print(f"  in the simulator: {CampaignSeed('crews', outcome.seed).where_to_see()}", flush=True)
         if time.monotonic() - told > PROGRESS_S:
             told = time.monotonic()
             print(f"{done} of {len(seeds)} seeds, {len(failed)} failed", file=sys.stderr, flush=True)

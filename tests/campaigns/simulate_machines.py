@@ -17,12 +17,10 @@ from collections import Counter
 from functools import partial
 from multiprocessing import Pool
 
-from millpond.sim.machines.quorum import scenario as quorum
-from millpond.sim.machines.quorum.voters_scenario import run_voters_seed
-from millpond.sim.machines.replication import scenario as replication
 from millpond.sim.machines.run import Outcome
+from millpond.sim.simulator.campaigns import MACHINES
+from millpond.sim.simulator.tape import CampaignSeed
 
-MACHINES = {"quorum": quorum.run_seed, "replication": replication.run_seed, "voters": run_voters_seed}
 PROGRESS_S = 10
 
 
@@ -50,6 +48,7 @@ def campaign(machine: str, seeds: range, jobs: int) -> int:
                 broken += 1
                 print(f"{machine} seed {outcome.seed}: {outcome.violation}", flush=True)
                 print(f"  python tests/campaigns/simulate_machines.py --machine {machine} --replay {outcome.seed}")
+                print(f"  in the simulator: {CampaignSeed(machine, outcome.seed).where_to_see()}", flush=True)
             if time.monotonic() - said > PROGRESS_S:
                 said = time.monotonic()
                 print(f"{machine}: {done} of {len(seeds)} seeds, {broken} failed", flush=True)

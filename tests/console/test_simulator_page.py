@@ -1,11 +1,21 @@
-"""The simulator's page in a real browser: a lesson, the keyboard, a message, a bad link, a phone."""
+"""The simulator's page in a real browser: a lesson, the keyboard, a message, a bad link, a campaign, a phone."""
 
 from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 from millpond.sim.simulator.actions import CreateTopic, Produce
 from millpond.sim.simulator.lessons.catalogue import LESSONS
 from millpond.sim.simulator.tape import encode, tape_of
 from support.browser import PHONE, Tab, unnamed
+from support.patience import with_time
+
+CAMPAIGNS = Path(__file__).parents[1] / "campaigns"
+FAILING = 7_000_066
+"""A seed of whole clusters in which something is found, as docs/GAPS.md says."""
 
 SHORT = tape_of((CreateTopic(partitions=1), 300, Produce(count=3, value="tea "), 200))
 
@@ -53,6 +63,40 @@ def test_a_bad_link_says_what_is_wrong(tab: Tab) -> None:
     page = tab.open("/simulator?tape=1.AAAA")
     page.locator(".fault", has_text="damaged").wait_for()
     tab.faults = [each for each in tab.faults if "400" not in each]
+
+
+def test_a_seed_of_a_campaign_is_told_and_a_lesson_after_it(tab: Tab) -> None:
+    page = tab.open("/simulator?tape=campaign.records.3")
+    page.get_by_text("A seed of a campaign: campaign.records.3").wait_for()
+    page.get_by_text("Nothing was found in it.").wait_for()
+    page.locator(".sim-story li").nth(10).wait_for()
+    assert page.get_by_role("button", name="Do it").count() == 0
+    assert unnamed(page) == []
+    page.get_by_label("Lesson").select_option("keys")
+    page.get_by_text("it stops for a question").wait_for()
+    page.locator(".sim-node").nth(2).wait_for()
+    page.get_by_role("button", name="+1 s").click()
+    page.locator(".sim-story li.you", has_text="topic orders").wait_for()
+
+
+@with_time
+def test_a_seed_that_fails_opens_by_what_its_campaign_prints(tab: Tab) -> None:
+    """The whole way: a campaign fails, somebody opens the link in its output, and sees the run and what was found."""
+    campaign = subprocess.run(
+        [sys.executable, CAMPAIGNS / "simulate_cluster.py", "--seeds", "1", "--start", str(FAILING), "--jobs", "1"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert campaign.returncode == 1, campaign.stdout
+    (path,) = re.findall(r"http://127\.0\.0\.1:8080(/simulator\?tape=\S+)", campaign.stdout)
+    (finding,) = re.findall(rf"seed {FAILING} failed:\n  (.+)", campaign.stdout)
+    page = tab.open(path)
+    page.get_by_text("may take a minute").wait_for()
+    page.locator(".fault", has_text=finding).wait_for(timeout=120_000)
+    assert page.locator(".sim-story li").count() > 100
+    page.get_by_text("Its plan").click()
+    page.locator("pre.data", has_text="faults=").wait_for()
 
 
 def test_it_fits_a_phone(phone: Tab) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -15,10 +17,22 @@ from millpond.console.simulators import ANSWER_SECONDS, CAMPAIGN_SECONDS
 TAPE_SIGNS_MAX: Final = 6_000
 MOMENT_MAX: Final = 1 << 31
 NODES_MAX: Final = 5
+WANTED_SECONDS: Final = 0.5
+"""How often it is looked whether somebody still waits."""
+GONE: Final = 499
+"""The usual word for a reply that nobody reads."""
 
 
-def _reply(data: bytes) -> Response:
-    return Response(data, media_type="application/json")
+async def put(request: Request, question: Mapping[str, Any], seconds: float = ANSWER_SECONDS) -> Response:
+    """Ask for as long as somebody waits: a run that nobody sees must not keep one of the few processes."""
+    asked = asyncio.ensure_future(room_of(request).simulators.ask(words(request, "session"), question, seconds))
+    try:
+        while not (await asyncio.wait({asked}, timeout=WANTED_SECONDS))[0]:
+            if await request.is_disconnected():
+                return Response(status_code=GONE)
+        return Response(asked.result(), media_type="application/json")
+    finally:
+        asked.cancel()
 
 
 def _tape(request: Request) -> str:
@@ -34,7 +48,7 @@ def _added(request: Request) -> Any:
 
 
 async def catalogue(request: Request) -> Response:
-    return _reply(await room_of(request).simulators.ask(words(request, "session"), {"ask": "catalogue"}))
+    return await put(request, {"ask": "catalogue"})
 
 
 async def look(request: Request) -> Response:
@@ -51,7 +65,7 @@ async def look(request: Request) -> Response:
         "add": _added(request),
     }
     seconds = CAMPAIGN_SECONDS if tape.startswith("campaign.") else ANSWER_SECONDS
-    return _reply(await room_of(request).simulators.ask(words(request, "session"), question, seconds))
+    return await put(request, question, seconds)
 
 
 async def flight(request: Request) -> Response:
@@ -61,7 +75,7 @@ async def flight(request: Request) -> Response:
         "at_ms": number(request, "at", 0, 0, MOMENT_MAX),
         "number": number(request, "number", 0, 0, MOMENT_MAX),
     }
-    return _reply(await room_of(request).simulators.ask(words(request, "session"), question))
+    return await put(request, question)
 
 
 ROUTES: Final = [

@@ -2,21 +2,23 @@
 
 It holds one run. Asked about a later moment of the same tape it goes on; about an earlier one, or another tape, it
 plays from the beginning, which comes to the same. It has a limit for its memory and for each question, gives way to
-everything else on the machine, and ends with whoever started it. A line back begins with `+`, or with `-` where it is
-a sentence about what was wrong with the question.
+everything else on the machine, and ends with whoever started it: at once, or when the time of a question is over that
+it is busy with. A line back begins with `+`, or with `-` where it is a sentence about what was wrong with the
+question, or with `!` where the process ends over it as well.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
+import signal
 import sys
 import time
 from typing import Any, Final
 
 from millpond.sim.simulator.actions import KINDS, BadAction, describe, from_json
-from millpond.sim.simulator.campaigns import play_campaign
 from millpond.sim.simulator.lessons.catalogue import THEMES
 from millpond.sim.simulator.lessons.lesson import Lesson
 from millpond.sim.simulator.simulation import Simulation, TooMuch
@@ -64,6 +66,9 @@ class Bench:
     def _look(self, question: dict[str, Any]) -> dict[str, Any]:
         meant = decode(question["tape"]) if question["tape"] else Tape(seed=question["seed"], nodes=question["nodes"])
         if isinstance(meant, CampaignSeed):
+            # Read only where it is used: a lesson starts sooner without.
+            from millpond.sim.simulator.campaigns import play_campaign
+
             self.forget()
             return {"campaign": play_campaign(meant).shape()}
         at_ms = meant.end_ms if question["at_ms"] < 0 else question["at_ms"]
@@ -141,22 +146,38 @@ def _lesson(lesson: Lesson) -> dict[str, Any]:
     return {**shown, "link": encode(tape), "question_ms": lesson.question_ms, "end_ms": tape.end_ms}
 
 
+def respond(bench: Bench, line: bytes) -> tuple[bytes, bytes]:
+    """The mark and the JSON of what goes back."""
+    try:
+        question = json.loads(line)
+        # Should nobody be there any more to end it, it ends by itself.
+        signal.alarm(math.ceil(question["seconds"]))
+        return b"+", json.dumps(bench.answer(question)).encode()
+    except (BadLink, BadAction, TooMuch) as wrong:
+        text = str(wrong)
+        return b"-", _fault(text[:1].upper() + text[1:] + ("" if text.endswith(".") else "."))
+    except MemoryError:
+        bench.forget()
+        # What is left may be in any state: the next question gets a process of its own.
+        return b"!", _fault("This run takes more memory than it may: start another one.")
+    finally:
+        signal.alarm(0)
+
+
+def _fault(text: str) -> bytes:
+    return json.dumps({"error": text}).encode()
+
+
 def main() -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     os.nice(POLITE)
     bench = Bench()
     for line in sys.stdin.buffer:
-        mark = b"+"
-        try:
-            reply: Any = bench.answer(json.loads(line))
-        except (BadLink, BadAction, TooMuch) as wrong:
-            text = str(wrong)
-            mark, reply = b"-", {"error": text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")}
-        except MemoryError:
-            bench.forget()
-            mark, reply = b"-", {"error": "This run takes more memory than it may: start another one."}
-        sys.stdout.buffer.write(mark + json.dumps(reply).encode() + b"\n")
+        mark, reply = respond(bench, line)
+        sys.stdout.buffer.write(mark + reply + b"\n")
         sys.stdout.buffer.flush()
+        if mark == b"!":
+            return 1
     return 0
 
 

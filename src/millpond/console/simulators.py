@@ -1,7 +1,8 @@
 """The processes in which simulations run: a few of them, each with a limit, started when they are needed.
 
-Nothing is simulated in the console's own process. A question that takes too long ends the process that it was put to;
-the next one starts another, which plays the tape again. One that is not asked for a while is ended.
+Nothing is simulated in the console's own process. A question that takes too long, or more memory than it may, ends the
+process that it was put to; the next one starts another, which plays the tape again. One that is not asked for a while
+is ended.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import json
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -45,7 +46,9 @@ class Bench:
 
 
 class Simulators:
-    def __init__(self) -> None:
+    def __init__(self, program: Sequence[str] = PROGRAM, *, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._program = program
+        self._idle_seconds = idle_seconds
         self._benches: list[Bench] = []
 
     async def ask(self, session: str, question: Mapping[str, Any], seconds: float = ANSWER_SECONDS) -> bytes:
@@ -55,7 +58,8 @@ class Simulators:
             raise Busy
         async with bench.lock:
             try:
-                return await asyncio.wait_for(self._put(bench, question), seconds)
+                # The process knows its time as well: it ends by itself should this one be gone by then.
+                return await asyncio.wait_for(self._put(bench, {**question, "seconds": seconds}), seconds)
             except TimeoutError:
                 bench.end()
                 why = f"The simulator took more than {seconds:.0f} s over this: do less in one run."
@@ -84,7 +88,7 @@ class Simulators:
         process = bench.process
         if process is None or process.returncode is not None:
             process = bench.process = await asyncio.create_subprocess_exec(
-                *PROGRAM, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=LINE_BYTES_MAX
+                *self._program, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=LINE_BYTES_MAX
             )
         assert process.stdin is not None
         assert process.stdout is not None
@@ -99,14 +103,14 @@ class Simulators:
         if line[:1] == b"-":
             raise BadRequest(json.loads(line[1:])["error"])
         bench.end()
-        raise BadRequest(FAILED)
+        raise BadRequest(json.loads(line[1:])["error"] if line[:1] == b"!" else FAILED)
 
     def _rest(self, bench: Bench) -> None:
         loop = asyncio.get_running_loop()
         bench.used_at = loop.time()
         if bench.timer is not None:
             bench.timer.cancel()
-        bench.timer = loop.call_later(IDLE_SECONDS, lambda: self._drop(bench))
+        bench.timer = loop.call_later(self._idle_seconds, lambda: self._drop(bench))
 
     def _drop(self, bench: Bench) -> None:
         if not bench.lock.locked() and bench in self._benches:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from millpond.sim.machines.run import Run, Violation
 from millpond.sim.simulator.actions import (
     AddConsumer,
     AddPartitions,
@@ -20,7 +23,7 @@ from millpond.sim.simulator.actions import (
     StopNode,
     Transact,
 )
-from millpond.sim.simulator.campaigns import play_campaign
+from millpond.sim.simulator.campaigns import MACHINES, SCENARIOS, play_campaign
 from millpond.sim.simulator.lessons.catalogue import LESSONS
 from millpond.sim.simulator.simulation import Simulation, TooMuch
 from millpond.sim.simulator.snapshot import Observer
@@ -173,3 +176,44 @@ def test_what_a_dead_node_sent_is_lost() -> None:
 def test_a_campaign_is_played_for_its_story() -> None:
     with pytest.raises(BadLink, match="there are faults, racks"):
         play_campaign(CampaignSeed("nonsense", 1))
+    played = play_campaign(CampaignSeed("records", 3)).shape()
+    assert played["link"] == "campaign.records.3"
+    assert "Plan" in played["plan"]
+    assert played["findings"] == []
+    moments = [line["at_ms"] for line in played["story"]]
+    assert moments == sorted(moments)
+    assert any(line["who"].startswith("node") for line in played["story"])
+
+
+def test_a_seed_that_fails_has_a_story_and_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise KeyError("a bug of the node")
+
+    monkeypatch.setattr("millpond.sim.records.scenario.Scenario._judge", fail)
+    played = play_campaign(CampaignSeed("records", 3))
+    assert "a bug of the node" in played.findings[-1]
+    assert len(played.lines) > 10
+
+
+def test_a_machine_is_played_for_what_it_broke(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert play_campaign(CampaignSeed("quorum", 1)).findings == []
+
+    def fail(self: Run, *_: object) -> None:
+        raise Violation("two leaders of one epoch")
+
+    monkeypatch.setattr(Run, "run_until_well", fail)
+    played = play_campaign(CampaignSeed("quorum", 1))
+    assert played.findings == ["two leaders of one epoch"]
+    assert len(played.lines) > 10
+    assert all(line.at_ms >= 0 and line.text for line in played.lines)
+
+
+def test_every_campaign_by_seeds_has_links() -> None:
+    """What `tests/campaigns` plays by a seed alone can be opened in the simulator."""
+    assert {*SCENARIOS, *MACHINES} == {
+        "faults", "racks", "members", "moves", "upgrade", "crews", "coordination", "records",
+        "quorum", "replication", "voters",
+    }  # fmt: skip
+    scripts = Path(__file__).parents[2] / "campaigns"
+    for path in scripts.glob("simulate*.py"):
+        assert "where_to_see()" in path.read_text(), path

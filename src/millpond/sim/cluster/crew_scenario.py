@@ -24,7 +24,7 @@ from millpond.sim.coordination.group_member import GroupTopic
 from millpond.sim.coordination.group_reader import fetch_offsets
 from millpond.sim.coordination.history import CoordinationHistory
 from millpond.sim.coordination.plan import WORK_MS, CoordinationPlan, Sharing, Work, make_coordination_plan
-from millpond.sim.records.history import Content, History, Promise, TopicIdPartition
+from millpond.sim.records.history import Content, History, Promise, TopicIdPartition, in_order_of_time
 from millpond.sim.records.producer import SimProducer
 from millpond.sim.script import Player, Rest, Script
 from millpond.sim.world.world import SimWorld
@@ -273,10 +273,8 @@ class CrewScenario:
 
     def story(self) -> list[str]:
         """What happened, in order: faults, lives, what the crew did and heard, what nodes said."""
-        lines = [(int(line.split(" ", 1)[0]), line) for line in (*self.records.lines, *self.history.lines)]
-        for node in self.cluster.nodes.values():
-            lines += [(int(line.split(" ", 1)[0]), line) for line in node.journal_lines]
-        return [line for _, line in sorted(lines, key=lambda entry: entry[0])]
+        journals = [line for node in self.cluster.nodes.values() for line in node.journal_lines]
+        return in_order_of_time([*self.records.lines, *self.history.lines, *journals])
 
     def _outcome(self) -> CrewOutcome:
         evidence = [*self.story(), str(self.sim.clock.events_run), *self.history.violations]

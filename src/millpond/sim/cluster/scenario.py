@@ -14,7 +14,7 @@ from millpond.sim.cluster.plan import WORK_MS, Plan, ProducerPlan, TopicPlan, ma
 from millpond.sim.cluster.reader import ClusterReader
 from millpond.sim.cluster.trouble import Trouble
 from millpond.sim.records.checkers import TopicRules, check_metadata, check_partition
-from millpond.sim.records.history import Content, History, Promise, TopicIdPartition
+from millpond.sim.records.history import Content, History, Promise, TopicIdPartition, in_order_of_time
 from millpond.sim.records.producer import SimProducer
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
@@ -280,10 +280,8 @@ class Scenario:
 
     def story(self) -> list[str]:
         """What happened, in order: faults, lives, what clients heard, what nodes said."""
-        lines = [(int(line.split(" ", 1)[0]), line) for line in self.history.lines]
-        for node in self.cluster.nodes.values():
-            lines += [(int(line.split(" ", 1)[0]), line) for line in node.journal_lines]
-        return [line for _, line in sorted(lines, key=lambda entry: entry[0])]
+        journals = [line for node in self.cluster.nodes.values() for line in node.journal_lines]
+        return in_order_of_time([*self.history.lines, *journals])
 
     def _outcome(self) -> Outcome:
         evidence = [*self.story(), str(self.sim.clock.events_run), *self.history.violations]

@@ -18,7 +18,7 @@ from millpond.sim.coordination.history import CoordinationHistory
 from millpond.sim.coordination.plan import WORK_MS, CoordinationPlan, Sharing, Work, make_coordination_plan
 from millpond.sim.faults import Trouble
 from millpond.sim.node import SimNode
-from millpond.sim.records.history import Content, History, Promise, TopicIdPartition
+from millpond.sim.records.history import Content, History, Promise, TopicIdPartition, in_order_of_time
 from millpond.sim.records.producer import SimProducer
 from millpond.sim.script import Ask, Player, Rest, Script
 from millpond.sim.world.world import SimWorld
@@ -221,6 +221,10 @@ class CoordinationScenario:
         for home in self.node.broker.groups.homes():
             if home.shard.offsets.pending:
                 self._blame(f"offsets wait for a transaction: {home.shard.offsets.pending}")
+
+    def story(self) -> list[str]:
+        """What happened, in order: faults, lives, what the crew did and heard, what the node said."""
+        return in_order_of_time([*self.history.lines, *self.records.lines, *self.node.journal_lines])
 
     def _outcome(self) -> CoordinationOutcome:
         disk = self.node.disk

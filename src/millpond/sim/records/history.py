@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -148,3 +148,8 @@ class History:
         for batch in self.batches:
             counts[batch.status.value] += len(batch.contents)
         return counts
+
+
+def in_order_of_time(lines: Iterable[str]) -> list[str]:
+    """Lines of a story, each of which begins with its moment, as they happened."""
+    return sorted(lines, key=lambda line: int(line.split(" ", 1)[0]))

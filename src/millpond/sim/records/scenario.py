@@ -11,7 +11,7 @@ from millpond.sim.client import SimClient
 from millpond.sim.faults import Trouble
 from millpond.sim.node import DATA_FOLDER, SimNode
 from millpond.sim.records.checkers import TopicRules, check_folder, check_metadata, check_partition
-from millpond.sim.records.history import Content, History, Promise, TopicIdPartition
+from millpond.sim.records.history import Content, History, Promise, TopicIdPartition, in_order_of_time
 from millpond.sim.records.plan import WORK_MS, Plan, ProducerPlan, TopicPlan, make_plan
 from millpond.sim.records.producer import SimProducer
 from millpond.sim.records.reader import SimReader
@@ -320,6 +320,10 @@ class Scenario:
         if not may_go:
             rules.keeps_all_ms = int(topic.configs.get("retention.ms", str(1 << 40)))
         return rules
+
+    def story(self) -> list[str]:
+        """What happened, in order: faults, lives, what clients heard, what the node said."""
+        return in_order_of_time([*self.history.lines, *self.node.journal_lines])
 
     def _outcome(self) -> Outcome:
         disk = self.node.disk

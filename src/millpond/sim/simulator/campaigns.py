@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from millpond.sim.cluster.campaigns import CAMPAIGNS
+from millpond.sim.cluster.campaigns import CAMPAIGNS, Campaign
+from millpond.sim.cluster.crew_scenario import CrewScenario
+from millpond.sim.coordination.scenario import CoordinationScenario
+from millpond.sim.machines.quorum import scenario as quorum
+from millpond.sim.machines.quorum.voters_scenario import run_voters_seed
+from millpond.sim.machines.replication import scenario as replication
+from millpond.sim.machines.run import Outcome as MachineOutcome
+from millpond.sim.records.scenario import Scenario as RecordsScenario
 from millpond.sim.simulator.story import Line
 from millpond.sim.simulator.tape import BadLink, CampaignSeed
 from millpond.sim.world.disk import PowerCut
@@ -14,11 +22,49 @@ from millpond.sim.world.disk import PowerCut
 LINES_SHOWN_MAX: Final = 5_000
 
 
+class _Found(Protocol):
+    @property
+    def violations(self) -> list[str]: ...
+
+
+class _Scenario(Protocol):
+    """Whole nodes and their clients, from a seed."""
+
+    @property
+    def plan(self) -> object: ...
+
+    @property
+    def history(self) -> _Found: ...
+
+    def run(self) -> _Found: ...
+
+    def story(self) -> list[str]: ...
+
+
+def _cluster(campaign: Campaign) -> Callable[[int], _Scenario]:
+    return lambda seed: campaign.kind(seed, campaign.plan(seed))
+
+
+SCENARIOS: Final[Mapping[str, Callable[[int], _Scenario]]] = {
+    **{name: _cluster(campaign) for name, campaign in CAMPAIGNS.items()},
+    "crews": CrewScenario,
+    "coordination": CoordinationScenario,
+    "records": RecordsScenario,
+}
+
+MACHINES: Final[Mapping[str, Callable[[int], MachineOutcome]]] = {
+    "quorum": quorum.run_seed,
+    "replication": replication.run_seed,
+    "voters": run_voters_seed,
+}
+"""Pure machines without nodes. Of a run in which nothing was found they keep no story."""
+
+
 @dataclass(slots=True)
 class PlayedSeed:
     link: str
     plan: str
-    lines: list[Line] = field(default_factory=list)
+    lines: Sequence[Line] = ()
     findings: list[str] = field(default_factory=list)
 
     def shape(self) -> dict[str, Any]:
@@ -33,23 +79,32 @@ class PlayedSeed:
 
 def play_campaign(seed: CampaignSeed) -> PlayedSeed:
     """Play it to its end, which may be the failure that it is known for."""
-    campaign = CAMPAIGNS.get(seed.scenario)
-    if campaign is None:
-        raise BadLink(f"There is no campaign {seed.scenario!r}; there are {', '.join(CAMPAIGNS)}.")
-    plan = campaign.plan(seed.seed)
-    scenario = campaign.kind(seed.seed, plan)
-    played = PlayedSeed(seed.link, str(plan))
+    if seed.scenario in SCENARIOS:
+        return _play_scenario(seed, SCENARIOS[seed.scenario](seed.seed))
+    if seed.scenario in MACHINES:
+        return _play_machine(seed, MACHINES[seed.scenario])
+    raise BadLink(f"There is no campaign {seed.scenario!r}; there are {', '.join((*SCENARIOS, *MACHINES))}.")
+
+
+def _play_scenario(seed: CampaignSeed, scenario: _Scenario) -> PlayedSeed:
+    played = PlayedSeed(seed.link, str(scenario.plan))
     try:
         played.findings = list(scenario.run().violations)
     except (Exception, PowerCut):
         # A bug that such a seed is kept for may end the run in any way.
         played.findings = [*scenario.history.violations, traceback.format_exc(limit=-8)]
-    played.lines = [_line(text) for text in scenario.story()]
+    played.lines = list(map(_line, scenario.story()))
     return played
 
 
+def _play_machine(seed: CampaignSeed, run: Callable[[int], MachineOutcome]) -> PlayedSeed:
+    outcome = run(seed.seed)
+    found = [] if outcome.violation is None else [outcome.violation]
+    return PlayedSeed(seed.link, "It has none: chance decides as it goes.", list(map(_line, outcome.story)), found)
+
+
 def _line(text: str) -> Line:
-    moment, _, rest = text.partition(" ")
+    moment, _, rest = text.strip().partition(" ")
     who, _, what = rest.partition(" ")
     is_node = who.startswith("node") and "/" in who
     return Line(int(moment), who.partition("/")[0], what) if is_node else Line(int(moment), "", rest)

@@ -18,6 +18,8 @@ from millpond.sim.simulator.actions import Action, BadAction, as_json, from_json
 
 VERSION: Final = "1"
 CAMPAIGN: Final = "campaign"
+CONSOLE: Final = "127.0.0.1:8080"
+"""Where a console listens unless somebody says otherwise."""
 LINK_SIGNS_MAX: Final = 6_000
 UNPACKED_BYTES_MAX: Final = 64 << 10
 ACTIONS_MAX: Final = 200
@@ -94,6 +96,10 @@ class CampaignSeed:
     @property
     def link(self) -> str:
         return f"{CAMPAIGN}.{self.scenario}.{self.seed}"
+
+    def where_to_see(self) -> str:
+        """What a campaign prints of a seed that fails."""
+        return f"millpond sim replay {self.link}, or in a console http://{CONSOLE}/simulator?tape={self.link}"
 
 
 def tape_of(steps: Iterable[Action | int], *, seed: int = 1, nodes: int = 3) -> Tape:

@@ -35,6 +35,7 @@ class View {
     this.end = 0;
     this.look = null;
     this.story = [];
+    this.isStory = false; // A seed of a campaign: there is its story, and nothing to do.
     this.chosen = null;
     this.answered = false;
     this.speed = 1000;
@@ -51,6 +52,8 @@ class View {
   // The parts of the page.
 
   frame() {
+    this.isStory = false;
+    this.actionsBox = this.actions();
     this.lessonBox = h("div", { class: "pad sim-lesson" });
     this.controls = h("div", { class: "sim-controls" });
     this.said = h("div");
@@ -69,7 +72,7 @@ class View {
       this.said,
       card(null, this.controls, this.stageBox),
       h("div", { class: "columns" },
-        h("div", { class: "stack" }, card("What you can do", this.actions()), card("What it comes to", this.verdictBox)),
+        h("div", { class: "stack" }, card("What you can do", this.actionsBox), card("What it comes to", this.verdictBox)),
         h("div", { class: "stack" }, card("What happened", this.storyBox), card("On the wire", this.wireBox))));
     fill(this.stageBox, this.stage.element);
     this.drawControls();
@@ -122,6 +125,7 @@ class View {
 
   begin(lesson) {
     this.pause();
+    if (this.isStory) this.frame();
     this.chosen = lesson;
     this.answered = false;
     this.forget();
@@ -135,6 +139,7 @@ class View {
     this.chosen = lesson ?? null;
     this.answered = Boolean(lesson) && at > lesson.question_ms;
     this.forget();
+    if (tape.startsWith("campaign.")) fill(this.said, h("p", { class: "hint" }, "This seed is played from its beginning to its end: that may take a minute."));
     return this.ask({ tape, at });
   }
 
@@ -233,7 +238,7 @@ class View {
   }
 
   drawStory() {
-    const lines = this.story.slice(-250);
+    const lines = this.isStory ? this.story : this.story.slice(-250);
     if (!lines.length) { fill(this.storyBox, empty("Nothing yet.")); return; }
     const list = h("ol", { class: "sim-story", tabindex: "0", "aria-label": "The story, latest last" }, lines.map((line) => h("li", { class: line.who === "you" ? "you" : "" },
       h("span", { class: "when" }, (line.at_ms / 1000).toFixed(3)), h("span", { class: "who" }, line.who), h("span", { class: "what" }, line.text))));
@@ -266,14 +271,15 @@ class View {
   }
 
   campaign(found) {
-    fill(this.said);
+    this.isStory = true;
+    [this.link, this.story] = [found.link, found.story];
     fill(this.lessonBox, h("p", {}, `A seed of a campaign: ${found.link}. It is told as a story.`),
-      found.findings.length ? found.findings.map((each) => h("p", { class: "fault" }, each)) : h("p", { class: "good-text" }, "Nothing was found in it."));
+      found.findings.length ? found.findings.map((each) => (each.includes("\n") ? h("pre", { class: "data" }, each) : h("p", { class: "fault" }, each))) : h("p", { class: "good-text" }, "Nothing was found in it."));
     fill(this.controls);
     fill(this.stageBox, h("details", { class: "pad" }, h("summary", {}, "Its plan"), h("pre", { class: "data" }, found.plan)));
-    this.story = found.story;
+    fill(this.actionsBox, empty("A campaign does everything by itself.", "Choose a lesson, or start anew, to do something."));
     this.drawStory();
-    fill(this.verdictBox, h("p", { class: "hint" }, `${found.story_lines} lines`));
+    fill(this.verdictBox, h("p", { class: "hint" }, found.story_lines > found.story.length ? `The last ${found.story.length} of ${found.story_lines} lines` : `${found.story_lines} lines`));
     fill(this.wireBox, empty("A campaign shows no messages."));
   }
 
@@ -298,7 +304,7 @@ class View {
   }
 
   async copy() {
-    const address = `${location.origin}/simulator${query({ tape: this.link, at: String(this.at), lesson: this.chosen?.name ?? "" })}`;
+    const address = `${location.origin}/simulator${query({ tape: this.link, at: this.isStory ? "" : String(this.at), lesson: this.chosen?.name ?? "" })}`;
     try {
       await navigator.clipboard.writeText(address);
       note("The link is copied. In a terminal: millpond sim replay LINK");
@@ -314,6 +320,7 @@ class View {
         field("Seed", h("input", { name: "seed", type: "number", min: "0", max: "4294967295", value: "1", required: true }), "Another seed is another world: other delays, other chances."))],
       act: async (form) => {
         this.pause();
+        if (this.isStory) this.frame();
         this.chosen = null;
         this.forget();
         keep({ tape: "", at: "", lesson: "" });
