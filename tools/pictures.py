@@ -18,16 +18,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
 # The console as a process, as its tests start it.
-sys.path.insert(0, str(ROOT / "tests"))
-
-from support.console import Console
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from millpond.client import dead_letters
 from millpond.testing import Ponds, ponds
+from support.console import Console
 
-IMAGES = ROOT / "docs" / "images"
+IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 WIDTH, HEIGHT = 1240, 860
 RECORDS_PER_SECOND = 200
 HOT_SHARE = 0.4

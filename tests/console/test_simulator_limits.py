@@ -1,4 +1,4 @@
-"""The processes of the simulator have limits, and something that goes beyond each ends with a sentence and no harm."""
+"""The processes of the simulator have limits: what goes beyond one of them ends with a sentence, and does no harm."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The processes in which simulations run: a few of them, each with a limit, started when they are needed.
 
-Nothing is simulated in the console's own process. A question that takes too long, or more memory than it may, ends the
-process that it was put to; the next one starts another, which plays the tape again. One that is not asked for a while
-is ended.
+Nothing is simulated in the console's own process. A question that takes too long, or more memory than it may, ends
+the process that it was put to; the next one starts another, which plays the tape again. One that is not asked for a
+while is ended.
 """
 
 from __future__ import annotations

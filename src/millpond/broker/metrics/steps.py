@@ -1,4 +1,4 @@
-"""Long work on the loop, in steps: between two of them everybody else has a turn, and four times as long as the step."""
+"""Long work on the loop, in steps: between two of them everybody else has a turn, four times as long as the step."""
 
 from __future__ import annotations
 
