@@ -44,8 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of one file about Spark or the console run in one process: what they share is dear to start. Long tests
-    have to be asked for."""
+    """The tests of one file about Spark or the console run in one process: what they share is dear to start. Long
+    tests have to be asked for."""
     for item in items:
         path = item.path.as_posix()
         if "/tests/spark/" in path or "/tests/console/" in path:

@@ -25,8 +25,8 @@ ANSWER_MS_MAX: Final = 30_000
 """So long an answer is waited for: what counts files and disks may be standing still with them."""
 
 STALL_MS: Final = 30_000
-"""So long an answer is offered to somebody who takes nothing of it. The system takes megabytes at a time, so that less
-would cut off those who are slow."""
+"""So long an answer is offered to somebody who takes nothing of it. The system takes megabytes at a time, so that
+less would cut off those who are slow."""
 
 METHODS: Final = ("GET", "HEAD")
 PLAIN: Final = "text/plain; charset=utf-8"
