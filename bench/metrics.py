@@ -1,5 +1,5 @@
-"""Whether producing gets slower when monitoring asks for /metrics every second: the same load in turns, with and
-without being asked, against one node with many partitions."""
+"""Whether producing gets slower when monitoring asks for /metrics, every second or without a pause: the same load in
+turns, with and without being asked, against one node with many partitions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from bench.load_raw import Measured
 from bench.measure import Plan, client, median_of, one_slice
@@ -16,7 +17,7 @@ from millpond.wire import messages as m
 
 PARTITIONS = 1_000
 PARTITIONS_QUICK = 200
-EVERY_SECONDS = 1.0
+PACES = {"every second": 1.0, "without a pause": 0.0}
 ANSWER_SECONDS = 30.0
 CREATE_VERSION = 7
 
@@ -24,8 +25,9 @@ CREATE_VERSION = 7
 class Scraper:
     """Asks as Prometheus does, and keeps how long each page took and how large it was."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, every_seconds: float) -> None:
         self._address = f"http://{HOST}:{port}/metrics"
+        self._every_seconds = every_seconds
         self.seconds: list[float] = []
         self.page_bytes = 0
 
@@ -36,7 +38,7 @@ class Scraper:
         def ask() -> None:
             while not over.is_set():
                 self.ask()
-                over.wait(EVERY_SECONDS)
+                over.wait(self._every_seconds)
 
         thread = threading.Thread(target=ask)
         thread.start()
@@ -53,6 +55,11 @@ class Scraper:
         self.seconds.append(time.perf_counter() - began)
 
 
+class Asked(NamedTuple):
+    figures: Measured
+    scraper: Scraper
+
+
 def _create_wide(node: Node, count: int) -> None:
     wanted = m.CreateTopicsRequest.CreatableTopic(name="wide", num_partitions=count, replication_factor=-1)
     with node.connect() as asking:
@@ -62,19 +69,20 @@ def _create_wide(node: Node, count: int) -> None:
         raise RuntimeError(f"the topic was not made: {reply.topics[0].error_message}")
 
 
-def measure_asked(plan: Plan, load: str, **arguments: object) -> tuple[Measured, Measured, Scraper, int]:
-    """The load without being asked and with it, how the pages were, and how many partitions there are."""
+def measure_asked(plan: Plan, load: str, **arguments: object) -> tuple[Measured, dict[str, Asked], int]:
+    """The load without being asked, with it by each pace, and how many partitions there are."""
     count = PARTITIONS_QUICK if plan.quick else PARTITIONS
     port = free_port()
-    scraper = Scraper(port)
+    scrapers = {pace: Scraper(port, seconds) for pace, seconds in PACES.items()}
     alone: list[Measured] = []
-    asked: list[Measured] = []
+    asked: dict[str, list[Measured]] = {pace: [] for pace in PACES}
     with Node({"metrics.listener": f"{HOST}:{port}"}) as node:
         _create_wide(node, count)
         node.create_topic("narrow")
         with client(load, node, topic="narrow", **arguments) as started:
             for _ in range(plan.slices):
                 alone.append(one_slice(node, started, plan.slice_seconds))
-                with scraper.asking():
-                    asked.append(one_slice(node, started, plan.slice_seconds))
-    return median_of(alone), median_of(asked), scraper, count
+                for pace, scraper in scrapers.items():
+                    with scraper.asking():
+                        asked[pace].append(one_slice(node, started, plan.slice_seconds))
+    return median_of(alone), {pace: Asked(median_of(asked[pace]), scrapers[pace]) for pace in PACES}, count
