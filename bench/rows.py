@@ -146,9 +146,9 @@ def metrics(plan: Plan) -> list[Line]:
         for pace, (measured, scraper) in asked.items():
             ratio = measured[figure] / alone[figure]
             page_ms = statistics.median(scraper.seconds) * 1000
-            note = f"x{ratio:.2f}; pages of {scraper.page_bytes / 1e6:.1f} MB in {page_ms:.0f} ms, {count:,} partitions"
+            pages = f"pages of {scraper.page_bytes / 1e6:.1f} MB in {page_ms:.0f} ms, {count:,} partitions"
             figures = {**measured, "metrics_ratio": ratio, "metrics_page_ms": page_ms}
-            lines.append(Line(f"{title}, metrics {pace}", figures, note=note))
+            lines.append(Line(f"{title}, metrics {pace}", figures, note=f"x{ratio:.2f}; {pages}"))
     return lines
 
 
