@@ -14,7 +14,7 @@ from millpond.base.later import Later
 from millpond.broker.metrics.exposition import Exposition, labels
 from millpond.broker.metrics.page import ASK_BYTES, FRESH_MS, GIVEN_BYTES_MAX, SHARE, Page, PageMaker
 from millpond.broker.metrics.readiness import unready_reason
-from millpond.broker.metrics.shared import Shared
+from millpond.broker.metrics.shared_run import SharedRun
 from millpond.broker.metrics.steps import PAUSE_MS, PAUSE_SHARE, Steps, run_steps
 from millpond.sim.client import SimClient
 from millpond.sim.cluster.cluster import SimCluster
@@ -386,7 +386,7 @@ def test_who_gives_up_is_forgotten_while_the_others_wait() -> None:
         under_way.append(Later())
         return under_way[-1]
 
-    shared = Shared(begin)
+    shared = SharedRun(begin)
     heard: list[int] = []
     impatient = shared.ask()
     shared.ask().then(heard.append)

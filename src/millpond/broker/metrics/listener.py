@@ -18,7 +18,7 @@ from millpond.base.later import Later, done
 from millpond.broker.metrics.exposition import CONTENT_TYPE
 from millpond.broker.metrics.page import Collector, Page, PageMaker
 from millpond.broker.metrics.readiness import unready_reason
-from millpond.broker.metrics.shared import Shared
+from millpond.broker.metrics.shared_run import SharedRun
 from millpond.broker.metrics.steps import run_steps
 from millpond.broker.metrics.visit import Answer, Request, Visit, sentence
 from millpond.config.node import is_loopback
@@ -49,7 +49,7 @@ class MetricsListener:
         self._clock = broker.clock
         self._broker = broker
         self._pages = PageMaker(broker, more)
-        self._readiness: Shared[Answer] = Shared(
+        self._readiness: SharedRun[Answer] = SharedRun(
             lambda: run_steps(self._clock, unready_reason(broker)).map(_readiness_answer)
         )
         self._visits: dict[Visit, None] = {}

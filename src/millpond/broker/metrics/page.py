@@ -18,7 +18,7 @@ from millpond.broker.metrics.cluster import collect_metadata, collect_node, coll
 from millpond.broker.metrics.exposition import Exposition
 from millpond.broker.metrics.groups import GroupMetrics
 from millpond.broker.metrics.partitions import collect_partitions, collect_topics
-from millpond.broker.metrics.shared import Shared
+from millpond.broker.metrics.shared_run import SharedRun
 from millpond.broker.metrics.steps import Steps, run_steps
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Page:
         self._given_bytes = 0
         self._packed: Body | None = None
         # Packing is C from end to end and gives the interpreter's lock away: no work for the loop.
-        self._packing = Shared(lambda: workers.run(partial(_pack, parts)).map(self._keep))
+        self._packing = SharedRun(lambda: workers.run(partial(_pack, parts)).map(self._keep))
 
     @property
     def may_be_given(self) -> bool:
@@ -97,7 +97,7 @@ class PageMaker:
         self._clock = broker.clock
         self._more = more
         self._groups = GroupMetrics(broker)
-        self._making = Shared(self._begin)
+        self._making = SharedRun(self._begin)
         self._last: Page | None = None
         self._next_ms = self._clock.monotonic_ms()
         self._spent_us = 0

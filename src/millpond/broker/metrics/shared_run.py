@@ -11,7 +11,7 @@ from millpond.base.later import Later, run_all
 T = TypeVar("T")
 
 
-class Shared(Generic[T]):
+class SharedRun(Generic[T]):
     """What `begin` begins is begun for the first who asks; whoever asks before it has ended gets the same."""
 
     def __init__(self, begin: Callable[[], Later[T]]) -> None:
