@@ -10,6 +10,7 @@ import pytest
 from support.pages import FENCE, ROOT, pages
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+PICTURE = re.compile(r"!\[[^\]]+\]\(([^)\s]+)\)")
 ALL = [*pages(), *sorted((ROOT / "docs" / "decisions").glob("*.md")), ROOT / "CHANGELOG.md"]
 
 
@@ -34,6 +35,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         elif anchor and where.suffix == ".md" and anchor not in anchors_of(where):
             broken.append(f"{target}: there is no such heading")
     assert broken == []
+
+
+def test_every_picture_is_there_and_shown_somewhere() -> None:
+    shown = {
+        (page.parent / each).resolve() for page in ALL for each in PICTURE.findall(page.read_text(encoding="utf-8"))
+    }
+    assert shown == set((ROOT / "docs" / "images").iterdir())
 
 
 def test_every_page_can_be_found_from_the_readme() -> None:
