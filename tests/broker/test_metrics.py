@@ -395,7 +395,7 @@ def test_who_gives_up_is_forgotten_while_the_others_wait() -> None:
     assert sys.getrefcount(impatient) == sys.getrefcount(nobodys), "somebody still holds it"
     under_way[0].finish(7)
     assert (heard, len(under_way)) == ([7], 1)
-    shared.ask().then(heard.append, lambda failure: heard.append(-1))
+    shared.ask().then(heard.append, lambda _: heard.append(-1))
     under_way[1].fail(OSError("gone"))
     assert heard == [7, -1]
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
@@ -189,7 +189,7 @@ def test_nobody_waits_so_the_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody asks and closes the page: the process that was busy for it is free."""
 
     class Leaver:
-        query_params: dict[str, str] = {"session": "one"}
+        query_params: ClassVar = {"session": "one"}
 
         async def is_disconnected(self) -> bool:
             return True

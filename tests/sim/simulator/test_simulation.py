@@ -182,7 +182,7 @@ def test_a_campaign_is_played_for_its_story() -> None:
     assert played["findings"] == []
     moments = [line["at_ms"] for line in played["story"]]
     assert moments == sorted(moments)
-    assert any(line["who"].startswith("node") for line in played["story"])
+    assert len(moments) == played["story_lines"] > 10
 
 
 def test_a_seed_that_fails_has_a_story_and_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:

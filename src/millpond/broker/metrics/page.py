@@ -1,9 +1,9 @@
 """The page of /metrics: made when somebody asks, at most once a second, once for all who ask meanwhile.
 
-However many ask, and however often, making pages has at most a twentieth of the loop, unless a page takes more than a
-quarter of a second of it: nobody has to wait for more than some seconds. A page that was made is handed out until some
-megabytes of it have been; who asks then waits for the next one. So one who asks without a pause gets a page each time
-that there is a new one.
+However many ask, and however often, making pages has at most a twentieth of the loop, unless a page takes more than
+a quarter of a second of it: nobody has to wait for more than some seconds. A page that was made is handed out until
+some megabytes of it have been; who asks then waits for the next one. So one who asks without a pause gets a page each
+time that there is a new one.
 """
 
 from __future__ import annotations

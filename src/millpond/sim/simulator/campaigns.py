@@ -106,5 +106,6 @@ def _play_machine(seed: CampaignSeed, run: Callable[[int], MachineOutcome]) -> P
 def _line(text: str) -> Line:
     moment, _, rest = text.strip().partition(" ")
     who, _, what = rest.partition(" ")
-    is_node = who.startswith("node") and "/" in who
-    return Line(int(moment), who.partition("/")[0], what) if is_node else Line(int(moment), "", rest)
+    # A line of a journal: the node, and which of its lives it is.
+    node, _, life = who.partition("/")
+    return Line(int(moment), node, what) if life.isdecimal() else Line(int(moment), "", rest)
