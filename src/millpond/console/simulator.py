@@ -29,6 +29,8 @@ async def put(request: Request, question: Mapping[str, Any], seconds: float = AN
     try:
         while not (await asyncio.wait({asked}, timeout=WANTED_SECONDS))[0]:
             if await request.is_disconnected():
+                asked.cancel()
+                await asyncio.wait({asked})
                 return Response(status_code=GONE)
         return Response(asked.result(), media_type="application/json")
     finally:
