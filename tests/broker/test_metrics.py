@@ -201,21 +201,21 @@ def test_the_end_of_a_transaction_is_no_lag(desk: Any, make_batch: Callable[...,
         partition.append(make_batch(b"a", **fields), zstd=True, verification=permit)
         partition.append_marker(7, 0, True, 0, 0)
     desk.sim.run_for(5_000)
-    page = MetricsPage(desk.broker)
+    maker = PageMaker(desk.broker)
     at = '{group="g",topic="pond",partition="0"}'
     # Records are at 0 and 2, the ends of their transactions at 1 and 3.
     for committed, lag in ((0, 4), (1, 2), (2, 2), (3, 0), (4, 0)):
         commit(caller, committed)
         # A page is kept for a moment.
         desk.sim.run_for(2_000)
-        found = samples(page_of(desk.sim, desk.broker, page))
+        found = samples(page_of(desk.sim, desk.broker, maker))
         assert found["millpond_group_lag_records" + at] == lag, committed
         assert (found["millpond_group_lag_seconds" + at] > 0) == (lag > 0), committed
     commit(caller, 3)
     produce(caller, make_batch(b"b", timestamp=desk.broker.clock.wall_ms()))
     desk.sim.run_for(2_000)
     # Nothing of the look from before the record is remembered.
-    found = samples(page_of(desk.sim, desk.broker, page))
+    found = samples(page_of(desk.sim, desk.broker, maker))
     assert found["millpond_group_lag_records" + at] == 1
     assert 1 < found["millpond_group_lag_seconds" + at] < 5
 
