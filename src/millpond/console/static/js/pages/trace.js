@@ -76,7 +76,7 @@ function shown(trace) {
         h("span", { class: "name" }, hop.name),
         h("div", { class: "lane" }, h("div", { class: `span g${at % 6}`, "left%": (hop.begins_ms / end) * 100, "width%": Math.max(0.4, (hop.p50_ms / end) * 100), title: MEANING[hop.name] ?? "" })),
         h("span", { class: "num" }, `${ms(hop.p50_ms)} ms`)])),
-      table([["Hop"], ["What happens", "optional soft"], ["Median, ms", "num"], ["p99, ms", "num"], ["Worst, ms", "num"]],
+      table([["Hop"], ["What happens", "optional soft"], ["Median, ms", "num"], ["p99, ms", "num"], ["Slowest record, ms", "num"]],
         hops.map((hop, at) => h("tr", {}, h("td", { class: "name" }, hop.name), h("td", { class: "optional soft" }, MEANING[hop.name] ?? ""), h("td", { class: "num" }, ms(hop.p50_ms)),
           // What cannot be seen apart is told at the first of the two.
           h("td", { class: "num" }, hop.p99_ms === null ? (at ? "with the one above" : "") : ms(hop.p99_ms)), h("td", { class: "num" }, hop.worst_ms === null ? "" : ms(hop.worst_ms)))))),
