@@ -248,14 +248,18 @@ class Trouble:
         if node_id is None or not self.is_whole() or len(self.cluster.nodes) == 1:
             return False
         node = self.cluster.nodes[node_id]
-        batches = [
-            (partition, segment.path(LOG), position, header)
-            for partition in node.broker.partitions
-            if partition.is_replicated and partition.log.failed is None
-            for segment in partition.log.segments
-            for position, header in segment.batches_from(segment.base_offset)
-            if header.next_offset <= partition.committed_offset
-        ]
+        try:
+            batches = [
+                (partition, segment.path(LOG), position, header)
+                for partition in node.broker.partitions
+                if partition.is_replicated and partition.log.failed is None
+                for segment in partition.log.segments
+                for position, header in segment.batches_from(segment.base_offset)
+                if header.next_offset <= partition.committed_offset
+            ]
+        except OSError:
+            # Another fault keeps this node's files from being read, by us as well.
+            return False
         if not batches:
             return False
         partition, path, position, header = batches[int(luck * len(batches))]
