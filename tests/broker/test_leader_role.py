@@ -492,3 +492,21 @@ def test_records_are_deleted_without_a_follower_that_is_gone(play: Play) -> None
     play.desk.broker.image.replay(RegisterBrokerRecord(3, UUID(int=103), 103, end_points, fenced=True))
     play.lead("12", partition_epoch=11)
     assert ended == [None]
+
+
+def test_records_are_not_deleted_for_good_while_too_few_are_in_sync(play: Play) -> None:
+    """Who has left the ISR then may lead again, and would have them still."""
+    play.produce(acks=LEADER)
+    for node_id in (2, 3):
+        play.fetch(node_id, 1, last_epoch=EPOCH)
+    for node_id in (2, 3):
+        end_points = (BrokerEndpoint("PLAINTEXT", "10.0.0.7", 9000 + node_id),)
+        record = RegisterBrokerRecord(node_id, UUID(int=100 + node_id), 100 + node_id, end_points, fenced=True)
+        play.desk.broker.image.replay(record)
+    play.lead("1", partition_epoch=11)
+    ended: list[Any] = []
+    play.pond.delete_before(1).then(ended.append, ended.append)
+    play.desk.run(1)
+    assert ended == []
+    play.lead("12", partition_epoch=12)
+    assert ended == [None]

@@ -34,6 +34,7 @@ FAILED_ONCE = {
     1800000: "a replica was found damaged while its leader told it what to forget, and the node ended",
     2301387: "a leader that had been replaced told readers who had come further that there is no such offset",
     2302316: "a controller that had been cut off took a fetch that had lain in wait for a proof that it leads",
+    2412611: "records were deleted by the only replica in sync, and another one that had all of them led again",
 }
 
 

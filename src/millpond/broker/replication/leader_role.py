@@ -300,7 +300,11 @@ class LeaderRole:
         return later
 
     def after_start(self, offset: int) -> Later[None]:
-        """Ends once the logs of all followers that are there begin at `offset` or later."""
+        """Ends once the logs of all followers that are there begin at `offset` or later, and enough of them are.
+
+        Who has left the ISR while it is too small may lead again, because nothing is committed without it. What was
+        deleted without it would be there again.
+        """
         later: Later[None] = Later(lambda: self._forget_start(later))
         self._start_waits[later] = offset
         self._look_at_starts()
@@ -310,6 +314,8 @@ class LeaderRole:
         self._start_waits.pop(later, None)
 
     def _look_at_starts(self) -> None:
+        if not self._machine.is_writable:
+            return
         lowest = min(
             (self._starts.get(each, -1) for each in self._machine.followers if self._is_there(each)), default=None
         )
