@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millpond.admin import records
 from millpond.admin.errors import Leaderless, Refused
 from millpond.admin.excerpts import Extent
 from millpond.admin.offsets import Beginning, Bounds, Last, Since
-from millpond.admin.records import RecordTail, read_page, readable
+from millpond.admin.records import After, Before, RecordSearch, RecordTail, read_page, readable
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster, PartitionInfo, TopicInfo
+from millpond.remote.reader import IsUp
 from millpond.testing import Pond
 from millpond.wire.records import Record
 
@@ -34,7 +38,12 @@ class Stage:
         self.leaderless: set[int] = set()
         self.topic_id = UUID(int=1)
         self.fails = False
+        self.stamps: list[list[int]] = []
+        """Of the records, where they are not in the order of their offsets."""
+        self.young: dict[int, int] = {}
+        """Of each partition the first offset that was written since somebody looks."""
         monkeypatch.setattr(records, "bounds_of", self.bounds_of)
+        monkeypatch.setattr("millpond.remote.offsets.at_times", self.at_times)
         monkeypatch.setattr(records, "_records", self.records)
         monkeypatch.setattr(records, "LEADERS_SECONDS", 0.0)
 
@@ -48,12 +57,18 @@ class Stage:
         assert not self.leaderless & {each.partition for each in wanted}, "nobody can be asked"
         return {each: Bounds(0, len(self.partitions[each.partition])) for each in wanted}
 
+    def at_times(self, _: object, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        return {each: self.young.get(each.partition) for each in wanted}
+
     def records(self, _: object, partition: TopicPartition, start: int, end: int, *__: object) -> Iterator[Record]:
         if self.fails:
             raise Refused("it fails in the middle")
         for offset in range(start, end):
             value = self.partitions[partition.partition][offset]
-            yield Record(offset, 1000 * offset + partition.partition, None, value)
+            stamp = 1000 * offset + partition.partition
+            if self.stamps:
+                stamp = self.stamps[partition.partition][offset]
+            yield Record(offset, stamp, None, value)
 
 
 def offsets(found: Any) -> list[tuple[int, int]]:
@@ -104,10 +119,97 @@ def test_a_page_of_many_partitions_with_large_records_holds_little(
 def test_a_page_ends_in_time_in_the_middle_of_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     stage: Any = Stage(monkeypatch, [b"x"] * 1_000_000)
     began = time.monotonic()
-    page = read_page(stage, "t", None, Beginning(), 1_000_000, SHOWN, seconds=0.05)
+    page = read_page(stage, "t", None, Beginning(), 1_000_000, SHOWN, seconds=0.5)
     assert time.monotonic() - began < 5
     assert page.records
     assert not page.is_whole
+    assert page.shown == {TopicPartition("t", 0): (0, page.records[-1].offset + 1)}
+
+
+class Hidden:
+    """Answers in which there are only records that nobody is shown. Each takes a second, by the clock that it is."""
+
+    time_ns = staticmethod(time.time_ns)
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._now = 0.0
+        monkeypatch.setattr(records, "time", self)
+        monkeypatch.setattr(records, "_records", self._read)
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def _read(self, _: object, __: object, start: int, *more: Any) -> Iterator[Record]:
+        is_up: IsUp = more[-1]
+        while not is_up(start + 3):
+            self._now += 1
+        yield from ()
+
+
+def test_looks_end_in_time_where_no_record_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage: Any = Stage(monkeypatch, [b"x"] * 10)
+    tail = RecordTail("t", None, "read_committed", 50, SHOWN)
+    tail.look(stage)
+    stage.partitions[0] += [b"x"] * 10
+    Hidden(monkeypatch)
+    page = read_page(stage, "t", 0, Beginning(), 50, SHOWN)
+    assert (page.records, page.is_whole) == ((), False)
+    look = tail.look(stage)
+    assert (look.records, look.skipped) == ([], 7)
+
+
+@pytest.mark.parametrize(("point", "unread"), [(Beginning(), (0, 0)), (Last(4), (10, 10))])
+def test_a_page_that_ended_in_time_says_how_far_it_came(
+    monkeypatch: pytest.MonkeyPatch, point: Any, unread: tuple[int, int]
+) -> None:
+    """So the next one leaves nothing out: neither the rest of a partition nor one that had no turn."""
+    stage: Any = Stage(monkeypatch, [b"x"] * 10, [b"x"] * 10)
+    Hidden(monkeypatch)
+    page = read_page(stage, "t", None, point, 4, SHOWN)
+    start = unread[0] and 6
+    assert page.shown == {TopicPartition("t", 0): (start, start + 3), TopicPartition("t", 1): unread}
+    monkeypatch.setattr(records, "_records", stage.records)
+    edges = {each.partition: shown[1] for each, shown in page.shown.items()}
+    following = read_page(stage, "t", None, After(edges), 20, SHOWN)
+    left = [(index, offset) for index, edge in edges.items() for offset in range(edge, 10)]
+    assert sorted(offsets(following)) == left
+
+
+def test_a_search_comes_back_in_time_and_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage: Any = Stage(monkeypatch, [b"x"] * 10)
+    Hidden(monkeypatch)
+    search = RecordSearch(stage, "t", None, Beginning(), "x", SHOWN)
+    assert (search.go_on(5.0, 10), search.scanned, search.is_done) == ([], 3, False)
+    assert (search.go_on(5.0, 10), search.scanned, search.is_done) == ([], 6, False)
+    monkeypatch.setattr(records, "_records", stage.records)
+    assert [each.offset for each in search.go_on(30.0, 10)] == [6, 7, 8, 9]
+    assert (search.scanned, search.is_done) == (10, True)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 5), max_size=12), min_size=1, max_size=4),
+    st.integers(1, 7),
+    st.booleans(),
+)
+def test_page_after_page_every_record_is_shown_once(stamps: list[list[int]], limit: int, is_older: bool) -> None:
+    """In whatever order they were stamped, backwards from the end and forwards from the beginning."""
+    with pytest.MonkeyPatch.context() as patch:
+        stage: Any = Stage(patch, *([b""] * len(each) for each in stamps))
+        stage.stamps = stamps
+        seen: list[tuple[int, int]] = []
+        point: Any = Last(limit) if is_older else Beginning()
+        for _ in range(100):
+            page = read_page(stage, "t", None, point, limit, SHOWN)
+            assert len(page.records) <= limit
+            seen += offsets(page)[::-1] if is_older else offsets(page)
+            edges = {each.partition: shown[0 if is_older else 1] for each, shown in page.shown.items()}
+            if not page.records:
+                break
+            point = Before(edges) if is_older else After(edges)
+    assert sorted(seen) == [(index, offset) for index, each in enumerate(stamps) for offset in range(len(each))]
+    for index in range(len(stamps)):
+        own = [offset for partition, offset in seen if partition == index]
+        assert own == sorted(own, reverse=is_older), "within a partition the order is that of the log"
 
 
 def test_a_page_from_a_moment_on_has_the_first_records_since_then(cluster: Cluster, pond: Pond, topic: str) -> None:
@@ -129,7 +231,7 @@ def test_a_tail_begins_now_and_leaves_nothing_out(monkeypatch: pytest.MonkeyPatc
     stage.fails = True
     with pytest.raises(Refused, match="in the middle"):
         tail.look(stage)
-    # What nobody was shown comes with the next look. The other partition has a leader now, and its end is known.
+    # What nobody was shown comes with the next look. The other partition has a leader now, and got nothing since.
     stage.fails, stage.leaderless = False, set()
     assert offsets(tail.look(stage)) == [(0, 1)]
     stage.partitions[1].append(b"new")
@@ -137,6 +239,20 @@ def test_a_tail_begins_now_and_leaves_nothing_out(monkeypatch: pytest.MonkeyPatc
     stage.partitions[0] += [b"many"] * 10
     look = tail.look(stage)
     assert (offsets(look), look.skipped) == ([(0, 9), (0, 10), (0, 11)], 7)
+
+
+@pytest.mark.parametrize("leaderless", [{1}, {0, 1}])
+def test_what_comes_with_the_leader_is_not_left_out(monkeypatch: pytest.MonkeyPatch, leaderless: set[int]) -> None:
+    """A partition had none when somebody began to look, and gets its first records before the look that finds it."""
+    stage: Any = Stage(monkeypatch, [b"before"], [b"before"])
+    stage.leaderless = leaderless
+    tail = RecordTail("t", None, "read_uncommitted", 3, SHOWN)
+    with contextlib.suppress(Leaderless):
+        assert offsets(tail.look(stage)) == []
+    stage.partitions[1].append(b"new")
+    stage.leaderless, stage.young = set(), {1: 1}
+    assert offsets(tail.look(stage)) == [(1, 1)]
+    assert offsets(tail.look(stage)) == []
 
 
 def test_a_tail_goes_on_with_a_topic_that_was_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:

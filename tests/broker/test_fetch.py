@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.support.partitions import ME, view
+from tests.support.permissions import permitted
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
@@ -209,7 +210,7 @@ def test_what_an_open_transaction_holds_back_wakes_nobody_and_its_end_does(play:
     play.send(("pond", 0, 0), min_bytes=2 * size, isolation_level=1, max_wait_ms=400)
     fields = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
     for number in range(3):
-        permit = play.pond.log.verification(7, 0, number, play.desk.broker.clock.wall_ms())
+        permit = permitted(play.pond.log.producers, 7, 0, number, play.desk.broker.clock.wall_ms())
         batch = play.batch(b"v", base_sequence=number, **fields)
         play.pond.append(batch, zstd=True, verification=permit)
     assert play.answers() == []
@@ -221,7 +222,7 @@ def test_what_an_open_transaction_holds_back_wakes_nobody_and_its_end_does(play:
 def test_the_end_of_a_transaction_that_was_there_before_wakes_who_waits_for_much(play: Play) -> None:
     """Only what came after the fetch was counted, so it waited for its deadline with megabytes to read."""
     fields = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
-    permit = play.pond.log.verification(7, 0, 0, play.desk.broker.clock.wall_ms())
+    permit = permitted(play.pond.log.producers, 7, 0, 0, play.desk.broker.clock.wall_ms())
     play.pond.append(play.batch(b"v" * 5000, base_sequence=0, **fields), zstd=True, verification=permit)
     play.send(("pond", 0, 0), min_bytes=4000, isolation_level=1, max_wait_ms=400)
     play.append(b"w")

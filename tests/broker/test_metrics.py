@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.permissions import permitted
 
 from millpond.base.errors import ErrorCode
 from millpond.base.later import Later
 from millpond.broker.metrics.exposition import Exposition, labels
+from millpond.broker.metrics.groups import GroupMetrics
 from millpond.broker.metrics.page import ASK_BYTES, FRESH_MS, GIVEN_BYTES_MAX, SHARE, Page, PageMaker
 from millpond.broker.metrics.readiness import unready_reason
 from millpond.broker.metrics.shared_run import SharedRun
@@ -191,12 +193,33 @@ def test_the_lag_of_a_group_in_records_and_seconds(desk: Any, make_batch: Callab
     assert not any(file is not None and file.is_held() for file in files)
 
 
+def test_the_age_of_a_record_is_that_of_the_topic_that_is_there_now(
+    desk: Any, make_batch: Callable[..., memoryview]
+) -> None:
+    desk.create()
+    caller = desk.connect()
+    caller.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4, within_ms=5_000)
+    produce(caller, make_batch(b"old", timestamp=WALL_START_MS))
+    commit(caller, 0)
+    desk.sim.run_for(100_000)
+    maker = PageMaker(desk.broker)
+    age = 'millpond_group_lag_seconds{group="g",topic="pond",partition="0"}'
+    assert samples(page_of(desk.sim, desk.broker, maker))[age] >= 100
+    desk.delete("pond")
+    desk.run(2_000)
+    desk.create()
+    produce(caller, make_batch(b"new", timestamp=desk.broker.clock.wall_ms()))
+    commit(caller, 0)
+    desk.sim.run_for(2_000)
+    assert samples(page_of(desk.sim, desk.broker, maker))[age] < 50
+
+
 def test_the_end_of_a_transaction_is_no_lag(desk: Any, make_batch: Callable[..., memoryview]) -> None:
     partition = desk.create()
     caller = desk.connect()
     caller.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4, within_ms=5_000)
     for sequence in range(2):
-        permit = partition.log.verification(7, 0, sequence, desk.broker.clock.wall_ms())
+        permit = permitted(partition.log.producers, 7, 0, sequence, desk.broker.clock.wall_ms())
         fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence, "transactional": True}
         partition.append(make_batch(b"a", **fields), zstd=True, verification=permit)
         partition.append_marker(7, 0, True, 0, 0)
@@ -253,6 +276,12 @@ def test_rebalances_and_members_are_counted_while_the_group_is_there(desk: Any) 
     desk.broker.rebalances.add("gone", 1, 5)
     page_of(desk.sim, desk.broker)
     assert desk.broker.rebalances.of("gone").times == 0
+    # One that comes while others have their turn has not gone.
+    steps = GroupMetrics(desk.broker)._collect_groups(Exposition())
+    next(steps)
+    desk.broker.rebalances.add("comes", 1, 5)
+    list(steps)
+    assert desk.broker.rebalances.of("comes").times == 1
 
 
 def test_dead_letters_and_retention_are_those_of_their_topics(

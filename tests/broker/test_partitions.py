@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 from tests.support.partitions import ME, partition_context, view
+from tests.support.permissions import permitted
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
@@ -200,6 +201,42 @@ def test_a_producer_that_does_not_come_back_with_it_hears_that_something_is_miss
     assert play.refusal(numbered(play, 2, epoch=1)) == "OUT_OF_ORDER_SEQUENCE_NUMBER", "another epoch, another order"
     play.clock.run_for(10_000)
     assert play.refusal(numbered(play, 2)) == "OUT_OF_ORDER_SEQUENCE_NUMBER"
+
+
+def test_a_batch_from_before_those_that_are_remembered_is_told_to_be_written_once_it_survives(play: Play) -> None:
+    for sequence in range(8):
+        play.partition.append(numbered(play, sequence), zstd=True)
+    assert play.refusal(numbered(play, 1)) == "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
+    play.partition.acknowledges_after_sync = False
+    assert play.refusal(numbered(play, 1)) == "DUPLICATE_SEQUENCE_NUMBER"
+
+
+def test_a_producer_that_goes_on_at_the_next_leader_begins_with_what_has_no_answer_yet(play: Play) -> None:
+    """Its first batches went to the leader of before, which stands still: behind a later one they have no place."""
+    play.partition.follow(view(2, 4, 1, "12", "12"))
+    play.partition.follow(view(ME, 5, 2, "12", "1"))
+    assert play.refusal(numbered(play, 2)) == "NOT_ENOUGH_REPLICAS"
+    for sequence in range(4):
+        play.partition.append(numbered(play, sequence), zstd=True)
+    assert play.refusal(numbered(play, 5)) == "OUT_OF_ORDER_SEQUENCE_NUMBER", "this one has a past here"
+
+
+def test_nobody_waits_for_ever_for_what_a_producer_may_have_sent_elsewhere(play: Play) -> None:
+    play.partition.follow(view(2, 4, 1, "12", "12"))
+    play.partition.follow(view(ME, 5, 2, "12", "1"))
+    assert play.refusal(numbered(play, 2)) == "NOT_ENOUGH_REPLICAS"
+    play.clock.run_for(60_000)
+    assert play.refusal(numbered(play, 2)) == "NOT_ENOUGH_REPLICAS", "it is looked at only then"
+    play.partition.append(numbered(play, 2), zstd=True)
+
+
+def test_the_first_leader_of_all_takes_any_sequence(make_batch: Callable[..., memoryview]) -> None:
+    """Of a topic that was made anew, for example: its producers go on counting."""
+    play = Play(make_batch)
+    partition = play.make("anew", 0, UUID(int=8))
+    partition.follow(view(ME, 0, 0, "12", "12"))
+    play.partition = partition
+    play.partition.append(numbered(play, 2), zstd=True)
 
 
 # Flushing by count.
@@ -421,13 +458,13 @@ def test_the_table_may_change_while_somebody_walks_over_it(play: Play) -> None:
 def test_a_permission_dies_with_the_leadership_that_asked_for_it(play: Play) -> None:
     """KAFKA-14884: the transaction may have ended under another leader; written now, the batch would hang."""
     partition = play.partition
-    permission = partition.log.producers.verification(7, 0, 0, 0)
+    permission = permitted(partition.log.producers, 7, 0, 0, 0)
     partition.follow(view(2, 4, 1, "12", "12"))
     partition.follow(view(ME, 5, 2, "12", "1"))
     records = play.batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     with pytest.raises(Refused) as refused:
         partition.append(records, zstd=True, verification=permission)
     assert refused.value.code.name == "NOT_LEADER_OR_FOLLOWER", "so that the producer tries again"
-    asked_anew = partition.log.producers.verification(7, 0, 0, 0)
+    asked_anew = permitted(partition.log.producers, 7, 0, 0, 0)
     assert asked_anew is not permission
     assert partition.append(records, zstd=True, verification=asked_anew).first_offset == 0

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from millpond.base.errors import ErrorCode
-from millpond.base.later import Later
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later, failed
+from millpond.broker.coordination import transaction_calls
+from millpond.broker.coordination.markers import TRY_AGAIN_MS
 from millpond.broker.replication.partitions import Partition
 from millpond.coordinators.shard import Request
 from millpond.wire import messages as m
@@ -42,17 +44,23 @@ class Play:
         (result,) = self.ask(request, 3).results_by_topic_v3_and_below
         return [each.partition_error_code for each in result.results_by_partition]
 
-    def produce(self, index: int, sequence: int, version: int = 9) -> int:
-        reply = self.ask(self.produce_request(index, sequence), version)
+    def produce(self, index: int, sequence: int, version: int = 9, **fields: Any) -> int:
+        reply = self.ask(self.produce_request(index, sequence, **fields), version)
         return reply.responses[0].partition_responses[0].error_code
 
-    def produce_request(self, index: int, sequence: int) -> m.ProduceRequest:
+    def produce_request(
+        self, index: int, sequence: int, transactional_id: str | None = "tx", epoch: int | None = None
+    ) -> m.ProduceRequest:
         records = self.make_batch(
-            b"v", producer_id=self.id, producer_epoch=self.epoch, base_sequence=sequence, transactional=True
+            b"v",
+            producer_id=self.id,
+            producer_epoch=self.epoch if epoch is None else epoch,
+            base_sequence=sequence,
+            transactional=True,
         )
         data = m.ProduceRequest.PartitionProduceData(index=index, records=records)
         topic = m.ProduceRequest.TopicProduceData(name="pond", partition_data=[data])
-        return m.ProduceRequest(transactional_id="tx", acks=-1, timeout_ms=5000, topic_data=[topic])
+        return m.ProduceRequest(transactional_id=transactional_id, acks=-1, timeout_ms=5000, topic_data=[topic])
 
     def end(self, committed: bool) -> int:
         request = m.EndTxnRequest(
@@ -96,6 +104,42 @@ def test_a_partition_that_was_not_added_takes_nothing(play: Play) -> None:
     play.add(1)
     assert play.produce(0, 0) == ErrorCode.INVALID_TXN_STATE
     assert play.stable()[0] == (0, 0)
+
+
+@pytest.mark.parametrize("version", [9, 12])
+def test_who_is_refused_in_the_name_of_a_producer_does_it_no_harm(play: Play, version: int) -> None:
+    """A permission of epoch 32767 that no coordinator gave kept the producer out for a day."""
+    own = play.ask(m.InitProducerIdRequest(transactional_id="own", transaction_timeout_ms=10_000), 4)
+    play.begin()
+    assert own.producer_id != play.id
+    play.add(0)
+    for transactional_id in ("own", "tx", "none"):
+        for epoch in (play.epoch, 32767):
+            for sequence in (-1, 0):
+                if (transactional_id, epoch, sequence) != ("tx", play.epoch, 0):
+                    assert play.produce(0, sequence, version, transactional_id=transactional_id, epoch=epoch) != 0
+    assert play.stable()[0] == (0, 0)
+    assert play.produce(0, 0, version) == 0
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_open_transaction_is_open_to_its_transactional_id_alone(play: Play, restarted: bool) -> None:
+    """Whoever may use an id of his own must not add to another's transaction, which would commit it."""
+    play.ask(m.InitProducerIdRequest(transactional_id="own", transaction_timeout_ms=10_000), 4)
+    play.begin()
+    play.add(0)
+    assert play.produce(0, 0) == 0
+    if restarted:
+        play.desk.node.crash()
+        assert play.desk.node.start()
+        play.caller = play.desk.connect()
+    for version in (9, 12):
+        assert play.produce(0, 1, version, transactional_id="own") == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert play.produce(0, 1, version, transactional_id=None) == ErrorCode.INVALID_TXN_STATE
+    assert play.produce(0, 1) == 0
+    assert play.end(committed=True) == 0
+    play.desk.run(1000)
+    assert play.stable()[0] == (3, 3)
 
 
 def test_unknown_partitions_keep_the_others_from_being_added(play: Play) -> None:
@@ -285,6 +329,68 @@ def test_a_producer_that_goes_straight_on_waits_for_the_last_end_inside_the_brok
     play.epoch += 1
     assert play.produce(0, 0, version=12) == 0, "not CONCURRENT_TRANSACTIONS"
     assert play.stable()[0] == (2, 3)
+
+
+def test_a_producer_that_goes_on_before_the_last_end_has_come_to_the_partition(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marker of the last transaction comes while the coordinator is asked about the next one, and ends only that
+    question: told that its transaction is over, the producer would abort what it has just begun."""
+    play.begin()
+    assert play.produce(0, 0, version=12) == 0
+    append, refusals = Partition.append_marker, [Refused(ErrorCode.NOT_ENOUGH_REPLICAS)]
+
+    def append_marker(partition: Partition, *words: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return append(partition, *words)
+
+    monkeypatch.setattr(Partition, "append_marker", append_marker)
+    request = m.EndTxnRequest(transactional_id="tx", producer_id=play.id, producer_epoch=play.epoch, committed=True)
+    play.desk.connect().send(request, 5)
+    play.desk.sim.run_until(lambda: not refusals, within_ms=5_000)
+    play.desk.run(TRY_AGAIN_MS // 2)
+    assert play.stable()[0] == (0, 1), "the marker is yet to come"
+    play.epoch += 1
+    assert play.produce(0, 0, version=12) == 0, "not INVALID_TXN_STATE"
+    assert play.stable()[0] == (2, 3)
+
+
+def test_a_batch_of_an_older_transaction_is_not_asked_for_again(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its producer has given it up, and the next transaction has the same epoch: it would become a part of it."""
+    play.begin()
+    play.add(0)
+    ask, held = transaction_calls._asked, [Later[ErrorCode]()]
+    monkeypatch.setattr(
+        transaction_calls, "_asked", lambda *words, **more: held[0] if len(held) == 1 else ask(*words, **more)
+    )
+    late = play.desk.connect()
+    late.send(play.produce_request(0, 0), 9)
+    play.desk.run(100)
+    held.append(held[0])
+    assert play.end(committed=False) == 0
+    assert play.add(0) == [0]
+    held[0].finish(ErrorCode.NONE)
+    play.desk.run(1000)
+    assert play.stable()[0] == (1, 1), "the marker alone"
+
+
+def test_what_follows_a_batch_whose_coordinator_could_not_be_asked_hears_the_same(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told that sequences are missing, librdkafka would begin a new epoch, and abort."""
+    play.begin()
+    play.add(0)
+    assert play.produce(0, 0) == 0
+    play.desk.broker.partitions.get("pond", 0).log.producers.void_verifications()
+    ask, away = transaction_calls._asked, [failed(Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE))]
+    monkeypatch.setattr(
+        transaction_calls, "_asked", lambda *words, **more: away.pop() if away else ask(*words, **more)
+    )
+    assert play.produce(0, 1) == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert play.produce(0, 2) == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert [play.produce(0, 1), play.produce(0, 2)] == [0, 0]
+    assert play.produce(0, 4) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def add_for_broker(play: Play, *partitions: int) -> m.AddPartitionsToTxnRequest:

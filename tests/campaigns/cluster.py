@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import random
 import shutil
 import statistics
@@ -30,11 +31,24 @@ from support.cluster_campaign import run
 from support.cluster_clients import SETTINGS, Load, Outcome, summary
 from support.cluster_disks import Disks
 from support.cluster_faults import FAULTS, plan, possible
+from support.jars import class_path
 from support.java_programs import compiled
 from support.seeds import fresh_seed
 
 ROUND_FAULTS = 40
 COPY_PROTOCOLS = ("cooperative-sticky", "consumer")
+JAVA_JOURNAL = """\
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {file}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{HH:mm:ss.SSS}} %p %c{{1}} %m%n
+logger.producer.name = org.apache.kafka.clients.producer
+logger.producer.level = info
+rootLogger.level = error
+rootLogger.appenderRef.file.ref = file
+"""
+"""Among what the producers tell is every batch that they send again, and why."""
 WRITER = Path(__file__).parent.parent / "support" / "number_writer.py"
 
 
@@ -50,13 +64,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--diaries",
         type=Path,
-        help="a folder for what nodes and members of groups tell, and for the data of a round that failed",
+        help="a folder for what nodes, members of groups and Java tell, and for the data of a round that failed",
     )
     wanted = parser.parse_args(arguments)
     if wanted.diaries is not None:
         wanted.diaries.mkdir(parents=True, exist_ok=True)
     print(f"cluster: {wanted.faults} faults on {wanted.nodes} nodes, seed {wanted.seed}", flush=True)
-    java = java_classes()
+    java = java_classes(wanted.diaries)
     outcomes = []
     done = 0
     for number, nodes in enumerate(itertools.cycle(wanted.nodes)):
@@ -109,14 +123,24 @@ def play(wanted: argparse.Namespace, nodes: int, seed: int, count: int, load: Lo
         return outcome
 
 
-def java_classes() -> list[str]:
-    """How our programs in Java are run, where there is Java."""
+def java_classes(diaries: Path | None) -> list[str]:
+    """How our programs in Java are run, where there is Java; what their client tells goes to a file, if wanted."""
+    command = ["java", "-XX:TieredStopAtLevel=1", "-Xmx96m"]
     try:
         classes = compiled(Path(tempfile.mkdtemp(prefix="millpond-java-")))
     except pytest.skip.Exception as reason:
         print(f"without the Java client: {reason}", flush=True)
         return []
-    return ["java", "-XX:TieredStopAtLevel=1", "-Xmx96m", "-cp", classes]
+    if diaries is None:
+        return [*command, "-cp", classes]
+    try:
+        journal = class_path("client-journal")
+    except pytest.skip.Exception as reason:
+        print(f"without the journal of the Java client: {reason}", flush=True)
+        return [*command, "-cp", classes]
+    rules = diaries / "log4j.properties"
+    rules.write_text(JAVA_JOURNAL.format(file=diaries.absolute() / "java.txt"))
+    return [*command, f"-Dlog4j2.configurationFile={rules.absolute()}", "-cp", os.pathsep.join((classes, journal))]
 
 
 def progress(number: int, name: str, seconds: float, outcome: Outcome) -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+import confluent_kafka
 import pytest
 
 from millpond.admin.moves import moves_under_way, try_moves
@@ -122,6 +123,32 @@ def test_groups_go_on_where_their_partition_goes(cluster: Ponds, way: Cluster) -
     assert [each.value() for each in consumer.consume(5, timeout=30)] == [f"{each}".encode() for each in range(5, 10)]
     consumer.commit(asynchronous=False)
     consumer.close()
+
+
+def test_who_only_looks_at_offsets_finds_them_where_their_partition_goes(cluster: Ponds, way: Cluster) -> None:
+    """librdkafka without a member: no heartbeat tells it that it asks a node that coordinates its group no more."""
+    topic, group = "looked-at", "lookers"
+    cluster.create_topic(topic)
+    offset = confluent_kafka.TopicPartition(topic, 0, 7)
+    looker = confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
+    try:
+        within(20, lambda: is_committed(looker, offset))
+        assert looker.committed([offset], timeout=10)[0].offset == 7
+        offsets = way.topics(["__consumer_offsets"])["__consumer_offsets"].partitions
+        for index, info in offsets.items():
+            others = [each for each in (1, 2, 3, 4) if each != info.leader]
+            move(way, "__consumer_offsets", *others[: len(info.replicas)], index=index)
+        assert looker.committed([offset], timeout=10)[0].offset == 7
+    finally:
+        looker.close()
+
+
+def is_committed(consumer: confluent_kafka.Consumer, offset: confluent_kafka.TopicPartition) -> bool:
+    try:
+        consumer.commit(offsets=[offset], asynchronous=False)
+    except confluent_kafka.KafkaException:
+        return False
+    return True
 
 
 def test_a_move_to_a_node_that_is_down_waits_and_can_be_called_off(cluster: Ponds, way: Cluster) -> None:

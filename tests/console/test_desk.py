@@ -7,13 +7,16 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
+from starlette.requests import Request
 
+from millpond.admin.dead_letters.topics import LastLetters
 from millpond.admin.errors import Refused
 from millpond.admin.offsets import Beginning
-from millpond.console import records, skew
-from millpond.console.desk import LONG_MAX, LONG_THREADS, Busy, Desk
+from millpond.console import letters, records, skew
+from millpond.console.desk import LONG_MAX, LONG_THREADS, READ_SECONDS, Busy, Desk
 from millpond.console.jobs import RUNNING_MAX, Job, Jobs
 from millpond.console.streams import Event, looks
 from support.console import until
@@ -37,6 +40,31 @@ def test_long_looks_do_not_hold_up_a_question() -> None:
             desk.close()
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_long", "seconds"),
+    [("", False, READ_SECONDS), ("error=ValueError", True, 15.0), ("before=5:0:3", True, 15.0)],
+)
+def test_looks_through_many_letters_are_long_ones(
+    monkeypatch: pytest.MonkeyPatch, asked: str, is_long: bool, seconds: float
+) -> None:
+    """The last of all are soon found; those that somebody picks, and older ones, may be anywhere."""
+    heard: list[object] = []
+
+    async def ask(look: Callable[[object], bytes], is_long: bool) -> bytes:
+        heard.append(is_long)
+        return look(None)
+
+    def last_letters(*_: object, seconds: float, **__: object) -> LastLetters[object]:
+        heard.append(seconds)
+        return LastLetters(UUID(int=1), [], (), 0, 0, True, is_held_back=False)
+
+    monkeypatch.setattr(letters, "last_letters", last_letters)
+    monkeypatch.setattr(letters, "room_of", lambda _: SimpleNamespace(desk=SimpleNamespace(ask=ask)))
+    scope = {"type": "http", "path_params": {"topic": "t.dlq"}, "query_string": asked.encode(), "headers": []}
+    asyncio.run(letters.letters(Request(scope)))
+    assert heard == [is_long, seconds]
 
 
 class Full:
@@ -66,6 +94,25 @@ VIEWS: dict[str, Callable[[Any], AsyncIterator[Event]]] = {
 def test_a_live_view_that_finds_no_place_says_so(view: str) -> None:
     event = asyncio.run(anext(VIEWS[view](SimpleNamespace(desk=Full()))))
     assert (event.name, "too much to do" in event.data["error"]) == ("failure", True)
+
+
+def test_a_dry_run_ends_that_nobody_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its page was closed: it would read every letter, and keep its place, for nobody."""
+    monkeypatch.setattr("millpond.console.jobs.UNSEEN_SECONDS", 0.5)
+    jobs, ends = Jobs(), threading.Event()
+
+    def work(job: Job) -> None:
+        while not ends.wait(0.01):
+            job.check()
+
+    try:
+        unseen = jobs.start("counts", "unseen", work, is_only_shown=True)
+        seen = jobs.start("counts", "seen", work, is_only_shown=True)
+        change = jobs.start("letters", "change", work)
+        until(lambda: jobs.get(seen.id) and unseen.state == "stopped")
+        assert (seen.state, change.state) == ("running", "running")
+    finally:
+        ends.set()
 
 
 def test_tasks_of_one_kind_leave_room_for_those_of_others() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from urllib.parse import quote
 
@@ -10,6 +11,8 @@ from confluent_kafka import TopicPartition
 
 from millpond.admin.topics import delete_records
 from millpond.base.ids import TopicPartition as Partition
+from millpond.console import groups
+from millpond.console.shapes import BODY_BYTES_MAX, Body
 from millpond.remote.cluster import Cluster
 from millpond.testing import Pond
 from support.console import Console, until
@@ -47,6 +50,22 @@ def test_a_group_shows_its_lag_and_who_is_in_it(console: Console, pond: Pond, to
     reader.close()
 
 
+def agreed(steps: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is sent by who agrees to these."""
+    by_topic: dict[str, list[list[Any]]] = {}
+    for each in steps:
+        by_topic.setdefault(each["topic"], []).append([each["partition"], each["before"], each["after"]])
+    return {"steps": by_topic}
+
+
+def test_steps_of_very_many_partitions_fit_into_a_request() -> None:
+    large = 10**12
+    steps = [{"topic": "t" * 249, "partition": each, "before": large, "after": large} for each in range(40_000)]
+    said = agreed(steps)
+    assert len(json.dumps(said)) < BODY_BYTES_MAX
+    assert len(groups._agreed(Body(said))) == 40_000
+
+
 def test_offsets_are_reset_as_the_preview_said_or_not_at_all(console: Console, pond: Pond, topic: str) -> None:
     group = f"reset-{topic}"
     reader = pond.consumer(group)
@@ -62,30 +81,31 @@ def test_offsets_are_reset_as_the_preview_said_or_not_at_all(console: Console, p
     assert not preview["is_done"]
     assert committed() == [3, 4]
     reader.commit(offsets=[TopicPartition(topic, 0, 7)], asynchronous=False)
-    late = console.change("POST", path, wanted | {"steps": preview["steps"]})
+    late = console.change("POST", path, wanted | agreed(preview["steps"]))
     assert late.status == 409
     assert "changed since" in late.body["error"]
     assert committed() == [7, 4]
     again = console.change("POST", path, wanted).body
-    assert console.change("POST", path, wanted | {"steps": again["steps"]}).body["is_done"]
+    assert console.change("POST", path, wanted | agreed(again["steps"])).body["is_done"]
     assert committed() == [9, 6]
     # The log goes on while somebody looks: it is the offsets of the preview that they have agreed to.
     ending: dict[str, Any] = {"topics": [topic], "to": "end"}
     seen = console.change("POST", path, ending).body["steps"]
     assert [each["after"] for each in seen] == [10, 10]
     pond.produce(topic, "later", partition=1)
-    assert console.change("POST", path, ending | {"steps": seen}).body["is_done"]
+    assert console.change("POST", path, ending | agreed(seen)).body["is_done"]
     assert committed() == [10, 10]
     # But not to what is no longer in the log, nor to a part of it.
     back = console.change("POST", path, {"topics": [topic], "to": "beginning"}).body["steps"]
-    assert console.change("POST", path, ending | {"steps": back[:1]}).status == 409
+    assert console.change("POST", path, ending | agreed(back[:1])).status == 409
     with Cluster({"bootstrap.servers": pond.bootstrap}) as cluster:
         delete_records(cluster, {Partition(topic, 0): 5})
-    assert console.change("POST", path, ending | {"steps": back}).status == 409
+    assert console.change("POST", path, ending | agreed(back)).status == 409
     assert committed() == [10, 10]
-    step = {"topic": topic, "partition": 0}
-    for wrong in (7, {}, step, step | {"after": -1}, step | {"after": "5"}):
-        assert console.change("POST", path, ending | {"steps": [wrong]}).status == 400
+    for wrong in (7, [], [0, None], [0, None, -1], [0, None, "5"], ["0", None, 5]):
+        assert console.change("POST", path, ending | {"steps": {topic: [wrong]}}).status == 400
+    for shape in ([], 7, {topic: 7}, {topic: {}}):
+        assert console.change("POST", path, ending | {"steps": shape}).status == 400
     assert console.change("POST", path, {"topics": [topic], "to": "nowhere"}).status == 400
     assert console.change("POST", path, {"topics": [], "to": "end"}).status == 400
     reader.close()

@@ -88,6 +88,27 @@ def test_letters_are_shown_by_what_they_have_in_common(console: Console, pond: P
     assert console.get(f"{box.path}/0/{2**70}").status == 400
 
 
+def test_older_letters_are_shown_page_by_page(pond: Pond, topic: str, box: Box) -> None:
+    pond.produce(f"{topic}.dlq", *(str(number) for number in range(4)), headers=cause(topic))
+    seen: list[str] = []
+    before = ""
+    while page := box.get(f"?limit=3&before={before}")["letters"]:
+        seen += [each["id"] for each in page]
+        before = "{timestamp_ms}:{partition}:{offset}".format(**page[-1])
+    assert seen == [f"0:{offset}" for offset in reversed(range(7))]
+    for wrong in ("1:2", "a:b:c", "1:2:3:4", "1:2:"):
+        assert box.console.get(f"{box.path}?before={wrong}").status == 400
+
+
+def test_letters_are_redriven_from_the_topic_in_which_they_were_seen(box: Box) -> None:
+    seen = box.get("/0/0")["topic_id"]
+    assert seen == box.get()["topic_id"]
+    assert box.dry("redrive", {"ids": ["0:0"], "topic_id": seen})["records"] == 1
+    other = box.ended(box.ask("redrive", {"ids": ["0:0"], "topic_id": seen[::-1].replace("-", "")}))
+    assert (other["state"], "made anew" in other["error"]) == ("failed", True)
+    assert box.ask("redrive", {"ids": ["0:0"], "topic_id": "x"}).status == 400
+
+
 def test_letters_are_redriven_once_and_purged(console: Console, topic: str, box: Box) -> None:
     plan = box.dry("redrive", {"error": "ValueError"})
     assert (plan["records"], plan["targets"]) == (2, {topic: 2})

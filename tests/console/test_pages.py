@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from millpond.client import dead_letters
 from millpond.console.records import ROWS
@@ -95,6 +97,11 @@ def test_a_page_that_is_opened_on_a_phone_fits_it(phone: Tab) -> None:
         page = phone.open(path)
         page.locator(READY).first.wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path
+    page = phone.open("/topics/orders/records")
+    page.locator("button.open").first.click()
+    # The last one of a row of buttons.
+    command = page.get_by_role("button", name="Command").bounding_box()
+    assert command["x"] + command["width"] <= PHONE["width"]
 
 
 HOSTILE = (
@@ -263,6 +270,37 @@ def test_a_record_is_produced_and_seen_live(tab: Tab) -> None:
     page.locator("td.key", has_text="live-one").first.wait_for()
 
 
+def test_records_of_all_partitions_are_shown_page_by_page(tab: Tab, pond: Pond) -> None:
+    topic = pond.new_topic(2)
+    # What is said of an empty one works as it stands, wherever the node listens.
+    command = f"echo hello | millpond produce {topic} --bootstrap {pond.bootstrap}"
+    tab.open(f"/topics/{topic}/records").get_by_text(command).wait_for()
+    for partition in (0, 1):
+        pond.produce(topic, *(f"{partition}-{number}" for number in range(ROWS)), partition=partition)
+    page = tab.open(f"/topics/{topic}/records")
+    rows = page.locator("tr.pick td:first-child")
+    pages = []
+    for button in ("Older", "Newer"):
+        page.get_by_text(f"{ROWS} records, the newest first").wait_for()
+        pages.append(rows.all_text_contents())
+        page.get_by_role("button", name=button).click()
+        # The page that comes has none of these.
+        page.locator("tr.pick td:first-child", has_text=pages[-1][0]).wait_for(state="detached")
+    page.get_by_text(f"{ROWS} records, the newest first").wait_for()
+    pages.append(rows.all_text_contents())
+    assert sorted(pages[0] + pages[1]) == sorted(f"{each}:{offset}" for each in (0, 1) for offset in range(ROWS))
+    assert pages[2] == pages[0]
+    # Also of one of them; and each page has an address.
+    page = tab.open(f"/topics/{topic}/records?partition=1&before=1:7")
+    page.get_by_text(f"Offsets 0 to 6 of 0 to {ROWS}").wait_for()
+    assert rows.all_text_contents() == [f"1:{offset}" for offset in reversed(range(7))]
+    page.get_by_role("button", name="Newer").click()
+    page.get_by_text(f"Offsets 7 to {ROWS - 1} of").wait_for()
+    page.get_by_role("button", name="Newest").click()
+    page.get_by_text(f"Offsets 0 to {ROWS - 1} of").wait_for()
+    assert page.url.endswith("/records?partition=1")
+
+
 def test_offsets_are_reset_after_a_preview(browser: Any, console: Console, pond: Pond) -> None:
     from confluent_kafka import TopicPartition
 
@@ -286,8 +324,60 @@ def test_offsets_are_reset_after_a_preview(browser: Any, console: Console, pond:
     assert [each for each in tab.faults if "409" not in each] == []
 
 
+@pytest.mark.parametrize(
+    ("path", "opens", "action", "field"),
+    [
+        ("/letters/orders.dlq", "Purge", "Count them", "mode"),
+        ("/letters/orders.dlq", "Redrive all", "Dry run", "to"),
+        ("/groups/billing", "Reset offsets", "Preview", "to"),
+    ],
+)
+def test_nobody_changes_the_question_while_its_result_is_awaited(
+    tab: Tab, path: str, opens: str, action: str, field: str
+) -> None:
+    """What a dry run has counted would be agreed to under another choice."""
+    page = tab.open(path)
+    held: list[Any] = []
+    page.route("**/api/*/*/*", lambda each: held.append(each) if each.request.method == "POST" else each.fallback())
+    page.get_by_role("button", name=opens).click()
+    page.get_by_role("button", name=action).click()
+    page.locator(f"dialog [name={field}]:disabled").wait_for()
+    assert page.locator("dialog :is(input, select, textarea):enabled").count() == 0
+    until(lambda: page.evaluate("0") == 0 and held)
+    held[0].fallback()
+    page.locator(f"dialog [name={field}]:enabled").wait_for()
+
+
+AGAIN = """() => new Promise((done) => {
+    const button = document.querySelector("dialog button[type=submit]");
+    const first = button.textContent;
+    const look = () => {
+        if (button.textContent === first) return setTimeout(look, 1);
+        setTimeout(() => { const isCalm = button.disabled; button.click(); done(isCalm); }, 50);
+    };
+    button.click();
+    look();
+})"""
+
+
+@pytest.mark.parametrize(("opens", "then"), [("Purge", "Delete 1 letter"), ("Redrive all", "Redrive 1 letter")])
+def test_a_double_click_does_nothing_that_nobody_has_seen(tab: Tab, pond: Pond, opens: str, then: str) -> None:
+    topic = pond.new_topic(1)
+    letters = pond.create_topic(f"{topic}.dlq")
+    pond.produce(letters, "1", headers=CAUSE | {dead_letters.TOPIC: topic.encode()})
+    page = tab.open(f"/letters/{letters}")
+    page.get_by_role("button", name=opens).click()
+    if opens == "Purge":
+        page.locator("dialog [name=mode]").select_option("all")
+    assert page.evaluate(AGAIN) is True
+    page.get_by_role("button", name=then).click()
+    page.locator("dialog").wait_for(state="detached")
+
+
 def test_a_letter_is_redriven_after_a_dry_run(tab: Tab) -> None:
     page = tab.open("/letters/orders.dlq")
+    # Nothing moves under the mouse any more.
+    page.get_by_text("Counting …").first.wait_for(state="detached")
     page.get_by_role("button", name="Redrive all").click()
     page.get_by_role("button", name="Dry run").click()
     page.get_by_text("1 letter → orders").wait_for()
@@ -309,6 +399,61 @@ def test_a_letter_is_edited_beside_where_it_came_from(tab: Tab, pond: Pond) -> N
     page.locator(".note", has_text="Redrove 1 letter").wait_for()
     page = tab.open("/topics/orders/records?partition=0")
     page.locator("td.value", has_text='{"order": 2}').first.wait_for()
+
+
+def test_a_letter_is_read_by_the_schema_of_where_it_came_from(tab: Tab, pond: Pond) -> None:
+    topic = pond.new_topic(1)
+    letters = pond.create_topic(f"{topic}.dlq")
+    pond.produce(topic, ("k", b"\x06Ann"))
+    pond.produce(
+        letters, ("k", b"\x06Bob"), headers=CAUSE | {dead_letters.TOPIC: topic.encode(), dead_letters.OFFSET: b"0"}
+    )
+    page = tab.open(f"/letters/{letters}")
+    page.get_by_role("button", name="Letter 0:0").click()
+    page.get_by_text("Key or value differ from the letter.").wait_for()
+    values = page.get_by_role("group", name="How to read the value")
+    values.first.get_by_role("button", name="Avro").click()
+    page.get_by_label("Schema", exact=True).fill(
+        '{"type": "record", "name": "a", "fields": [{"name": "x", "type": "string"}]}'
+    )
+    page.get_by_role("button", name="Use it").click()
+    page.locator("pre.data", has_text='"x": "Bob"').wait_for()
+    # Nobody has to give it a second time.
+    values.last.get_by_role("button", name="Avro").click()
+    page.locator("pre.data", has_text='"x": "Ann"').wait_for()
+
+
+def test_letters_of_a_topic_that_was_made_anew_are_not_those_that_were_picked(tab: Tab, pond: Pond) -> None:
+    topic = pond.new_topic(1)
+    letters = pond.create_topic(f"{topic}.dlq")
+    headers = CAUSE | {dead_letters.TOPIC: topic.encode()}
+    pond.produce(letters, ("seen", "v"), headers=headers)
+    page = tab.open(f"/letters/{letters}")
+    page.get_by_label("Pick letter 0:0").check()
+    pond.admin.delete_topics([letters])[letters].result(10)
+    pond.create_topic(letters)
+    pond.produce(letters, ("never seen", "v"), headers=headers)
+    page.get_by_role("button", name="Redrive 1 …").click()
+    page.get_by_role("button", name="Dry run").click()
+    page.locator("dialog .fault", has_text="anew").wait_for()
+
+
+def test_whoever_has_left_a_redrive_stays_where_he_is(tab: Tab, pond: Pond) -> None:
+    topic = pond.new_topic(1)
+    letters = pond.create_topic(f"{topic}.dlq")
+    pond.produce(letters, "1", "2", headers=CAUSE | {dead_letters.TOPIC: topic.encode()})
+    page = tab.open(f"/letters/{letters}")
+    page.get_by_role("button", name="Redrive all").click()
+    page.get_by_role("spinbutton").fill("1")
+    page.get_by_role("button", name="Dry run").click()
+    page.get_by_role("button", name="Redrive 2 letters").click()
+    page.get_by_text("of 2 sent").wait_for()
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("link", name="Groups", exact=True).click()
+    page.locator("h1", has_text="Groups").wait_for()
+    page.locator(".note", has_text="Redrove 2 letters").wait_for()
+    page.get_by_role("link", name="billing").wait_for()
+    assert page.locator("h1").text_content() == "Groups"
 
 
 def test_what_nobody_has_changed_of_a_letter_stays_byte_for_byte(tab: Tab, pond: Pond) -> None:
@@ -344,6 +489,68 @@ def test_what_nobody_has_changed_of_a_letter_stays_byte_for_byte(tab: Tab, pond:
     *_, first, second = pond.consume(topic, 4)
     assert (first.key(), first.value()) == (b"k\n1", b'\xef\xbb\xbf{"order": 1}\r\n{"order": 3}\r\n')
     assert (second.key(), second.value()) == (b"k3", b"one\r\ntwo\n")
+
+
+def test_what_is_typed_where_there_was_null_is_sent(tab: Tab, pond: Pond) -> None:
+    topic = pond.new_topic(1)
+    letters = pond.create_topic(f"{topic}.dlq")
+    headers = CAUSE | {dead_letters.TOPIC: topic.encode()}
+    pond.producer.produce(letters, None, b"k", headers=list(headers.items()))
+    pond.produce(topic, (b"k1", b"x"), (b"k2", b"y"))
+    page = tab.open(f"/letters/{letters}")
+    page.get_by_role("button", name="Letter 0:0").click()
+    page.get_by_text("Key or value differ from the letter.").wait_for()
+    page.get_by_role("button", name="Edit and redrive").click()
+    page.get_by_label("Value", exact=True).fill("typed")
+    assert page.get_by_label("The value is").input_value() == "text"
+    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Dry run").click()
+    page.get_by_role("button", name="Redrive 1 letter").click()
+    page.locator(".note", has_text="Redrove 1 letter").wait_for()
+    assert pond.consume(topic, 3)[-1].value() == b"typed"
+
+
+def test_nobody_is_told_that_nothing_is_there_when_time_was_up(tab: Tab) -> None:
+    bounds = [{"partition": 0, "start": 0, "end": 9, "shown": [9, 9]}]
+    records = {"records": [], "partitions": bounds, "leaderless": [], "is_whole": False}
+    letters = {"topic_id": "", "letters": [], "leaderless": [], "looked": 5, "total": 9, "is_whole": False}
+    tab.page.route(re.compile(r"/api/topics/orders/records\?"), lambda route: route.fulfill(json=records))
+    tab.page.route(re.compile(r"/api/letters/orders\.dlq\?"), lambda route: route.fulfill(json=letters))
+    for path in ("/topics/orders/records", "/letters/orders.dlq", "/letters/orders.dlq?key=k"):
+        page = tab.open(path)
+        page.locator(".empty", has_text="in the time that there is").wait_for()
+        page.get_by_text("time was up").first.wait_for()
+    page = tab.open("/topics/orders/records")
+    # Though no record came, there is a way on.
+    page.get_by_role("button", name="Older").click()
+    until(lambda: page.evaluate("location.search") == "?before=0%3A9")
+
+
+def test_nobody_is_told_that_nothing_is_there_when_a_transaction_holds_it_back(tab: Tab, pond: Pond) -> None:
+    letters = pond.create_topic(f"{pond.new_topic(1)}.dlq")
+    page = tab.open(f"/letters/{letters}")
+    page.get_by_text("This topic is empty.").wait_for()
+    producer = Producer(pond.client_settings(transactional_id=f"{letters}-t"))
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(letters, b"1", headers=list(CAUSE.items()))
+    producer.flush(30)
+    page = tab.open(f"/letters/{letters}")
+    page.get_by_text("No letter can be read yet.").wait_for()
+    producer.abort_transaction(30)
+
+
+def test_letters_beyond_the_longest_list_are_a_page_further(tab: Tab, pond: Pond) -> None:
+    topic = pond.new_topic(1)
+    letters = pond.create_topic(f"{topic}.dlq")
+    pond.produce(letters, *(str(number) for number in range(503)), headers=CAUSE)
+    page = tab.open(f"/letters/{letters}?limit=500")
+    page.get_by_role("button", name="Letter 0:502").wait_for()
+    page.get_by_role("button", name="Older").click()
+    page.get_by_role("button", name="Letter 0:2", exact=True).wait_for()
+    assert page.locator("tr.pick").count() == 3
+    page.get_by_role("button", name="Newest").click()
+    page.get_by_role("button", name="Letter 0:502").wait_for()
 
 
 def test_what_is_shown_of_data_is_what_it_is(tab: Tab) -> None:

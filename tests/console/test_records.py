@@ -38,6 +38,28 @@ def test_a_page_begins_where_it_is_asked_to(console: Console, pond: Pond) -> Non
     assert console.get(f"/api/topics/{topic}/records?partition=7").status == 409
 
 
+def test_pages_go_on_in_all_partitions(console: Console, pond: Pond) -> None:
+    topic = pond.new_topic(3)
+    for number in range(30):
+        pond.produce(topic, str(number), partition=number % 3)
+    path = f"/api/topics/{topic}/records?limit=8"
+
+    def walk(first: str, side: str, edge: int) -> list[tuple[int, int]]:
+        seen: list[tuple[int, int]] = []
+        page = console.get(f"{path}&{first}").body
+        while page["records"]:
+            seen += [(each["partition"], each["offset"]) for each in page["records"]]
+            cursor = ",".join(f"{each['partition']}:{each['shown'][edge]}" for each in page["partitions"])
+            page = console.get(f"{path}&{side}={cursor}").body
+        return seen
+
+    everything = [(partition, offset) for partition in range(3) for offset in range(10)]
+    assert sorted(walk("from=beginning", "after", 1)) == everything
+    assert sorted(walk("from=-8", "before", 0)) == everything
+    for wrong in ("x", "0", "0:", "0:1,", "0:-1", "0:1;1:1", f"0:{2**63}"):
+        assert console.get(f"{path}&before={wrong}").status == 400
+
+
 def test_all_partitions_are_shown_in_the_order_of_time(console: Console) -> None:
     page = console.get("/api/topics/orders/records").body
     times = [each["timestamp_ms"] for each in page["records"]]

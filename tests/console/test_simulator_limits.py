@@ -8,14 +8,19 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import pytest
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
 
 from millpond.console import simulator, simulator_process
 from millpond.console.desk import Busy
+from millpond.console.guard import Guard, Rules
+from millpond.console.login import Login
 from millpond.console.shapes import BadRequest
 from millpond.console.simulators import LINE_BYTES_MAX, PROCESSES_MAX, PROGRAM, Simulators
 from millpond.sim.simulator.lessons.catalogue import LESSONS
@@ -185,25 +190,48 @@ def test_the_real_program_is_held_to_the_same(monkeypatch: pytest.MonkeyPatch) -
         simulator_process.Bench().answer(question)
 
 
-def test_nobody_waits_so_the_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody asks and closes the page: the process that was busy for it is free."""
+@pytest.mark.parametrize("has_login", [False, True])
+def test_nobody_waits_so_the_run_ends(monkeypatch: pytest.MonkeyPatch, has_login: bool) -> None:
+    """Somebody asks and closes the page: the process that was busy for it is free. Behind the guard, too."""
+    login = Login("a long password") if has_login else None
+    token = login.begin("a long password", "127.0.0.1") if login else None
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "scheme": "http",
+        "path": "/api/simulator/look",
+        "raw_path": b"/api/simulator/look",
+        "query_string": b"session=one",
+        "headers": [(b"host", b"localhost:1"), (b"cookie", f"millpond-session-1={token}".encode())],
+    }
+    statuses: list[int] = []
 
-    class Leaver:
-        query_params: ClassVar = {"session": "one"}
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        statuses.append((await simulator.put(Request(scope, receive), {"ask": "time"})).status_code)
 
-        async def is_disconnected(self) -> bool:
-            return True
-
-    async def play() -> tuple[int, int, int]:
+    async def play() -> tuple[int, int]:
         simulators = Simulators(GREEDY)
         monkeypatch.setattr(simulator, "room_of", lambda _: type("Room", (), {"simulators": simulators}))
+        messages = iter([{"type": "http.request"}])
+
+        async def receive() -> Message:
+            if message := next(messages, None):
+                return message
+            # The page is closed when its question is under way.
+            while not any(each.lock.locked() for each in simulators._benches):
+                await asyncio.sleep(0.01)
+            return {"type": "http.disconnect"}
+
+        async def send(_: Message) -> None:
+            raise AssertionError
+
         try:
             first = await pid_of(simulators)
-            reply = await simulator.put(Leaver(), {"ask": "time"})  # type: ignore[arg-type]
-            return reply.status_code, first, await pid_of(simulators)
+            await asyncio.wait_for(Guard(app, Counter(), Rules(login=login))(scope, receive, send), 20)
+            return first, await pid_of(simulators)
         finally:
             simulators.close()
 
-    status, first, second = run(play())
-    assert (status, first != second) == (simulator.GONE, True)
+    first, second = run(play())
+    assert (statuses, first != second) == ([simulator.GONE], True)
     until(lambda: is_gone(first))

@@ -16,6 +16,7 @@ from millpond.sim.simulator.tape import encode, tape_of
 from millpond.testing import Pond
 from support.browser import PHONE, Tab, unnamed
 from support.console import Console
+from support.patience import with_time
 
 CAMPAIGNS = Path(__file__).parents[1] / "campaigns"
 SHORT = tape_of((CreateTopic(partitions=1), 300, Produce(count=3, value="tea "), 200))
@@ -34,6 +35,21 @@ def test_a_lesson_asks_and_then_plays_its_answer(tab: Tab) -> None:
     assert page.locator(".sim-log.leader .cell").count() == 21
     assert unnamed(page) == []
     assert "tape=1." in page.url
+
+
+@with_time
+@pytest.mark.parametrize("name", LESSONS)
+def test_every_lesson_plays_to_its_end(tab: Tab, name: str) -> None:
+    page = tab.open(f"/simulator?lesson={name}")
+    page.get_by_text("it stops for a question").wait_for()
+    page.get_by_label("Speed").select_option("4000")
+    page.get_by_role("button", name="Play", exact=True).click()
+    page.get_by_role("button", name="Play the answer").click(timeout=60_000)
+    page.get_by_text(LESSONS[name].answer[:40]).wait_for()
+    page.get_by_role("button", name="Play", exact=True).wait_for(timeout=90_000)
+    assert page.locator(".fault").all_text_contents() == []
+    assert unnamed(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_something_is_done_and_taken_back_by_the_keyboard(tab: Tab) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record import MemoryRecordsBuilder
+from tests.support.permissions import permitted
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.log.limits import LogLimits
@@ -94,7 +95,7 @@ def test_a_batch_sent_twice_is_stored_once(pond):
         assert (done.first_offset, done.duplicate) == (sequence, True)
     forgotten = pond.batch(b"1", producer_id=1, producer_epoch=0, base_sequence=1)
     code = refusal(log.append, forgotten, leader_epoch=0, now_ms=pond.now_ms)
-    assert code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
     assert log.end_offset == 7
 
 
@@ -243,7 +244,7 @@ def test_random_lives_read_like_a_list(make_pond):
 
 def transactional(pond, log, producer, sequence, value=b"v", epoch=0):
     batch = pond.batch(value, producer_id=producer, producer_epoch=epoch, base_sequence=sequence, transactional=True)
-    verification = log.verification(producer, epoch, sequence, pond.now_ms)
+    verification = permitted(log.producers, producer, epoch, sequence, pond.now_ms)
     return log.append(batch, leader_epoch=0, now_ms=pond.now_ms, verification=verification).first_offset
 
 
@@ -321,13 +322,12 @@ def test_an_unverified_beginning_is_refused_and_changes_nothing(pond):
     assert unverified.value.code == ErrorCode.INVALID_TXN_STATE
     assert (log.end_offset, log.producer_states()) == (0, [])
     transactional(pond, log, 7, 0)
-    log.append(
-        pond.batch(b"w", producer_id=7, producer_epoch=0, base_sequence=1, transactional=True),
-        leader_epoch=0,
-        now_ms=pond.now_ms,
-    )
+    batch = pond.batch(b"w", producer_id=7, producer_epoch=0, base_sequence=1, transactional=True)
+    with pytest.raises(Refused) as unverified:
+        log.append(batch, leader_epoch=0, now_ms=pond.now_ms)
+    assert unverified.value.code == ErrorCode.INVALID_TXN_STATE
     with pytest.raises(Refused) as plain:
-        pond.append(log, b"x", producer_id=7, producer_epoch=0, base_sequence=2)
+        pond.append(log, b"x", producer_id=7, producer_epoch=0, base_sequence=1)
     assert plain.value.code == ErrorCode.INVALID_TXN_STATE
 
 

@@ -3,10 +3,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.permissions import permitted
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.log import producers
 from millpond.log.markers import Marker
-from millpond.log.producers import ProducerFacts, ProducerStates
+from millpond.log.producers import ProducerFacts, ProducerStates, WrittenBefore
 from millpond.log.snapshots import decode_snapshot, encode_snapshot
 from millpond.wire.batch import SEQUENCE_COUNT, read_header
 from millpond.wire.records import Record, encode_batch
@@ -30,9 +32,7 @@ class Log:
 
     def send(self, *args, **fields):
         batch = header(*args, **fields)
-        verification = self.states.verification(
-            batch.producer_id, batch.producer_epoch, batch.base_sequence, self.end
-        )
+        verification = permitted(self.states, batch.producer_id, batch.producer_epoch, batch.base_sequence, self.end)
         seen = self.states.check([batch], verification)
         if seen is not None:
             return seen.first_offset
@@ -72,6 +72,42 @@ def test_sequences_wrap():
     log.send(LAST)
     assert log.refusal(1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert log.send(0) == 1
+
+
+def test_what_was_written_before_the_last_five_batches_is_known_to_be_written():
+    log = Log()
+    for sequence in range(4, 24, 2):
+        log.send(sequence, 2)
+    with pytest.raises(WrittenBefore) as written:
+        log.send(6, 2)
+    assert (written.value.code, written.value.end_offset) == (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, 10)
+    assert log.refusal(4, 10) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    for sequence, count in ((2, 2), (3, 2), (12, 3), (14, 1), (26, 2)):
+        assert log.refusal(sequence, count) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "not all of it was"
+    assert log.refusal(6, 2, transactional=True) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.send(24) == 20
+    log.send(0, epoch=1)
+    assert log.refusal(6, 2, epoch=1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "another epoch"
+
+
+def test_what_was_written_before_a_gap_says_nothing():
+    """A follower takes what compaction has left."""
+    states = ProducerStates()
+    for number, sequence in enumerate([0, 1, 5, 6, 7, 8, 9, 10]):
+        states.note(header(sequence), number, now_ms=5)
+    with pytest.raises(Refused) as refused:
+        states.check([header(2)])
+    assert refused.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    with pytest.raises(WrittenBefore):
+        states.check([header(5)])
+
+
+def test_what_was_written_before_sequences_began_anew_is_known_to_be_written():
+    log = Log()
+    for number in range(10):
+        log.send((LAST - 3 + number) % SEQUENCE_COUNT)
+    assert log.refusal(LAST) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert log.refusal(LAST - 4) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_an_idempotent_batch_needs_its_fields():
@@ -170,37 +206,44 @@ def test_sequences_that_are_used_up_are_known_where_they_begin_again():
     assert log.send(3, 5, transactional=True) == 6
 
 
-def test_the_first_batch_must_be_verified_and_a_marker_in_between_makes_that_void():
+def test_every_batch_must_be_verified_and_a_marker_in_between_makes_that_void():
     states = ProducerStates()
     batch = header(0, transactional=True)
     assert refused(states, batch, None) == ErrorCode.INVALID_TXN_STATE
-    early = states.verification(1, 0, 0, now_ms=5)
-    assert states.verification(1, 0, 0, now_ms=6) is early
+    early = states.verification("tx", 1, 0, 0, now_ms=5)
+    assert states.verification("tx", 1, 0, 0, now_ms=6) is early
+    assert refused(states, batch, early) == ErrorCode.INVALID_TXN_STATE, "nobody has permitted it yet"
     states.note(header(-1, control=True), 0, 7, Marker(committed=True, coordinator_epoch=0))
+    assert not states.permit(early)
     assert refused(states, batch, early) == ErrorCode.INVALID_TXN_STATE
-    fresh = states.verification(1, 0, 0, now_ms=8)
+    fresh = permitted(states, 1, 0, 0, now_ms=8)
+    assert not states.is_permitted(fresh), "until it is open, the coordinator is asked each time"
     assert states.check([batch], fresh) is None
     states.note(batch, 1, 9)
-    assert states.verification(1, 0, 1, now_ms=10) is None, "known by now"
-    assert states.check([header(1, transactional=True)]) is None
+    assert states.verification("tx", 1, 0, 1, now_ms=10) is fresh
+    assert states.is_permitted(fresh)
+    assert states.check([header(1, transactional=True)], fresh) is None
+    assert refused(states, header(1, transactional=True), None) == ErrorCode.INVALID_TXN_STATE
+    another = states.verification("another", 1, 0, 1, now_ms=10)
+    assert not states.is_permitted(another), "an open transaction is open to its own transactional id alone"
+    assert refused(states, header(1, transactional=True), another) == ErrorCode.INVALID_TXN_STATE
 
 
 def test_a_verification_is_for_one_transaction():
     """Offsets that a coordinator writes for a producer have no sequences that would tell."""
     states = ProducerStates()
     offsets = [header(-1, transactional=True)]
-    first = states.verification(1, 0, -1, now_ms=5)
+    first = permitted(states, 1, 0, -1, now_ms=5)
     states.check_trusted(offsets, first)
     states.note(offsets[0], 0, 6)
     states.check_trusted(offsets, first)
     states.note(header(-1, control=True), 1, 7, Marker(committed=False, coordinator_epoch=0))
-    second = states.verification(1, 0, -1, now_ms=8)
+    second = permitted(states, 1, 0, -1, now_ms=8)
     states.check_trusted(offsets, second)
     states.note(offsets[0], 2, 9)
     with pytest.raises(Refused) as late:
         states.check_trusted(offsets, first)
     assert late.value.code == ErrorCode.INVALID_TXN_STATE
-    states.check_trusted(offsets, None)
     states.void_verifications()
     with pytest.raises(Refused) as moved:
         states.check_trusted(offsets, second)
@@ -209,18 +252,52 @@ def test_a_verification_is_for_one_transaction():
 
 def test_a_verification_is_for_one_epoch():
     states = ProducerStates()
-    older = states.verification(1, 0, 0, now_ms=5)
-    newer = states.verification(1, 1, 0, now_ms=5)
-    assert states.verification(1, 0, 0, now_ms=5) is newer
+    older = states.verification("tx", 1, 0, 0, now_ms=5)
+    newer = permitted(states, 1, 1, 0, now_ms=5)
+    states.permit(older)
     assert refused(states, header(0, transactional=True), older) == ErrorCode.INVALID_TXN_STATE
     assert refused(states, header(0, transactional=True), newer) == ErrorCode.INVALID_TXN_STATE
     assert states.check([header(0, epoch=1, transactional=True)], newer) is None
 
 
+def test_what_the_coordinator_refuses_leaves_nothing_behind():
+    states = ProducerStates()
+    for transactional_id, epoch, sequence in (("tx", 32767, 0), ("another", 0, 0), ("another", 32767, 0)):
+        refused_one = states.verification(transactional_id, 1, epoch, sequence, now_ms=5)
+        states.refuse(refused_one, is_final=True)
+        assert states.verification(transactional_id, 1, epoch, sequence, now_ms=5) is not refused_one
+    assert states.check([header(4, transactional=True)], permitted(states, 1, 0, 4, now_ms=6)) is None
+
+
+def test_what_is_refused_for_now_or_still_asked_for_comes_before_what_follows_it():
+    states = ProducerStates()
+    for is_final in (False, True):
+        verification = states.verification("tx", 1, 0, 2, now_ms=5)
+        assert states.verification("tx", 1, 0, 4, now_ms=5) is verification
+        states.refuse(verification, is_final=is_final)
+        states.permit(verification)
+        assert refused(states, header(4, transactional=True), verification) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        states.note(header(-1, control=True), 0, 7, Marker(committed=True, coordinator_epoch=0))
+        del states.entries[1]
+    assert not states._asked
+    assert not states._askers
+
+
+def test_the_verifications_that_are_asked_for_are_limited(monkeypatch):
+    monkeypatch.setattr(producers, "ASKED_REMEMBERED", 3)
+    states = ProducerStates()
+    mine = permitted(states, 1, 0, 0, now_ms=5)
+    first, second, *_ = [states.verification("another", 1, epoch, 0, now_ms=5) for epoch in range(1, 5)]
+    states.permit(first)
+    assert refused(states, header(0, epoch=1, transactional=True), first) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert states.verification("another", 1, 2, 0, now_ms=5) is second
+    assert states.check([header(0, transactional=True)], mine) is None, "what is permitted stays"
+
+
 def test_an_unknown_producer_begins_with_the_lowest_sequence_that_it_asked_for():
     states = ProducerStates()
-    verification = states.verification(1, 0, 4, now_ms=5)
-    states.verification(1, 0, 2, now_ms=5)
+    verification = permitted(states, 1, 0, 4, now_ms=5)
+    states.verification("tx", 1, 0, 2, now_ms=5)
     assert refused(states, header(4, transactional=True), verification) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert states.check([header(2, transactional=True)], verification) is None
 
@@ -269,7 +346,7 @@ def test_a_marker_that_comes_again_after_its_transaction_has_ended_does_no_harm(
 def test_a_coordinator_that_writes_for_a_producer_needs_its_epoch_and_its_transaction():
     log = Log()
     log.send(0, epoch=3, transactional=True)
-    log.states.check_trusted([header(-1, epoch=3, transactional=True)], None)
+    log.states.check_trusted([header(-1, epoch=3, transactional=True)], permitted(log.states, 1, 3, -1, 5))
     with pytest.raises(Refused) as old:
         log.states.check_trusted([header(-1, epoch=2, transactional=True)], None)
     assert old.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -302,11 +379,13 @@ def test_producers_are_described():
 
 def test_verifications_that_led_to_nothing_expire():
     states = ProducerStates()
-    first = states.verification(1, 0, 0, now_ms=5)
+    first, second = states.verification("tx", 1, 0, 0, now_ms=5), permitted(states, 2, 0, 0, now_ms=5)
     states.expire(50, 100)
-    assert states.verification(1, 0, 0, now_ms=60) is first
+    assert states.verification("tx", 1, 0, 0, now_ms=60) is first
+    assert states.verification("tx", 2, 0, 0, now_ms=60) is second
     states.expire(105, 100)
-    assert states.verification(1, 0, 0, now_ms=110) is not first
+    assert states.verification("tx", 1, 0, 0, now_ms=110) is not first
+    assert states.verification("tx", 2, 0, 0, now_ms=110) is not second
 
 
 def refused(states, batch, verification):
@@ -326,3 +405,5 @@ def test_nothing_that_follows_an_unwritten_first_batch_is_taken():
     assert log.send(2) == 3
     log.states.note_unwritten([header(7, producer=3)])
     assert log.send(9, producer=3, epoch=1) == 4, "whoever gives up begins a new epoch"
+    log.states.note_unwritten([header(-1, producer=4)])
+    assert log.send(0, producer=4) == 5, "nobody sends a sequence below the first again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.permissions import permitted
 
 from millpond.log.aborted_transactions import Aborted, AbortedIndex
 from millpond.log.limits import LogLimits
@@ -80,7 +81,7 @@ class Writer:
         batch = self.pond.batch(
             value, key=key, producer_id=producer, producer_epoch=0, base_sequence=self.sequence, transactional=True
         )
-        verification = log.verification(producer, 0, self.sequence, self.pond.now_ms)
+        verification = permitted(log.producers, producer, 0, self.sequence, self.pond.now_ms)
         self.sequence += 1
         return log.append(batch, leader_epoch=0, now_ms=self.pond.now_ms, verification=verification).first_offset
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.support.permissions import permitted
 
 import support.seeds
 from millpond.base.errors import Refused
@@ -87,7 +88,7 @@ class Model:
         batch = self.pond.batch(
             value, key=key, producer_id=number, producer_epoch=epoch, base_sequence=sequence, transactional=True
         )
-        verification = log.verification(number, epoch, sequence, self.pond.now_ms)
+        verification = permitted(log.producers, number, epoch, sequence, self.pond.now_ms)
         offset = log.append(batch, leader_epoch=0, now_ms=self.pond.now_ms, verification=verification).first_offset
         self.data[offset] = number, epoch, sequence, key, value
 
@@ -317,7 +318,7 @@ def test_a_reader_hears_of_aborted_transactions_in_what_it_reads_only(make_pond)
     pond = make_pond(limits=LogLimits(segment_bytes=1 << 20, index_interval_bytes=150))
     store, log = pond.open()
     for number in range(600):
-        verification = log.verification(7, 0, number, pond.now_ms)
+        verification = permitted(log.producers, 7, 0, number, pond.now_ms)
         batch = pond.batch(b"v", producer_id=7, producer_epoch=0, base_sequence=number, transactional=True)
         log.append(batch, leader_epoch=0, now_ms=pond.now_ms, verification=verification)
         log.append_marker(7, 0, False, 0, now_ms=pond.now_ms, leader_epoch=0)

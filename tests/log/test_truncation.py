@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.permissions import permitted
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.log.limits import LogLimits
@@ -130,7 +131,7 @@ def test_a_compaction_that_ran_meanwhile_is_not_believed(make_pond):
 
 def test_markers_that_only_memory_knew_are_not_lost(pond):
     _, log = pond.open()
-    verification = log.verification(7, 0, 0, pond.now_ms)
+    verification = permitted(log.producers, 7, 0, 0, pond.now_ms)
     batch = pond.batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     log.append(batch, leader_epoch=0, now_ms=pond.now_ms, verification=verification)
     log.append_marker(7, 0, False, 0, now_ms=pond.now_ms, leader_epoch=0)
@@ -180,7 +181,7 @@ def test_an_abort_that_was_cut_off_does_not_come_back(make_pond, seed):
 
     def write(sequence):
         batch = pond.batch(b"v", producer_id=1, producer_epoch=0, base_sequence=sequence, transactional=True)
-        verification = log.verification(1, 0, sequence, pond.now_ms)
+        verification = permitted(log.producers, 1, 0, sequence, pond.now_ms)
         return log.append(batch, leader_epoch=0, now_ms=pond.now_ms, verification=verification).first_offset
 
     write(0)

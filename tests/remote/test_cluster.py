@@ -9,6 +9,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.client.errors import ConfigError, UnknownTopic
+from millpond.remote.bootstrap import Address
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import Answered, ClusterError, Unreachable
 from millpond.wire import messages as m
@@ -59,6 +60,15 @@ def test_a_node_that_comes_back_is_found_again(make_node: Callable[..., Node], t
         assert cluster.topics([topic])
         node.restart(crash=True)
         assert cluster.topics([topic])
+
+
+def test_who_tries_again_is_not_sent_to_a_leader_that_has_gone(node: Node, topic: str) -> None:
+    create_topic(node.bootstrap, topic)
+    with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
+        (leader,) = cluster.addresses()
+        cluster.topic(topic)
+        cluster._brokers[leader] = Address("127.0.0.1", free_port())
+        assert cluster.retrying("find the leader", lambda: cluster.leader(topic, 0), seconds=10).port == node.port
 
 
 def test_nobody_there_is_given_up_in_time() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -10,8 +12,9 @@ from confluent_kafka import Producer
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import OffsetsGone
-from millpond.remote.reader import RawBatch, first_or_end, first_records, read_range, read_records
+from millpond.remote.reader import RawBatch, first_or_end, first_records, read_range, read_records, stamp
 from millpond.wire import kernel
+from millpond.wire.records import Record
 from support.node import Node
 from support.topics import create_topic, delete_records
 
@@ -25,6 +28,10 @@ def rows(batches: Iterable[RawBatch], start: int, end: int) -> list[tuple[int, b
         )
         found += [(offset, value) for offset, _, _, value, _ in decoded if start <= offset < end]
     return found
+
+
+def value_of(record: Record) -> bytes | None:
+    return record.value
 
 
 def fill(node: Node, topic: str, count: int, **settings: object) -> None:
@@ -116,6 +123,19 @@ def test_a_node_that_dies_in_the_middle_is_waited_for(make_node: Callable[..., N
     assert [offset for offset, _ in found] == list(range(2000))
 
 
+def test_who_reads_slowly_may_be_hung_up_on(node: Node, topic: str) -> None:
+    """A broker ends what is idle for ten minutes. A redrive of a few letters a second takes longer for one answer."""
+    fill(node, topic, 500)
+    with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
+        partition = TopicPartition(topic, 0)
+        reader = read_range(cluster, partition, 0, 500, fetch_bytes=300, patience_seconds=0.5)
+        found = rows([next(reader)], 0, 500)
+        time.sleep(0.6)
+        cluster.leader(*partition)._socket.close()
+        found += rows(reader, 0, 500)
+    assert [offset for offset, _ in found] == list(range(500))
+
+
 def test_the_first_records_of_many_partitions(node: Node, topic: str) -> None:
     """Markers and aborted records are passed over; where nothing is, nothing comes back."""
     create_topic(node.bootstrap, topic, 80)
@@ -132,16 +152,60 @@ def test_the_first_records_of_many_partitions(node: Node, topic: str) -> None:
         end(10)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         starts = {TopicPartition(topic, index): 0 for index in range(80)}
-        committed = first_records(cluster, starts, isolation="read_committed")
-        assert {each.partition: record.value for each, record in committed.items()} == {
+        committed = first_records(cluster, starts, value_of, isolation="read_committed")
+        assert {each.partition: value for each, value in committed.items()} == {
             **{index: b"plain %d" % index for index in range(70)},
             70: b"committed",
         }
         seventy = TopicPartition(topic, 70)
-        assert first_records(cluster, {seventy: 0})[seventy].value == b"aborted"
+        assert first_records(cluster, {seventy: 0}, value_of) == {seventy: b"aborted"}
         # Offsets 1 and 3 are markers; 4 is the end, 99 is beyond it.
         for start, offsets in ((1, [2]), (3, []), (4, []), (99, [])):
-            assert [each.offset for each in first_records(cluster, {seventy: start}).values()] == offsets
+            assert [each.offset for each in first_records(cluster, {seventy: start}, stamp).values()] == offsets
         assert [first_or_end(cluster, {seventy: start}) for start in (3, 4, 99)] == [{seventy: 4}, {seventy: 4}, {}]
         assert [each.offset for each in read_records(cluster, seventy, 0, 4)] == [0, 2]
         assert [each.offset for each in read_records(cluster, seventy, 0, 4, isolation="read_committed")] == [2]
+
+
+def test_of_the_first_records_only_what_is_wanted_is_held(node: Node, topic: str) -> None:
+    """Of five hundred partitions they could be gigabytes."""
+    create_topic(node.bootstrap, topic, 20)
+    producer = Producer({"bootstrap.servers": node.bootstrap})
+    for index in range(20):
+        producer.produce(topic, bytes(900_000), partition=index)
+        producer.flush()
+    with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
+        tracemalloc.start()
+        try:
+            firsts = first_records(cluster, {TopicPartition(topic, index): 0 for index in range(20)}, stamp)
+            held = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+    assert len(firsts) == 20
+    assert held < 5_000_000
+
+
+def test_a_look_ends_in_time_among_records_that_nobody_is_shown(node: Node, topic: str) -> None:
+    """One aborted transaction after the other: no record comes that whoever reads could count."""
+    create_topic(node.bootstrap, topic)
+    producer = Producer({"bootstrap.servers": node.bootstrap, "transactional.id": f"{topic}-t"})
+    producer.init_transactions(10)
+    for _ in range(5):
+        producer.begin_transaction()
+        producer.produce(topic, b"aborted", partition=0)
+        producer.flush()
+        producer.abort_transaction(10)
+    partition = TopicPartition(topic, 0)
+    heard: list[int] = []
+
+    def is_up(at: int) -> bool:
+        heard.append(at)
+        return len(heard) > 3
+
+    with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
+        few = {"isolation": "read_committed", "fetch_bytes": 1, "is_up": is_up}
+        assert list(read_range(cluster, partition, 0, 10, **few)) == []  # type: ignore[arg-type]
+        assert heard == sorted(set(heard))
+        assert (heard[0], len(heard), heard[-1] < 10) == (0, 4, True)
+        assert first_or_end(cluster, {partition: 0}, isolation="read_committed", is_up=lambda: True) == {}
+        assert first_or_end(cluster, {partition: 0}, isolation="read_committed") == {partition: 10}

@@ -213,7 +213,7 @@ def look_at_unread(
     left = {each: sorted(offsets) for each, offsets in wanted.items()}
     while left and time.monotonic() < deadline:
         step = {each: offsets.pop(0) for each, offsets in left.items()}
-        for each, first in first_or_end(cluster, step).items():
+        for each, first in first_or_end(cluster, step, is_up=lambda: time.monotonic() > deadline).items():
             if isinstance(first, int):
                 unread[each][step[each]] = Unread(first, None)
                 continue

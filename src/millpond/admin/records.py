@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from millpond.admin.errors import Leaderless, Refused, unknown_partition, unknown_topic
 from millpond.admin.excerpts import Extent, RecordExcerpt, cut_record
-from millpond.admin.offsets import Bounds, Last, Point, bounds_of, resolve
+from millpond.admin.offsets import Bounds, End, Last, Point, Since, bounds_of, resolve
 from millpond.admin.topics import find_topic, led_partitions
 from millpond.base.ids import TopicPartition
 from millpond.client.partitioner import by_key
 from millpond.remote.cluster import Cluster, TopicInfo
 from millpond.remote.offsets import Isolation
-from millpond.remote.reader import read_range
+from millpond.remote.reader import IsUp, read_range
 from millpond.remote.writer import BatchWriter
 from millpond.wire.records import Record
 
@@ -26,6 +27,21 @@ LOOK_SECONDS: Final = 5.0
 LEADERS_SECONDS: Final = 2.0
 """So often a tail asks who leads what, and after every look that failed."""
 WRITE_SECONDS: Final = 15.0
+
+
+class _Watch:
+    """Until when a look goes on, and how far it is in the partition at hand; the readers ask it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._deadline = time.monotonic() + seconds
+        self.is_up = False
+        """Whether it was asked when time was up."""
+        self.at = 0
+
+    def __call__(self, at: int) -> bool:
+        self.at = at
+        self.is_up = self.is_up or time.monotonic() > self._deadline
+        return self.is_up
 
 
 class Readable(NamedTuple):
@@ -38,12 +54,28 @@ class Readable(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RecordPage:
     records: tuple[RecordExcerpt, ...]
-    """By partition and offset where one partition was asked for; else by time."""
+    """By time, as far as the order within each partition allows it."""
     bounds: Mapping[TopicPartition, Bounds]
+    shown: Mapping[TopicPartition, Bounds]
+    """The part of each partition of which every record is here. The next pages begin before it and after it."""
     leaderless: tuple[int, ...]
     """Partitions that nobody can read now."""
     is_whole: bool
     """False: time was up before every partition was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """The last records before these offsets, by partition."""
+
+    ends: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """The first records from these offsets on, by partition."""
+
+    starts: Mapping[int, int]
 
 
 def readable(cluster: Cluster, topic: str, index: int | None) -> Readable:
@@ -66,7 +98,7 @@ def read_page(
     cluster: Cluster,
     topic: str,
     index: int | None,
-    point: Point,
+    point: Point | Before | After,
     limit: int,
     extent: Extent,
     *,
@@ -74,36 +106,105 @@ def read_page(
     seconds: float = LOOK_SECONDS,
 ) -> RecordPage:
     """At most `limit` records from the point on, of all partitions together."""
-    deadline = time.monotonic() + seconds
+    watch = _Watch(seconds)
     partitions, leaderless = readable(cluster, topic, index)
     bounds = bounds_of(cluster, partitions, isolation)
-    starts = resolve(cluster, bounds, point)
     # The last ones of all, if it is the end that somebody wants to see; else the first.
-    is_from_end = isinstance(point, Last)
-    taken: list[RecordExcerpt] = []
-    is_whole = True
-    for partition, start in starts.items():
-        if time.monotonic() > deadline:
-            is_whole = False
-            break
-        left = limit
-        for record in _records(cluster, partition, start, bounds[partition].end, isolation, FETCH_BYTES):
-            taken.append(cut_record(partition.partition, record, extent))
-            left -= 1
-            if not left:
+    is_from_end = isinstance(point, Last | Before)
+    spans = _spans(cluster, bounds, point, limit)
+    taken: list[_Placed] = []
+    read: dict[TopicPartition, _Read] = {}
+    for partition, (start, end) in spans.items():
+        if watch(start):
+            # Nothing of it is here: the next page begins where this one would have.
+            edge = end if is_from_end else start
+            read[partition] = _Read(Bounds(edge, edge), 0)
+            continue
+        own: list[RecordExcerpt] = []
+        for record in _records(cluster, partition, start, end, isolation, FETCH_BYTES, watch):
+            own.append(cut_record(partition.partition, record, extent))
+            if len(own) == limit or watch(record.offset + 1):
+                reached = record.offset + 1
                 break
-            if time.monotonic() > deadline:
-                is_whole = False
-                break
-        if len(starts) > 1:
-            taken = _trimmed(taken, limit, is_from_end)
-    return RecordPage(tuple(taken), bounds, leaderless, is_whole)
+        else:
+            # Time may have been up among records that nobody is shown.
+            reached = watch.at if watch.is_up else end
+        read[partition] = _Read(Bounds(start, reached), len(own))
+        # With many partitions only these are ever held.
+        taken = sorted([*taken, *_placed(own, is_from_end)], key=lambda each: each[:3])
+        taken = taken[-limit:] if is_from_end else taken[:limit]
+    shown = _shown(taken, read, is_from_end)
+    return RecordPage(tuple(each.record for each in taken), bounds, shown, leaderless, not watch.is_up)
 
 
-def _trimmed(records: list[RecordExcerpt], limit: int, is_from_end: bool) -> list[RecordExcerpt]:
+def _spans(
+    cluster: Cluster, bounds: Mapping[TopicPartition, Bounds], point: Point | Before | After, limit: int
+) -> dict[TopicPartition, Bounds]:
+    """The part of each partition that is looked at. A partition that the last page did not have has none."""
+    match point:
+        case Before(ends):
+            edges = {each: _within(bound, ends.get(each.partition, bound.start)) for each, bound in bounds.items()}
+            return {each: Bounds(max(bounds[each].start, edge - limit), edge) for each, edge in edges.items()}
+        case After(starts):
+            return {
+                each: Bounds(_within(bound, starts.get(each.partition, bound.end)), bound.end)
+                for each, bound in bounds.items()
+            }
+        case _:
+            return {each: Bounds(start, bounds[each].end) for each, start in resolve(cluster, bounds, point).items()}
+
+
+def _within(bound: Bounds, offset: int) -> int:
+    return min(max(bound.start, offset), bound.end)
+
+
+class _Placed(NamedTuple):
+    """A record, and where it stands among those of all partitions."""
+
+    moment_ms: int
+    partition: int
+    offset: int
+    record: RecordExcerpt
+
+
+def _placed(records: list[RecordExcerpt], is_from_end: bool) -> list[_Placed]:
+    """Of one partition. Stamps may go back and forth within it, but the first ones shown are its first ones.
+
+    Else a record between two that are shown would be on no page at all.
+    """
+    stamps = [each.timestamp_ms for each in records]
+    moments = list(accumulate(reversed(stamps), min))[::-1] if is_from_end else list(accumulate(stamps, max))
+    return [_Placed(moment, each.partition, each.offset, each) for moment, each in zip(moments, records, strict=True)]
+
+
+class _Read(NamedTuple):
+    bounds: Bounds
+    records: int
+    """How many are there."""
+
+
+def _shown(
+    taken: list[_Placed], read: Mapping[TopicPartition, _Read], is_from_end: bool
+) -> dict[TopicPartition, Bounds]:
+    offsets: dict[int, list[int]] = {each.partition: [] for each in read}
+    for placed in taken:
+        offsets[placed.partition].append(placed.offset)
+    shown = {}
+    for partition, ((start, end), records) in read.items():
+        own = offsets[partition.partition]
+        if len(own) == records:
+            shown[partition] = Bounds(start, end)
+        elif is_from_end:
+            shown[partition] = Bounds(min(own, default=end), end)
+        else:
+            shown[partition] = Bounds(start, max(own, default=start - 1) + 1)
+    return shown
+
+
+def _newest(records: list[RecordExcerpt], limit: int) -> list[RecordExcerpt]:
     """So many at most, by time. With many partitions only these are ever held."""
     records.sort(key=lambda each: (each.timestamp_ms, each.partition, each.offset))
-    return records[-limit:] if is_from_end else records[:limit]
+    return records[-limit:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,39 +229,63 @@ class RecordTail:
         self._topic_id: UUID | None = None
         self._there: frozenset[int] = frozenset()
         """The partitions that the topic had, whoever led them."""
+        self._began_ms: int | None = None
         self._at: dict[TopicPartition, int] = {}
 
     def look(self, cluster: Cluster) -> TailLook:
         """What has come since the last look that went well."""
-        deadline = time.monotonic() + LOOK_SECONDS
+        watch = _Watch(LOOK_SECONDS)
+        is_first = self._began_ms is None
+        if self._began_ms is None:
+            self._began_ms = time.time_ns() // 1_000_000
         info, self._info = self._leaders(cluster), None
         partitions, leaderless = _readable(info, self._index)
-        is_first, is_new = self._topic_id is None, self._topic_id != info.topic_id
-        at = {} if is_new else dict(self._at)
+        at = {} if self._topic_id != info.topic_id else dict(self._at)
         records: list[RecordExcerpt] = []
         skipped = 0
-        for partition, bound in bounds_of(cluster, partitions, self._isolation).items():
-            # What was made since is new from its beginning; one that nobody led until now got nothing in that time.
-            is_made = not is_first and (is_new or partition.partition not in self._there)
-            since = max(bound.start, at.get(partition, bound.start if is_made else bound.end))
+        bounds = bounds_of(cluster, partitions, self._isolation)
+        unseen = {each: bound for each, bound in bounds.items() if each not in at}
+        at |= resolve(cluster, unseen, End()) if is_first else self._begins(cluster, info, unseen)
+        for partition, bound in bounds.items():
+            since = max(bound.start, at[partition])
             at[partition] = max(since, bound.end)
             start = max(since, bound.end - self._limit)
             skipped += start - since
-            if time.monotonic() > deadline:
+            if watch(start):
                 skipped += max(0, bound.end - start)
                 continue
-            for record in _records(cluster, partition, start, bound.end, self._isolation, FETCH_BYTES):
+            for record in _records(cluster, partition, start, bound.end, self._isolation, FETCH_BYTES, watch):
                 records.append(cut_record(partition.partition, record, self._extent))
-                if time.monotonic() > deadline:
-                    skipped += bound.end - record.offset - 1
+                if watch(record.offset + 1):
                     break
+            if watch.is_up:
+                skipped += max(0, bound.end - watch.at)
             came = len(records)
-            records = _trimmed(records, self._limit, is_from_end=True)
+            records = _newest(records, self._limit)
             skipped += came - len(records)
         # Of a look that failed nothing was shown: only now are these records behind us.
         self._at, self._topic_id, self._info = at, info.topic_id, info
         self._there = frozenset(info.partitions)
         return TailLook(records, skipped, leaderless)
+
+    def _begins(
+        self, cluster: Cluster, info: TopicInfo, unseen: Mapping[TopicPartition, Bounds]
+    ) -> dict[TopicPartition, int]:
+        """Where partitions begin for this tail that it has not looked into before.
+
+        What was made since is new from its beginning. Of what nobody led until now the end was not known: from the
+        first look on.
+        """
+        assert self._began_ms is not None
+        is_anew = self._topic_id != info.topic_id
+        begins: dict[TopicPartition, int] = {}
+        late: dict[TopicPartition, Bounds] = {}
+        for each, bound in unseen.items():
+            if self._topic_id is not None and (is_anew or each.partition not in self._there):
+                begins[each] = bound.start
+            else:
+                late[each] = bound
+        return begins | (resolve(cluster, late, Since(self._began_ms)) if late else {})
 
     def _leaders(self, cluster: Cluster) -> TopicInfo:
         if self._info is not None and time.monotonic() - self._asked_at < LEADERS_SECONDS:
@@ -173,7 +298,13 @@ class RecordTail:
 
 
 def _records(
-    cluster: Cluster, partition: TopicPartition, start: int, end: int, isolation: Isolation, fetch_bytes: int
+    cluster: Cluster,
+    partition: TopicPartition,
+    start: int,
+    end: int,
+    isolation: Isolation,
+    fetch_bytes: int,
+    is_up: IsUp,
 ) -> Iterator[Record]:
     patience = cluster.patience_seconds
     for batch in read_range(
@@ -184,6 +315,7 @@ def _records(
         isolation=isolation,
         fetch_bytes=fetch_bytes,
         patience_seconds=patience,
+        is_up=is_up,
     ):
         yield from (each for each in batch.records() if start <= each.offset < end)
 
@@ -210,6 +342,7 @@ class RecordSearch:
         self._bounds = bounds_of(cluster, partitions, isolation)
         self._starts = resolve(cluster, self._bounds, point)
         self._matches = self._walk()
+        self._watch = _Watch(0.0)
         self.total = sum(self._bounds[each].end - start for each, start in self._starts.items())
         """Offsets to look at; not each of them need have a record."""
         self.scanned = 0
@@ -217,26 +350,40 @@ class RecordSearch:
 
     def go_on(self, seconds: float, limit: int) -> list[RecordExcerpt]:
         """Search for so long; what was found in that time."""
-        deadline = time.monotonic() + seconds
+        self._watch = _Watch(seconds)
         found: list[RecordExcerpt] = []
         for match in self._matches:
             if match is not None:
                 found.append(match)
-            if len(found) >= limit or time.monotonic() > deadline:
+            if len(found) >= limit or self._watch(self._watch.at):
                 return found
         self.is_done = True
         self.scanned = self.total
         return found
 
     def _walk(self) -> Iterator[RecordExcerpt | None]:
-        """Every record, as None where it does not fit."""
+        """Every record, as None where it does not fit; and None where time is up and no record has come."""
         before = 0
         for partition, start in self._starts.items():
-            end = self._bounds[partition].end
-            for record in _records(self._cluster, partition, start, end, self._isolation, 4 * FETCH_BYTES):
-                self.scanned = before + record.offset + 1 - start
-                yield cut_record(partition.partition, record, self._extent) if self._fits(record) else None
+            at, end = start, self._bounds[partition].end
+            while at < end:
+                for record in self._records(partition, at, end):
+                    self.scanned = before + record.offset + 1 - start
+                    yield cut_record(partition.partition, record, self._extent) if self._fits(record) else None
+                if not self._watch.is_up:
+                    break
+                # It has ended in the middle, and goes on from there when there is time again.
+                at = self._watch.at
+                self.scanned = before + at - start
+                yield None
             before += end - start
+
+    def _records(self, partition: TopicPartition, start: int, end: int) -> Iterator[Record]:
+        # Each step has a watch of its own, and this may last for many.
+        def is_up(at: int) -> bool:
+            return self._watch(at)
+
+        return _records(self._cluster, partition, start, end, self._isolation, 4 * FETCH_BYTES, is_up)
 
     def _fits(self, record: Record) -> bool:
         return any(self._needle in data.lower() for data in _texts(record))

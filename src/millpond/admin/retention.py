@@ -10,7 +10,7 @@ from millpond.admin.offsets import bounds_of
 from millpond.admin.settings import Subject, read_settings
 from millpond.admin.topics import find_topic, led_partitions
 from millpond.remote.cluster import Cluster
-from millpond.remote.reader import first_records
+from millpond.remote.reader import first_records, stamp
 
 PARTITIONS_MAX: Final = 200
 """Of so many partitions the first record is looked at."""
@@ -34,9 +34,9 @@ def describe_retention(cluster: Cluster, topic: str) -> Retention:
     bounds = bounds_of(cluster, led_partitions([info])[:PARTITIONS_MAX])
     starts = {each: bound.start for each, bound in bounds.items() if bound.start < bound.end}
     oldest = {
-        partition.partition: record.timestamp
-        for partition, record in first_records(cluster, starts).items()
-        if record.timestamp >= 0
+        partition.partition: first.timestamp
+        for partition, first in first_records(cluster, starts, stamp).items()
+        if first.timestamp >= 0
     }
     return Retention(
         values.get("cleanup.policy", ""), _limit(values, "retention.ms"), _limit(values, "retention.bytes"), oldest

@@ -78,7 +78,8 @@ OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPIC_CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20), "compression.type": "producer"}
 
-ALLOCATE_MS = 10_000
+ALLOCATE_MS = 1_000
+"""How long a producer waits for its id here: this node may be cut off, and others are not."""
 
 DRAIN_MS = 500
 """How long a stopping broker lets answers reach their clients."""

@@ -16,6 +16,9 @@ from millpond.console.shapes import sentence
 RUNNING_MAX: Final = 2
 """Of each kind."""
 KEPT_MAX: Final = 20
+UNSEEN_SECONDS: Final = 90.0
+"""What is done only to be shown ends when nobody has asked for it for so long. A page in the background may be let
+ask once a minute by its browser."""
 
 SHOWN: Final = ("id", "kind", "what", "began_ms", "total", "done", "state", "error", "details", "result")
 
@@ -44,13 +47,16 @@ class Job:
     plan: Any = None
     """What a dry run has shown: who agrees to it names this job."""
     stop: threading.Event = field(default_factory=threading.Event)
+    is_only_shown: bool = False
+    """Whether it changes nothing, so that it is for nothing once nobody looks."""
+    seen_at: float = field(default_factory=time.monotonic)
 
     def shape(self) -> dict[str, Any]:
         return {each: getattr(self, each) for each in SHOWN}
 
     def check(self) -> None:
-        """Stopped if somebody has asked for it."""
-        if self.stop.is_set():
+        """Stopped if somebody has asked for it, or nobody would see what comes of it."""
+        if self.stop.is_set() or (self.is_only_shown and time.monotonic() - self.seen_at > UNSEEN_SECONDS):
             raise Stopped
 
 
@@ -58,14 +64,14 @@ class Jobs:
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
 
-    def start(self, kind: str, what: str, work: Callable[[Job], None]) -> Job:
+    def start(self, kind: str, what: str, work: Callable[[Job], None], *, is_only_shown: bool = False) -> Job:
         """`work` notes how far it is in the job, and looks whether it shall stop."""
         if len(self.running(kind)) >= RUNNING_MAX:
             raise Refused(f"{RUNNING_MAX} long tasks of that kind run already: wait for one, or stop it")
         ended = [each.id for each in self._jobs.values() if each.state != "running"]
         for old in ended[: max(0, len(self._jobs) + 1 - KEPT_MAX)]:
             del self._jobs[old]
-        job = Job(kind, what)
+        job = Job(kind, what, is_only_shown=is_only_shown)
         self._jobs[job.id] = job
         threading.Thread(target=self._run, args=(job, work), name=f"job {what}", daemon=True).start()
         return job
@@ -73,7 +79,9 @@ class Jobs:
     def get(self, job_id: str) -> Job:
         if job_id not in self._jobs:
             raise Refused("There is no such task any more: it ended, or the console was started again")
-        return self._jobs[job_id]
+        job = self._jobs[job_id]
+        job.seen_at = time.monotonic()
+        return job
 
     def agreed(self, job_id: str, kind: type[T]) -> T:
         """What the dry run of this name has shown, if it is still known."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
+from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -28,10 +29,12 @@ from millpond.admin.dead_letters.redrive import (
     RedrivePlan,
     plan_redrive,
 )
-from millpond.admin.dead_letters.topics import UNKNOWN, count_letters, last_letters, list_letter_topics
+from millpond.admin.dead_letters.tally import OTHERS
+from millpond.admin.dead_letters.topics import Rank, count_letters, last_letters, list_letter_topics
 from millpond.admin.errors import Leaderless, Refused
 from millpond.admin.excerpts import cut, cut_headers, cut_text
 from millpond.client.dead_letters import own_headers
+from millpond.console.desk import READ_SECONDS
 from millpond.console.jobs import Job
 from millpond.console.records import OFFSET_MAX, PARTITION_MAX, PREVIEW, WHOLE, text_as_bytes
 from millpond.console.responses import encoded, reply, reply_encoded
@@ -49,7 +52,6 @@ CAUSE_SIGNS: Final = 300
 CAUSE_SIGNS_WHOLE: Final = 64 << 10
 NAMES_MAX: Final = 50
 NAMES_OVER_TIME: Final = 10
-OTHERS: Final = "(others)"
 SPANS_MAX: Final = 200
 IDS_MAX: Final = 10_000
 REDRIVES_MAX: Final = 1_000
@@ -66,22 +68,36 @@ async def topics(request: Request) -> Response:
 
 async def letters(request: Request) -> Response:
     topic, limit = request.path_params["topic"], number(request, "limit", ROWS, 1, ROWS_MAX)
-    wanted = _wanted(words(request, "error"), words(request, "key"))
+    wanted, before = _wanted(words(request, "error"), words(request, "key")), _before(words(request, "before"))
+    # The last of all are at the end; those that a filter means, and older ones, may be anywhere.
+    is_long = before is not None or not wanted.is_open
 
     def look(cluster: Cluster) -> bytes:
-        last = last_letters(cluster, topic, wanted, limit, _row, seconds=LOOK_SECONDS)
+        seconds = LOOK_SECONDS if is_long else READ_SECONDS
+        last = last_letters(cluster, topic, wanted, limit, _row, before=before, seconds=seconds)
         return encoded(
             {
+                "topic_id": last.topic_id,
                 "letters": last.letters[::-1],
                 "leaderless": last.leaderless,
                 "looked": last.looked,
                 "total": last.total,
                 "is_whole": last.is_whole,
+                "is_held_back": last.is_held_back,
             }
         )
 
-    # The last of all are at the end; those that a filter means may be anywhere.
-    return reply_encoded(await room_of(request).desk.ask(look, is_long=not wanted.is_open))
+    return reply_encoded(await room_of(request).desk.ask(look, is_long=is_long))
+
+
+def _before(text: str) -> Rank | None:
+    """The letter before which older ones are wanted, as WHEN:PARTITION:OFFSET."""
+    if not text:
+        return None
+    parts = text.split(":")
+    if len(parts) != 3 or not all(each.removeprefix("-").isdecimal() and len(each) <= 20 for each in parts):
+        raise BadRequest("before must be WHEN:PARTITION:OFFSET, as a letter has them.")
+    return Rank(*map(int, parts))
 
 
 async def letter(request: Request) -> Response:
@@ -91,12 +107,14 @@ async def letter(request: Request) -> Response:
     wanted = Filter(ids=frozenset({LetterId(index, offset)}))
 
     def look(cluster: Cluster) -> bytes:
-        last = last_letters(cluster, topic, wanted, 1, _whole)
+        last = last_letters(cluster, topic, wanted, 1, _whole, seconds=READ_SECONDS)
         if index in last.leaderless:
             raise Leaderless(f"{topic}[{index}] has no leader now: its letters can be read when it has one again")
+        if not last.letters and not last.is_whole:
+            raise Refused(f"The letter {index}:{offset} of {topic} could not be read in time: try again")
         if not last.letters:
             raise Refused(f"There is no letter {index}:{offset} in {topic}: it was deleted, or is no letter")
-        return encoded(last.letters[0])
+        return encoded({**last.letters[0], "topic_id": last.topic_id})
 
     return reply_encoded(await room_of(request).desk.ask(look))
 
@@ -193,6 +211,7 @@ async def redrive(request: Request) -> Response:
         redrives_max=body.number_or_none("redrives_max", 1, REDRIVES_MAX) or 3,
         rate=body.number_or_none("rate", 1, RATE_MAX),
         edits=_edits(body),
+        topic_id=_topic_id(body.text_or_none("topic_id")),
     )
 
     def work(job: Job) -> None:
@@ -200,7 +219,8 @@ async def redrive(request: Request) -> Response:
             plan = plan_redrive(cluster, order, _progress(job))
             job.plan, job.result = plan, _plan_shape(plan)
 
-    return reply(room.jobs.start("counts", f"Dry run of a redrive of {topic}", work).shape(), 202)
+    job = room.jobs.start("counts", f"Dry run of a redrive of {topic}", work, is_only_shown=True)
+    return reply(job.shape(), 202)
 
 
 def _start_redrive(room: Room, topic: str, plan: RedrivePlan) -> Job:
@@ -226,7 +246,8 @@ def _start_redrive(room: Room, topic: str, plan: RedrivePlan) -> Job:
 
 def _progress(job: Job) -> Progress:
     def hear(looked: int, total: int) -> None:
-        job.done, job.total = looked, total
+        # As long as it is not known how many there are, it has only begun.
+        job.done, job.total = looked, total or None
         job.check()
 
     return hear
@@ -267,9 +288,16 @@ def _filter(body: Body) -> Filter:
 
 
 def _wanted(error: str | None, key: str | None, ids: Iterable[LetterId] = ()) -> Filter:
-    # Letters that name no error are counted under a name of ours.
-    errors = {"" if error == UNKNOWN else error} if error else ()
-    return Filter(frozenset(errors), frozenset({key.encode()} if key else ()), ids=frozenset(ids))
+    errors, keys = {error} if error else (), {key.encode()} if key else ()
+    return Filter(frozenset(errors), frozenset(keys), ids=frozenset(ids))
+
+
+def _topic_id(text: str | None) -> UUID | None:
+    """Of the topic in which the letters were seen: one that was made anew has others by the same names."""
+    try:
+        return None if text is None else UUID(text)
+    except ValueError:
+        raise BadRequest("topic_id must be the one that the letters came with.") from None
 
 
 def _letter_id(text: object) -> LetterId:
@@ -286,8 +314,9 @@ def _letter_id(text: object) -> LetterId:
 def _plan_shape(plan: RedrivePlan) -> dict[str, Any]:
     return {
         "records": plan.records,
-        "targets": plan.targets,
-        "groups": {cut_text(name, CAUSE_SIGNS): count for name, count in plan.groups.most_common(NAMES_MAX)},
+        "targets": dict(plan.targets.most_common(NAMES_MAX)),
+        "targets_total": len(plan.targets),
+        "groups": dict(plan.groups.most_common(NAMES_MAX)),
         "done": plan.fates[LetterFate.DONE],
         "held": plan.fates[LetterFate.HELD],
         "homeless": plan.fates[LetterFate.HOMELESS],
@@ -318,7 +347,8 @@ async def purge(request: Request) -> Response:
             )
             job.plan, job.result = plan, _purge_shape(plan)
 
-    return reply(room.jobs.start("counts", f"Count of letters of {topic}", work).shape(), 202)
+    job = room.jobs.start("counts", f"Count of letters of {topic}", work, is_only_shown=True)
+    return reply(job.shape(), 202)
 
 
 def _purge_shape(plan: PurgePlan) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from millpond.admin.errors import Refused
 from millpond.admin.excerpts import Extent, RecordExcerpt
 from millpond.admin.offsets import At, Beginning, Last, Point, Since
-from millpond.admin.records import RecordSearch, RecordTail, read_page, write_record
+from millpond.admin.records import After, Before, RecordSearch, RecordTail, read_page, write_record
 from millpond.admin.topics import find_topic
 from millpond.console.desk import FAULTS
 from millpond.console.responses import encoded, reply, reply_encoded
@@ -44,6 +44,26 @@ SEARCH_STEP_SECONDS: Final = 0.4
 HITS_MAX: Final = 200
 
 
+def _cursor(request: Request, name: str) -> dict[int, int]:
+    """Where the last page began or ended in each partition, as PARTITION:OFFSET with commas between."""
+    text = request.query_params.get(name, "")
+    cursor = {}
+    for part in text.split(",") if text else ():
+        index, _, offset = part.partition(":")
+        if not (index.isdecimal() and offset.isdecimal() and len(part) <= 40 and int(offset) <= OFFSET_MAX):
+            raise BadRequest(f"{name} must be PARTITION:OFFSET, with commas between.")
+        cursor[int(index)] = int(offset)
+    return cursor
+
+
+def _page_point(request: Request) -> Point | Before | After:
+    if before := _cursor(request, "before"):
+        return Before(before)
+    if after := _cursor(request, "after"):
+        return After(after)
+    return _point(request)
+
+
 def _point(request: Request) -> Point:
     """Where to begin: `from` is beginning, end, an offset or -N; `since_ms` a moment."""
     if request.query_params.get("since_ms"):
@@ -67,7 +87,7 @@ def _isolation(request: Request) -> Isolation:
 
 
 async def read(request: Request) -> Response:
-    topic, index, point = request.path_params["name"], _index(request), _point(request)
+    topic, index, point = request.path_params["name"], _index(request), _page_point(request)
     limit, isolation = number(request, "limit", ROWS, 1, ROWS_MAX), _isolation(request)
 
     def look(cluster: Cluster) -> bytes:
@@ -76,7 +96,12 @@ async def read(request: Request) -> Response:
             {
                 "records": page.records,
                 "partitions": [
-                    {"partition": each.partition, "start": bound.start, "end": bound.end}
+                    {
+                        "partition": each.partition,
+                        "start": bound.start,
+                        "end": bound.end,
+                        "shown": page.shown.get(each),
+                    }
                     for each, bound in page.bounds.items()
                 ],
                 "leaderless": page.leaderless,

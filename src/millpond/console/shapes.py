@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, Final
@@ -171,6 +171,12 @@ class Body:
         value = self._fields.get(name, {})
         if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
             raise BadRequest(f"{name} must be an object of texts.")
+        return value
+
+    def lists(self, name: str) -> Mapping[str, Sequence[Any]]:
+        value = self._fields.get(name, {})
+        if not isinstance(value, dict) or not all(isinstance(each, list) for each in value.values()):
+            raise BadRequest(f"{name} must be an object of lists.")
         return value
 
     def list(self, name: str) -> list[Any]:

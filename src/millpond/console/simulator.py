@@ -13,12 +13,11 @@ from starlette.routing import Route
 from millpond.console.room import room_of
 from millpond.console.shapes import BadRequest, flag, number, parsed, words
 from millpond.console.simulators import ANSWER_SECONDS, CAMPAIGN_SECONDS
+from millpond.console.streams import until_gone
 
 TAPE_SIGNS_MAX: Final = 6_000
 MOMENT_MAX: Final = 1 << 31
 NODES_MAX: Final = 5
-WANTED_SECONDS: Final = 0.5
-"""How often it is looked whether somebody still waits."""
 GONE: Final = 499
 """The usual word for a reply that nobody reads."""
 
@@ -26,15 +25,18 @@ GONE: Final = 499
 async def put(request: Request, question: Mapping[str, Any], seconds: float = ANSWER_SECONDS) -> Response:
     """Ask for as long as somebody waits: a run that nobody sees must not keep one of the few processes."""
     asked = asyncio.ensure_future(room_of(request).simulators.ask(words(request, "session"), question, seconds))
+    # Waited for beside it: a look now and then would break off what the guard waits for before anything has come.
+    gone = asyncio.ensure_future(until_gone(request.receive))
     try:
-        while not (await asyncio.wait({asked}, timeout=WANTED_SECONDS))[0]:
-            if await request.is_disconnected():
-                asked.cancel()
-                await asyncio.wait({asked})
-                return Response(status_code=GONE)
+        await asyncio.wait({asked, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done():
+            asked.cancel()
+            await asyncio.wait({asked})
+            return Response(status_code=GONE)
         return Response(asked.result(), media_type="application/json")
     finally:
         asked.cancel()
+        gone.cancel()
 
 
 def _tape(request: Request) -> str:

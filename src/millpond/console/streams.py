@@ -51,7 +51,7 @@ class EventStream:
             await refusal(scope, receive, send)
             return
         self._streams.open_count += 1
-        tasks = {asyncio.create_task(self._write(send)), asyncio.create_task(_until_gone(receive))}
+        tasks = {asyncio.create_task(self._write(send)), asyncio.create_task(until_gone(receive))}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -77,7 +77,8 @@ class EventStream:
         await send({"type": "http.response.body", "body": b"event: end\ndata: null\n\n", "more_body": False})
 
 
-async def _until_gone(receive: Receive) -> None:
+async def until_gone(receive: Receive) -> None:
+    """Returns when whoever asked has gone, or may not read on."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

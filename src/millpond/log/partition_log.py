@@ -176,7 +176,7 @@ class PartitionLog:
     ) -> Appended:
         """Give the batches the next offsets and write them, all or nothing; the view is patched in place.
 
-        The first batch of a transaction needs a `verification`. A refusal leaves everything as it was.
+        A batch of a transaction needs a `verification`. A refusal leaves everything as it was.
         """
         self._check_online()
         limits = self.limits
@@ -431,13 +431,6 @@ class PartitionLog:
         except OSError as fault:
             raise self._unreadable(fault) from fault
         return [(entry.producer_id, entry.first_offset) for entry in aborted]
-
-    def verification(self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int) -> Verification | None:
-        """To be had before the coordinator is asked whether this partition is in the producer's transaction.
-
-        None if the producer's transaction is known here already: then nobody needs to be asked.
-        """
-        return self.producers.verification(producer_id, producer_epoch, sequence, now_ms)
 
     def producer_states(self) -> list[ProducerFacts]:
         """All producers that this partition remembers."""

@@ -29,6 +29,31 @@ DECIDED_REMEMBERED = 10_000
 
 UNWRITTEN_REMEMBERED = 1_000
 
+FORGOTTEN_MAX = SEQUENCE_COUNT // 2
+"""Sequences begin at 0 again after the last: what is further back could as well be ahead."""
+
+ASKED_REMEMBERED = 10_000
+"""Verifications that no coordinator has permitted: anybody can ask for one, in whose name ever."""
+
+
+class WrittenBefore(Refused):
+    """A batch that stands in the log, nobody remembers where: before `end_offset`."""
+
+    def __init__(self, message: str, end_offset: int) -> None:
+        super().__init__(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, message)
+        self.end_offset = end_offset
+
+
+class Unbegun(Refused):
+    """A batch of a producer that nobody has heard of, and not its first: that one may be under way."""
+
+    def __init__(self, header: BatchHeader) -> None:
+        super().__init__(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"producer {header.producer_id} begins with sequence {header.base_sequence}: what is before it may have "
+            "gone to the leader of before, and comes first",
+        )
+
 
 class Span(NamedTuple):
     """One batch that a producer wrote."""
@@ -65,30 +90,43 @@ class ProducerFacts(NamedTuple):
 
 
 class Verification:
-    """Permission for a producer to begin a transaction in this partition, asked for at its coordinator.
+    """Permission for one transaction of a producer to write to this partition, asked for at its coordinator.
 
     It ends once a marker arrives: what the coordinator said was about the transaction before. Others that came with
-    the first batch, and were permitted later, go by the same one.
+    the first batch, and were permitted later, go by the same one. It is for one transactional id and one producer
+    epoch: what anybody else asks in this producer's name is nothing to it.
     """
 
-    __slots__ = ("is_void", "lowest_sequence", "made_ms", "producer_epoch")
+    __slots__ = ("asks", "is_void", "lowest_sequence", "made_ms", "producer_epoch", "producer_id", "transactional_id")
 
-    def __init__(self, producer_epoch: int, sequence: int, now_ms: int) -> None:
+    def __init__(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, sequence: int, now_ms: int
+    ) -> None:
         self.is_void = False
-        """Whether the leadership that it was asked for under is over."""
+        """Whether it is to be asked for anew: the leadership has moved, or too many others have asked since."""
+        self.transactional_id = transactional_id
+        self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.lowest_sequence = sequence
         self.made_ms = now_ms
+        self.asks = 0
+        """How many wait for the coordinator's answer."""
+
+    @property
+    def key(self) -> tuple[int, int, str]:
+        return self.producer_id, self.producer_epoch, self.transactional_id
 
 
 class ProducerEntry:
     """The state of one producer id."""
 
-    __slots__ = ("active_ms", "coordinator_epoch", "epoch", "spans", "transaction_start")
+    __slots__ = ("active_ms", "coordinator_epoch", "epoch", "forgotten", "spans", "transaction_start")
 
     def __init__(self, epoch: int = NO_EPOCH) -> None:
         self.epoch = epoch
         self.spans: list[Span] = []
+        self.forgotten = 0
+        """How many sequences, without a gap, were seen to be written just before those spans."""
         self.coordinator_epoch = -1
         self.transaction_start: int | None = None
         """The first offset of the open transaction."""
@@ -106,16 +144,36 @@ class ProducerEntry:
 class ProducerStates:
     """All producers of one partition."""
 
-    __slots__ = ("_decided", "_unwritten", "_verifications", "entries", "open_starts")
+    __slots__ = (
+        "_asked",
+        "_askers",
+        "_decided",
+        "_permitted",
+        "_unwritten",
+        "awaits_beginnings",
+        "entries",
+        "open_starts",
+    )
 
     def __init__(self) -> None:
         self.entries: dict[int, ProducerEntry] = {}
         self.open_starts: dict[int, int] = {}
         """The first offset of each producer's open transaction, the oldest first."""
         self._decided: deque[Ended] = deque(maxlen=DECIDED_REMEMBERED)
-        self._verifications: dict[int, Verification] = {}
+        self._asked: dict[tuple[int, int, str], Verification] = {}
+        """What the coordinator has not permitted yet, by producer, producer epoch and transactional id."""
+        self._askers: dict[int, set[tuple[int, int, str]]] = {}
+        """The keys of those, by producer: a marker ends all of them."""
+        self._permitted: dict[int, Verification] = {}
+        """What it permitted last, by producer."""
         self._unwritten: dict[int, tuple[int, int]] = {}
         """Epoch and sequence of first batches that the disk did not take."""
+        self.awaits_beginnings = False
+        """Whether a producer without a past must begin with its first sequence: another led until lately.
+
+        What the producer sent there may have no answer yet, and it goes on here: once that is written, the batches
+        before it would be out of order for ever.
+        """
 
     def check(self, headers: Sequence[BatchHeader], verification: Verification | None = None) -> Span | None:
         """Refuse what is out of order; the span of the first writing if the first batch has been written before."""
@@ -134,9 +192,11 @@ class ProducerStates:
                 if duplicate is not None:
                     return duplicate
                 seen = entry.epoch, entry.last_sequence
+                if header.base_sequence != seen[1] + 1 and entry.forgotten and len(headers) == 1:
+                    _check_forgotten(entry, header)
             if seen is not None:
                 _check_order(header, *seen)
-            elif self._unwritten:
+            elif header.base_sequence:
                 self._check_first(header)
             if header.attributes & TRANSACTIONAL or header.producer_id in self.open_starts:
                 self._check_transaction(header, verification)
@@ -152,12 +212,14 @@ class ProducerStates:
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {header.producer_id} sent sequence {header.base_sequence}, but {sequence} was not written",
             )
+        if self.awaits_beginnings:
+            raise Unbegun(header)
 
     def note_unwritten(self, headers: Sequence[BatchHeader]) -> None:
         """The disk did not take these batches; their producers will send them again."""
         for header in headers:
             producer_id = header.producer_id
-            if producer_id < 0 or producer_id in self.entries:
+            if min(producer_id, header.producer_epoch, header.base_sequence) < 0 or producer_id in self.entries:
                 continue
             wanted = header.producer_epoch, header.base_sequence
             known = self._unwritten.pop(producer_id, wanted)
@@ -206,42 +268,90 @@ class ProducerStates:
             return
         if verification is not None and verification.is_void:
             # Not the producer's fault, who would give up at what is said below.
-            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership has moved since this was permitted")
-        known = self._verifications.get(header.producer_id)
-        if is_open and entry is not None and entry.epoch == header.producer_epoch:
-            if verification is not None and verification is not known:
-                raise Refused(
-                    ErrorCode.INVALID_TXN_STATE,
-                    f"the transaction of producer {header.producer_id} that this was permitted for has ended",
-                )
-            return
-        if known is None or known is not verification or known.producer_epoch != header.producer_epoch:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this must be permitted anew; send it again")
+        if (
+            verification is None
+            or verification.producer_epoch != header.producer_epoch
+            or self._permitted.get(header.producer_id) is not verification
+        ):
             raise Refused(
                 ErrorCode.INVALID_TXN_STATE,
-                f"it is not known that producer {header.producer_id} has an open transaction with this partition",
+                f"it is not known that producer {header.producer_id} has an open transaction with this partition, or "
+                "the one that this was permitted for has ended",
             )
-        is_known = entry is not None and entry.spans and entry.epoch == header.producer_epoch
-        if not is_known and header.base_sequence > known.lowest_sequence:
+        is_known = entry is not None and (is_open or entry.spans) and entry.epoch == header.producer_epoch
+        if not is_known and header.base_sequence > verification.lowest_sequence:
             raise Refused(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} begins with sequence {known.lowest_sequence}, not "
+                f"producer {header.producer_id} begins with sequence {verification.lowest_sequence}, not "
                 f"{header.base_sequence}",
             )
 
-    def verification(self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int) -> Verification | None:
-        """What the producer's first batch of a transaction must be appended with; None if one is open already.
+    def verification(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, sequence: int, now_ms: int
+    ) -> Verification:
+        """What a batch of this transaction must be appended with. Unless it `is_permitted`, the coordinator is asked
+        next, and what it says is told to `permit` or `refuse`.
 
-        Ask the coordinator after this, not before: only then does a marker that comes in between make it void.
+        Ask the coordinator after this, not before: only then does a marker that comes in between end it.
         """
-        entry = self.entries.get(producer_id)
-        if entry is not None and entry.transaction_start is not None and entry.epoch == producer_epoch:
-            return None
-        known = self._verifications.get(producer_id)
-        if known is None or known.producer_epoch < producer_epoch:
-            known = self._verifications[producer_id] = Verification(producer_epoch, sequence, now_ms)
-        elif known.producer_epoch == producer_epoch:
-            known.lowest_sequence = min(known.lowest_sequence, sequence)
+        known = self._permitted.get(producer_id)
+        if known is None or known.key != (producer_id, producer_epoch, transactional_id):
+            known = self._asked.get((producer_id, producer_epoch, transactional_id))
+        if known is None:
+            known = Verification(transactional_id, producer_id, producer_epoch, sequence, now_ms)
+            self._asked[known.key] = known
+            self._askers.setdefault(producer_id, set()).add(known.key)
+            if len(self._asked) > ASKED_REMEMBERED:
+                oldest = next(iter(self._asked.values()))
+                oldest.is_void = True
+                self._take_back(oldest)
+        known.lowest_sequence = min(known.lowest_sequence, sequence)
+        if not self.is_permitted(known):
+            known.asks += 1
         return known
+
+    def is_permitted(self, verification: Verification) -> bool:
+        """Whether nobody needs to be asked: its transaction is open here."""
+        entry = self.entries.get(verification.producer_id)
+        return (
+            entry is not None
+            and entry.transaction_start is not None
+            and entry.epoch == verification.producer_epoch
+            and self._permitted.get(verification.producer_id) is verification
+        )
+
+    def permit(self, verification: Verification) -> bool:
+        """The coordinator permits it. False if a marker has ended it meanwhile.
+
+        What the coordinator said may have been about the transaction before that marker, or about the next one: with
+        transactions v2 a producer may begin it before the last one's end has come here.
+        """
+        verification.asks -= 1
+        if self._asked.get(verification.key) is not verification:
+            return verification.is_void or self._permitted.get(verification.producer_id) is verification
+        self._take_back(verification)
+        current = self._permitted.get(verification.producer_id)
+        if current is None or current.producer_epoch <= verification.producer_epoch:
+            self._permitted[verification.producer_id] = verification
+        return True
+
+    def refuse(self, verification: Verification, *, is_final: bool) -> None:
+        """The coordinator does not permit it, or could not be asked.
+
+        Nothing is kept of what it refuses for good. A batch that will be sent again is remembered, though: what
+        follows it must not be written first.
+        """
+        verification.asks -= 1
+        if is_final and not verification.asks and self._asked.get(verification.key) is verification:
+            self._take_back(verification)
+
+    def _take_back(self, verification: Verification) -> None:
+        del self._asked[verification.key]
+        keys = self._askers[verification.producer_id]
+        keys.remove(verification.key)
+        if not keys:
+            del self._askers[verification.producer_id]
 
     def coordinator_epoch_of(self, producer_id: int) -> int:
         """Of the coordinator that ended the producer's last transaction here; -1 when unknown."""
@@ -250,9 +360,11 @@ class ProducerStates:
 
     def void_verifications(self) -> None:
         """The leadership has changed: every permission must be asked for anew."""
-        for known in self._verifications.values():
+        for known in (*self._asked.values(), *self._permitted.values()):
             known.is_void = True
-        self._verifications.clear()
+        self._asked.clear()
+        self._askers.clear()
+        self._permitted.clear()
 
     def note(self, header: BatchHeader, first_offset: int, now_ms: int, marker: Marker | None = None) -> Ended | None:
         """Take in one batch that now stands in the log at `first_offset`; the transaction that it ends, if any."""
@@ -264,6 +376,7 @@ class ProducerStates:
         elif header.producer_epoch != entry.epoch:
             entry.epoch = header.producer_epoch
             entry.spans.clear()
+            entry.forgotten = 0
         entry.active_ms = now_ms
         if header.attributes & CONTROL:
             return self._note_marker(entry, producer_id, first_offset, marker) if marker else None
@@ -272,14 +385,16 @@ class ProducerStates:
             Span(header.base_sequence, header.last_sequence, first_offset, last_offset, header.max_timestamp)
         )
         if len(entry.spans) > BATCHES_REMEMBERED:
-            del entry.spans[0]
+            _forget_first(entry)
         if header.attributes & TRANSACTIONAL and entry.transaction_start is None:
             entry.transaction_start = self.open_starts[producer_id] = first_offset
         return None
 
     def _note_marker(self, entry: ProducerEntry, producer_id: int, offset: int, marker: Marker) -> Ended | None:
         entry.coordinator_epoch = marker.coordinator_epoch
-        self._verifications.pop(producer_id, None)
+        self._permitted.pop(producer_id, None)
+        for key in self._askers.pop(producer_id, ()):
+            del self._asked[key]
         start = entry.transaction_start
         if start is None:
             return None
@@ -390,7 +505,7 @@ class ProducerStates:
         """The clock leapt: nobody has been silent for that long. Nothing was active in the future, though."""
         for entry in self.entries.values():
             entry.active_ms = min(entry.active_ms + max(leap_ms, 0), now_ms)
-        for known in self._verifications.values():
+        for known in (*self._asked.values(), *self._permitted.values()):
             known.made_ms = min(known.made_ms + max(leap_ms, 0), now_ms)
 
     def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
@@ -402,9 +517,13 @@ class ProducerStates:
         ]
         for producer_id in gone:
             del self.entries[producer_id]
-        for producer_id, known in list(self._verifications.items()):
-            if now_ms - known.made_ms >= expiration_ms:
-                del self._verifications[producer_id]
+        for known in [v for v in self._asked.values() if now_ms - v.made_ms >= expiration_ms]:
+            self._take_back(known)
+        self._permitted = {
+            producer_id: v
+            for producer_id, v in self._permitted.items()
+            if now_ms - v.made_ms < expiration_ms or producer_id in self.open_starts
+        }
         return gone
 
 
@@ -415,6 +534,32 @@ def _written_before(entry: ProducerEntry, header: BatchHeader) -> Span | None:
         if span.base_sequence == header.base_sequence and span.last_sequence == header.last_sequence:
             return span
     return None
+
+
+def _forget_first(entry: ProducerEntry) -> None:
+    gone = entry.spans.pop(0)
+    size = (gone.last_sequence - gone.base_sequence) % SEQUENCE_COUNT + 1
+    is_followed = (gone.last_sequence + 1) % SEQUENCE_COUNT == entry.spans[0].base_sequence
+    entry.forgotten = min(entry.forgotten + size, FORGOTTEN_MAX) if is_followed else 0
+
+
+def _check_forgotten(entry: ProducerEntry, header: BatchHeader) -> None:
+    """Refuse a batch from before those that are remembered by the word that it is written.
+
+    A client may have more under way than five: what it sent to the leader of before, which stands still and does not
+    answer, while the next one, which has it, takes on what follows. Told that it is out of order, the Java client
+    sends it again until its time is over, and then takes it for lost; librdkafka is at its end. Not so in
+    transactions: see `_check_unused`.
+    """
+    if header.producer_epoch != entry.epoch or header.attributes & TRANSACTIONAL:
+        return
+    oldest = entry.spans[0]
+    behind = (oldest.base_sequence - header.base_sequence) % SEQUENCE_COUNT
+    if header.last_offset_delta < behind <= entry.forgotten:
+        raise WrittenBefore(
+            f"sequence {header.base_sequence} of producer {header.producer_id} was written long before",
+            oldest.first_offset,
+        )
 
 
 def _check_unused(entry: ProducerEntry, header: BatchHeader) -> None:

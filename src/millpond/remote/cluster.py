@@ -132,7 +132,12 @@ class Cluster(Closable):
         if address is None:
             self.forget(topic)
             raise Answered(f"{topic}[{partition}] has no leader", ErrorCode.LEADER_NOT_AVAILABLE)
-        return self._connection(address)
+        try:
+            return self._connection(address)
+        except ClusterError:
+            # Another may lead by now: whoever tries again must not be sent to the one that has gone.
+            self.forget(topic)
+            raise
 
     def coordinator(self, kind: CoordinatorKind, key: str) -> BrokerConnection:
         """The connection to the broker that keeps this group or transactional id."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from millpond.base.errors import ErrorCode, MalformedMessage
 from millpond.base.ids import TopicPartition
@@ -32,8 +32,19 @@ FETCH_NEWEST: Final = 12
 _ABORT: Final = 0
 _FETCHES_AT_ONCE: Final = 64
 
+T = TypeVar("T")
+
+IsUp = Callable[[int], bool]
+"""Hears the offset that is read next; True ends the look before it."""
+
 if TYPE_CHECKING:
     _Fetched = m.FetchResponse.PartitionData
+    _First = tuple[T | None, int]
+
+
+def never(_: int) -> bool:
+    """For who reads to the end."""
+    return False
 
 
 class RawBatch(NamedTuple):
@@ -61,49 +72,93 @@ def read_range(
     isolation: Isolation = "read_uncommitted",
     fetch_bytes: int = FETCH_BYTES,
     patience_seconds: float = PATIENCE_SECONDS,
+    is_up: IsUp = never,
 ) -> Iterator[RawBatch]:
     """Every batch with data that overlaps [start, end), in order; with read_committed, without the aborted ones.
 
+    `is_up` is asked before each question to the broker: one answer after the other may have nothing that is shown.
     OffsetsGone when the log does not have the range; ClusterError when nothing comes for `patience_seconds`.
     """
-    return _Range(cluster, partition, start, end, isolation, fetch_bytes, patience_seconds).batches()
+    return _Range(cluster, partition, start, end, isolation, fetch_bytes, patience_seconds).batches(is_up)
 
 
 def read_records(
-    cluster: Cluster, partition: TopicPartition, start: int, end: int, *, isolation: Isolation = "read_uncommitted"
+    cluster: Cluster,
+    partition: TopicPartition,
+    start: int,
+    end: int,
+    *,
+    isolation: Isolation = "read_uncommitted",
+    is_up: IsUp = never,
 ) -> Iterator[Record]:
     """Every record within [start, end), one by one."""
     patience = cluster.patience_seconds
-    for batch in read_range(cluster, partition, start, end, isolation=isolation, patience_seconds=patience):
+    for batch in read_range(
+        cluster, partition, start, end, isolation=isolation, patience_seconds=patience, is_up=is_up
+    ):
         yield from (each for each in batch.records() if start <= each.offset < end)
 
 
+class Stamp(NamedTuple):
+    """Where a record is and when it was written."""
+
+    offset: int
+    timestamp: int
+
+
+def stamp(record: Record) -> Stamp:
+    return Stamp(record.offset, record.timestamp)
+
+
 def first_records(
-    cluster: Cluster, starts: Mapping[TopicPartition, int], *, isolation: Isolation = "read_uncommitted"
-) -> dict[TopicPartition, Record]:
-    """The first record from each offset on; a partition that has none now is left out."""
-    firsts = first_or_end(cluster, starts, isolation=isolation)
-    return {each: first for each, first in firsts.items() if not isinstance(first, int)}
+    cluster: Cluster,
+    starts: Mapping[TopicPartition, int],
+    kept: Callable[[Record], T],
+    *,
+    isolation: Isolation = "read_uncommitted",
+    is_up: Callable[[], bool] = lambda: False,
+) -> dict[TopicPartition, T]:
+    """What `kept` makes of the first record from each offset on; a partition that has none now is left out."""
+    firsts = _firsts(cluster, starts, kept, isolation, is_up)
+    return {each: first for each, (first, _) in firsts.items() if first is not None}
 
 
 def first_or_end(
-    cluster: Cluster, starts: Mapping[TopicPartition, int], *, isolation: Isolation = "read_uncommitted"
-) -> dict[TopicPartition, Record | int]:
+    cluster: Cluster,
+    starts: Mapping[TopicPartition, int],
+    *,
+    isolation: Isolation = "read_uncommitted",
+    is_up: Callable[[], bool] = lambda: False,
+) -> dict[TopicPartition, Stamp | int]:
     """The first record from each offset on; where none is now, the offset from which on one may come.
 
-    A partition that does not have its offset is left out. For single records of many partitions: the requests go out
-    together, and each brings one batch.
+    A partition that does not have its offset is left out, and so is one that was not looked into when time was up.
     """
-    firsts: dict[TopicPartition, Record | int] = {}
+    firsts = _firsts(cluster, starts, stamp, isolation, is_up)
+    return {each: at if first is None else first for each, (first, at) in firsts.items()}
+
+
+def _firsts(
+    cluster: Cluster,
+    starts: Mapping[TopicPartition, int],
+    kept: Callable[[Record], T],
+    isolation: Isolation,
+    is_up: Callable[[], bool],
+) -> dict[TopicPartition, _First[T]]:
+    """For single records of many partitions: the requests go out together, and each brings one batch.
+
+    Of each record only what `kept` makes of it is held: one may have many megabytes.
+    """
+    firsts: dict[TopicPartition, _First[T]] = {}
     left = dict(starts)
 
     def look() -> None:
         for connection, asked in by_connection(left, lambda each: cluster.leader(*each), _FETCHES_AT_ONCE):
             together = _fetch_together(cluster, connection, {each: left[each] for each in asked}, isolation)
             for partition, fetched in together:
-                _note_first(partition, fetched, isolation, left, firsts)
+                _note_first(partition, fetched, isolation, left, firsts, kept)
 
-    while left:
+    while left and not is_up():
         cluster.retrying("read records", look)
     return firsts
 
@@ -132,7 +187,8 @@ def _note_first(
     fetched: _Fetched,
     isolation: Isolation,
     left: dict[TopicPartition, int],
-    firsts: dict[TopicPartition, Record | int],
+    firsts: dict[TopicPartition, _First[T]],
+    kept: Callable[[Record], T],
 ) -> None:
     """Takes the partition from `left` when its record is known or there is none; else moves its offset on."""
     records = _bytes_of(fetched)
@@ -141,12 +197,12 @@ def _note_first(
         del left[partition]
         return
     if not scanned:
-        firsts[partition] = left.pop(partition)
+        firsts[partition] = None, left.pop(partition)
         return
     for batch in _visible(records, scanned, fetched, isolation):
         for record in batch.records():
             if record.offset >= left[partition]:
-                firsts[partition] = record
+                firsts[partition] = kept(record), record.offset
                 del left[partition]
                 return
     left[partition] = scanned[-1].last_offset + 1
@@ -176,9 +232,9 @@ class _Range:
         self._short_since: float | None = None
         self._connection: BrokerConnection | None = None
 
-    def batches(self) -> Iterator[RawBatch]:
+    def batches(self, is_up: IsUp) -> Iterator[RawBatch]:
         try:
-            while self._at < self._end:
+            while self._at < self._end and not is_up(self._at):
                 fetched = self._next_answer()
                 if fetched is None:
                     continue
@@ -188,13 +244,14 @@ class _Range:
                     self._nothing_came(fetched)
                     continue
                 self._short_since = None
-                self._deadline = time.monotonic() + self._patience_seconds
                 self._at = max(self._at, scanned[-1].last_offset + 1)
                 if self._at < self._end:
                     # The broker works on the next answer while the caller works on this one.
                     self._try_to_send()
                 before_end = [each for each in scanned if each.base_offset < self._end]
                 yield from _visible(records, before_end, fetched, self._isolation)
+                # From now on: whoever reads slowly may have taken hours for these, and the broker may have hung up.
+                self._deadline = time.monotonic() + self._patience_seconds
         finally:
             # An answer that nobody waits for would be taken for the next question's.
             if self._connection is not None and self._connection.waiting_count:

@@ -4,30 +4,43 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable, Collection, Container
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Producer
 
 from millpond import Worker
+from millpond.admin.dead_letters import redrive as redrive_module
 from millpond.admin.dead_letters.letters import Filter, Letter, LetterId, LetterTopic, find_letter_topics
 from millpond.admin.dead_letters.purge import apply_purge, plan_purge
 from millpond.admin.dead_letters.redrive import Edit, LetterFate, Redrive, RedriveOrder, plan_redrive
+from millpond.admin.dead_letters.tally import NAME_SIGNS_MAX, NAMES_MAX, OTHERS, Tally
 from millpond.admin.dead_letters.topics import LetterCounts, count_letters, last_letters, list_letter_topics
 from millpond.admin.errors import NotDeadLetters, Refused
 from millpond.base.ids import TopicPartition
 from millpond.client.dead_letters import dead_letter, origin_of
 from millpond.client.message import Message, header_list
-from millpond.remote.cluster import Cluster
+from millpond.remote.cluster import Cluster, TopicInfo
+from millpond.remote.errors import ClusterError
 from millpond.remote.offsets import earliest, latest
 from millpond.testing import Pond
 
 
-def bury(producer: Producer, source: str, dlq: str, *values: bytes, partition: int = 0) -> None:
+def bury(
+    producer: Producer,
+    source: str,
+    dlq: str,
+    *values: bytes,
+    partition: int = 0,
+    group: str = "g",
+    own: bytes = b"1",
+) -> None:
     """Letters as a worker writes them."""
     for offset, value in enumerate(values):
-        message = Message(source, offset % 2, offset, 1_000, b"k%d" % offset, value, (("own", b"1"),))
+        message = Message(source, offset % 2, offset, 1_000, b"k%d" % offset, value, (("own", own),))
         sent = dead_letter(
-            message, ValueError("bad"), to=dlq, origin=origin_of(message), attempts=1, group="g", now_ms=2_000
+            message, ValueError("bad"), to=dlq, origin=origin_of(message), attempts=1, group=group, now_ms=2_000
         )
         producer.produce(dlq, sent.value, sent.key, headers=header_list(sent.headers), partition=partition)
     producer.flush(60)
@@ -63,6 +76,24 @@ def test_letters_written_in_transactions_are_known_by_their_headers(cluster: Clu
     assert dlq not in [each.name for each in find_letter_topics(cluster)[0]]
 
 
+def test_what_an_open_transaction_holds_back_is_not_nothing(cluster: Cluster, pond: Pond, topic: str) -> None:
+    dlq = pond.create_topic(f"{topic}.held.dlq")
+
+    def look() -> tuple[int, bool]:
+        last = last_letters(cluster, dlq, Filter(), 10, lambda letter, _: letter.id)
+        return len(last.letters), last.is_held_back
+
+    assert look() == (0, False)
+    producer = Producer(pond.client_settings(transactional_id=f"{dlq}-t"))
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.produce(dlq, b"of the open one", partition=0)
+    producer.flush(60)
+    bury(pond.producer, topic, dlq, b"a")
+    assert look() == (0, True)
+    producer.abort_transaction(10)
+
+
 def test_what_is_in_one_topic_does_not_hide_all_others(cluster: Cluster, pond: Pond, topic: str) -> None:
     good, spoiled = pond.create_topic(f"{topic}.dlq"), pond.create_topic(f"{topic}.spoiled.dlq")
     mixed = pond.new_topic(1, prefix="mixed")
@@ -73,7 +104,11 @@ def test_what_is_in_one_topic_does_not_hide_all_others(cluster: Cluster, pond: P
     pond.create_topic(f"{spoiled}.redriven")
     pond.produce(f"{spoiled}.redriven", ("who", "knows"))
     waiting = {each.topic: each.waiting for each in list_letter_topics(cluster)[0]}
-    assert (waiting[good], waiting[spoiled]) == (2, 2)
+    assert (waiting[good], waiting[spoiled]) == (2, None), "who wrote these marks nobody knows"
+    # They are there to be seen, and only a redrive is refused.
+    assert len(last_letters(cluster, spoiled, Filter(), 10, lambda letter, _: letter.id).letters) == 2
+    with pytest.raises(Refused, match="used by something else"):
+        plan_redrive(cluster, RedriveOrder(spoiled, Filter()))
     assert mixed not in waiting
 
 
@@ -115,7 +150,7 @@ def test_plans_say_how_far_they_are_and_can_be_stopped(cluster: Cluster, pond: P
     bury(pond.producer, topic, dlq, b"a", b"b", b"c")
     heard: list[tuple[int, int]] = []
     plan_purge(cluster, dlq, progress=lambda looked, total: heard.append((looked, total)))
-    assert heard == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert list(dict.fromkeys(heard)) == [(0, 0), (0, 3), (1, 3), (2, 3), (3, 3)]
 
     def stop(looked: int, total: int) -> None:
         raise Enough
@@ -132,6 +167,35 @@ def test_a_list_in_a_hurry_goes_by_offsets(cluster: Cluster, pond: Pond, topic: 
     assert (facts.records, facts.is_estimate, facts.oldest_ms, facts.leaderless) == (2, True, None, 0)
 
 
+def test_a_look_in_a_hurry_says_that_it_does_not_know(cluster: Cluster, pond: Pond, topic: str) -> None:
+    """Whether a topic with another name holds dead letters is known only when something of it was read."""
+    dlq = pond.new_topic(1, prefix="hurry")
+    bury(pond.producer, topic, dlq, b"a")
+    with pytest.raises(Refused, match="could not be read in time"):
+        count_letters(cluster, dlq, Filter(), seconds=-1.0)
+    topics, left_out = list_letter_topics(cluster, -1.0)
+    assert dlq not in [each.topic for each in topics]
+    assert left_out > 0
+
+
+def test_what_was_not_checked_in_time_is_left_out_and_counted(
+    cluster: Cluster, pond: Pond, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first record was seen, and then there was no time to look at its last ones."""
+    dlq = pond.new_topic(3, prefix="late")
+    bury(pond.producer, topic, dlq, b"a")
+    _, before = find_letter_topics(cluster)
+    check = LetterTopic.check
+
+    def late(letters: LetterTopic, known: Container[str], is_up: Callable[[], bool]) -> None:
+        check(letters, known, (lambda: True) if letters.name == dlq else is_up)
+
+    monkeypatch.setattr(LetterTopic, "check", late)
+    topics, left_out = find_letter_topics(cluster)
+    assert dlq not in [each.name for each in topics]
+    assert left_out == before + 3
+
+
 def test_counts_and_the_latest_letters(cluster: Cluster, pond: Pond, topic: str) -> None:
     dlq = pond.new_topic(2, prefix="box")
     bury(pond.producer, topic, dlq, *(b"%d" % number for number in range(6)))
@@ -144,6 +208,54 @@ def test_counts_and_the_latest_letters(cluster: Cluster, pond: Pond, topic: str)
     assert (last.is_whole, last.leaderless) == (True, ())
     assert count_letters(cluster, dlq, Filter(ids=frozenset({LetterId(1, 0)}))).records == 1
     assert count_letters(cluster, dlq, Filter(until_ms=5)).records == 0
+
+
+def test_what_one_letter_says_keeps_no_other_from_going(cluster: Cluster, pond: Pond, topic: str) -> None:
+    """Where it came from is a header, in which anything may stand: a topic that is gone, a megabyte, ourselves."""
+    dlq = pond.new_topic(1, prefix="hostile")
+    bury(pond.producer, topic, dlq, b"a")
+    homes = ("gone", "x" * 500_000, dlq, f"{dlq}.redriven", "__consumer_offsets")
+    for home in homes:
+        bury(pond.producer, home, dlq, b"stays")
+    plan = plan_redrive(cluster, RedriveOrder(dlq, Filter()))
+    assert (plan.targets, plan.records, plan.fates[LetterFate.HOMELESS]) == ({topic: 1}, 1, len(homes))
+    redrive = Redrive(cluster, plan.order, agreed=plan)
+    redrive.run(lambda _: None)
+    assert redrive.sent == 1
+    assert plan_redrive(cluster, RedriveOrder(dlq, Filter(), to=topic)).records == len(homes)
+
+
+def test_a_plan_holds_no_more_of_names_than_it_needs(cluster: Cluster, pond: Pond, topic: str) -> None:
+    dlq = pond.new_topic(1, prefix="names")
+    bury(pond.producer, topic, dlq, b"a", group="g" * 10_000)
+    assert [len(each) for each in plan_redrive(cluster, RedriveOrder(dlq, Filter())).groups] == [NAME_SIGNS_MAX]
+    tally = Tally()
+    for number in range(2 * NAMES_MAX):
+        tally.note(f"{number} " + "g" * 10_000)
+    assert len(tally) == NAMES_MAX + 1
+    assert tally[OTHERS] == NAMES_MAX
+    assert max(map(len, tally)) == NAME_SIGNS_MAX
+
+
+def test_a_transaction_is_bounded_by_all_that_is_in_its_records(
+    cluster: Cluster, pond: Pond, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redrive_module, "BATCH_BYTES_MAX", 50_000)
+    dlq = pond.new_topic(1, prefix="sizes")
+    bury(pond.producer, topic, dlq, b"a", b"b", b"c", own=bytes(60_000))
+    heard: list[int] = []
+    Redrive(cluster, RedriveOrder(dlq, Filter())).run(heard.append)
+    assert heard == [1, 2, 3]
+
+
+def test_letters_are_those_of_the_topic_in_which_they_were_seen(cluster: Cluster, pond: Pond, topic: str) -> None:
+    dlq = pond.new_topic(1, prefix="seen")
+    bury(pond.producer, topic, dlq, b"a")
+    wanted = Filter(ids=frozenset({LetterId(0, 0)}))
+    seen = LetterTopic.find(cluster, dlq).info.topic_id
+    assert plan_redrive(cluster, RedriveOrder(dlq, wanted, topic_id=seen)).records == 1
+    with pytest.raises(Refused, match="made anew"):
+        plan_redrive(cluster, RedriveOrder(dlq, wanted, topic_id=UUID(int=7)))
 
 
 def test_many_transactions_of_one_redrive_and_records_too_large_for_one_batch(
@@ -180,6 +292,26 @@ def test_a_redrive_stops_between_two_transactions_and_another_goes_on(
     assert (second.plan.records, second.plan.fates[LetterFate.DONE]) == (6, 4)
     second.run(lambda _: None)
     assert sorted(int(each.value() or b"") for each in pond.consume(topic, 10)) == list(range(10))
+
+
+class Behind(Cluster):
+    """Asks a broker that has not heard yet of the marks, which another redrive has made."""
+
+    def topics(self, names: Collection[str] | None = None, *, create: bool = False) -> dict[str, TopicInfo]:
+        return {name: each for name, each in super().topics(names, create=create).items() if ".redriven" not in name}
+
+
+def test_a_broker_that_is_behind_lets_no_letter_go_twice(cluster: Cluster, pond: Pond, topic: str) -> None:
+    dlq = pond.new_topic(1, prefix="behind")
+    bury(pond.producer, topic, dlq, b"a", b"b")
+    Redrive(cluster, RedriveOrder(dlq, Filter())).run(lambda _: None)
+    with Behind({"bootstrap.servers": pond.bootstrap}) as behind:
+        behind.patience_seconds = 0.3
+        plan = plan_redrive(behind, RedriveOrder(dlq, Filter()))
+        for agreed in (None, plan):
+            with pytest.raises(ClusterError, match="does not know it"):
+                Redrive(behind, plan.order, agreed=agreed)
+    assert plan_redrive(cluster, RedriveOrder(dlq, Filter())).records == 0
 
 
 @pytest.mark.parametrize("for_all", [False, True])

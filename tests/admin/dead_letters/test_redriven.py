@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millpond.admin.dead_letters import redriven
 from millpond.admin.dead_letters.letters import LetterId
-from millpond.admin.dead_letters.redriven import PAGE_OFFSETS, Redriven
+from millpond.admin.dead_letters.redriven import PAGE_OFFSETS, Redriven, read_redriven, redriven_as_known
+from millpond.admin.errors import Refused
+from millpond.admin.offsets import Bounds
+from millpond.remote.cluster import PartitionInfo, TopicInfo
+from millpond.wire.records import Record
 
 LETTERS = st.sets(st.builds(LetterId, st.integers(0, 2), st.integers(0, 3 * PAGE_OFFSETS)), max_size=60)
 
@@ -45,6 +56,43 @@ def test_without_the_marks_nobody_knows_what_was_redriven() -> None:
     unknown = Redriven("id", is_known=False)
     assert unknown.says(LetterId(0, 1)) is None
     assert unknown != Redriven("id")
+
+
+def test_marks_that_name_a_page_again_and_again_take_no_time() -> None:
+    """The same thousand offsets a hundred thousand times, in one record: as many marks as would take minutes."""
+    value = b'{"topic_id":"id","redriven":[%s]}' % b",".join([b"[0,999]"] * 100_000)
+    began = time.monotonic()
+    marks = Redriven("id")
+    marks.read(b"0/0", value)
+    assert len(marks) == PAGE_OFFSETS
+    assert time.monotonic() - began < 5
+
+
+class Spoiled:
+    """A dead-letter topic beside which somebody has written something else than marks."""
+
+    name = "spoiled.dlq"
+
+    def __init__(self, value: bytes) -> None:
+        self.info = TopicInfo(self.name, UUID(int=1), {0: PartitionInfo(1, 0)})
+        self.cluster = SimpleNamespace(topics=lambda names: dict.fromkeys(names, self.info))
+        self.value = value
+
+    def read(self, *_: object, **__: object) -> Iterator[Record]:
+        yield Record(0, 0, b"0/0", self.value)
+
+
+@pytest.mark.parametrize("value", [b"[" * 100_000, b"nothing", b"5", b'{"redriven":[]}', b"\xff"])
+def test_letters_are_seen_whatever_stands_in_the_marks(monkeypatch: pytest.MonkeyPatch, value: bytes) -> None:
+    topic: Any = Spoiled(value)
+    monkeypatch.setattr(redriven, "bounds_of", lambda _, wanted, __: dict.fromkeys(wanted, Bounds(0, 1)))
+    monkeypatch.setattr(redriven, "read_records", topic.read)
+    with pytest.raises(Refused, match="used by something else"):
+        read_redriven(topic)
+    assert redriven_as_known(topic).says(LetterId(0, 0)) is None
+    # Nor is it known where there was no time to read them.
+    monkeypatch.setattr(redriven, "read_records", lambda *_, **__: iter(()))
+    assert redriven_as_known(topic, lambda: True).says(LetterId(0, 0)) is None
 
 
 @pytest.mark.parametrize("offsets", ["[[0,1000000000000000]]", "[[1000,1000]]", "[[-1,3]]"])

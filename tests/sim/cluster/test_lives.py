@@ -211,6 +211,8 @@ def test_a_leader_that_is_cut_off_sends_its_writers_away(lives: Lives, is_contro
     waiting = produce(lives, victim, -1)
     assert lives.wait(lambda: bool(waiting)) < 2000
     assert code_of(waiting[0]) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert leader_told_by(lives, victim) == victim, "a guess that it took back would mislead librdkafka"
+    assert lives.wait(lambda: leader_told_by(lives, victim) != victim) < 2000, "some know only this node to ask"
     assert leader_told_by(lives, victim) == others[0], "the one that is elected in its place"
     again = produce(lives, victim, -1)
     assert lives.wait(lambda: bool(again)) < 100, "it is not even written"
@@ -219,6 +221,28 @@ def test_a_leader_that_is_cut_off_sends_its_writers_away(lives: Lives, is_contro
     lives.sim.network.heal()
     lives.wait(lives.is_whole)
     lives.wait(lambda: leader_told_by(lives, victim) == lives.partition().leader)
+
+
+def test_a_leader_that_is_not_heard_for_a_moment_never_names_another(lives: Lives) -> None:
+    """librdkafka, told of one leader, another and the first again at once, stays with the second."""
+    victim = lives.other(lives.controller_id)
+    lives.create(victim)
+    lives.wait(lives.is_whole)
+    # Its heartbeats arrive, and the answers do not: nobody else is elected.
+    for node_id in lives.nodes:
+        if node_id != victim:
+            lives.sim.network.blackhole(f"node{node_id}", f"node{victim}")
+    told = set()
+
+    def is_silent() -> bool:
+        told.add(leader_told_by(lives, victim))
+        return lives.nodes[victim].broker.lifecycle.sessions_missed > 0
+
+    lives.wait(is_silent)
+    lives.sim.network.heal()
+    lives.wait(lambda: not is_silent())
+    assert lives.partition().leader == victim
+    assert told == {victim}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -489,3 +513,60 @@ def test_offsets_of_a_deleted_topic_go_also_where_its_group_is_coordinated_elsew
     gone = m.DeleteTopicsRequest.DeleteTopicState(name="pond")
     lives.ask(home, m.DeleteTopicsRequest(topics=[gone], timeout_ms=5000), 6)
     lives.wait(lambda: not committed())
+
+
+LOADING, FAULT, AWAY = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.NOT_COORDINATOR,
+)
+
+
+@pytest.mark.parametrize(
+    ("software", "told"),
+    [
+        (("confluent-kafka-python", "2.16.1-rdkafka-2.16.0"), [LOADING, LOADING, FAULT, LOADING]),
+        (("librdkafka", "2.6.1"), [LOADING, LOADING, FAULT, LOADING]),
+        (("apache-kafka-java", "4.4.0"), [AWAY] * 4),
+    ],
+)
+@pytest.mark.parametrize("version", [7, 9])
+def test_librdkafka_hears_what_makes_it_ask_again_for_offsets(
+    lives: Lives, software: tuple[str, str], told: list[ErrorCode], version: int
+) -> None:
+    """After the word that another is the coordinator it would hold its partitions for ever, and read nothing.
+
+    After the first word it asks the same node again, after the second one it looks for the coordinator, too.
+    """
+    found = m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g", "h"])
+    lives.wait(lambda: not any(each.error_code for each in lives.ask(1, found, 4).coordinators), within_ms=30_000)
+    homes = {each.node_id for each in lives.ask(1, found, 4).coordinators}
+    away = next(each for each in (1, 2, 3) if each not in homes)
+    client = SimClient(lives.sim.network, f"node{away}", PORT, "client")
+    replies: list[Any] = []
+    hello = m.ApiVersionsRequest(client_software_name=software[0], client_software_version=software[1])
+    client.send(hello, 3, replies.append)
+    lives.wait(lambda: len(replies) == 1)
+    for name, pause_ms in (("g", 0), ("h", 0), ("g", 2000), ("g", 0)):
+        group = m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=name, topics=None)
+        wanted = m.OffsetFetchRequest(group_id=name, topics=None)
+        client.send(m.OffsetFetchRequest(groups=[group]) if version >= 8 else wanted, version, replies.append)
+        before = len(replies)
+        lives.wait(lambda before=before: len(replies) > before)
+        lives.sim.run_for(pause_ms)
+    answers = [each if version < 8 else each.groups[0] for each in replies[-4:]]
+    assert [ErrorCode(answer.error_code) for answer in answers] == told
+
+
+def test_a_node_that_is_cut_off_tells_of_the_others_though_it_cannot_make_a_topic(
+    lives: Lives,
+) -> None:
+    victim = lives.other(lives.controller_id)
+    cut_off(lives, victim)
+    client = SimClient(lives.sim.network, f"node{victim}", PORT, "client")
+    replies: list[Any] = []
+    wanted = m.MetadataRequest.MetadataRequestTopic(name="unheard-of")
+    client.send(m.MetadataRequest(topics=[wanted], allow_auto_topic_creation=True), 12, replies.append)
+    assert lives.wait(lambda: bool(replies)) <= 3_100
+    assert len(replies[0].brokers) == len(lives.nodes)
+    assert replies[0].topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -35,6 +35,7 @@ FAILED_ONCE = {
     2301387: "a leader that had been replaced told readers who had come further that there is no such offset",
     2302316: "a controller that had been cut off took a fetch that had lain in wait for a proof that it leads",
     2412611: "records were deleted by the only replica in sync, and another one that had all of them led again",
+    2431765: "the next leader took a third batch of a producer for its first, and the first two were out of order",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,19 @@ def test_records_and_clients_are_limited() -> None:
     simulation.run_to(301)
     assert len(simulation.ledger.records) == 3_000
     assert len(simulation.consumers) + len(simulation.producers) == 24
+
+
+def test_records_that_consumers_make_are_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millpond.sim.simulator.simulation.MADE_RECORDS_MAX", 30)
+    tape = tape_of((CreateTopic(partitions=1, replication=1), 300, Produce(count=20), 60_000), nodes=1)
+    simulation = Simulation(tape)
+    simulation.run_to(600)
+    made = simulation.ledger.records[1]
+    for _ in range(20):
+        # As a consumer does that writes what it has read.
+        simulation.ledger.new_record(replace(made))
+    with pytest.raises(TooMuch, match="more than its share"):
+        simulation.run_to(60_000)
 
 
 def test_records_that_come_one_after_the_other_are_counted_when_they_are_asked_for() -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from millpond.admin.errors import NotDeadLetters, unknown_topic
+from millpond.admin.dead_letters.tally import UNKNOWN, short_name
+from millpond.admin.errors import NotDeadLetters, Refused, unknown_topic
 from millpond.admin.offsets import Bounds, bounds_of
 from millpond.admin.topics import led_partitions
 from millpond.base.ids import TopicPartition
@@ -27,11 +28,25 @@ PARTITIONS_PEEKED_MAX: Final = 500
 """So many partitions of topics with other names are looked into."""
 
 Progress = Callable[[int, int], None]
-"""Hears how many offsets of how many have been looked at. What it raises ends the look."""
+"""Hears how many offsets of how many have been looked at: of 0 while that is not known.
+
+What it raises ends the look.
+"""
 
 
 def unheard(looked: int, total: int) -> None:
     """For who does not want to know."""
+
+
+def beginning(bounds: Mapping[TopicPartition, Bounds], progress: Progress) -> Callable[[], bool]:
+    """For what is read before the letters: there is time for all of it, unless `progress` ends it."""
+    total = sum(max(0, bound.end - bound.start) for bound in bounds.values())
+
+    def hear() -> bool:
+        progress(0, total)
+        return False
+
+    return hear
 
 
 class LetterId(NamedTuple):
@@ -72,7 +87,7 @@ class Filter:
     """Which letters are meant. What is empty or None does not restrict; the rest must all hold."""
 
     errors: frozenset[str] = frozenset()
-    """Types of errors, whole or without their module."""
+    """Types of errors, whole, without their module, or by the name under which they are counted."""
     keys: frozenset[bytes] = frozenset()
     since_ms: int | None = None
     until_ms: int | None = None
@@ -95,7 +110,9 @@ class Filter:
         return self == Filter()
 
     def _names(self, error_type: str) -> bool:
-        return error_type in self.errors or error_type.rpartition(".")[2] in self.errors
+        # Nobody may be found by an empty name: letters that name no error have one of ours.
+        names = {error_type, error_type.rpartition(".")[2], short_name(error_type)} - {""}
+        return not self.errors.isdisjoint(names or {UNKNOWN})
 
 
 class LetterTopic:
@@ -108,7 +125,7 @@ class LetterTopic:
         """Where each partition begins, and where what is committed ends."""
 
     @classmethod
-    def find(cls, cluster: Cluster, name: str) -> LetterTopic:
+    def find(cls, cluster: Cluster, name: str, is_up: Callable[[], bool] = lambda: False) -> LetterTopic:
         """The topic of this name; NotDeadLetters if it is not one of dead letters."""
         known = cluster.topics()
         if name not in known:
@@ -116,13 +133,15 @@ class LetterTopic:
         if name.startswith(INTERNAL):
             raise _refusal(name, "it is one of the cluster's own")
         topic = cls(cluster, known[name], bounds_of(cluster, led_partitions([known[name]]), "read_committed"))
-        topic.check(known)
+        topic.check(known, is_up)
         return topic
 
-    def check(self, known: Container[str]) -> None:
+    def check(self, known: Container[str], is_up: Callable[[], bool]) -> None:
         """NotDeadLetters if neither its name nor what is in it says so; `known` are the names of all topics."""
-        if self.is_named_so or list(self.edges()) or marks_topic(self.name) in known:
+        if self.is_named_so or list(self.edges(is_up)) or marks_topic(self.name) in known:
             return
+        if is_up():
+            raise Refused(f"What is in {self.name} could not be read in time: try again")
         reason = "nobody leads its partitions now" if self.leaderless else "it is empty"
         raise _refusal(self.name, f"{reason}, and its name does not end in {ENDING}")
 
@@ -139,6 +158,11 @@ class LetterTopic:
         """Partitions that nobody leads: what is in them cannot be known now. They have no bounds."""
         return tuple(sorted(set(self.info.partitions) - {each.partition for each in self.bounds}))
 
+    def is_held_back(self) -> bool:
+        """Whether there is something that an open transaction keeps from being read."""
+        ends = offsets.latest(self.cluster, self.bounds)
+        return any(ends[each] > bound.end for each, bound in self.bounds.items())
+
     def narrowed(self, wanted: Filter) -> dict[TopicPartition, Bounds]:
         """The part of each partition outside of which the filter takes nothing."""
         bounds = dict(self.bounds)
@@ -153,43 +177,86 @@ class LetterTopic:
             }
         return bounds
 
-    def letters(self, bounds: Mapping[TopicPartition, Bounds], progress: Progress = unheard) -> Iterator[Letter]:
+    def letters(
+        self,
+        bounds: Mapping[TopicPartition, Bounds],
+        progress: Progress = unheard,
+        is_up: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Letter]:
         """Every committed letter within the bounds; in the log's order within a partition.
 
         NotDeadLetters at the first record that is none, unless the topic's name says that it holds dead letters.
+        `progress`, and `is_up`, which ends it, are asked where there are only records that nobody is shown, too.
         """
         # Narrowed from both sides nothing may be left.
         filled = {each: bound for each, bound in bounds.items() if bound.start < bound.end}
         before, total = 0, sum(bound.end - bound.start for bound in filled.values())
+        is_ended = False
         for partition, (start, end) in filled.items():
-            for record in read_records(self.cluster, partition, start, end, isolation="read_committed"):
+
+            def is_over(at: int, passed: int = before - start) -> bool:
+                nonlocal is_ended
+                progress(passed + at, total)
+                is_ended = is_up()
+                return is_ended
+
+            for record in read_records(
+                self.cluster, partition, start, end, isolation="read_committed", is_up=is_over
+            ):
                 progress(before + record.offset - start, total)
                 yield self._letter(partition, record)
+            if is_ended:
+                return
             before += end - start
         progress(before, total)
 
-    def edges(self) -> Iterator[Letter]:
-        """The first letter of each partition, and one from its end."""
+    def edges(self, is_up: Callable[[], bool]) -> Iterator[int]:
+        """When the first letter of each partition was written, and one from its end, as far as there is time.
+
+        NotDeadLetters if a record there is none, unless the topic's name says that it holds dead letters.
+        """
         filled = {each: bound for each, bound in self.bounds.items() if bound.start < bound.end}
         # What ends a transaction stands behind its records: the last offset may have no record.
         for starts in (
             {each: bound.start for each, bound in filled.items()},
             {each: max(bound.start, bound.end - 2) for each, bound in filled.items()},
         ):
-            for partition, record in first_records(self.cluster, starts, isolation="read_committed").items():
-                yield self._letter(partition, record)
+            edges = first_records(self.cluster, starts, _edge, isolation="read_committed", is_up=is_up)
+            for partition, edge in edges.items():
+                if not edge.is_letter and not self.is_named_so:
+                    raise self._stranger(LetterId(partition.partition, edge.offset))
+                yield edge.timestamp_ms
 
     def _letter(self, partition: TopicPartition, record: Record) -> Letter:
         letter = Letter(
             Message(*partition, record.offset, record.timestamp, record.key, record.value, record.headers)
         )
         if letter.facts is None and not self.is_named_so:
-            raise _refusal(self.name, f"its record {letter.id} has no header {TOPIC}")
+            raise self._stranger(letter.id)
         return letter
 
+    def _stranger(self, record: LetterId) -> NotDeadLetters:
+        return _refusal(self.name, f"its record {record} has no header {TOPIC}")
 
-def find_letter_topics(cluster: Cluster) -> tuple[list[LetterTopic], int]:
-    """The dead-letter topics of a cluster, and how many partitions of other topics were too many to look into."""
+
+class _Edge(NamedTuple):
+    """A record at the beginning or the end of a partition, as far as it is looked at."""
+
+    offset: int
+    timestamp_ms: int
+    is_letter: bool
+
+
+def _edge(record: Record) -> _Edge:
+    named = [value for name, value in record.headers if name == TOPIC]
+    return _Edge(record.offset, record.timestamp, bool(named) and named[-1] is not None)
+
+
+def find_letter_topics(cluster: Cluster, is_up: Callable[[], bool] = lambda: False) -> tuple[list[LetterTopic], int]:
+    """The dead-letter topics of a cluster, and how many partitions of others nobody has looked into.
+
+    They were too many, or time was up.
+    """
     known = cluster.topics()
     theirs = [name for name in sorted(known) if not name.startswith(INTERNAL)]
     suspects = {name for name in theirs if name.endswith(ENDING) or marks_topic(name) in known}
@@ -198,23 +265,26 @@ def find_letter_topics(cluster: Cluster) -> tuple[list[LetterTopic], int]:
     peeked = partitions[:PARTITIONS_PEEKED_MAX]
     bounds = bounds_of(cluster, peeked, "read_committed")
     starts = {each: bound.start for each, bound in bounds.items() if bound.start < bound.end}
-    for partition, record in first_records(cluster, starts, isolation="read_committed").items():
-        if any(name == TOPIC for name, _ in record.headers):
-            suspects.add(partition.topic)
+    first = first_records(cluster, starts, _edge, isolation="read_committed", is_up=is_up)
+    suspects |= {partition.topic for partition, edge in first.items() if edge.is_letter}
     # All are asked for together: a question for each would take long where there are many.
     inside = bounds_of(cluster, led_partitions(known[name] for name in sorted(suspects)), "read_committed")
     own: dict[str, dict[TopicPartition, Bounds]] = {name: {} for name in sorted(suspects)}
     for each, bound in inside.items():
         own[each.topic][each] = bound
     topics = []
+    left_out = len(partitions) - len(peeked) + (len(starts) - len(first) if is_up() else 0)
     for name, bounded in own.items():
         topic = LetterTopic(cluster, known[name], bounded)
         try:
-            topic.check(known)
+            topic.check(known, is_up)
         except NotDeadLetters:
             continue
+        except Refused:
+            left_out += len(bounded)
+            continue
         topics.append(topic)
-    return topics, len(partitions) - len(peeked)
+    return topics, left_out
 
 
 def marks_topic(name: str) -> str:

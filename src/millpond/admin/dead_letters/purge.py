@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from millpond.admin.dead_letters.letters import LetterTopic, Progress, unheard
+from millpond.admin.dead_letters.letters import LetterTopic, Progress, beginning, unheard
 from millpond.admin.dead_letters.redriven import read_redriven
 from millpond.admin.errors import Refused
 from millpond.admin.offsets import Bounds
@@ -39,8 +39,8 @@ def plan_purge(
     progress: Progress = unheard,
 ) -> PurgePlan:
     """All letters that are there now; those written before a moment; those before the first that still waits."""
-    topic = LetterTopic.find(cluster, name)
-    redriven = read_redriven(topic)
+    topic = LetterTopic.find(cluster, name, beginning({}, progress))
+    redriven = read_redriven(topic, beginning(topic.bounds, progress))
     ends = {each: bound.end for each, bound in topic.bounds.items()}
     if before_ms is not None:
         firsts = offsets.at_times(cluster, dict.fromkeys(ends, before_ms))

@@ -14,17 +14,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final, Literal
+from uuid import UUID
 
 from millpond.admin.dead_letters.letters import (
+    INTERNAL,
     Filter,
     Letter,
     LetterId,
     LetterTopic,
     Progress,
+    beginning,
     marks_topic,
     unheard,
 )
 from millpond.admin.dead_letters.redriven import Page, Redriven, ensure_marks_topic, read_redriven
+from millpond.admin.dead_letters.tally import Tally
 from millpond.admin.errors import Refused, unknown_topic
 from millpond.admin.offsets import Bounds
 from millpond.base.ids import TopicPartition
@@ -55,7 +59,7 @@ class LetterFate(Enum):
     HELD = auto()
     """It has come back too often."""
     HOMELESS = auto()
-    """Nobody says where it came from."""
+    """Nobody says where it came from, or it cannot go there: such a topic is not there."""
     SENT = auto()
 
 
@@ -92,15 +96,8 @@ class RedriveOrder:
     batch: int = 500
     edits: Mapping[LetterId, Edit] = field(default_factory=dict)
     """What is sent instead of a letter's own key, value and headers."""
-
-    def fate(self, letter: Letter, redriven: Redriven) -> LetterFate:
-        if not self.wanted.takes(letter):
-            return LetterFate.OTHER
-        if letter.id in redriven:
-            return LetterFate.DONE
-        if redriven_count(letter.message) >= self.redrives_max:
-            return LetterFate.HELD
-        return LetterFate.SENT if self.target(letter) else LetterFate.HOMELESS
+    topic_id: UUID | None = None
+    """Of the topic in which somebody has seen these letters; None: whichever has that name."""
 
     def target(self, letter: Letter) -> str | None:
         return self.to or (letter.facts.origin.topic if letter.facts else None)
@@ -133,11 +130,13 @@ class RedrivePlan:
     topic: LetterTopic
     redriven: Redriven
     bounds: dict[TopicPartition, Bounds]
+    possible: frozenset[str] = frozenset()
+    """The topics that letters may go to; once it is made, those that some go to."""
     partition_counts: dict[str, int] = field(default_factory=dict)
     """Of the topics that letters go to."""
     fates: Counter[LetterFate] = field(default_factory=Counter)
     targets: Counter[str] = field(default_factory=Counter)
-    groups: Counter[str] = field(default_factory=Counter)
+    groups: Tally = field(default_factory=Tally)
     """Who they are for; "" for all."""
     held: list[LetterId] = field(default_factory=list)
     missing: list[LetterId] = field(default_factory=list)
@@ -148,29 +147,51 @@ class RedrivePlan:
         """How many are going to be sent."""
         return self.fates[LetterFate.SENT]
 
+    def fate(self, letter: Letter) -> LetterFate:
+        if not self.order.wanted.takes(letter):
+            return LetterFate.OTHER
+        if letter.id in self.redriven:
+            return LetterFate.DONE
+        if redriven_count(letter.message) >= self.order.redrives_max:
+            return LetterFate.HELD
+        return LetterFate.SENT if self.order.target(letter) in self.possible else LetterFate.HOMELESS
+
 
 def plan_redrive(cluster: Cluster, order: RedriveOrder, progress: Progress = unheard) -> RedrivePlan:
     """Counts what is meant. Changes nothing."""
-    topic = LetterTopic.find(cluster, order.topic)
-    return _plan(RedrivePlan(order, topic, read_redriven(topic), topic.narrowed(order.wanted)), progress)
+    topic = LetterTopic.find(cluster, order.topic, beginning({}, progress))
+    if order.topic_id not in (None, topic.info.topic_id):
+        raise Refused(f"{order.topic} was deleted and made anew since its letters were seen: look again")
+    bounds = topic.narrowed(order.wanted)
+    return _plan(RedrivePlan(order, topic, read_redriven(topic, beginning(bounds, progress)), bounds), progress)
 
 
 def _plan(plan: RedrivePlan, progress: Progress = unheard) -> RedrivePlan:
     """Fills it with what is to be done within its bounds."""
     order, cluster = plan.order, plan.topic.cluster
     missing = set(order.wanted.ids)
+    plan.possible = _possible_targets(cluster, order)
     for letter in plan.topic.letters(plan.bounds, progress):
         missing.discard(letter.id)
-        fate = order.fate(letter, plan.redriven)
+        fate = plan.fate(letter)
         plan.fates[fate] += 1
         if fate is LetterFate.SENT:
             plan.targets[order.target(letter) or ""] += 1
-            plan.groups[order.group(letter)] += 1
+            plan.groups.note(order.group(letter))
         elif fate is LetterFate.HELD and len(plan.held) < NAMED_MAX:
             plan.held.append(letter.id)
     plan.missing = sorted(missing)
+    plan.possible = frozenset(plan.targets)
     plan.partition_counts = _partition_counts(cluster, plan)
     return plan
+
+
+def _possible_targets(cluster: Cluster, order: RedriveOrder) -> frozenset[str]:
+    """Any text may be in a header: what it says of one letter must not keep the others from going."""
+    if order.to:
+        return frozenset({order.to})
+    own = {order.topic, marks_topic(order.topic)}
+    return frozenset(each for each in cluster.topics() if each not in own and not each.startswith(INTERNAL))
 
 
 def _partition_counts(cluster: Cluster, plan: RedrivePlan) -> dict[str, int]:
@@ -207,7 +228,7 @@ class Redrive:
             ensure_marks_topic(self.plan.topic)
             transactional_id = f"dlq-redrive.{order.topic}"
             self._identity = init_producer(self._writing, transactional_id, TRANSACTION_SECONDS_MAX * 1000)
-            redriven = read_redriven(self.plan.topic)
+            redriven = read_redriven(self.plan.topic, is_made=True)
             if redriven != self.plan.redriven:
                 # Another run was under way while this one was planned.
                 if agreed is not None:
@@ -238,10 +259,10 @@ class Redrive:
         for letter in self.plan.topic.letters(self.plan.bounds):
             if is_stopped():
                 return
-            if self._order.fate(letter, self.plan.redriven) is not LetterFate.SENT:
+            if self.plan.fate(letter) is not LetterFate.SENT:
                 continue
             batch.append(letter)
-            size += len(letter.message.value or b"")
+            size += _size(self._order.message(letter))
             if len(batch) >= count_max or size >= BATCH_BYTES_MAX:
                 yield batch
                 batch, size = [], 0
@@ -299,6 +320,11 @@ class Redrive:
         return Refused(
             f"The redrive stopped after {self.sent:,} records: {refusal}. The same command goes on where it was."
         )
+
+
+def _size(message: Message) -> int:
+    parts = (message.key, message.value, *(value for _, value in message.headers))
+    return sum(len(each or b"") for each in parts) + sum(len(name) for name, _ in message.headers)
 
 
 def _still(cluster: Cluster, agreed: RedrivePlan) -> RedrivePlan:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 from uuid import UUID
 
@@ -22,6 +22,7 @@ from millpond.admin.dead_letters.letters import LetterId, LetterTopic, marks_top
 from millpond.admin.errors import Leaderless, Refused
 from millpond.admin.offsets import bounds_of
 from millpond.base.ids import TopicPartition
+from millpond.remote.cluster import Cluster, TopicInfo
 from millpond.remote.errors import ClusterError
 from millpond.remote.reader import read_records
 from millpond.remote.topics import TopicExists, create_topic
@@ -76,12 +77,13 @@ class Redriven:
         page = (int(partition), int(number))
         written: Any = json.loads(value) if value is not None else {"topic_id": self.topic_id, "redriven": []}
         if written["topic_id"] == self.topic_id:
-            self._pages[page] = 0
+            bits = 0
             for first, last in written["redriven"]:
                 if first // PAGE_OFFSETS != page[1] or last // PAGE_OFFSETS != page[1]:
                     raise ValueError(f"offsets {first} to {last} are not on page {page[1]}")
-                for offset in range(first, last + 1):
-                    self.add(LetterId(page[0], offset))
+                # At once: whoever may write there can name the whole page a hundred thousand times.
+                bits |= ((1 << last - first + 1) - 1) << first % PAGE_OFFSETS
+            self._pages[page] = bits
 
     def written(self, pages: Iterable[Page]) -> Iterator[tuple[bytes, bytes]]:
         """The records, as key and value, that say what is done on these pages."""
@@ -103,11 +105,19 @@ def _ranges(bits: int, first: int) -> Iterator[tuple[int, int]]:
         at += length
 
 
-def read_redriven(topic: LetterTopic) -> Redriven:
-    """What is done so far. Everything is waiting when nothing was ever redriven. Leaderless if it cannot be read."""
+def read_redriven(
+    topic: LetterTopic, is_up: Callable[[], bool] = lambda: False, *, is_made: bool = False
+) -> Redriven:
+    """What is done so far. Everything is waiting when nothing was ever redriven. Leaderless if it cannot be read.
+
+    When `is_up` says that there is no more time, what is done is not known. `is_made`: the marks are there for sure,
+    and whoever does not know of them is asked again.
+    """
     done = Redriven(_topic_id(topic.info.topic_id))
     name = marks_topic(topic.name)
     info = topic.cluster.topics([name]).get(name)
+    if info is None and is_made:
+        info = topic.cluster.retrying(f"read what was redriven of {topic.name}", lambda: _known(topic.cluster, name))
     if info is not None:
         marks = TopicPartition(name, 0)
         if info.partitions[0].leader < 0:
@@ -116,21 +126,40 @@ def read_redriven(topic: LetterTopic) -> Redriven:
                 "that holds it is back."
             )
         bounds = bounds_of(topic.cluster, [marks], "read_committed")[marks]
-        for record in read_records(topic.cluster, marks, *bounds, isolation="read_committed"):
+        for record in read_records(
+            topic.cluster, marks, *bounds, isolation="read_committed", is_up=lambda _: is_up()
+        ):
             try:
                 done.read(record.key or b"", record.value)
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 raise Refused(
                     f"{name}[0]@{record.offset} is not what a redrive writes: topic {name} is used by something else."
                 ) from None
+            if is_up():
+                break
+        done.is_known = not is_up()
     return done
 
 
-def redriven_as_known(topic: LetterTopic) -> Redriven:
-    """The same for who only looks: without the marks the letters are still there to be seen."""
+def _known(cluster: Cluster, name: str) -> TopicInfo:
+    """A broker that is behind does not know what was made lately: without the marks all would be sent again."""
+    info = cluster.topics([name]).get(name)
+    if info is None:
+        raise ClusterError(f"topic {name} is there, but the broker that was asked does not know it", retriable=True)
+    return info
+
+
+def redriven_as_known(topic: LetterTopic, is_up: Callable[[], bool] = lambda: False) -> Redriven:
+    """The same for who only looks: without the marks the letters are still there to be seen.
+
+    A redrive says what is wrong with the marks; a list only counts.
+    """
+    if is_up():
+        # With many topics, even a question for each would take long.
+        return Redriven(is_known=False)
     try:
-        return read_redriven(topic)
-    except Leaderless:
+        return read_redriven(topic, is_up)
+    except Refused:
         return Redriven(is_known=False)
 
 

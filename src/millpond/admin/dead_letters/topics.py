@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappush, heapreplace
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
+from uuid import UUID
 
 from millpond.admin.dead_letters.letters import Filter, Letter, LetterTopic, find_letter_topics
 from millpond.admin.dead_letters.redriven import Redriven, redriven_as_known
+from millpond.admin.dead_letters.tally import UNKNOWN, Tally
 from millpond.admin.dead_letters.walk import BackwardWalk
-from millpond.admin.errors import NotDeadLetters, Refused
-from millpond.admin.excerpts import cut_text
+from millpond.admin.errors import NotDeadLetters
 from millpond.remote.cluster import Cluster
 
 OFFSETS_READ_MAX: Final = 100_000
@@ -21,9 +22,8 @@ OFFSETS_READ_MAX: Final = 100_000
 SPANS_MAX: Final = 24
 ROWS_MAX: Final = 100
 """With more spans than that, empty ones are left out."""
-UNKNOWN: Final = "(no headers)"
-NAME_SIGNS_MAX: Final = 200
-"""Of an error, a topic or a group, as letters name them: anything may stand in a header."""
+MOMENTS_MAX: Final = 50_000
+"""So many pairs of an error and a span are told apart before the spans get longer."""
 COUNT_WINDOW: Final = 10_000
 MARKERS: Final = 100
 """About so many of the last offsets may have no letter."""
@@ -42,8 +42,8 @@ class LetterTopicFacts:
     partitions: int
     records: int
     is_estimate: bool
-    waiting: int
-    """Letters that have not been redriven."""
+    waiting: int | None
+    """Letters that have not been redriven; None where that is not known."""
     oldest_ms: int | None
     newest_ms: int | None
     """Times since 1970."""
@@ -65,11 +65,13 @@ class LetterCounts:
     """Offsets that were looked at, of all there are."""
     is_whole: bool = True
     """False: time was up, and the oldest letters are not among these."""
-    errors: Counter[str] = field(default_factory=Counter)
-    origins: Counter[str] = field(default_factory=Counter)
-    groups: Counter[str] = field(default_factory=Counter)
+    errors: Tally = field(default_factory=Tally)
+    origins: Tally = field(default_factory=Tally)
+    groups: Tally = field(default_factory=Tally)
     seconds: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """By the error, and the second in which the letter was written."""
+    """By the error, and the second in which the letter was written, or in which a span with it began."""
+    span_ms: int = _SPANS_MS[0]
+    """How long these spans are: a second, or more where letters are of very many."""
 
     @property
     def waiting(self) -> int | None:
@@ -80,12 +82,27 @@ class LetterCounts:
         self.records += 1
         if self.redriven is not None:
             self.redriven += bool(is_redriven)
-        error = _name(facts.error_type) if facts else UNKNOWN
-        self.errors[error] += 1
-        self.origins[_name(facts.origin.topic) if facts else UNKNOWN] += 1
-        self.groups[_name(facts.group) if facts else UNKNOWN] += 1
+        error = self.errors.note((facts.error_type if facts else "") or UNKNOWN)
+        self.origins.note((facts.origin.topic if facts else "") or UNKNOWN)
+        self.groups.note(facts.group if facts else UNKNOWN)
         if letter.message.timestamp_ms >= 0:
-            self.seconds[error, letter.message.timestamp_ms // 1000] += 1
+            self._note_moment(error, letter.message.timestamp_ms)
+
+    def _note_moment(self, error: str, moment_ms: int) -> None:
+        """Each may be of another moment: spans get longer, so that there are never very many."""
+        while (key := (error, _begins(moment_ms, self.span_ms) // 1000)) not in self.seconds:
+            if len(self.seconds) < MOMENTS_MAX:
+                break
+            longer = next((each for each in _SPANS_MS if each > self.span_ms), None)
+            if longer is None:
+                # They are of more years than there are pages to show them.
+                return
+            self.span_ms = longer
+            seconds: Counter[tuple[str, int]] = Counter()
+            for (name, second), count in self.seconds.items():
+                seconds[name, _begins(second * 1000, longer) // 1000] += count
+            self.seconds = seconds
+        self.seconds[key] += 1
 
     def over_time(self) -> dict[int, int]:
         """Counts by when a span began (milliseconds since 1970), in spans of one length; empty ones too if few."""
@@ -97,7 +114,8 @@ class LetterCounts:
             return {}
         moments = [second for _, second in self.seconds]
         first, last = min(moments) * 1000, max(moments) * 1000
-        step = next((each for each in _SPANS_MS if (last - first) // each < SPANS_MAX - 1), _SPANS_MS[-1])
+        fitting = (each for each in _SPANS_MS if (last - first) // each < SPANS_MAX - 1)
+        step = max(self.span_ms, next(fitting, _SPANS_MS[-1]))
         begins = range(first // step * step, last + 1, step)
         # A stamp can be any number: from 1970 to the year of one may be more spans than memory.
         counts: dict[int, Counter[str]] = {each: Counter() for each in (begins if len(begins) <= ROWS_MAX else ())}
@@ -106,21 +124,27 @@ class LetterCounts:
         return counts
 
 
-def _name(text: str) -> str:
-    return cut_text(text, NAME_SIGNS_MAX)
+def _begins(moment_ms: int, span_ms: int) -> int:
+    return moment_ms // span_ms * span_ms
+
+
+def _time_limit(seconds: float | None) -> Callable[[], bool]:
+    """Whether so much time has passed since now."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    return lambda: deadline is not None and time.monotonic() > deadline
 
 
 def list_letter_topics(cluster: Cluster, seconds: float | None = None) -> tuple[list[LetterTopicFacts], int]:
-    """The dead-letter topics, and how many partitions of other topics were too many to look into.
+    """The dead-letter topics, and how many partitions of others nobody has looked into.
 
     When the time is up, what is left to be counted is told by its offsets.
     """
-    deadline = None if seconds is None else time.monotonic() + seconds
-    topics, left_out = find_letter_topics(cluster)
+    is_up = _time_limit(seconds)
+    topics, left_out = find_letter_topics(cluster, is_up)
     facts: list[LetterTopicFacts] = []
     for topic in topics:
         try:
-            facts.append(_facts(topic, lambda: deadline is not None and time.monotonic() > deadline))
+            facts.append(_facts(topic, is_up))
         except NotDeadLetters:
             # It began and ended like one. What is in one topic must not hide all others.
             continue
@@ -129,6 +153,7 @@ def list_letter_topics(cluster: Cluster, seconds: float | None = None) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class LastLetters(Generic[T]):
+    topic_id: UUID
     letters: list[T]
     """The oldest first."""
     leaderless: tuple[int, ...]
@@ -138,6 +163,20 @@ class LastLetters(Generic[T]):
     """Offsets that were looked at, of all that could have such a letter."""
     is_whole: bool
     """False: time was up, and older ones may be missing."""
+    is_held_back: bool
+    """No letter was found, and there is something that an open transaction keeps from being read."""
+
+
+class Rank(NamedTuple):
+    """Letters of several partitions in one order: by when they were written."""
+
+    timestamp_ms: int
+    partition: int
+    offset: int
+
+
+def rank_of(letter: Letter) -> Rank:
+    return Rank(letter.message.timestamp_ms, letter.message.partition, letter.message.offset)
 
 
 class _Newest(Generic[T]):
@@ -149,7 +188,7 @@ class _Newest(Generic[T]):
         self._heap: list[tuple[int, int, int, T]] = []
 
     def add(self, letter: Letter, is_redriven: bool | None) -> None:
-        rank = (letter.message.timestamp_ms, letter.message.partition, letter.message.offset)
+        rank = rank_of(letter)
         if len(self._heap) < self._limit:
             heappush(self._heap, (*rank, self._kept(letter, is_redriven)))
         elif rank > self._heap[0][:3]:
@@ -166,25 +205,35 @@ def last_letters(
     limit: int,
     kept: Callable[[Letter, bool | None], T],
     *,
+    before: Rank | None = None,
     seconds: float | None = None,
 ) -> LastLetters[T]:
-    """The latest letters that are meant, each as `kept` makes it of the letter and whether it was redriven."""
-    topic = LetterTopic.find(cluster, name)
-    redriven = redriven_as_known(topic)
-    walk = BackwardWalk(topic, topic.narrowed(wanted), window=limit + MARKERS, seconds=seconds)
+    """The latest letters that are meant, each as `kept` makes it of the letter and whether it was redriven.
+
+    With `before` the latest of those that come before it.
+    """
+    is_up = _time_limit(seconds)
+    topic = LetterTopic.find(cluster, name, is_up)
+    redriven = redriven_as_known(topic, is_up)
+    walk = BackwardWalk(topic, topic.narrowed(wanted), window=limit + MARKERS, is_up=is_up)
     newest, fitting = _Newest(limit, kept), Counter[int]()
     for letter in walk.letters(lambda partition: fitting[partition] >= limit):
-        if wanted.takes(letter):
+        if wanted.takes(letter) and (before is None or rank_of(letter) < before):
             fitting[letter.message.partition] += 1
             newest.add(letter, redriven.says(letter.id))
-    return LastLetters(newest.oldest_first(), topic.leaderless, walk.looked, walk.total, walk.is_whole)
+    found = newest.oldest_first()
+    is_held_back = not found and walk.is_whole and topic.is_held_back()
+    return LastLetters(
+        topic.info.topic_id, found, topic.leaderless, walk.looked, walk.total, walk.is_whole, is_held_back
+    )
 
 
 def count_letters(cluster: Cluster, name: str, wanted: Filter, *, seconds: float | None = None) -> LetterCounts:
-    topic = LetterTopic.find(cluster, name)
-    redriven = redriven_as_known(topic)
+    is_up = _time_limit(seconds)
+    topic = LetterTopic.find(cluster, name, is_up)
+    redriven = redriven_as_known(topic, is_up)
     counts = LetterCounts(redriven=0 if redriven.is_known else None, leaderless=topic.leaderless)
-    walk = BackwardWalk(topic, topic.narrowed(wanted), window=COUNT_WINDOW, seconds=seconds)
+    walk = BackwardWalk(topic, topic.narrowed(wanted), window=COUNT_WINDOW, is_up=is_up)
     for letter in walk.letters():
         if wanted.takes(letter):
             counts.add(letter, redriven.says(letter.id))
@@ -193,24 +242,21 @@ def count_letters(cluster: Cluster, name: str, wanted: Filter, *, seconds: float
 
 
 def _facts(topic: LetterTopic, is_up: Callable[[], bool]) -> LetterTopicFacts:
-    try:
-        redriven = Redriven(is_known=False) if is_up() else redriven_as_known(topic)
-    except Refused:
-        # Somebody else has written into the marks: a redrive says so, a list only counts.
-        redriven = Redriven()
+    redriven = redriven_as_known(topic, is_up)
     offsets = sum(bound.end - bound.start for bound in topic.bounds.values())
     letters = None if offsets > OFFSETS_READ_MAX else _moments(topic, redriven, is_up)
     is_counted = letters is not None
     if letters is None:
         # Of a large topic only the ends are read, for their times.
-        letters = [] if is_up() else [(each.message.timestamp_ms, False) for each in topic.edges()]
+        letters = [] if is_up() else [(moment, False) for moment in topic.edges(is_up)]
+    waiting = sum(not is_done for _, is_done in letters) if is_counted else max(0, offsets - len(redriven))
     times = [moment for moment, _ in letters if moment >= 0]
     return LetterTopicFacts(
         topic.name,
         len(topic.info.partitions),
         len(letters) if is_counted else offsets,
-        not is_counted or not redriven.is_known or bool(topic.leaderless),
-        sum(not is_done for _, is_done in letters) if is_counted else max(0, offsets - len(redriven)),
+        not is_counted or bool(topic.leaderless),
+        waiting if redriven.is_known else None,
         min(times, default=None),
         max(times, default=None),
         len(topic.leaderless),
@@ -220,8 +266,9 @@ def _facts(topic: LetterTopic, is_up: Callable[[], bool]) -> LetterTopicFacts:
 def _moments(topic: LetterTopic, redriven: Redriven, is_up: Callable[[], bool]) -> list[tuple[int, bool]] | None:
     """Of every letter its time and whether it was redriven; None when time was up before all were read."""
     moments = []
-    for letter in topic.letters(topic.bounds):
+    for letter in topic.letters(topic.bounds, is_up=is_up):
         if is_up():
             return None
         moments.append((letter.message.timestamp_ms, letter.id in redriven))
-    return moments
+    # It may have ended among records that nobody is shown.
+    return None if is_up() else moments

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
@@ -26,16 +25,18 @@ class BackwardWalk:
         bounds: Mapping[TopicPartition, Bounds],
         *,
         window: int,
-        seconds: float | None = None,
+        is_up: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Without `seconds` it takes as long as it takes."""
+        """`is_up` is asked again and again whether its time is up."""
         self._topic = topic
         self._left = {each: bound for each, bound in bounds.items() if bound.start < bound.end}
         self._window = window
-        self._deadline = None if seconds is None else time.monotonic() + seconds
+        self._time_is_up = is_up
         self.total = sum(bound.end - bound.start for bound in self._left.values())
         """Offsets; not each of them need have a letter."""
         self.looked = 0
+        self._before = 0
+        """Of these, the ones before the window at hand."""
         self.is_whole = True
         """False: time was up before it came to the beginning."""
 
@@ -45,12 +46,15 @@ class BackwardWalk:
         while self._left:
             for partition, bound in list(self._left.items()):
                 begin = max(bound.start, bound.end - window)
-                for letter in self._topic.letters({partition: Bounds(begin, bound.end)}):
+                self._before = self.looked
+                for letter in self._topic.letters({partition: Bounds(begin, bound.end)}, self._note, self._is_up):
                     yield letter
                     if self._is_up():
-                        self.looked += letter.message.offset + 1 - begin
+                        self._note(letter.message.offset + 1 - begin)
                         return
-                self.looked += bound.end - begin
+                if not self.is_whole:
+                    return
+                self._note(bound.end - begin)
                 if begin == bound.start or is_enough(partition.partition):
                     del self._left[partition]
                 else:
@@ -59,7 +63,10 @@ class BackwardWalk:
                     return
             window = min(window * 2, WINDOW_MAX)
 
+    def _note(self, looked: int, _: int = 0) -> None:
+        """How far it came in the window at hand."""
+        self.looked = self._before + looked
+
     def _is_up(self) -> bool:
-        if self._deadline is not None and time.monotonic() > self._deadline:
-            self.is_whole = False
+        self.is_whole = self.is_whole and not self._time_is_up()
         return not self.is_whole

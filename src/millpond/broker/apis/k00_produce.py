@@ -254,6 +254,7 @@ class _Produce:
         permit = self._permits.get(partition.name)
         try:
             if isinstance(permit, Refused):
+                partition.note_unpermitted(data.records, permit.code)
                 raise permit
             appended = partition.append(
                 data.records,

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import NO_TOPIC_ID, topic_name_fault
@@ -32,12 +32,21 @@ BY_ID_FROM = 12
 PARTITIONS_AT_ONCE_MAX = 500
 """What the loop describes by itself."""
 
+CREATION_WAIT_MS: Final = 3_000
+"""So long a client waits for a topic that its question makes. It hears of other nodes by the same answer, and this
+one may be cut off from whoever could make it."""
+
 
 def handle(broker: Services, call: Call, request: m.MetadataRequest) -> Outcome:
     missing = _to_create(broker, call, request)
     if missing:
-        tried = broker.try_create([NewTopic(name) for name in missing])
-        return tried.map(lambda _: _describe(broker, call, request, _topics(broker, call, request)))
+
+        def describe(_: None = None) -> m.MetadataResponse:
+            return _describe(broker, call, request, _topics(broker, call, request))
+
+        answer = broker.try_create([NewTopic(name) for name in missing]).map(describe)
+        answer.expire_after(broker.clock, CREATION_WAIT_MS, lambda: answer.finish(describe()))
+        return answer
     if _wants_all(call, request) and broker.image.partitions_total > PARTITIONS_AT_ONCE_MAX:
         return _describe_all(broker, call, request)
     topics = None if _wants_all(call, request) else _topics(broker, call, request)

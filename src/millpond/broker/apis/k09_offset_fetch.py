@@ -2,13 +2,21 @@
 
 2 all topics, an error of the whole group · 5 leader epoch · 6 flexible · 7 only offsets that no transaction can still
 change · 8 several groups at once · 9 member epochs of the new protocol · 10 topic ids.
+
+librdkafka asks this once for each assignment. When it hears that the coordinator is another one, or away, it looks
+for that one and never asks again: its consumer holds partitions that it does not read, until the next rebalance.
+Where it asks for an operator and not for a consumer, it falls at that word (its issue 5040). That a coordinator is
+not loaded yet makes it ask again, but the same node: only a member's heartbeats tell it of another one, and who has
+assigned its partitions by itself, or only looks at offsets, sends none. So who does ask again hears of a fault of
+the disk: after that it looks for the coordinator and asks whom it finds. It asks again for consumers only.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from millpond.base.later import gather
+from millpond.base.errors import ErrorCode
+from millpond.base.later import Later, gather
 from millpond.broker.coordination.group_calls import ask_group
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
@@ -19,9 +27,21 @@ if TYPE_CHECKING:
     from millpond.broker.services import Services
 
 SEVERAL_GROUPS_FROM = 8
+GIVEN_UP: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+"""What librdkafka does not ask again after."""
+AGAIN_WITHIN_MS: Final = 1_500
+"""So soon it asks again; operators do not."""
+SENT_AWAY_MAX: Final = 100
 
 
 def handle(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Outcome:
+    answer = _ask(broker, call, request)
+    if "rdkafka" not in call.connection.client_software:
+        return answer
+    return answer.map(lambda response: _to_be_asked_again(broker, call, request.group_id, response))
+
+
+def _ask(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Later[m.OffsetFetchResponse]:
     if call.version < SEVERAL_GROUPS_FROM:
         return ask_group(broker, call, request.group_id, request)
     # Each group may live in another partition of the offsets topic.
@@ -35,6 +55,27 @@ def handle(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Outco
         for group in request.groups
     ]
     return gather(parts).map(_join)
+
+
+def _to_be_asked_again(
+    broker: Services, call: Call, group_id: str, response: m.OffsetFetchResponse
+) -> m.OffsetFetchResponse:
+    now_ms = broker.clock.monotonic_ms()
+    if response.error_code in GIVEN_UP:
+        response.error_code = _word(call.connection.sent_away_ms, group_id, now_ms)
+    for group in response.groups:
+        if group.error_code in GIVEN_UP:
+            group.error_code = _word(call.connection.sent_away_ms, group.group_id, now_ms)
+    return response
+
+
+def _word(sent_away_ms: dict[str, int], group_id: str, now_ms: int) -> ErrorCode:
+    last_ms = sent_away_ms.pop(group_id, None)
+    sent_away_ms[group_id] = now_ms
+    if len(sent_away_ms) > SENT_AWAY_MAX:
+        del sent_away_ms[next(iter(sent_away_ms))]
+    is_again = last_ms is not None and now_ms - last_ms < AGAIN_WITHIN_MS
+    return ErrorCode.KAFKA_STORAGE_ERROR if is_again else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def _join(parts: list[m.OffsetFetchResponse]) -> m.OffsetFetchResponse:

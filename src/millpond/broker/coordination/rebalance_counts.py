@@ -23,7 +23,11 @@ class RebalanceCounts:
     def of(self, group_id: str) -> Rebalanced:
         return self._by_group.get(group_id, Rebalanced(0, 0))
 
-    def keep_only(self, groups: Set[str]) -> None:
-        """Whoever is not among these has gone, or is coordinated elsewhere: nobody asks for it here any more."""
-        for group_id in self._by_group.keys() - groups:
-            del self._by_group[group_id]
+    def groups(self) -> Set[str]:
+        """Those that have rebalanced, as of now."""
+        return set(self._by_group)
+
+    def forget(self, groups: Set[str]) -> None:
+        """They have gone, or are coordinated elsewhere: nobody asks for them here any more."""
+        for group_id in groups:
+            self._by_group.pop(group_id, None)

@@ -7,7 +7,6 @@ written. Whoever asks then waits here for a moment, instead of being sent away t
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
@@ -30,6 +29,17 @@ IMPLICIT_FROM = 12
 
 CONCURRENT_WAIT_MS = 100
 """How long whoever meets the last transaction's end waits for it; Kafka lets Produce wait as long."""
+
+REFUSED_FOR_GOOD = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
+"""Whoever hears one of these from the coordinator does not send the same batch again."""
 
 MARKERS_WAIT_MS = 500
 """How long the end of a transaction waits for its markers before it is answered."""
@@ -90,6 +100,9 @@ def permission_for_batch(
     if not header.is_transactional:
         return failed(Refused(ErrorCode.INVALID_RECORD, "a batch outside of the transaction that the request names"))
     producer = Producer(header.producer_id, header.producer_epoch)
+    if producer.id >= 0 and (producer.epoch < 0 or header.base_sequence < 0):
+        # Likewise. It must not be asked for: nothing would follow a sequence below the first.
+        return done(None)
     permission = permission_to_write(
         broker,
         transactional_id,
@@ -109,19 +122,48 @@ def permission_to_write(
     *,
     sequence: int = -1,
     implicit: bool,
-) -> Later[Verification | None]:
-    """Permission to write to a partition inside a transaction: a Verification, or None where none is needed.
+) -> Later[Verification]:
+    """Permission to write to a partition inside a transaction.
 
     With `implicit` the coordinator takes the partition into the transaction; else it must be part of it already.
     """
-    verification = partition.log.verification(producer.id, producer.epoch, sequence, broker.clock.wall_ms())
-    if verification is None:
-        return done(None)
+    producers = partition.log.producers
+    verification = producers.verification(
+        transactional_id, producer.id, producer.epoch, sequence, broker.clock.wall_ms()
+    )
+    if producers.is_permitted(verification):
+        return done(verification)
+
+    def permitted(code: ErrorCode) -> bool:
+        if code:
+            raise Refused(code)
+        return producers.permit(verification)
+
+    def refused(refusal: Refused) -> bool:
+        producers.refuse(verification, is_final=refusal.code in REFUSED_FOR_GOOD)
+        raise refusal
+
+    def go_on(is_permitted: bool) -> Later[Verification]:
+        if is_permitted or not implicit:
+            # In older transactions, which all have the same epoch, what was asked about the last one may be answered
+            # by the next: a batch that its producer has given up would be written there. The partition refuses it.
+            return done(verification)
+        return permission_to_write(
+            broker, transactional_id, producer, partition, sequence=sequence, implicit=implicit
+        )
+
+    asked = _asked(broker, transactional_id, producer, partition, implicit=implicit)
+    return asked.map(permitted).recover(Refused, refused).chain(go_on)
+
+
+def _asked(
+    broker: Services, transactional_id: str, producer: Producer, partition: Partition, *, implicit: bool
+) -> Later[ErrorCode]:
+    """What the coordinator says, here or on another node; Refused when none can be asked."""
     if _is_overtaken(broker, transactional_id, partition.log.producers.coordinator_epoch_of(producer.id)):
         return failed(Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator has moved on; ask again"))
     if broker.transactions.is_open and not broker.transactions.leads(transactional_id):
-        asked = broker.permissions.ask(transactional_id, producer, partition.name, implicit=implicit)
-        return asked.map(partial(_permitted, verification))
+        return broker.permissions.ask(transactional_id, producer, partition.name, implicit=implicit)
 
     def ask() -> Later[ErrorCode]:
         try:
@@ -138,7 +180,7 @@ def permission_to_write(
         )
         return told.map(_partition_error)
 
-    return past_the_last_end(broker, transactional_id, ask, int).map(partial(_permitted, verification))
+    return past_the_last_end(broker, transactional_id, ask, int)
 
 
 def _is_overtaken(broker: Services, transactional_id: str, coordinator_epoch: int) -> bool:
@@ -148,12 +190,6 @@ def _is_overtaken(broker: Services, transactional_id: str, coordinator_epoch: in
         return False
     known = broker.image.partition(transactions.topic, transactions.partition_of(transactional_id))
     return known is not None and known.leader_epoch < coordinator_epoch
-
-
-def _permitted(verification: Verification, code: ErrorCode) -> Verification:
-    if code:
-        raise Refused(code)
-    return verification
 
 
 def _partition_error(response: Any) -> ErrorCode:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
 
 from millpond.base.errors import Refused
 from millpond.base.ids import TopicPartition
@@ -63,6 +64,8 @@ class _Unread(NamedTuple):
 
     partition: TopicPartition
     offset: int
+    topic_id: UUID | None
+    """A topic that was made anew has other records at the same offsets."""
 
 
 class _Next(NamedTuple):
@@ -111,7 +114,7 @@ class GroupMetrics:
                 if found is None:
                     continue
                 unread = max(row.committed, found.start)
-                upcoming = following.get(_Unread(row.partition, unread), _Next(unread, None))
+                upcoming = following.get(self._unread(row.partition, unread), _Next(unread, None))
                 behind = max(found.end - upcoming.offset, 0)
                 lag.add(behind, named)
                 lost.add(unread - row.committed, named)
@@ -132,6 +135,8 @@ class GroupMetrics:
             "millpond_group_rebalance_seconds_total", "How long the group's rebalances took, all together."
         )
         broker = self._broker
+        # Whoever comes while others have their turn is not among those that are told here, and has not gone either.
+        before = broker.rebalances.groups()
         known: set[str] = set()
         for home in list(broker.groups.homes()):
             shard: GroupShard = home.shard
@@ -146,7 +151,7 @@ class GroupMetrics:
                     paused.add(rebalanced.paused_ms / 1000, named)
                 page.seal()
                 yield None
-        broker.rebalances.keep_only(known)
+        broker.rebalances.forget(before - known)
 
     def _collect_rows(self, rows: list[_Row]) -> Steps[Mapping[TopicPartition, None]]:
         """All committed offsets, and the partitions that they are of."""
@@ -200,7 +205,7 @@ class GroupMetrics:
             for row in some:
                 found = bounds.get(row.partition)
                 if found is not None and row.committed < found.end:
-                    unread = _Unread(row.partition, max(row.committed, found.start))
+                    unread = self._unread(row.partition, max(row.committed, found.start))
                     lags[unread] = found.end - unread.offset
             if len(lags) > 2 * LOOKS_MAX:
                 lags = {each: lags[each] for each in nlargest(LOOKS_MAX, lags, key=lags.__getitem__)}
@@ -227,6 +232,10 @@ class GroupMetrics:
         # Where no record was yet, there may be one the next time.
         self._known = {each: at for each, at in following.items() if at.offset == each.offset}
         return following
+
+    def _unread(self, partition: TopicPartition, offset: int) -> _Unread:
+        topic = self._broker.image.topics.get(partition.topic)
+        return _Unread(partition, offset, None if topic is None else topic.id)
 
     def _look(self, unread: _Unread, looks: _Looks) -> None:
         broker = self._broker

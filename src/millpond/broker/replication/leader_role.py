@@ -74,6 +74,7 @@ class LeaderRole:
         self._is_syncing = False
         self._is_refusing = False
         self._is_over = False
+        self._elected_ms = context.clock.monotonic_ms()
         self._rules = Rules(min_isr, context.lag_ms_max())
         self._machine = PartitionLeader(
             me=context.node_id,
@@ -82,7 +83,7 @@ class LeaderRole:
             high_watermark=high_watermark,
             rules=self._rules,
             can_join=context.can_join,
-            elected_ms=context.clock.monotonic_ms(),
+            elected_ms=self._elected_ms,
             log_end=log.end_offset,
             epoch_start=log.begin_epoch(view.leader_epoch),
         )
@@ -91,6 +92,11 @@ class LeaderRole:
             context.on_isr_change(*partition)
 
     # Facts.
+
+    @property
+    def age_ms(self) -> int:
+        """For how long this node has led it."""
+        return self._context.clock.monotonic_ms() - self._elected_ms
 
     @property
     def view(self) -> PartitionView:

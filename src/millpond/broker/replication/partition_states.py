@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millpond.base.errors import ErrorCode
 from millpond.metadata.leadership import NO_LEADER
@@ -10,6 +10,14 @@ from millpond.metadata.leadership import NO_LEADER
 if TYPE_CHECKING:
     from millpond.broker.services import Services
     from millpond.metadata.image import Partition, Topic
+
+
+GUESSED_FROM_SESSIONS: Final = 2
+"""After so many sessions without being heard a node guesses who leads in its place; before, it goes on naming itself.
+
+A guess that comes too soon is taken back: librdkafka, told of one leader, another and the first again within
+milliseconds, stays with the second. Who is sent to a leader that takes no writes asks again soon.
+"""
 
 
 class PartitionState(NamedTuple):
@@ -21,10 +29,11 @@ class PartitionState(NamedTuple):
 def likely_leader(broker: Services, topic: str, index: int, partition: Partition) -> int:
     """Whom to send clients to: the leader, as far as this node knows.
 
-    A leader that may have been replaced names the one whom a controller elects in its place. Who hears of no leader
-    asks the same node again, and some clients know only one that they are connected to.
+    A leader that may have been replaced for long names the one whom a controller elects in its place. Who hears of no
+    leader asks the same node again, and some clients know only one that they are connected to.
     """
-    here = broker.partitions.get(topic, index) if broker.lifecycle.sessions_missed else None
+    may_guess = broker.lifecycle.sessions_missed >= GUESSED_FROM_SESSIONS
+    here = broker.partitions.get(topic, index) if may_guess else None
     if here is None or here.leading is None or not here.leading.is_doubtful:
         return partition.leader
     in_sync = (node_id for node_id in partition.replicas if node_id in partition.isr and node_id != broker.node_id)

@@ -20,7 +20,7 @@ from millpond.broker.replication.throttle import is_named
 from millpond.config import topic as topic_settings
 from millpond.log.limits import FOREVER
 from millpond.log.partition_log import Appended, LogRanges, PartitionLog
-from millpond.log.producers import Verification
+from millpond.log.producers import Unbegun, Verification, WrittenBefore
 from millpond.metadata.image import COORDINATOR_TOPICS, INTERNAL_TOPICS
 from millpond.metadata.image import Partition as ImagePartition
 from millpond.metadata.leadership import NO_LEADER
@@ -46,6 +46,9 @@ VERDICTS: Final = frozenset(
 something takes for a gap was written elsewhere."""
 
 UNCERTAIN: Final = "another node may lead by now, and this one cannot judge"
+
+BEGINNINGS_MS: Final = 60_000
+"""For so long after an election a producer may wait for what it sent to the leader of before: as librdkafka does."""
 
 REFUSED_MAX: Final = 1_000
 """Of so many partitions that are not open here, and of so many producers each, the first batch is remembered."""
@@ -199,6 +202,7 @@ class Partition:
                 )
         elif view.leader != NO_LEADER:
             self.follower = PartitionFollower(view.leader, view.leader_epoch, log, self._high_watermark)
+        log.producers.awaits_beginnings = self.leading is not None and view.leader_epoch > 0
         # Last, because whoever hears of it looks at the new role.
         if lost is not None:
             lost.end()
@@ -371,9 +375,18 @@ class Partition:
             self.log.producers.note_unwritten((header,))
             self._refusals.note(header, code, self._clock.monotonic_ms())
 
+    def note_unpermitted(self, records: Buffer | None, code: ErrorCode) -> None:
+        """A batch of a transaction whose coordinator could not be asked: those behind it hear the same."""
+        if code in PASSING and records is not None and len(records) >= batch.HEADER_BYTES:
+            self._refusals.note(batch.read_header(records), code, self._clock.monotonic_ms())
+
     def _refusal(self, refused: Refused, records: memoryview) -> Refused:
         """What a producer is told whose batch the log did not take."""
         self._on_unwritten(refused)
+        if isinstance(refused, WrittenBefore) and not self._survives(refused.end_offset):
+            return Refused(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, f"{refused}, and may not survive yet")
+        if isinstance(refused, Unbegun) and (self.leading is None or self.leading.age_ms >= BEGINNINGS_MS):
+            self.log.producers.awaits_beginnings = False
         if refused.code in PASSING:
             self._note_refused(records, refused.code)
         elif refused.code in VERDICTS:
@@ -384,6 +397,12 @@ class Partition:
             if code is not None:
                 return Refused(code, f"a batch before it was refused, and comes first; {refused}")
         return refused
+
+    def _survives(self, end_offset: int) -> bool:
+        """Whether all below is what acks=all promises, by now."""
+        if self.leading is None and self.acknowledges_after_sync:
+            return self.log.synced_offset >= end_offset
+        return self.committed_offset >= end_offset
 
     def _on_unwritten(self, refused: Refused) -> None:
         if self.leading is not None and refused.code is ErrorCode.KAFKA_STORAGE_ERROR:

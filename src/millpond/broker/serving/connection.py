@@ -59,6 +59,8 @@ class Connection:
         self.number = 0
         """Of two connections the later one has the higher."""
         self.client_software = ""
+        self.sent_away_ms: dict[str, int] = {}
+        """When it last asked here for the offsets of a group that another node coordinates."""
         self.last_active_ms = 0
         self.arrived_us = 0
         """When the request that is being handled came in."""

@@ -16,7 +16,7 @@ from millpond.cli.dlq.options import filter_options, read_letter_ids, read_rate
 from millpond.cli.options import AS_JSON, YES, option, read_moment
 from millpond.cli.stop import noted
 from millpond.cli.terminal import confirm, print_json, print_list, progress_bar
-from millpond.cli.text import counted
+from millpond.cli.text import counted, safe
 
 if TYPE_CHECKING:
     from millpond.admin.dead_letters.letters import Filter
@@ -50,7 +50,7 @@ def list_command(as_json: bool, access: Access) -> None:
     \b
     Examples:
       millpond dlq list
-      millpond dlq list --json | jq '.[] | select(.waiting > 0).topic'
+      millpond dlq list --json | jq '.[] | select(.waiting != 0).topic'
     """
     from millpond.admin.dead_letters.topics import list_letter_topics
     from millpond.cli.dlq.letters import show_age
@@ -70,7 +70,7 @@ def list_command(as_json: bool, access: Access) -> None:
             each.topic,
             each.partitions,
             f"{'~' if each.is_estimate else ''}{each.records:,}",
-            f"{'~' if each.is_estimate else ''}{each.waiting:,}",
+            "not known" if each.waiting is None else f"{'~' if each.is_estimate else ''}{each.waiting:,}",
             show_age(each.oldest_ms),
             show_age(each.newest_ms),
         )
@@ -127,7 +127,9 @@ def show_command(
         last = last_letters(cluster, topic, wanted, limit, lambda letter, is_redriven: (letter, is_redriven))
     _say_unread(topic, last.leaderless)
     if not last.letters:
-        click.echo("No letter is like that." if not wanted.is_open else f"{topic} is empty.", err=True)
+        none = "No letter is like that." if not wanted.is_open else f"{topic} is empty."
+        held = "No such letter can be read yet: an open transaction holds back later ones, see millpond txn list."
+        click.echo(held if last.is_held_back else none, err=True)
     for number, (letter, is_redriven) in enumerate(last.letters):
         if json_lines:
             click.echo(json.dumps(as_object(letter, is_redriven), ensure_ascii=False))
@@ -260,7 +262,7 @@ def _print_plan(order: RedriveOrder, plan: RedrivePlan) -> None:
     for target, count in sorted(plan.targets.items()):
         click.echo(f"{order.topic} → {target}: {counted(count, 'record')}")
     for group, count in sorted(plan.groups.items()):
-        meant = f"the group {group}, which failed" if group else "every group that reads there"
+        meant = f"the group {safe(group)}, which failed" if group else "every group that reads there"
         click.echo(f"{counted(count, 'record')} for {meant}.")
     done, held, homeless = (plan.fates[each] for each in (LetterFate.DONE, LetterFate.HELD, LetterFate.HOMELESS))
     if done:
@@ -273,7 +275,10 @@ def _print_plan(order: RedriveOrder, plan: RedrivePlan) -> None:
             f"{named}{more}; send them nevertheless with a higher --max-redrives."
         )
     if homeless:
-        click.echo(f"{homeless:,} stay, because they do not say where they came from: give --to TOPIC.")
+        click.echo(
+            f"{homeless:,} stay, because they do not say where they came from, or that topic is not there: "
+            "give --to TOPIC."
+        )
     for letter in plan.missing[:NAMED_MAX]:
         click.echo(f"There is no letter {letter}.")
     if not (plan.records or done or held or homeless or plan.missing):

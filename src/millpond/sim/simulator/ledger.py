@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 RECORDS_MAX: Final = 3_000
-"""Of one run, in all."""
+"""That one asks for in a run, in all."""
 ID_HEADER: Final = "id"
 
 

@@ -41,7 +41,7 @@ from millpond.sim.simulator.actions import (
 )
 from millpond.sim.simulator.consumer import Consumer
 from millpond.sim.simulator.flights import Flights
-from millpond.sim.simulator.ledger import Ledger, SentRecord
+from millpond.sim.simulator.ledger import RECORDS_MAX, Ledger, SentRecord
 from millpond.sim.simulator.producer import Producer, Way
 from millpond.sim.simulator.story import Story
 from millpond.sim.simulator.tape import Tape
@@ -54,6 +54,8 @@ FOUND_MS: Final = 30_000
 LOOK_MS: Final = 5
 EVENTS_MAX: Final = 4_000_000
 EVENTS_BETWEEN_CHECKS: Final = 100
+MADE_RECORDS_MAX: Final = 10 * RECORDS_MAX
+"""With those that consumers make of what they read: one that writes where it reads makes more and more."""
 TOPICS_MAX: Final = 8
 PARTITIONS_MAX: Final = 30
 CLIENTS_MAX: Final = 24
@@ -160,6 +162,8 @@ class Simulation:
         if self.clock.events_run - self._checked_at < EVENTS_BETWEEN_CHECKS:
             return False
         self._checked_at = self.clock.events_run
+        if len(self.ledger.records) > MADE_RECORDS_MAX:
+            return True
         return self.clock.events_run > EVENTS_MAX or self._is_over()
 
     def digest(self) -> str:

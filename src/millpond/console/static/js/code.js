@@ -47,3 +47,8 @@ export function asPythonConsumer(bootstrap, topic, record) {
 export function asCommand(bootstrap, topic, record) {
   return `millpond consume ${shellText(topic)} --bootstrap ${shellText(bootstrap)} --partition ${record.partition} --from ${record.offset} -n 1`;
 }
+
+// For a topic in which nothing is yet.
+export function asFirstCommand(bootstrap, topic) {
+  return `echo hello | millpond produce ${shellText(topic)} --bootstrap ${shellText(bootstrap)}`;
+}

@@ -1,7 +1,7 @@
 // What is in a record: bytes that may be anything, shown as JSON, text or hex, never as markup.
 
 import { readAvro } from "./avro.js";
-import { ask, field, h } from "./dom.js";
+import { ask, copyButton, field, h } from "./dom.js";
 import { bytes as size, count } from "./format.js";
 import { recall, store } from "./store.js";
 
@@ -141,7 +141,7 @@ export function whole(data, label, topic = null) {
   return h("div", { class: "stack" },
     h("div", { class: "tools" }, h("div", { class: "switch", role: "group", "aria-label": `How to read the ${label}` }, buttons), schema,
       h("span", { class: "hint" }, size(data.bytes), isCut(data) ? `, of which the first ${size(raw.length)} are shown` : ""),
-      navigator.clipboard ? h("button", { type: "button", class: "quiet", onclick: () => navigator.clipboard.writeText(shown.textContent) }, "Copy") : null),
+      copyButton(() => shown.textContent)),
     shown);
 }
 

@@ -76,7 +76,11 @@ export function card(title, ...children) {
   return h("section", { class: "card" }, title ? (title instanceof Node ? title : h("h2", {}, title)) : null, children);
 }
 
-// A dialog with fields; `act` gets the form and may throw, which is shown inside.
+// As long as a double click may last.
+const CALM_MS = 500;
+
+// A dialog with fields; `act` gets the form and may throw, which is shown inside. While it is under way nothing can be
+// changed: what comes of it is shown beside the fields, and must be of just what stands in them.
 export function ask({ title, body, action, danger = false, act }) {
   const said = h("div");
   const go = h("button", { class: danger ? "main danger" : "main", type: "submit" }, action);
@@ -85,7 +89,10 @@ export function ask({ title, body, action, danger = false, act }) {
   const dialog = h("dialog", { "aria-label": title }, form);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    go.disabled = true;
+    const focus = form.contains(document.activeElement) ? document.activeElement : null;
+    const fields = [...form.elements].filter((each) => each.matches("input, select, textarea") && !each.disabled);
+    const meant = go.textContent;
+    for (const each of [go, ...fields]) each.disabled = true;
     fill(said);
     try {
       await act(form, { say: (...parts) => fill(said, parts) });
@@ -93,7 +100,11 @@ export function ask({ title, body, action, danger = false, act }) {
     } catch (error) {
       if (error) fill(said, fault(error));
     } finally {
-      go.disabled = false;
+      for (const each of fields) each.disabled = false;
+      const back = () => { if (document.activeElement === document.body) focus?.focus(); };
+      back();
+      // A button that does something else now is not for the second half of a double click, which nobody has meant so.
+      setTimeout(() => { go.disabled = false; back(); }, go.textContent === meant ? 0 : CALM_MS);
     }
   });
   const before = document.activeElement;

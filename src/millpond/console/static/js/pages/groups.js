@@ -46,7 +46,7 @@ async function one(main, group, params, signal) {
       ["End", (each) => count(each.end), "num optional"],
       ["Unread", (each) => [count(each.lag), each.lost ? h("div", { class: "bad-text" }, `${count(each.lost)} lost`) : null], "num"],
       ["Behind", (each) => (each.behind_ms === null ? NOTHING : span(each.behind_ms)), "num"],
-      ["Trend", (each) => trend(each), "num"],
+      ["Trend", (each) => trend(each), "num optional"],
       ["Caught up in", (each) => catchUp(each), "num"],
     ],
   });
@@ -62,8 +62,10 @@ async function one(main, group, params, signal) {
   const holder = (each) => (each.member ? people.get(each.member)?.instance || people.get(each.member)?.client || each.member : "nobody");
   const top = h("div", { class: "stack" }, h("p", { class: "hint" }, "Measuring …"));
   const frame = h("div", { class: "stack" }, top, card("Partitions", parts.parts), card("Members", members.parts));
+  // Which topics it reads is known from the first look on.
+  const resets = h("button", { disabled: true, onclick: () => reset(group, last.topics) }, "Reset offsets …");
   fill(main, head(group, { crumb: h("a", { href: "/groups" }, "Groups"), chips: [chips], actions: state.readOnly ? [] : [
-    h("button", { onclick: () => reset(group, last) }, "Reset offsets …"), h("button", { class: "danger", onclick: () => remove(group) }, "Delete …")] }), body, past);
+    resets, h("button", { class: "danger", onclick: () => remove(group) }, "Delete …")] }), body, past);
   const remember = async () => {
     try {
       fill(past, rebalances((await get(`/api/groups/${name(group)}/history`, signal)).rebalances));
@@ -75,6 +77,7 @@ async function one(main, group, params, signal) {
     // A group that has other members, or has settled, may have been through another rebalance.
     if (last && (last.state !== look.state || last.members !== look.members)) remember();
     last = look;
+    resets.disabled = past.hidden = false;
     if (!frame.isConnected) fill(body, frame);
     curvePoints.push(look.lag);
     if (curvePoints.length > CURVE_MAX) curvePoints.shift();
@@ -90,7 +93,13 @@ async function one(main, group, params, signal) {
         tile("Caught up in", catchUp(look), "at this pace")),
       look.partitions_total > look.partitions.length ? h("p", { class: "hint" }, `The ${count(look.partitions.length)} partitions with the largest lag of ${count(look.partitions_total)}:`) : null);
   };
-  live(`/api/live/groups/${name(group)}`, { look: paint, failure: ({ error }) => { if (!last) fill(body, fault(new Error(error)), h("a", { class: "button", href: "/groups" }, "See all groups")); return !last; } }, signal);
+  const failure = ({ error }) => {
+    if (last) return false;
+    fill(body, h("div", { class: "stack tight" }, fault(new Error(error)), h("div", {}, h("a", { class: "button", href: "/groups" }, "See all groups"))));
+    past.hidden = true;
+    return true;
+  };
+  live(`/api/live/groups/${name(group)}`, { look: paint, failure }, signal);
   await remember();
 }
 
@@ -165,8 +174,7 @@ function drawn(all) {
     h("div", { class: "ends" }, h("span", {}, moment(first).slice(0, 19)), h("span", {}, "the taller, the more partitions moved; as wide as the pause"), h("span", {}, "now")));
 }
 
-function reset(group, look) {
-  const topics = look?.topics ?? [];
+function reset(group, topics) {
   let steps = null;
   const offset = field("Offset", h("input", { name: "offset", type: "number", min: "0" }));
   const time = field("Time", h("input", { name: "time", type: "datetime-local", step: "1" }));
@@ -180,6 +188,7 @@ function reset(group, look) {
     title: `Reset the offsets of ${group}`, action: "Preview",
     body: [h("p", { class: "hint" }, "The group must have no members. Nothing changes before you have seen what would."), field("Topic", topicChoice), field("Read from", to), offset, time, shift, plan],
     act: async (form) => {
+      if (!topics.length) throw new Error("The group has committed nothing and reads nothing: there is nothing to reset.");
       const fields = form.elements;
       const wanted = { topics: topicChoice.value ? [topicChoice.value] : topics, to: to.value };
       if (to.value === "offset") wanted.offset = fields.offset.valueAsNumber || 0;
@@ -189,7 +198,11 @@ function reset(group, look) {
         wanted.time_ms = new Date(fields.time.value).getTime();
       }
       // Whatever comes of it, the same is not asked for again without a look.
-      if (steps) wanted.steps = steps;
+      if (steps) {
+        // Without a prototype: a topic may be called __proto__.
+        wanted.steps = Object.create(null);
+        for (const each of steps) (wanted.steps[each.topic] ??= []).push([each.partition, each.before, each.after]);
+      }
       afresh();
       const result = await change("POST", `/api/groups/${name(group)}/reset`, wanted);
       if (result.is_done) {

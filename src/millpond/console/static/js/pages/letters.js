@@ -9,6 +9,8 @@ import { local } from "../list.js";
 import { keep, state } from "../router.js";
 
 const COLOURS = 6;
+const ROWS_MAX = 500;
+const OTHERS = "(others)";
 
 export async function draw(main, words, params, signal) {
   if (words.length) return one(main, words[0], params, signal);
@@ -23,7 +25,7 @@ export async function draw(main, words, params, signal) {
     columns: [
       ["Topic", (each) => h("a", { href: `/letters/${name(each.topic)}` }, each.topic), "name"],
       ["Letters", (each) => `${each.is_estimate ? "~" : ""}${count(each.records)}`, "num"],
-      ["Waiting", (each) => `${each.is_estimate ? "~" : ""}${count(each.waiting)}`, "num"],
+      ["Waiting", (each) => (each.waiting === null ? "not known" : `${each.is_estimate ? "~" : ""}${count(each.waiting)}`), "num"],
       ["Oldest", (each) => ago(each.oldest_ms), "num optional soft"],
       ["Newest", (each) => ago(each.newest_ms), "num soft"],
     ],
@@ -33,41 +35,50 @@ export async function draw(main, words, params, signal) {
   listed.set(topics);
 }
 
-async function one(main, topic, params, signal) {
+async function one(main, topic, params, signal, focus = null) {
   const picked = new Set();
   const error = params.get("error") ?? "";
-  const key = h("input", { type: "search", placeholder: "Only this key", "aria-label": "Only letters with this key", value: params.get("key") ?? "" });
-  const limit = Number(params.get("limit")) || 50;
+  const key = h("input", { type: "search", placeholder: "Only this key", "aria-label": "Only letters with this key", "data-focus": "key", value: params.get("key") ?? "" });
+  const limit = Math.min(ROWS_MAX, Number(params.get("limit")) || 50);
+  const before = params.get("before") ?? "";
   const body = h("div", { class: "stack" }, h("p", { class: "hint" }, "Reading the letters …"));
   const under = h("div", { class: "stack", hidden: true });
-  const again = (fields = {}) => { keep(fields); return one(main, topic, new URLSearchParams(location.search), signal); };
+  // A redrive goes on when somebody has left: then another page is here, which stays.
+  const again = (fields = {}) => {
+    if (signal.aborted) return;
+    const held = main.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
+    keep(fields);
+    one(main, topic, new URLSearchParams(location.search), signal, held);
+  };
   fill(main, head(topic, { crumb: h("a", { href: "/letters" }, "Dead letters"), actions: state.readOnly ? [] : [h("button", { class: "danger", onclick: () => purge(topic, again) }, "Purge …")] }), under, body);
   watch(under, signal, topic);
   let look;
   try {
-    look = await get(`/api/letters/${name(topic)}${query({ error, key: key.value, limit })}`, signal);
+    look = await get(`/api/letters/${name(topic)}${query({ error, key: key.value, limit, before })}`, signal);
   } catch (refusal) {
-    if (!signal.aborted) fill(body, fault(refusal), h("a", { class: "button", href: "/letters" }, "See all dead letters"));
+    if (!signal.aborted) fill(body, h("div", { class: "stack tight" }, fault(refusal), h("div", {}, h("a", { class: "button", href: "/letters" }, "See all dead letters"))));
     return;
   }
-  const kind = choice("error", [["", "Every error"], ...(error ? [[error, error]] : [])], error, { "aria-label": "Only this error" });
-  kind.addEventListener("change", () => again({ error: kind.value, limit: "" }));
-  key.addEventListener("change", () => again({ key: key.value, limit: "" }));
+  const kind = choice("error", [["", "Every error"], ...(error ? [[error, error]] : [])], error, { "aria-label": "Only this error", "data-focus": "error" });
+  kind.addEventListener("change", () => again({ error: kind.value, limit: "", before: "" }));
+  key.addEventListener("change", () => again({ key: key.value, limit: "", before: "" }));
   const common = h("div", { class: "columns" }, card("By error", h("p", { class: "pad hint" }, "Counting …")), card("Over time", h("p", { class: "pad hint" }, "Counting …")));
-  const send = h("button", { class: "main", type: "button" });
+  // Where it is known that there is none, there is nothing to send.
+  const send = h("button", { class: "main", type: "button", disabled: !look.letters.length && !before && look.is_whole && !look.leaderless.length });
   const everything = h("input", { type: "checkbox", "aria-label": "Pick all that are shown" });
   const boxes = [];
   const adapt = () => { send.textContent = picked.size ? `Redrive ${count(picked.size)} …` : error || key.value ? "Redrive these …" : "Redrive all …"; everything.checked = picked.size > 0 && picked.size === boxes.length; };
-  send.onclick = () => redrive(topic, picked.size ? { ids: [...picked] } : error || key.value ? { error: error || null, key: key.value || null } : { all: true }, () => again());
+  // A topic that was made anew has other letters by the same names.
+  send.onclick = () => redrive(topic, picked.size ? { ids: [...picked], topic_id: look.topic_id } : error || key.value ? { error: error || null, key: key.value || null } : { all: true }, () => again());
   everything.addEventListener("change", () => { for (const [id, box] of boxes) { box.checked = everything.checked; if (box.checked) picked.add(id); else picked.delete(id); } adapt(); });
   const rows = look.letters.flatMap((letter) => {
     const box = h("input", { type: "checkbox", "aria-label": `Pick letter ${letter.id}` });
     boxes.push([letter.id, box]);
     box.addEventListener("change", () => { if (box.checked) picked.add(letter.id); else picked.delete(letter.id); adapt(); });
     const open = h("button", { class: "open", type: "button", "aria-expanded": "false", "aria-label": `Letter ${letter.id}` }, letter.id);
-    const line = h("tr", { class: "pick" }, state.readOnly ? null : h("td", {}, box), h("td", { class: "nowrap" }, open), h("td", { class: "nowrap soft optional" }, ago(letter.timestamp_ms)),
-      h("td", { class: "value" }, letter.cause ? [h("strong", {}, letter.cause.error_type), letter.cause.error_message ? `: ${letter.cause.error_message}` : ""] : h("span", { class: "soft" }, "no headers of a worker")),
-      h("td", { class: "key optional" }, preview(letter.key)), h("td", { class: "nowrap" }, letter.is_redriven === null ? h("span", { class: "soft", title: "Nobody leads the topic that says which letters were redriven." }, "not known") : h("span", { class: `state ${letter.is_redriven ? "good" : "warn"}` }, letter.is_redriven ? "redriven" : "waiting")));
+    const line = h("tr", { class: "pick" }, state.readOnly ? null : h("td", {}, box), h("td", { class: "nowrap" }, open), h("td", { class: "nowrap soft optional", title: moment(letter.timestamp_ms) }, ago(letter.timestamp_ms)),
+      h("td", { class: "value" }, letter.cause ? [h("strong", {}, letter.cause.error_type || "no error named"), letter.cause.error_message ? `: ${letter.cause.error_message}` : ""] : h("span", { class: "soft" }, "no headers of a worker")),
+      h("td", { class: "key optional" }, preview(letter.key)), h("td", { class: "nowrap" }, letter.is_redriven === null ? h("span", { class: "soft", title: "Which letters were redriven could not be read." }, "not known") : h("span", { class: `state ${letter.is_redriven ? "good" : "warn"}` }, letter.is_redriven ? "redriven" : "waiting")));
     let shown = null;
     open.onclick = async () => {
       if (shown) { shown.remove(); shown = null; open.setAttribute("aria-expanded", "false"); return; }
@@ -83,20 +94,40 @@ async function one(main, topic, params, signal) {
     };
     return [line];
   });
+  const missing = `${look.is_whole ? "" : `; time was up when the newest ${count(look.looked)} of about ${count(look.total)} letters had been looked through`}${leftOut(look.leaderless)}`;
   fill(body, common,
     h("section", { class: "card" }, h("div", { class: "cardhead tools" }, kind, key, h("span", { class: "grow" }), state.readOnly ? null : send),
       look.letters.length ? h("div", { class: "scroll" }, h("table", { class: "records" }, h("thead", {}, h("tr", {}, state.readOnly ? null : h("th", {}, everything), [["Letter"], ["Written", "optional"], ["Cause"], ["Key", "optional"], ["State"]].map(([title, kind_]) => h("th", { scope: "col", class: kind_ }, title)))), h("tbody", {}, rows)))
-        : error || key.value ? empty("No letter is like that.", h("button", { onclick: () => again({ error: "", key: "", limit: "" }) }, "Show all")) : empty("This topic is empty."),
-      h("div", { class: "foot" }, `The last ${count(look.letters.length)}, the newest first${look.is_whole ? "" : `; time was up when the newest ${count(look.looked)} of about ${count(look.total)} letters had been looked through`}${leftOut(look.leaderless)}`, look.letters.length >= limit && limit < 500 ? h("button", { onclick: () => again({ limit: Math.min(500, limit + 150) }) }, "Show more") : null)));
+        : none(look, error || key.value || before, () => again({ error: "", key: "", limit: "", before: "" })),
+      look.letters.length || missing || before ? h("div", { class: "foot" },
+        h("span", {}, look.letters.length ? `${before ? `${count(look.letters.length)} older ones` : `The last ${count(look.letters.length)}`}, the newest first${missing}` : missing.slice(2)),
+        h("span", { class: "tools" }, before ? h("button", { onclick: () => again({ before: "" }), "data-focus": "newest" }, "Newest") : null, more(look.letters, limit, again))) : null));
   adapt();
+  if (focus) body.querySelector(`[data-focus="${CSS.escape(focus)}"]`)?.focus();
   try {
     const counts = await get(`/api/letters/${name(topic)}/counts`, signal);
     fill(common, byError(topic, counts), overTime(counts));
-    const known = counts.errors.map(([each, number]) => [each, `${each || "(no headers)"} (${count(number)})`]);
+    const known = counts.errors.filter(([each]) => each !== OTHERS).map(([each, number]) => [each, `${each} (${count(number)})`]);
     fill(kind, [["", "Every error"], ...known].map(([value, text]) => h("option", { value, selected: value === error }, text)));
   } catch (refusal) {
     if (!signal.aborted) fill(common, fault(refusal));
   }
+}
+
+// What is said where no letter is shown: that there is none is known only if all were looked through.
+function none(look, isNarrow, all) {
+  const held = look.is_held_back ? h("span", {}, "A transaction that is still open holds back what came after it began: see ", h("a", { href: "/transactions" }, "Transactions"), ".") : null;
+  const known = held ? `No letter${isNarrow ? " like that" : ""} can be read yet.` : isNarrow ? "No letter is like that." : look.leaderless.length ? "No letter can be read now." : "This topic is empty.";
+  const title = look.is_whole ? known : `No letter${isNarrow ? " like that" : ""} was found in the time that there is.`;
+  return empty(title, held, isNarrow ? h("button", { onclick: all }, "Show all") : null);
+}
+
+// Longer lists first; where one has all that it may, the letters before its last one.
+function more(letters, limit, again) {
+  if (letters.length < limit) return null;
+  if (limit < ROWS_MAX) return h("button", { onclick: () => again({ limit: Math.min(ROWS_MAX, limit + 150) }), "data-focus": "older" }, "Show more");
+  const last = letters.at(-1);
+  return h("button", { onclick: () => again({ before: `${last.timestamp_ms}:${last.partition}:${last.offset}` }), "data-focus": "older" }, "Older");
 }
 
 function total(errors) {
@@ -107,7 +138,7 @@ function byError(topic, counts) {
   const most = Math.max(1, ...counts.errors.map(([, number]) => number));
   return card(h("div", { class: "cardhead" }, h("h2", {}, "By error"), h("span", { class: "soft" }, `${counts.is_whole ? "" : "The newest "}${counted(counts.records, "letter")}${counts.is_whole ? "" : ` of about ${count(counts.total)}: time was up`}${counts.waiting === null ? "" : `, ${count(counts.waiting)} waiting`}${leftOut(counts.leaderless)}`)),
     counts.errors.length ? h("div", { class: "pad bars" }, counts.errors.slice(0, 10).map(([each, number], rank) => [
-      h("span", { class: "name" }, h("i", { class: `dot g${rank % COLOURS}` }), h("a", { href: `/letters/${name(topic)}${query({ error: each })}` }, each || "(no headers)")),
+      h("span", { class: "name" }, h("i", { class: `dot g${rank % COLOURS}` }), each === OTHERS ? each : h("a", { href: `/letters/${name(topic)}${query({ error: each })}` }, each)),
       h("div", { class: "meter", role: "img", "aria-label": counted(number, "letter") }, h("div", { "width%": (number / most) * 100 })), h("span", { class: "num" }, count(number))])) : empty("There are none."));
 }
 
@@ -134,7 +165,7 @@ function detail(topic, letter, done) {
       .catch((error) => origin.append(h("p", { class: "soft" }, error.message)));
   } else origin.append(h("p", { class: "soft" }, "Nobody says where it came from."));
   return h("div", { class: "stack" },
-    state.readOnly ? null : h("div", { class: "tools" }, h("button", { type: "button", class: "main", onclick: () => redrive(topic, { ids: [letter.id] }, done) }, "Redrive it …"), h("button", { type: "button", onclick: () => edit(topic, letter, done) }, "Edit and redrive …")),
+    state.readOnly ? null : h("div", { class: "tools" }, h("button", { type: "button", class: "main", onclick: () => redrive(topic, { ids: [letter.id], topic_id: letter.topic_id }, done) }, "Redrive it …"), h("button", { type: "button", onclick: () => edit(topic, letter, done) }, "Edit and redrive …")),
     h("div", { class: "columns" }, h("div", { class: "stack" }, h("h2", {}, "The letter"), facts(letter)), origin));
 }
 
@@ -159,10 +190,11 @@ function facts(letter) {
       h("dt", {}, "Failed in"), h("dd", {}, cause.group ? h("a", { href: `/groups/${name(cause.group)}` }, cause.group) : "unknown group"),
       h("dt", {}, "Attempts"), h("dd", {}, `${count(cause.attempts)}${cause.redriven ? `, redriven ${counted(cause.redriven, "time")} before` : ""}`),
       h("dt", {}, "Written"), h("dd", {}, moment(letter.timestamp_ms)),
-      h("dt", {}, "Error"), h("dd", {}, `${cause.error_type}: ${cause.error_message}`)) : h("p", { class: "soft" }, "It has no headers of a worker: nobody says where it came from."),
+      h("dt", {}, "Error"), h("dd", {}, [cause.error_type || "no error named", cause.error_message].filter(Boolean).join(": "))) : h("p", { class: "soft" }, "It has no headers of a worker: nobody says where it came from."),
     cause?.error_traceback ? [h("h2", {}, "Traceback"), h("pre", { class: "data", tabindex: "0", "aria-label": "traceback" }, cause.error_traceback)] : null,
     letter.headers.length ? [h("h2", {}, "Headers"), headers(letter)] : null,
-    h("h2", {}, "Key"), whole(letter.key, "key"), h("h2", {}, "Value"), whole(letter.value, "value"));
+    // By the schema of the topic where it came from, if somebody has given one.
+    h("h2", {}, "Key"), whole(letter.key, "key", cause?.origin.topic ?? null), h("h2", {}, "Value"), whole(letter.value, "value", cause?.origin.topic ?? null));
 }
 
 // How a part of a letter can be typed, and the bytes that are meant by what was typed.
@@ -192,10 +224,12 @@ function editable(part, label, input, data, encodings) {
   const first = put(input, data);
   const begun = input.value;
   const kind = choice(`${part}_encoding`, encodings, first);
+  // Whoever types something means it, though there was nothing before.
+  input.addEventListener("input", () => { if (kind.value === "null") kind.value = "text"; });
   return {
     fields: [field(label, input), field(`The ${part} is`, kind)],
     changed: () => {
-      if (kind.value === first && (input.value === begun || first === "null")) return {};
+      if (kind.value === first && (input.value === begun || kind.value === "null")) return {};
       if (kind.value === "null") return { [part]: null };
       return { [part]: (MEANT[kind.value] ?? MEANT.text)(input.value), [`${part}_encoding`]: kind.value in MEANT ? "text" : kind.value };
     },
@@ -212,7 +246,7 @@ function edit(topic, letter, done) {
     act: async () => {
       const changed = { ...key.changed(), ...value.changed() };
       if (!Object.keys(changed).length) throw new Error("Nothing is changed. To send it as it is, use: Redrive it …");
-      redrive(topic, { ids: [letter.id], edits: [{ id: letter.id, ...changed }] }, done);
+      redrive(topic, { ids: [letter.id], topic_id: letter.topic_id, edits: [{ id: letter.id, ...changed }] }, done);
     },
   });
 }
@@ -222,6 +256,7 @@ async function dryRun(path, wanted, place, signal) {
   let job = await change("POST", path, wanted);
   const stop = () => change("POST", `/api/jobs/${job.id}/stop`).catch(() => null);
   signal.addEventListener("abort", stop);
+  if (signal.aborted) stop();
   try {
     job = await follow(job, place, { signal, unit: "looked at" });
   } finally {
@@ -270,10 +305,12 @@ function redrive(topic, which, done) {
       if (agreed === null) {
         const order = { ...which, to: form.elements.to.value.trim() || null, rate: form.elements.rate.valueAsNumber || null };
         const dry = await dryRun(path, order, plan, signal);
+        const unnamed = dry.targets_total - Object.keys(dry.targets).length;
         fill(plan, Object.entries(dry.targets).map(([target, number]) => h("p", {}, `${counted(number, "letter")} → ${target}`)),
+          unnamed ? h("p", {}, `and some to ${count(unnamed)} more topics`) : null,
           dry.done ? h("p", { class: "soft" }, `${count(dry.done)} were redriven before and are not sent again.`) : null,
           dry.held ? h("p", { class: "soft" }, `${count(dry.held)} stay: they came back too often.`) : null,
-          dry.homeless ? h("p", { class: "soft" }, `${count(dry.homeless)} stay: they do not say where they came from. Name a topic.`) : null,
+          dry.homeless ? h("p", { class: "soft" }, `${count(dry.homeless)} stay: they do not say where they came from, or that topic is not there. Name a topic.`) : null,
           dry.missing ? h("p", { class: "soft" }, `${count(dry.missing)} are not there any more.`) : null,
           dry.leaderless.length ? h("p", { class: "caution" }, `${counted(dry.leaderless.length, "partition")} without a leader: letters there are left out.`) : null,
           dry.records ? null : h("p", { class: "caution" }, "Nothing would be sent."));

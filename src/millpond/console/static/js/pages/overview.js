@@ -2,8 +2,10 @@
 
 import { live, name } from "../api.js";
 import { curve, meter } from "../charts.js";
+import { asFirstCommand } from "../code.js";
 import { card, empty, fill, h, head } from "../dom.js";
 import { bytes, compact, count, counted, rate, span } from "../format.js";
+import { state } from "../router.js";
 
 const SERIOUS = ["NodeAway", "Leaderless", "DiskFailed", "NoCoordinators", "GroupLost"];
 
@@ -69,7 +71,7 @@ export async function draw(main, words, params, signal) {
         tile("Nodes", count(look.nodes.filter((each) => each.address).length), look.nodes.some((each) => !each.address) ? `${look.nodes.filter((each) => !each.address).length} away` : "all ready", "/cluster")),
       h("div", { class: "columns" },
         card("Busiest topics", look.busiest.length ? h("table", {}, h("tbody", {}, look.busiest.map((each) => h("tr", {}, h("td", { class: "name" }, link(`/topics/${name(each.topic)}`, each.topic)), h("td", { class: "num" }, rate(each.rate))))))
-          : look.topics ? empty("Nothing is being written now.", h("span", {}, "Write something: ", h("code", {}, "echo hello | millpond produce TOPIC")))
+          : look.topics ? empty("Nothing is being written now.", h("span", {}, "Write something: ", h("code", {}, asFirstCommand(state.bootstrap, "TOPIC"))))
             : empty("There are no topics yet.", h("a", { class: "button", href: "/topics?create=1" }, "Create one"))),
         card("Groups with most unread", look.latest.length ? h("table", {}, h("tbody", {}, look.latest.map((each) => h("tr", {},
           h("td", { class: "name" }, link(`/groups/${name(each.group)}`, each.group)),

@@ -1,13 +1,15 @@
 // The records of a topic: a page from anywhere, live tail, search, and producing one.
 
 import { change, get, live, name, query } from "../api.js";
-import { asCommand, asPythonConsumer, asPythonProducer } from "../code.js";
+import { asCommand, asFirstCommand, asPythonConsumer, asPythonProducer } from "../code.js";
 import { headers, preview, whole } from "../data.js";
 import { ask, choice, copyButton, empty, fault, field, fill, h, note } from "../dom.js";
 import { count, counted, leftOut, moment } from "../format.js";
 import { keep, state } from "../router.js";
 
 const TAIL_MAX = 300;
+// The server takes no longer addresses than 8 KiB: of a topic with many hundred partitions only single ones are paged.
+const CURSOR_SIGNS_MAX = 4000;
 
 export async function records(body, topic, params, signal) {
   const at = `/api/topics/${name(topic)}/records`;
@@ -24,12 +26,12 @@ export async function records(body, topic, params, signal) {
   const bar = h("div", { class: "progress", hidden: true }, h("div", { "width%": 0 }));
   const rows = h("tbody");
   const table = h("div", { class: "scroll" }, h("table", { class: "records" },
-    h("thead", {}, h("tr", {}, ["Offset", "Time", "Key", "Value"].map((title, index) => h("th", { scope: "col", class: index === 1 ? "optional" : null }, title)))), rows));
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, h("span", { class: "optional" }, "Partition:"), "Offset"), [["Time", "optional"], ["Key"], ["Value"]].map(([title, kind]) => h("th", { scope: "col", class: kind }, title)))), rows));
   const nothing = h("div");
   const foot = h("div", { class: "foot" });
 
   const read = () => ({ partition: partition.value, from: from.value === "offset" ? offset.value || "0" : from.value === "time" ? "" : from.value, since_ms: from.value === "time" && time.value ? new Date(time.value).getTime() : "" });
-  const remember = (more = {}) => keep({ partition: partition.value, from: from.value === "end" || from.value === "time" ? "" : read().from, since_ms: read().since_ms, search: "", live: "", ...more });
+  const remember = (more = {}) => keep({ partition: partition.value, from: from.value === "end" || from.value === "time" ? "" : read().from, since_ms: read().since_ms, search: "", live: "", before: "", after: "", ...more });
 
   const row = (record) => {
     const id = `${record.partition}:${record.offset}`;
@@ -72,37 +74,53 @@ export async function records(body, topic, params, signal) {
     fill(foot);
   };
 
-  const load = async () => {
+  // The pages before and after this one begin where it begins and ends in every partition.
+  const turns = (isFirst) => {
+    const cursor = (edge) => page.partitions.map((each) => `${each.partition}:${each.shown[edge]}`).join(",");
+    if (!page.partitions.length || cursor(1).length > CURSOR_SIGNS_MAX) return;
+    const alone = page.partitions.length === 1 && page.records.length ? page.partitions[0] : null;
+    const button = (label, edge, side, isMore) => h("button", { type: "button", disabled: !page.partitions.some(isMore), onclick: () => load({ [side]: cursor(edge) }), "data-focus": side }, label);
+    fill(foot, h("span", {}, alone ? `Offsets ${count(page.records[0].offset)} to ${count(page.records.at(-1).offset)} of ${count(alone.start)} to ${count(alone.end)}` : ""),
+      h("span", { class: "tools" }, button("Older", 0, "before", (each) => each.shown[0] > each.start), button("Newer", 1, "after", (each) => each.shown[1] < each.end),
+        isFirst ? null : h("button", { type: "button", onclick: () => load(), "data-focus": "first" }, from.value === "end" ? "Newest" : "First page")));
+  };
+
+  const load = async (cursor = {}) => {
+    const focus = foot.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
     calm();
-    remember();
+    remember(cursor);
     status.textContent = "Reading …";
     try {
-      page = await get(at + query(read()), leave.signal);
+      page = await get(at + query({ ...read(), ...cursor }), leave.signal);
     } catch (error) {
       if (error.name === "AbortError") return;
       status.textContent = "";
       fill(rows);
-      fill(nothing, h("div", { class: "pad" }, fault(error)));
+      fill(nothing, h("div", { class: "pad stack tight" }, fault(error), h("div", {}, h("button", { type: "button", onclick: latest }, "Show the latest"))));
       return;
     }
     const newestFirst = from.value === "end";
     const shown = newestFirst ? page.records.toReversed() : page.records;
     fill(rows, shown.map(row));
-    status.textContent = shown.length ? `${counted(shown.length, "record")}${newestFirst ? ", the newest first" : ""}${page.is_whole ? "" : "; time was up before every partition was read"}${leftOut(page.leaderless)}` : leftOut(page.leaderless).slice(2);
-    if (!shown.length) {
-      const total = page.partitions.reduce((sum, each) => sum + each.end - each.start, 0);
-      fill(nothing, total ? empty("Nothing is there from that point on.", h("button", { onclick: () => { from.value = "end"; adapt(); load(); } }, "Show the latest"))
-        : empty("There are no records yet.", h("span", {}, "Write one: ", h("code", {}, `echo hello | millpond produce ${topic}`))));
-    }
-    if (partition.value !== "" && page.partitions.length === 1 && page.records.length) {
-      const [bound] = page.partitions;
-      const first = page.records[0].offset;
-      const last = page.records.at(-1).offset;
-      const turn = (to) => { from.value = "offset"; offset.value = Math.max(bound.start, to); adapt(); load(); };
-      fill(foot, h("span", {}, `Offsets ${count(first)} to ${count(last)} of ${count(bound.start)} to ${count(bound.end)}`),
-        h("span", { class: "tools" }, h("button", { disabled: first <= bound.start, onclick: () => turn(first - 50), "data-focus": "older" }, "Older"), h("button", { disabled: last + 1 >= bound.end, onclick: () => turn(last + 1), "data-focus": "newer" }, "Newer")));
-    }
+    const missing = `${page.is_whole ? "" : "; time was up before every partition was read"}${leftOut(page.leaderless)}`;
+    status.textContent = shown.length ? `${counted(shown.length, "record")}${newestFirst ? ", the newest first" : ""}${missing}` : missing.slice(2);
+    const isFirst = !cursor.before && !cursor.after;
+    if (!shown.length) fill(nothing, none(isFirst));
+    turns(isFirst);
+    if (focus) foot.querySelector(`[data-focus="${focus}"]:enabled`)?.focus();
   };
+
+  // What is said where no record is shown.
+  const none = (isFirst) => {
+    // What is there nobody has seen.
+    if (!page.is_whole) return empty("No record was found in the time that there is.", h("span", {}, `Go on with ${from.value === "end" ? "Older" : "Newer"}, begin elsewhere, or pick one partition.`));
+    if (page.leaderless.length) return empty("No record can be read now.", h("span", {}, "See under Cluster which nodes are missing."));
+    if (!page.partitions.some((each) => each.end > each.start)) return empty("There are no records yet.", h("span", {}, "Write one: ", h("code", {}, asFirstCommand(state.bootstrap, topic))));
+    if (!isFirst || from.value === "end") return empty("At these offsets no record is left.", h("span", {}, "They were deleted, or are marks of transactions. Older ones may be there."));
+    return empty("Nothing is there from that point on.", h("button", { type: "button", onclick: latest }, "Show the latest"));
+  };
+
+  const latest = () => { from.value = "end"; adapt(); load(); };
 
   const tail = () => {
     if (tailButton.getAttribute("aria-pressed") === "true") return load();
@@ -176,7 +194,7 @@ export async function records(body, topic, params, signal) {
       state.readOnly ? null : h("button", { type: "button", class: "main", onclick: () => produce(topic, partition, () => (tailButton.getAttribute("aria-pressed") === "true" ? null : load())) }, "Produce one")),
     bar, status, table, nothing, foot));
   offer();
-  if (params.get("live")) { await load(); tail(); } else if (search.value) { const text = search.value; await load(); search.value = text; find(); } else await load();
+  if (params.get("live")) { await load(); tail(); } else if (search.value) { const text = search.value; await load(); search.value = text; find(); } else await load({ before: params.get("before"), after: params.get("after") });
 }
 
 function asCode(topic, record) {

@@ -2,6 +2,7 @@
 
 import { get, query } from "../api.js";
 import { ask, card, choice, empty, fault, field, fill, h, head, note } from "../dom.js";
+import { counted } from "../format.js";
 import { keep } from "../router.js";
 import { Stage } from "../stage.js";
 
@@ -249,7 +250,7 @@ class View {
   drawWire(flights) {
     const shown = flights.filter((each) => !["heartbeat", "quorum"].includes(each.theme)).slice(-40).reverse();
     fill(this.wireBox, shown.length ? h("ul", { class: "sim-wire", "aria-label": "Messages, latest first" }, shown.map((each) => h("li", {}, h("button", { type: "button", onclick: () => this.inspect(each.number), "data-focus": `m${each.number}` },
-      h("i", { class: `m-${each.theme}` }), `${each.from} → ${each.to}: ${each.api || "…"}${each.is_response ? " response" : ""}${each.records ? `, ${each.records} records` : ""}`,
+      h("i", { class: `m-${each.theme}` }), `${each.from} → ${each.to}: ${each.api || "…"}${each.is_response ? " response" : ""}${each.records ? `, ${counted(each.records, "record")}` : ""}`,
       h("span", { class: "hint" }, each.is_lost ? "lost" : each.arrived_ms === null ? "under way" : `arrived ${(each.arrived_ms / 1000).toFixed(3)}`)))))
       : empty("Nothing flew in this step.", "Step, or play: what passes between clients and nodes is listed here, and can be looked into."));
   }
@@ -258,16 +259,16 @@ class View {
     const some = (found) => `${found.count}${found.names.length ? `: ${found.names.join(", ")}${found.count > found.names.length ? " …" : ""}` : ""}`;
     const line = (text, found, kind) => (found.count ? h("div", {}, h("span", { class: kind }, text), " ", some(found)) : null);
     fill(this.verdictBox,
-      h("div", {}, `${verdict.acknowledged} records acknowledged`, verdict.lost.count ? "" : h("span", { class: "hint" }, " · none of them lost")),
+      h("div", {}, `${counted(verdict.acknowledged, "record")} acknowledged`, verdict.lost.count ? "" : h("span", { class: "hint" }, " · none of them lost")),
       line("Acknowledged, and lost:", verdict.lost, "loss"),
       line("In the log twice:", verdict.twice_in_log, "odd"),
       line("Deleted by retention:", verdict.deleted, "soft"),
       line("Gone by compaction:", verdict.compacted, "soft"),
-      Object.entries(verdict.groups).map(([group, facts]) => h("div", {}, h("strong", {}, group), ` handled ${facts.records} records of ${facts.topic}`,
+      Object.entries(verdict.groups).map(([group, facts]) => h("div", {}, h("strong", {}, group), ` handled ${counted(facts.records, "record")} of ${facts.topic}`,
         line("Done twice:", facts.twice, "odd"), line("Passed over:", facts.passed_over, "loss"), line("Dead letters:", facts.dead_letters, "odd"), line("Failing:", facts.failing, "loss"),
-        facts.recognised ? h("div", { class: "good-text" }, `${facts.recognised} repeats recognised, without an effect`) : null,
+        facts.recognised ? h("div", { class: "good-text" }, `${counted(facts.recognised, "repeat")} recognised, without an effect`) : null,
         facts.outside_twice ? h("div", { class: "odd" }, `${facts.outside_twice} effects outside came twice`) : null)),
-      Object.entries(verdict.outputs).map(([topic, facts]) => h("div", {}, h("strong", {}, topic), ` shows ${facts.sources} results`, facts.twice.count ? h("span", { class: "loss" }, `, ${facts.twice.count} twice`) : ", each once", facts.not_shown ? `; ${facts.not_shown} are not shown` : "")));
+      Object.entries(verdict.outputs).map(([topic, facts]) => h("div", {}, h("strong", {}, topic), ` shows ${counted(facts.sources, "result")}`, facts.twice.count ? h("span", { class: "loss" }, `, ${facts.twice.count} twice`) : ", each once", facts.not_shown ? `; ${facts.not_shown} are not shown` : "")));
   }
 
   campaign(found) {

@@ -64,7 +64,7 @@ async function partitions(body, topic, params, signal, chips) {
         pages > 1 ? h("div", { class: "foot" }, `Partitions ${shown[0].partition} to ${shown.at(-1).partition} of ${count(all.length)}`, h("span", { class: "tools" },
           h("button", { disabled: page <= 1, onclick: () => turn(-1), "data-focus": "previous" }, "Previous"), h("button", { disabled: page >= pages, onclick: () => turn(1), "data-focus": "next" }, "Next"))) : null),
       groups.length ? null : h("p", { class: "hint" }, "No group has committed an offset here yet. Read with one: ", h("code", {}, "Consumer({\"group.id\": …})")),
-      look.groups_left_out ? h("p", { class: "hint" }, `${counted(look.groups_left_out, "group")} were not looked at.`) : null);
+      look.groups_left_out ? h("p", { class: "hint" }, `Not looked at: ${counted(look.groups_left_out, "group")}.`) : null);
   };
   fill(body, h("p", { class: "hint" }, "Looking at the partitions …"));
   const horizon = async () => {
@@ -77,7 +77,7 @@ async function partitions(body, topic, params, signal, chips) {
     if (!signal.aborted) setTimeout(horizon, HORIZON_MS);
   };
   horizon();
-  live(`/api/live/topics/${name(topic)}`, { look: paint, failure: ({ error }) => { if (!last) fill(body, fault(new Error(error)), h("a", { class: "button", href: "/topics" }, "See all topics")); return !last; } }, signal);
+  live(`/api/live/topics/${name(topic)}`, { look: paint, failure: ({ error }) => { if (!last) fill(body, h("div", { class: "stack tight" }, fault(new Error(error)), h("div", {}, h("a", { class: "button", href: "/topics" }, "See all topics")))); return !last; } }, signal);
 }
 
 // How fast it grows, how far back it reaches, and how far it could with what it may keep.
