@@ -126,6 +126,20 @@ def test_a_broker_registers_is_let_in_and_says_that_it_lives(stage: Stage) -> No
     assert stage.journal == ["this node is let in", "this node is fenced", "this node is let in"]
 
 
+def test_an_answer_that_took_long_does_not_put_off_the_next_heartbeat(stage: Stage) -> None:
+    life = stage.start()
+    stage.register()
+    stage.beat()
+    for took_ms, gap_ms in ((0, 300), (100, 300), (200, 300), (260, 335), (450, 525)):
+        _, answer = stage.next()
+        asked_ms = stage.sim.clock.now_ms
+        stage.sim.run_for(took_ms)
+        answer.finish(m.BrokerHeartbeatResponse(is_fenced=False, is_caught_up=True))
+        assert not life.is_fenced
+        stage.sim.run_until(lambda: bool(stage.asked), within_ms=1000)
+        assert stage.sim.clock.now_ms - asked_ms == gap_ms
+
+
 def test_what_it_supports_is_told_again_to_the_controller_after_an_older_one(stage: Stage) -> None:
     stage.start()
     request = stage.register(7)

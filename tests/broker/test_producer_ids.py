@@ -14,9 +14,9 @@ FAILED = ProducerIdBlock(Verdict(ErrorCode.KAFKA_STORAGE_ERROR))
 
 
 class Play:
-    def __init__(self) -> None:
+    def __init__(self, reserve: int = 0) -> None:
         self.asked: list[Later[ProducerIdBlock]] = []
-        self.ids = ProducerIds(self._allocate)
+        self.ids = ProducerIds(self._allocate, reserve)
         self.heard: list[str] = []
 
     def next(self, who: str) -> None:
@@ -102,3 +102,32 @@ def test_taking_an_id_that_is_not_there_fetches_it_for_the_next_time(play: Play)
     assert play.ids.take() is None
     play.block(ProducerIdBlock(OK, 9, 1))
     assert play.ids.take() == 9
+
+
+def test_a_reserve_is_fetched_before_anybody_asks() -> None:
+    play = Play(reserve=2)
+    play.ids.stock_up()
+    play.ids.stock_up()
+    assert len(play.asked) == 1
+    play.next("a")
+    assert play.block(ProducerIdBlock(OK, 0, 4)) == ["a 0"]
+    play.next("b")
+    assert (play.heard, play.asked) == (["b 1"], [])
+    play.ids.stock_up()
+    assert play.asked == []
+
+
+def test_what_is_left_is_given_while_no_block_can_be_had() -> None:
+    play = Play(reserve=2)
+    play.ids.stock_up()
+    play.block(ProducerIdBlock(OK, 0, 3))
+    play.next("a")
+    assert play.asked == []
+    play.next("b")
+    assert (play.heard, len(play.asked)) == (["a 0", "b 1"], 1)
+    assert play.block(FAILED) == ["a 0", "b 1"]
+    play.next("c")
+    play.next("d")
+    assert (play.heard, len(play.asked)) == (["c 2"], 1)
+    assert play.block(ProducerIdBlock(OK, 7, 3)) == ["c 2", "d 7"]
+    assert play.ids.is_stocked

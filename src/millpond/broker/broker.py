@@ -54,7 +54,7 @@ from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore, OpenReport
 from millpond.metadata.features import SUPPORTED, Supported
 from millpond.metadata.image import ALL_BROKERS, INTERNAL_TOPICS, RESCUE_NAME, Image, Resource
-from millpond.metadata.producer_ids import ProducerIdBlock
+from millpond.metadata.producer_ids import BLOCK_SIZE, ProducerIdBlock
 from millpond.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -80,6 +80,9 @@ INTERNAL_TOPIC_CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(100 <
 
 ALLOCATE_MS = 1_000
 """How long a producer waits for its id here: this node may be cut off, and others are not."""
+
+PRODUCER_IDS_RESERVE = BLOCK_SIZE // 2
+STOCK_UP_AGAIN_MS = 2_000
 
 DRAIN_MS = 500
 """How long a stopping broker lets answers reach their clients."""
@@ -154,7 +157,7 @@ class Broker:
         self.lifecycle = Lifecycle(
             world, settings, journal, self.controller, beating, forget_loss=self.store.forget_loss
         )
-        self.producer_ids = ProducerIds(self._allocate_producer_ids)
+        self.producer_ids = ProducerIds(self._allocate_producer_ids, reserve=PRODUCER_IDS_RESERVE)
         self._image_watch = ImageWatch(world.clock)
         self.high_watermarks = HighWatermarks(
             world.clock,
@@ -337,6 +340,7 @@ class Broker:
         self.housekeeping.note_high_watermarks()
         self._failed_replicas.start()
         self._scrub.start()
+        self.lifecycle.ready.then(lambda _: self._stock_up())
 
     def _on_company(self) -> None:
         """Another node has registered: what only one of several does begins now, without a stop."""
@@ -463,6 +467,12 @@ class Broker:
     def _allocate_producer_ids(self) -> Later[ProducerIdBlock]:
         request = m.AllocateProducerIdsRequest(broker_id=self.node_id, broker_epoch=self.lifecycle.broker_epoch)
         return self.to_controller.ask(request, 0, ALLOCATE_MS).map(block_of).recover(Refused, no_block)
+
+    def _stock_up(self) -> None:
+        """Have producer ids at hand from the beginning: who asks for one may come once no controller is heard."""
+        if not self.is_stopping and not self.controller.is_alone and not self.producer_ids.is_stocked:
+            self.producer_ids.stock_up()
+            self.clock.call_later(STOCK_UP_AGAIN_MS, self._stock_up)
 
     def _on_records(self, records: Sequence[Record]) -> Later[None]:
         if any(isinstance(each, ConfigRecord) and each.resource_type == ResourceType.BROKER for each in records):

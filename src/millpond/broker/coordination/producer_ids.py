@@ -13,55 +13,73 @@ from millpond.wire import messages as m
 
 
 class ProducerIds:
-    def __init__(self, allocate: Callable[[], Later[ProducerIdBlock]]) -> None:
+    """The ids that this node may give.
+
+    `reserve` of them are kept at hand if that can be: a client that comes to a node which the controller does not
+    hear asks for an id there again and again, and looks nowhere else.
+    """
+
+    def __init__(self, allocate: Callable[[], Later[ProducerIdBlock]], reserve: int = 0) -> None:
         self._allocate = allocate
-        self._next = 0
-        self._end = 0
+        self._reserve = reserve
+        self._at_hand: deque[int] = deque()
         self._waiting: deque[Later[int]] = deque()
+        self._is_asked = False
+
+    @property
+    def is_stocked(self) -> bool:
+        return len(self._at_hand) >= self._reserve
+
+    def stock_up(self) -> None:
+        """Ask for the next block unless there are enough, or one is under way."""
+        if not self.is_stocked:
+            self._ask()
 
     def next(self) -> Later[int]:
         """The next id, now or once a new block is committed; Refused when the metadata log cannot commit."""
-        if self._next < self._end:
-            self._next += 1
-            return done(self._next - 1)
+        if self._at_hand:
+            return done(self._give())
         later: Later[int] = Later()
-        self._wait(later)
-        return later
-
-    def _wait(self, later: Later[int]) -> None:
         self._waiting.append(later)
-        if len(self._waiting) == 1:
-            self._allocate().then(self._on_block)
+        self._ask()
+        return later
 
     def take(self) -> int | None:
         """The next id if one is at hand; None has a block fetched, and the caller should ask again."""
-        if self._next < self._end:
-            self._next += 1
-            return self._next - 1
+        if self._at_hand:
+            return self._give()
         self.have_one()
         return None
 
     def have_one(self) -> Later[None]:
         """Ends once `take` can give an id, or cannot be made to."""
-        if self._next < self._end:
+        if self._at_hand:
             return done(None)
+        return self.next().map(self._at_hand.appendleft).recover(Refused, lambda _: None)
 
-        def put_back(producer_id: int) -> None:
-            self._next = producer_id
+    def _give(self) -> int:
+        producer_id = self._at_hand.popleft()
+        self.stock_up()
+        return producer_id
 
-        return self.next().map(put_back).recover(Refused, lambda _: None)
+    def _ask(self) -> None:
+        if not self._is_asked:
+            self._is_asked = True
+            self._allocate().then(self._on_block)
 
     def _on_block(self, block: ProducerIdBlock) -> None:
+        self._is_asked = False
+        self._at_hand.extend(range(block.first, block.first + block.count))
         waiting, self._waiting = self._waiting, deque()
-        self._next, self._end = block.first, block.first + block.count
         for later in waiting:
             if not block.verdict.ok:
                 later.fail(Refused(block.verdict.code, block.verdict.message or ""))
-            elif self._next < self._end:
-                self._next += 1
-                later.finish(self._next - 1)
+            elif self._at_hand:
+                later.finish(self._at_hand.popleft())
             else:
-                self._wait(later)
+                self._waiting.append(later)
+        if self._waiting:
+            self._ask()
 
 
 def block_of(response: m.AllocateProducerIdsResponse) -> ProducerIdBlock:

@@ -369,7 +369,12 @@ class Lifecycle:
             self._last = LastLife(LOST, self._world.boot_id)
             self._begin_life(self._world.entropy.uuid())
             return
-        self._later(self._interval_ms, self._register if self._is_taken_for_older() else self._beat)
+        self._later(self._until_next_ms(), self._register if self._is_taken_for_older() else self._beat)
+
+    def _until_next_ms(self) -> int:
+        """From asking to asking, as a lease counts: an answer that took long has used up part of it."""
+        waited_ms = self._clock.monotonic_ms() - self._asked_ms
+        return max(self._interval_ms - waited_ms, self._interval_ms // 4)
 
     def _is_taken_for_older(self) -> bool:
         """Whether a controller registered it that took no note of what it supports, being older: tell the next."""
