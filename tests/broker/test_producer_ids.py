@@ -6,9 +6,10 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.base.later import Later, done
-from millpond.broker.coordination.producer_ids import ProducerIds
+from millpond.broker.coordination.producer_ids import WAIT_MS, ProducerIds
 from millpond.metadata.decision import OK, Verdict
 from millpond.metadata.producer_ids import ProducerIdBlock
+from millpond.sim.world.clock import VirtualClock
 
 FAILED = ProducerIdBlock(Verdict(ErrorCode.KAFKA_STORAGE_ERROR))
 
@@ -16,7 +17,8 @@ FAILED = ProducerIdBlock(Verdict(ErrorCode.KAFKA_STORAGE_ERROR))
 class Play:
     def __init__(self, reserve: int = 0) -> None:
         self.asked: list[Later[ProducerIdBlock]] = []
-        self.ids = ProducerIds(self._allocate, reserve)
+        self.clock = VirtualClock()
+        self.ids = ProducerIds(self.clock, self._allocate, reserve)
         self.heard: list[str] = []
 
     def next(self, who: str) -> None:
@@ -79,7 +81,7 @@ def test_a_failure_is_told_to_all_who_wait_and_not_kept(play: Play) -> None:
 
 def test_an_allocation_may_fail_on_the_spot() -> None:
     heard: list[str] = []
-    ids = ProducerIds(lambda: done(FAILED))
+    ids = ProducerIds(VirtualClock(), lambda: done(FAILED))
     for _ in range(2):
         ids.next().then(pytest.fail, lambda refused: heard.append(str(refused)))
     assert len(heard) == 2
@@ -131,3 +133,13 @@ def test_what_is_left_is_given_while_no_block_can_be_had() -> None:
     assert (play.heard, len(play.asked)) == (["c 2"], 1)
     assert play.block(ProducerIdBlock(OK, 7, 3)) == ["c 2", "d 7"]
     assert play.ids.is_stocked
+
+
+def test_a_block_that_comes_late_is_kept_for_who_asks_again(play: Play) -> None:
+    play.next("a")
+    play.clock.run_for(WAIT_MS)
+    play.next("b")
+    assert (play.heard, len(play.asked)) == (["a none"], 1)
+    assert play.block(ProducerIdBlock(OK, 0, 9)) == ["a none", "b 0"]
+    play.next("a")
+    assert play.heard == ["a 1"]

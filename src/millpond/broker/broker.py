@@ -78,9 +78,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPIC_CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20), "compression.type": "producer"}
 
-ALLOCATE_MS = 1_000
-"""How long a producer waits for its id here: this node may be cut off, and others are not."""
-
+ALLOCATE_MS = 10_000
 PRODUCER_IDS_RESERVE = BLOCK_SIZE // 2
 STOCK_UP_AGAIN_MS = 2_000
 
@@ -157,7 +155,7 @@ class Broker:
         self.lifecycle = Lifecycle(
             world, settings, journal, self.controller, beating, forget_loss=self.store.forget_loss
         )
-        self.producer_ids = ProducerIds(self._allocate_producer_ids, reserve=PRODUCER_IDS_RESERVE)
+        self.producer_ids = ProducerIds(self.clock, self._allocate_producer_ids, reserve=PRODUCER_IDS_RESERVE)
         self._image_watch = ImageWatch(world.clock)
         self.high_watermarks = HighWatermarks(
             world.clock,
@@ -266,6 +264,8 @@ class Broker:
         self.markers = Markers(self)
         self.permission_peers = self._new_peers()
         self.permissions = Permissions(self)
+        self.ready: Later[None] = Later()
+        """Ends once this node serves."""
         self.is_stopping = False
         self._has_begun = False
         self._was_clean = False
@@ -280,11 +280,6 @@ class Broker:
     @property
     def image(self) -> Image:
         return self.controller.image
-
-    @property
-    def ready(self) -> Later[None]:
-        """Ends once this node serves."""
-        return self.lifecycle.ready
 
     @property
     def address(self) -> tuple[str, int]:
@@ -331,6 +326,7 @@ class Broker:
             self.controller.on_role(self._tell_role)
         self.controller.on_company(self._on_company)
         self._join(report)
+        self.lifecycle.ready.then(self._on_ready)
         self.housekeeping.start()
         self.isr_keeper.start()
         if not self.controller.is_alone:
@@ -340,7 +336,10 @@ class Broker:
         self.housekeeping.note_high_watermarks()
         self._failed_replicas.start()
         self._scrub.start()
-        self.lifecycle.ready.then(lambda _: self._stock_up())
+
+    def _on_ready(self, _: None) -> None:
+        self._stock_up()
+        self.ready.finish(None)
 
     def _on_company(self) -> None:
         """Another node has registered: what only one of several does begins now, without a stop."""
@@ -349,6 +348,7 @@ class Broker:
         self.controller.on_role(self._tell_role)
         self.lifecycle.go_on_with_others(self._appearance())
         self._begin_with_others()
+        self._stock_up()
 
     def _join(self, report: OpenReport) -> None:
         """Become one of the cluster: at once where this node is all of it, else as soon as the controller says so."""

@@ -97,6 +97,8 @@ class SimNode:
             self._end_start(broker)
             return False
         self._broker = broker
+        # As the real node does: what has one reader has it here, too.
+        broker.ready.then(lambda _: None)
         broker.controller.offline.then(lambda error: self._end_offline(broker, error))
         broker.controller.outdated.then(lambda why: self._end_soon(broker, f"this node is outdated: {why}"))
         return True

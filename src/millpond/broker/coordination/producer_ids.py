@@ -7,9 +7,13 @@ from collections.abc import Callable
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
+from millpond.base.ports import Clock
 from millpond.metadata.decision import Verdict
 from millpond.metadata.producer_ids import ProducerIdBlock
 from millpond.wire import messages as m
+
+WAIT_MS = 1_000
+"""How long a producer waits for its id here: this node may be cut off, and others are not."""
 
 
 class ProducerIds:
@@ -19,7 +23,8 @@ class ProducerIds:
     hear asks for an id there again and again, and looks nowhere else.
     """
 
-    def __init__(self, allocate: Callable[[], Later[ProducerIdBlock]], reserve: int = 0) -> None:
+    def __init__(self, clock: Clock, allocate: Callable[[], Later[ProducerIdBlock]], reserve: int = 0) -> None:
+        self._clock = clock
         self._allocate = allocate
         self._reserve = reserve
         self._at_hand: deque[int] = deque()
@@ -36,10 +41,12 @@ class ProducerIds:
             self._ask()
 
     def next(self) -> Later[int]:
-        """The next id, now or once a new block is committed; Refused when the metadata log cannot commit."""
+        """The next id, now or once a new block is committed; Refused when the metadata log cannot commit, or takes
+        its time: the block is kept for those who ask again."""
         if self._at_hand:
             return done(self._give())
         later: Later[int] = Later()
+        later.expire_after(self._clock, WAIT_MS, lambda: later.fail(_not_yet()))
         self._waiting.append(later)
         self._ask()
         return later
@@ -72,6 +79,8 @@ class ProducerIds:
         self._at_hand.extend(range(block.first, block.first + block.count))
         waiting, self._waiting = self._waiting, deque()
         for later in waiting:
+            if later.ended:
+                continue
             if not block.verdict.ok:
                 later.fail(Refused(block.verdict.code, block.verdict.message or ""))
             elif self._at_hand:
@@ -80,6 +89,10 @@ class ProducerIds:
                 self._waiting.append(later)
         if self._waiting:
             self._ask()
+
+
+def _not_yet() -> Refused:
+    return Refused(ErrorCode.REQUEST_TIMED_OUT, "the controller has not given this node producer ids yet")
 
 
 def block_of(response: m.AllocateProducerIdsResponse) -> ProducerIdBlock:
