@@ -175,6 +175,9 @@ def measure_outages(plan: Plan) -> Iterator[tuple[Scenario, list[Outage]]]:
         try:
             for scenario in SCENARIOS:
                 yield scenario, [_trial(nodes, leaders, probers, scenario) for _ in range(trials)]
+        except RuntimeError as fault:
+            told = (f"node {number}: {nodes[number].last_words()}" for number in nodes.nodes)
+            raise RuntimeError("\n".join((str(fault), *told))) from fault
         finally:
             for prober in probers:
                 prober.stop()

@@ -142,7 +142,7 @@ class Node:
         assert self._process is not None
         while time.perf_counter() - began < START_SECONDS_MAX:
             if self._process.poll() is not None:
-                raise RuntimeError(f"the node ended at once: {self._last_words()}")
+                raise RuntimeError(f"the node ended at once: {self.last_words()}")
             try:
                 with RawClient(HOST, self.port, timeout_seconds=START_SECONDS_MAX) as client:
                     client.send(api_versions_frame())
@@ -150,9 +150,9 @@ class Node:
                 return
             except OSError:
                 time.sleep(0.002)
-        raise TimeoutError(f"the node does not answer: {self._last_words()}")
+        raise TimeoutError(f"the node does not answer: {self.last_words()}")
 
-    def _last_words(self) -> str:
+    def last_words(self) -> str:
         with open(self.log_path, encoding="utf-8", errors="replace") as log:
             return log.read()[-2000:]
 
