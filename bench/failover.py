@@ -8,6 +8,7 @@ counts: of the worst partition that the node led, and of the worst of all others
 from __future__ import annotations
 
 import contextlib
+import random
 import select
 import threading
 import time
@@ -19,6 +20,7 @@ from bench import raw
 from bench.cluster import Nodes, partitions_of
 from bench.measure import Plan
 from bench.node import HOST, Node
+from millpond.config.node import BROKER_HEARTBEAT_INTERVAL_MS
 from millpond.wire import messages as m
 
 TOPIC = "failover"
@@ -32,6 +34,7 @@ CALM_SECONDS = 0.5
 ELECTED_SECONDS = 5.0
 """So long a controller has been one before it goes: after one that did not stay for four seconds, elections wait
 longer, as they must on a machine without CPU."""
+HEARTBEAT_SECONDS = BROKER_HEARTBEAT_INTERVAL_MS.default / 1000
 ELECT_LEADERS_VERSION = 2
 
 
@@ -166,6 +169,7 @@ class Prober(threading.Thread):
 def measure_outages(plan: Plan) -> Iterator[tuple[Scenario, list[Outage]]]:
     """So many trials of each scenario on one cluster."""
     trials = 2 if plan.quick else plan.slices * 10
+    dice = random.Random(1)
     with Nodes(3) as nodes:
         nodes.create_topic(TOPIC, PARTITIONS)
         leaders = Leaders(nodes)
@@ -174,7 +178,7 @@ def measure_outages(plan: Plan) -> Iterator[tuple[Scenario, list[Outage]]]:
             prober.start()
         try:
             for scenario in SCENARIOS:
-                yield scenario, [_trial(nodes, leaders, probers, scenario) for _ in range(trials)]
+                yield scenario, [_trial(nodes, leaders, probers, scenario, dice) for _ in range(trials)]
         except RuntimeError as fault:
             told = (f"node {number}: {nodes[number].last_words()}" for number in nodes.nodes)
             raise RuntimeError("\n".join((str(fault), *told))) from fault
@@ -184,10 +188,13 @@ def measure_outages(plan: Plan) -> Iterator[tuple[Scenario, list[Outage]]]:
             leaders.stop()
 
 
-def _trial(nodes: Nodes, leaders: Leaders, probers: list[Prober], scenario: Scenario) -> Outage:
+def _trial(nodes: Nodes, leaders: Leaders, probers: list[Prober], scenario: Scenario, dice: random.Random) -> Outage:
     _settle(nodes, probers)
     if scenario.of_controller:
         time.sleep(ELECTED_SECONDS)
+    # A trial begins when its node has come back, which sets the pace of its heartbeats: without dice every trial
+    # would fall between the same two of them.
+    time.sleep(dice.random() * HEARTBEAT_SECONDS)
     victim = _victim(nodes, leaders, scenario)
     moved = {partition for partition in range(PARTITIONS) if leaders.of(partition) == victim}
     since = time.monotonic()
