@@ -355,8 +355,6 @@ def _refuse(reply: m.ProduceResponse.PartitionProduceResponse, failure: Exceptio
 
 def _name_leaders(broker: Services, connection: Connection, version: int, response: m.ProduceResponse) -> None:
     """Tell the client whom to ask instead, where another node leads."""
-    if version < CURRENT_LEADER_FROM:
-        return
     leaders: set[int] = set()
     for topic in response.responses:
         for partition in topic.partition_responses:
@@ -364,7 +362,12 @@ def _name_leaders(broker: Services, connection: Connection, version: int, respon
                 continue
             by_id = version >= TOPIC_IDS_FROM
             leader = current_leader(broker, topic.topic_id if by_id else topic.name, partition.index)
-            if leader is not None:
+            if leader is None:
+                continue
+            if leader.node_id != broker.node_id:
+                now_ms = broker.clock.monotonic_ms()
+                connection.astray.note(leader.topic_id, partition.index, leader.leader_epoch, now_ms)
+            if version >= CURRENT_LEADER_FROM:
                 leaders.add(leader.node_id)
                 partition.current_leader = m.ProduceResponse.LeaderIdAndEpoch(
                     leader_id=leader.node_id, leader_epoch=leader.leader_epoch

@@ -19,6 +19,7 @@ from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Encoded, Outcome
 from millpond.config.node import AUTO_CREATE_TOPICS_ENABLE
 from millpond.metadata.image import Partition, Topic
+from millpond.metadata.records import NO_LEADER
 from millpond.metadata.topics import NewTopic
 from millpond.wire import messages as m
 
@@ -85,6 +86,8 @@ def _topics(broker: Services, call: Call, request: m.MetadataRequest) -> Topics:
         # Two versions let clients leave out a name that the answer has to have.
         for topic in topics:
             topic.name = topic.name or ""
+    if call.connection.astray:
+        _set_right(broker, call, topics)
     return topics
 
 
@@ -109,6 +112,20 @@ def _describe(broker: Services, call: Call, request: m.MetadataRequest, topics: 
         topics=topics,
         cluster_authorized_operations=ON_CLUSTER if request.include_cluster_authorized_operations else NOT_ASKED_FOR,
     )
+
+
+def _set_right(broker: Services, call: Call, topics: Topics) -> None:
+    """Who does not go to the leader it was told of hears once that there is none."""
+    now_ms = broker.clock.monotonic_ms()
+    for topic in topics:
+        for each in topic.partitions:
+            if call.connection.astray.is_lost(topic.topic_id, each.partition_index, each.leader_epoch, now_ms):
+                each.leader_id, each.error_code = NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
+                broker.journal(
+                    "a client goes on sending to a node that does not lead, and hears that nobody does",
+                    partition=f"{topic.name}-{each.partition_index}",
+                    client=call.client_id,
+                )
 
 
 def _addresses(broker: Services, call: Call) -> list[tuple[int, str, int, str | None]]:

@@ -18,6 +18,7 @@ MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPO
 
 
 class CurrentLeader(NamedTuple):
+    topic_id: UUID
     node_id: int
     leader_epoch: int
 
@@ -31,7 +32,7 @@ def current_leader(broker: Services, topic: str | UUID, index: int) -> CurrentLe
     partition = known.partitions[index]
     leader = likely_leader(broker, known.name, index, partition)
     # One that is gone may still stand there as the leader of what only it has.
-    return CurrentLeader(leader, partition.leader_epoch) if image.is_active(leader) else None
+    return CurrentLeader(known.id, leader, partition.leader_epoch) if image.is_active(leader) else None
 
 
 def endpoints(

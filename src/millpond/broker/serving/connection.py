@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from millpond.base.errors import RemoteError
 from millpond.base.later import Later
 from millpond.base.ports import Clock, Link, ReplyPart
+from millpond.broker.serving.astray import Astray
 from millpond.broker.serving.replies import Outcome, Response, release_ranges
 from millpond.broker.serving.request_memory import Pace, RequestMemory
 from millpond.wire.frames import FrameReader
@@ -61,6 +62,7 @@ class Connection:
         self.client_software = ""
         self.sent_away_ms: dict[str, int] = {}
         """When it last asked here for the offsets of a group that another node coordinates."""
+        self.astray = Astray()
         self.last_active_ms = 0
         self.arrived_us = 0
         """When the request that is being handled came in."""
