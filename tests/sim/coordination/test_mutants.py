@@ -237,7 +237,7 @@ MUTANTS: dict[Callable[[Patch], None], Hunt] = {
     forget_members_on_restart: Hunt(TWO_OWNERS, ("kill",), Work.READ),
     send_no_markers_after_a_restart: Hunt(STUCK, ("kill", "slow disk"), Work.COPY),
     take_new_records_for_old_ones: Hunt("was never copied", CALM, Work.COPY, Sharing.FIXED, 0, (False,)),
-    fence_without_a_higher_epoch: Hunt(TWICE, CALM, Work.COPY, Sharing.FIXED, 29),
+    fence_without_a_higher_epoch: Hunt(TWICE, CALM, Work.COPY, Sharing.FIXED),
     skip_the_verification: Hunt(f"{TWICE}|{STUCK}", CALM, Work.COPY, None, 30, (False,), strays=True),
     let_a_late_end_decide_the_next_transaction: Hunt(
         "before its commit was asked for", CALM, Work.COPY, None, 0, (True,)
