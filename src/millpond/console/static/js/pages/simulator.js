@@ -158,7 +158,7 @@ class View {
 
   step() {
     this.pause();
-    return this.ask({ at: this.at, step: true });
+    return this.ask({ step: true });
   }
 
   play() {
@@ -187,7 +187,7 @@ class View {
   }
 
   do(action) {
-    return this.ask({ at: this.at, add: JSON.stringify(action) });
+    return this.ask({ add: JSON.stringify(action) });
   }
 
   // One question to the engine after the other; what comes back is drawn.
@@ -201,7 +201,8 @@ class View {
     return done;
   }
 
-  async put({ tape = this.link, at, add = "", step = false, seed = "" }) {
+  // Without a moment it is meant where the question before has led to.
+  async put({ tape = this.link, at = this.at, add = "", step = false, seed = "" }) {
     this.busy = true;
     const before = this.look ? this.at : 0;
     const isOn = this.look !== null && at >= this.at;
