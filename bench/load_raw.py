@@ -26,12 +26,14 @@ SPIN_SECONDS = 0.0003
 class ProduceLarge:
     """Full batches on one connection, several requests in flight."""
 
-    def __init__(self, port: int, topic: str, acks: int, value_bytes: int, bytes_max: int) -> None:
+    def __init__(
+        self, port: int, topic: str, acks: int, value_bytes: int, bytes_max: int, authority: str = ""
+    ) -> None:
         records, self._count = raw.full_batch(value_bytes)
         self._batch_bytes = len(records)
         self._frame = raw.produce_frame(topic, 0, records, acks)
         self._requests_max = max(bytes_max // len(records), IN_FLIGHT + 1)
-        self._client = raw.RawClient(HOST, port)
+        self._client = raw.RawClient(HOST, port, authority=authority)
         for _ in range(IN_FLIGHT):
             self._client.send(self._frame)
         for _ in range(IN_FLIGHT):
@@ -62,9 +64,17 @@ class ProduceLarge:
 class FetchLarge:
     """Reads a topic of equal batches over and over, and throws it away."""
 
-    def __init__(self, port: int, topic: str, value_bytes: int, batches: int, batches_per_fetch: int = 1) -> None:
+    def __init__(
+        self,
+        port: int,
+        topic: str,
+        value_bytes: int,
+        batches: int,
+        batches_per_fetch: int = 1,
+        authority: str = "",
+    ) -> None:
         records, count = raw.full_batch(value_bytes)
-        self._client = raw.RawClient(HOST, port)
+        self._client = raw.RawClient(HOST, port, authority=authority)
         self._step_bytes = len(records) * batches_per_fetch
         self._step_count = count * batches_per_fetch
         self._frames = [

@@ -6,6 +6,7 @@ What it costs is a system call a request, so that what is measured is the broker
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import time
 
@@ -83,11 +84,14 @@ _DRAIN = memoryview(bytearray(1 << 20))
 
 
 class RawClient:
-    """One blocking connection."""
+    """One blocking connection; by TLS where it is told which authority to believe."""
 
-    def __init__(self, host: str, port: int, timeout_seconds: float = 30.0) -> None:
+    def __init__(self, host: str, port: int, timeout_seconds: float = 30.0, authority: str = "") -> None:
         self.socket = socket.create_connection((host, port), timeout=timeout_seconds)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if authority:
+            context = ssl.create_default_context(cafile=authority)
+            self.socket = context.wrap_socket(self.socket, server_hostname=host)
         self._head = bytearray(LENGTH.size)
 
     def __enter__(self) -> RawClient:

@@ -175,3 +175,34 @@ def test_between_two_leaders_a_replica_is_named_as_the_coordinator_one_that_live
     for node_id, broker in play.image.brokers.items():
         play.image.brokers[node_id] = replace(broker, fenced=True)
     assert play.ask(asked, 4).coordinators[0].node_id == other
+
+
+def set_quota(play: Play, entity: tuple[str, str | None], key: str, value: float | None) -> int:
+    alter = m.AlterClientQuotasRequest
+    entry = alter.EntryData(
+        entity=[alter.EntityData(entity_type=entity[0], entity_name=entity[1])],
+        ops=[alter.OpData(key=key, value=value or 0.0, remove=value is None)],
+    )
+    (told,) = play.ask(alter(entries=[entry]), 1).entries
+    return int(told.error_code)
+
+
+def test_a_quota_that_is_set_at_one_node_holds_at_all(shared: Play) -> None:
+    play = shared
+    brokers = [node.broker for node in play.cluster.nodes.values()]
+    assert set_quota(play, ("client-id", "somebody"), "producer_byte_rate", 5.0) == ErrorCode.NONE
+    assert play.image.quotas.of, "the node that was asked knows of it"
+    assert play.sim.run_until(lambda: all(each.quotas.is_on for each in brokers), within_ms=5_000)
+    assert set_quota(play, ("client-id", "somebody"), "no_such_rate", 5.0) == ErrorCode.INVALID_REQUEST
+    assert set_quota(play, ("client-id", "somebody"), "producer_byte_rate", None) == ErrorCode.NONE
+    assert play.sim.run_until(lambda: not any(each.quotas.is_on for each in brokers), within_ms=5_000)
+
+
+def test_partitions_are_counted_by_the_node_that_was_asked_and_what_is_beyond_is_not_sent_on(shared: Play) -> None:
+    play = shared
+    assert set_quota(play, ("client-id", None), "controller_mutation_rate", 0.1) == ErrorCode.NONE
+    # One second's worth is 0.1: eleven of them are saved up, and the first one may go beyond that.
+    made = play.create("first-of-many", "second-of-many")
+    assert made == {"first-of-many": ErrorCode.NONE, "second-of-many": ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+    assert "second-of-many" not in play.image.topics
+    assert set_quota(play, ("client-id", None), "controller_mutation_rate", None) == ErrorCode.NONE

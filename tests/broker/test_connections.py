@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 
 from millpond.base.later import Later
+from millpond.base.settings import SettingError
+from millpond.broker.security.arrivals import Arrivals
+from millpond.broker.security.met_limits import TELL_MS, MetLimits
 from millpond.broker.serving.connections import Connections
 from millpond.broker.serving.request_memory import STUCK_BYTES, STUCK_MS, TURN_MS
 from millpond.config.node import node_settings
+from millpond.metadata.records import ClientQuotaRecord, QuotaPart
 from millpond.sim.world.clock import VirtualClock
 
 IDLE_MS = 100_000
@@ -40,10 +44,14 @@ class Play:
             **(texts or {}),
         }
         self.parking = Parking(self.clock)
+        self.told: list[dict[str, object]] = []
+        self.limits = MetLimits(self.clock, lambda _, **facts: self.told.append(facts))
+        self.arrivals = Arrivals(self.clock, lambda: node_settings(self.texts), self.limits)
         self.connections = Connections(
             self.parking,  # type: ignore[arg-type]
             self.clock,
             lambda: node_settings(self.texts),
+            self.arrivals,
         )
         self._make_link = make_link
 
@@ -143,6 +151,24 @@ def test_who_keeps_others_waiting_for_memory_must_come_faster(make_link: Callabl
     assert play.events_after(0, other) == [["pause", "resume"]]
 
 
+@pytest.mark.parametrize("is_muted", [True, False])
+def test_who_is_not_read_from_by_his_own_fault_keeps_nobody_waiting(
+    make_link: Callable[..., Any], is_muted: bool
+) -> None:
+    """He has taken more than his quota, or does not read his answers, and the rest of his request cannot come."""
+    play = Play(make_link, {"queued.max.request.bytes": str(64 << 10)})
+    holder, other = play.connect(), play.connect()
+    holder.say(LENGTH.pack(4) + b"abcd" + LENGTH.pack(1 << 20) + bytes(1000))
+    if is_muted:
+        holder.handler.mute(10 * STUCK_MS)
+    else:
+        holder.stuck = True
+        play.parking.waits[0].finish(bytes(8 << 20))
+    assert play.events_after(2 * STUCK_MS, holder, other) == [["pause"], []], "nobody waits"
+    other.say(LENGTH.pack(1 << 20) + bytes(1000))
+    assert play.events_after(0, holder, other) == [["pause", "abort"], ["pause"]]
+
+
 def test_who_had_to_wait_for_memory_is_given_time_to_go_on(make_link: Callable[..., Any]) -> None:
     play = Play(make_link, {"queued.max.request.bytes": str(64 << 10), "socket.request.max.bytes": str(64 << 10)})
     oldest, waiter = play.connect(), play.connect()
@@ -176,3 +202,146 @@ def test_in_the_end_all_are_dropped(play: Play) -> None:
     links[0].say(LENGTH.pack(0))
     play.connections.drop_all()
     assert [link.events for link in links] == [["abort"], ["abort"]]
+
+
+# How many, and how fast.
+
+MANY = {"max.connections": "1000", "max.connections.per.ip": "1000", "quota.window.num": "2"}
+
+
+def come(play: Play, count: int, host: str = "10.0.0.1") -> int:
+    """How many of so many are let in; none of them stays."""
+    links = [play.connect(f"{host}:{port}") for port in range(count)]
+    for link in links:
+        if link is not None:
+            link.end()
+    return sum(link is not None for link in links)
+
+
+def test_an_address_that_comes_too_fast_is_refused_until_it_comes_more_slowly(make_link: Callable[..., Any]) -> None:
+    play = Play(make_link, {**MANY, "max.connection.creation.rate.per.ip": "10"})
+    assert come(play, 100) == 10
+    assert come(play, 10, "10.0.0.2") == 10, "others are not held up by it"
+    play.clock.run_for(500)
+    assert come(play, 100) == 5
+    play.clock.run_for(60_000)
+    assert come(play, 100) == 10, "nothing more is saved up"
+    assert play.told[0] == {"address": "10.0.0.1", "limit": "max.connection.creation.rate.per.ip=10"}
+
+
+def test_whoever_is_refused_and_comes_again_at_once_gets_his_share(
+    make_link: Callable[..., Any],
+) -> None:
+    play = Play(make_link, {**MANY, "max.connection.creation.rate.per.ip": "10"})
+    come(play, 100)
+    admitted = 0
+    for _ in range(100):
+        play.clock.run_for(100)
+        admitted += come(play, 20)
+    assert 95 <= admitted <= 101
+
+
+def test_the_quota_of_an_address_counts_before_that_of_all_and_both_before_the_setting(
+    make_link: Callable[..., Any],
+) -> None:
+    play = Play(make_link, {**MANY, "max.connection.creation.rate.per.ip": "50"})
+    play.arrivals.replay(ClientQuotaRecord((QuotaPart("ip", "10.0.0.1"),), "connection_creation_rate", 3.0))
+    assert (come(play, 100), come(play, 100, "10.0.0.2")) == (3, 50)
+    play.arrivals.replay(ClientQuotaRecord((QuotaPart("ip", None),), "connection_creation_rate", 7.0))
+    play.arrivals.replay(ClientQuotaRecord((QuotaPart("ip", "2001:DB8::0:7"),), "connection_creation_rate", 2.0))
+    play.clock.run_for(10_000)
+    assert (come(play, 100), come(play, 100, "10.0.0.2"), come(play, 100, "2001:db8::7")) == (3, 7, 2)
+    assert play.told[-1]["limit"] == "connection_creation_rate=3", "each limit is told once"
+    for address in ("10.0.0.1", None):
+        play.arrivals.replay(ClientQuotaRecord((QuotaPart("ip", address),), "connection_creation_rate", remove=True))
+    play.clock.run_for(10_000)
+    assert come(play, 100) == 50
+
+
+def test_all_together_may_come_only_so_fast(make_link: Callable[..., Any]) -> None:
+    play = Play(make_link, {**MANY, "max.connection.creation.rate": "20"})
+    assert come(play, 15) == 15
+    assert come(play, 15, "10.0.0.2") == 5
+    assert play.told == [{"address": "10.0.0.2", "limit": "max.connection.creation.rate=20"}]
+
+
+def test_single_addresses_may_have_other_numbers(make_link: Callable[..., Any]) -> None:
+    texts = {"max.connections": "20", "max.connections.per.ip.overrides": "10.0.0.1:1,10.0.0.3:3"}
+    play = Play(make_link, texts)
+    counts = [
+        sum(play.connect(f"{host}:{port}") is not None for port in range(5)) for host in ("10.0.0.1", "10.0.0.2")
+    ]
+    assert counts == [1, 2]
+    assert sum(play.connect(f"10.0.0.3:{port}") is not None for port in range(5)) == 3
+    assert {each["limit"] for each in play.told} == {
+        "max.connections.per.ip.overrides=1",
+        "max.connections.per.ip=2",
+    }, "each name is told once in a while"
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1", "10.0.0.1:x", "example.com:5", ":5"])
+def test_what_is_no_address_with_a_number_is_no_setting(text: str) -> None:
+    with pytest.raises(SettingError):
+        node_settings({"max.connections.per.ip.overrides": text})
+
+
+def test_one_address_never_takes_the_last_tenth(make_link: Callable[..., Any]) -> None:
+    play = Play(make_link, {"max.connections": "20", "max.connections.per.ip": "1000"})
+    links = [play.connect(f"10.0.0.1:{port}") for port in range(20)]
+    assert sum(link is not None for link in links) == 18
+    assert play.connect("10.0.0.2:1")
+    assert play.told[0]["limit"] == "max.connections.per.ip=18"
+
+
+def test_a_limit_is_told_every_now_and_then_and_counted_each_time(make_link: Callable[..., Any]) -> None:
+    play = Play(make_link, {**MANY, "max.connection.creation.rate.per.ip": "1"})
+    come(play, 100)
+    play.clock.run_for(TELL_MS - 1)
+    come(play, 100)
+    assert len(play.told) == 1
+    play.clock.run_for(1)
+    come(play, 100)
+    assert len(play.told) == 2
+    assert play.limits.counts["max.connection.creation.rate.per.ip"] == 298
+
+
+# What is not read.
+
+
+def test_those_whose_answers_hold_most_of_the_memory_are_closed(make_link: Callable[..., Any]) -> None:
+    play = Play(make_link, {"queued.max.response.bytes": str(1 << 20), "max.connections.per.ip": "4"})
+    links = [play.connect(f"10.0.0.1:{port}") for port in range(3)]
+    for link, size in zip(links, (100_000, 600_000, 500_000), strict=True):
+        link.stuck = True
+        link.say(LENGTH.pack(4) + b"abcd")
+        play.parking.waits[-1].finish(b"x" * size)
+    assert play.events_after(1000, *links) == [[], ["abort"], []]
+    assert play.told[0] == {
+        "limit": "queued.max.response.bytes=1048576",
+        "peer": "10.0.0.1:1",
+        "unread_bytes": 600_000,
+    }
+
+
+def test_answers_that_wait_for_an_earlier_one_count_too(make_link: Callable[..., Any]) -> None:
+    play = Play(make_link, {"queued.max.response.bytes": str(1 << 20)})
+    link = play.connect()
+    for _ in range(12):
+        link.say(LENGTH.pack(4) + b"abcd")
+    for wait in play.parking.waits[1:11]:
+        wait.finish(b"x" * 100_000)
+    assert play.events_after(1000, link) == [[]]
+    play.parking.waits[11].finish(b"x" * 100_000)
+    assert play.events_after(1000, link) == [["abort"]]
+
+
+def test_records_on_their_way_from_the_disk_are_no_memory(
+    make_link: Callable[..., Any], make_file: Callable[..., Any]
+) -> None:
+    play = Play(make_link, {"queued.max.response.bytes": str(1 << 20)})
+    link = play.connect()
+    link.stuck = True
+    link.say(LENGTH.pack(4) + b"abcd")
+    play.parking.waits[0].finish(make_file(b"x" * (2 << 20)).range())
+    assert play.events_after(1000, link) == [["pause"]] or link.events == []
+    assert play.told == []

@@ -16,7 +16,7 @@ from millpond.config.node import node_settings
 from millpond.metadata.brokers import after_power_cut
 from millpond.metadata.features import SUPPORTED, features_to_record
 from millpond.metadata.image import Image
-from millpond.metadata.records import FeatureLevelRecord, RegisterBrokerRecord
+from millpond.metadata.records import BrokerEndpoint, FeatureLevelRecord, RegisterBrokerRecord
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 
@@ -63,7 +63,11 @@ class Stage:
         life = Lifecycle(
             world, settings, lambda event, **_: self.journal.append(event), controller, to_controller, lambda: None
         )
-        life.start(Appearance("127.0.0.1", 9092, DISK_ID), was_clean=was_clean, has_lost=has_lost)
+        life.start(
+            Appearance((BrokerEndpoint("PLAINTEXT", "127.0.0.1", 9092),), DISK_ID),
+            was_clean=was_clean,
+            has_lost=has_lost,
+        )
         return life
 
     def _ask(self, request: Any, version: int, timeout_ms: int) -> Later[Any]:

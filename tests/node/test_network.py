@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import resource
 import socket
@@ -13,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from millpond.base.ports import Link
-from millpond.node.network import SocketNetwork
+from millpond.node.network import ACCEPTS_PER_WAKE, SocketNetwork
 
 
 class Quiet:
@@ -190,3 +191,44 @@ def test_descriptors_are_given_back(scene: Scene) -> None:
     scene.run_until(lambda: False, seconds=0.01)
     # Fewer, when the interpreter has just closed what an earlier test left to it.
     assert len(os.listdir("/dev/fd")) <= before
+
+
+def test_a_crowd_that_comes_at_once_takes_turns_with_those_who_work(scene: Scene) -> None:
+    """Each lets the loop go for longer than it took to let some in: here letting one in takes 2 ms."""
+    moments: list[float] = []
+
+    def accept(link: Link) -> Quiet:
+        time.sleep(0.002)
+        moments.append(time.monotonic())
+        return scene.accept(link)
+
+    listener = scene.network.listen("127.0.0.1", 0, accept)
+    crowd = [socket.create_connection((listener.host, listener.port)) for _ in range(5 * ACCEPTS_PER_WAKE)]
+    assert scene.run_until(lambda: len(moments) == len(crowd))
+    rests = [after - before for before, after in itertools.pairwise(moments)]
+    long_ones = [at + 1 for at, rest in enumerate(rests) if rest > 0.002 * ACCEPTS_PER_WAKE]
+    assert set(range(ACCEPTS_PER_WAKE, len(crowd), ACCEPTS_PER_WAKE)) <= set(long_ones), rests
+    listener.close()
+    for each in crowd:
+        each.close()
+
+
+def test_a_listener_may_be_closed_by_whom_it_lets_in_and_while_it_rests(scene: Scene) -> None:
+    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+    crowd = [socket.create_connection((listener.host, listener.port)) for _ in range(2 * ACCEPTS_PER_WAKE)]
+    assert scene.run_until(lambda: len(scene.served) >= ACCEPTS_PER_WAKE)
+    listener.close()
+    assert not scene.run_until(lambda: scene.faults, seconds=0.05)
+
+    def accept(link: Link) -> Quiet:
+        if len(scene.served) == 2 * ACCEPTS_PER_WAKE - 1:
+            other.close()
+        return scene.accept(link)
+
+    del scene.served[ACCEPTS_PER_WAKE:]
+    other = scene.network.listen("127.0.0.1", 0, accept)
+    crowd += [socket.create_connection((other.host, other.port)) for _ in range(ACCEPTS_PER_WAKE)]
+    assert scene.run_until(lambda: len(scene.served) == 2 * ACCEPTS_PER_WAKE)
+    assert not scene.run_until(lambda: scene.faults, seconds=0.05)
+    for each in crowd:
+        each.close()

@@ -94,8 +94,17 @@ def _remember(wanted: Wanted, reply: m.FetchResponse.PartitionData) -> None:
 
 
 class FetchSessions:
-    def __init__(self, slots_max: int, partitions_max: Callable[[], int], entropy: Entropy) -> None:
+    def __init__(
+        self,
+        slots_max: int,
+        partitions_max: Callable[[], int],
+        entropy: Entropy,
+        total_max: Callable[[], int] = lambda: 1 << 31,
+    ) -> None:
         self._slots_max = slots_max
+        self._total_max = total_max
+        self._total = 0
+        """Partitions of all sessions together."""
         self._partitions_max = partitions_max
         self._entropy = entropy
         self._sessions: dict[int, FetchSession] = {}
@@ -107,7 +116,7 @@ class FetchSessions:
         """The partitions that this request is about. Refused when it names a session that we do not have."""
         wishes = _wishes(request)
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
+            self._forget(request.session_id)
             if request.session_epoch == FINAL_EPOCH:
                 return FetchContext(NO_SESSION, wishes, is_incremental=False)
             return self._start(wishes, version, now_ms)
@@ -121,7 +130,7 @@ class FetchSessions:
         return self._go_on(session, request, wishes, now_ms)
 
     def _start(self, wishes: list[Wanted], version: int, now_ms: int) -> FetchContext:
-        if not wishes or not self._make_room(now_ms):
+        if not wishes or not self._make_room(now_ms) or self._total + len(wishes) > self._total_max():
             return FetchContext(NO_SESSION, wishes, is_incremental=False)
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
@@ -129,11 +138,13 @@ class FetchSessions:
         session = FetchSession(session_id, version >= 13, last_used_ms=now_ms)
         session.wanted = {wanted.key: wanted for wanted in wishes}
         self._sessions[session_id] = session
+        self._total += len(wishes)
         return FetchContext(session_id, wishes, is_incremental=False, session=session)
 
     def _go_on(
         self, session: FetchSession, request: m.FetchRequest, wishes: list[Wanted], now_ms: int
     ) -> FetchContext:
+        before = len(session.wanted)
         for wish in wishes:
             known = session.wanted.get(wish.key)
             if known is None:
@@ -143,9 +154,14 @@ class FetchSessions:
         for topic in request.forgotten_topics_data:
             for partition in topic.partitions:
                 session.wanted.pop((topic.topic, topic.topic_id, partition), None)
+        self._total += len(session.wanted) - before
+        if self._total > self._total_max() and len(session.wanted) > before:
+            # The consumer sends its whole list again, and then each time.
+            self._forget(session.id)
+            raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if len(session.wanted) > self._partitions_max():
             # One request may not name so many, and a session is the sum of its requests.
-            del self._sessions[session.id]
+            self._forget(session.id)
             raise Refused(ErrorCode.INVALID_REQUEST, "the session has more partitions than one request may name")
         session.epoch = session.epoch % ((1 << 31) - 1) + 1
         session.last_used_ms = now_ms
@@ -159,8 +175,13 @@ class FetchSessions:
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None or now_ms - oldest.last_used_ms < EVICTION_MS:
             return False
-        del self._sessions[oldest.id]
+        self._forget(oldest.id)
         return True
+
+    def _forget(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._total -= len(session.wanted)
 
 
 def _wishes(request: m.FetchRequest) -> list[Wanted]:

@@ -34,8 +34,15 @@ if TYPE_CHECKING:
     from millpond.broker.loggers import Loggers
     from millpond.broker.replication.partitions import Partitions
     from millpond.broker.replication.sessions import ReplicaSessions
+    from millpond.broker.security.access import Access
+    from millpond.broker.security.audit import Audit
+    from millpond.broker.security.logins import Logins
+    from millpond.broker.security.met_limits import MetLimits
+    from millpond.broker.security.quotas import Quotas
+    from millpond.broker.security.token_proofs import TokenProofs
     from millpond.broker.serving.connection import Connection
     from millpond.broker.serving.connections import Connections
+    from millpond.broker.serving.listeners import Listeners
     from millpond.broker.serving.request_counts import RequestCounts
     from millpond.config.effective import NodeLayers
     from millpond.coordinators.groups.shard import GroupShard
@@ -96,9 +103,19 @@ class Services(Protocol):
     journal: Journal
     loggers: Loggers
 
+    # Who may do what.
+
+    audit: Audit
+    access: Access
+    quotas: Quotas
+    limits: MetLimits
+    logins: Logins
+    token_proofs: TokenProofs
+
     # What is counted.
 
     connections: Connections
+    listeners: Listeners
     requests: RequestCounts
     rebalances: RebalanceCounts
 

@@ -22,37 +22,20 @@ from millpond.base.settings import (
     each_of,
     one_of,
 )
+from millpond.config import quota, security
+from millpond.config.addresses import address_or_nothing
+from millpond.config.addresses import host_and_port as host_and_port
+from millpond.config.addresses import is_loopback as is_loopback
+from millpond.config.listeners import ADVERTISED_LISTENER as ADVERTISED_LISTENER
+from millpond.config.listeners import LISTEN as LISTEN
+from millpond.config.listeners import SETTINGS as OF_LISTENERS
+from millpond.config.listeners import listeners_of
 from millpond.config.topic import DAY_MS, FOREVER, MIN_INSYNC_REPLICAS, TOPIC
 
 MIB: Final = 1024 * 1024
 
 REPLICAS_USUAL: Final = 3
 """With so many one can fail while another is being restarted, and no record is held by one node alone."""
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """Split `host:port` (or `[v6]:port`). A wrong one is a SettingError."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise SettingError(f"{address!r} is not an address of the form host:port")
-    try:
-        # As the system's look-up would, which has no error of its own for this.
-        host.encode("idna")
-    except UnicodeError:
-        raise SettingError(f"{address!r} is not an address: no host can have this name") from None
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _address(value: Value) -> str | None:
-    try:
-        host_and_port(str(value))
-    except SettingError as fault:
-        return str(fault)
-    return None
-
-
-def _address_or_nothing(value: Value) -> str | None:
-    return _address(value) if value else None
 
 
 class ClusterNode(NamedTuple):
@@ -104,25 +87,6 @@ def _cluster_contacts(value: Value) -> str | None:
     except SettingError as fault:
         return str(fault)
     return None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches it: localhost, ::1, and all of 127.0.0.0/8.
-
-    A name such as 127.example.com is none, though it begins like one.
-    """
-    if host in ("localhost", "127.0.0.1", "::1"):
-        return True
-    # Seldom needed, and a command starts sooner without it.
-    from ipaddress import IPv6Address, ip_address
-
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_loopback
-    return address.is_loopback
 
 
 def _node_ids(value: Value) -> str | None:
@@ -212,23 +176,13 @@ BROKER_RACK = Setting(
 )
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 DATA_FOLDER = Setting("data.folder", "millpond-data", "The folder in which everything that this node knows is kept.")
-LISTEN = Setting(
-    "listen", "127.0.0.1:9092", "The host:port on which clients are answered; port 0 takes a free one.", _address
-)
-ADVERTISED_LISTENER = Setting(
-    "advertised.listener",
-    "",
-    "The host:port that clients are told to connect to; empty means the one that is listened on.",
-    _address_or_nothing,
-)
-
 METRICS_LISTENER = Setting(
     "metrics.listener",
     "",
     "The host:port at which monitoring asks this node: `/metrics` for Prometheus, `/healthz`, `/readyz`; port 0 "
     "takes a free one, empty is nowhere. `millpond up` takes 127.0.0.1:9692 if nothing is said. There is no login: "
     "what is not the loopback should be a network that outsiders do not reach.",
-    _address_or_nothing,
+    address_or_nothing,
 )
 JOURNAL_FORMAT = Setting(
     "journal.format",
@@ -372,7 +326,8 @@ MAX_CONNECTIONS = Setting(
 MAX_CONNECTIONS_PER_IP = Setting(
     "max.connections.per.ip",
     (1 << 31) - 1,
-    "The largest number of connections at one time from one address.",
+    "The largest number of connections at one time from one address; never the last tenth of `max.connections`, so "
+    "that somebody else can come in.",
     at_least(1),
     live=True,
     bits=32,
@@ -501,7 +456,7 @@ GROUP_MAX_SESSION_TIMEOUT_MS = Setting(
     "group.max.session.timeout.ms", 1_800_000, "The longest session timeout that a member may ask for.", bits=32
 )
 GROUP_MAX_SIZE = Setting(
-    "group.max.size", (1 << 31) - 1, "The largest number of members of a classic group.", at_least(1), bits=32
+    "group.max.size", 10_000, "The largest number of members of a classic group.", at_least(1), bits=32
 )
 GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS = Setting(
     "group.consumer.heartbeat.interval.ms",
@@ -547,7 +502,7 @@ GROUP_CONSUMER_MAX_SESSION_TIMEOUT_MS = Setting(
 )
 GROUP_CONSUMER_MAX_SIZE = Setting(
     "group.consumer.max.size",
-    (1 << 31) - 1,
+    10_000,
     "The largest number of members of a group of the new protocol.",
     at_least(1),
     bits=32,
@@ -628,8 +583,7 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         CLUSTER_CONTACTS,
         BROKER_RACK,
         DATA_FOLDER,
-        LISTEN,
-        ADVERTISED_LISTENER,
+        *OF_LISTENERS,
         METRICS_LISTENER,
         JOURNAL_FORMAT,
     ),
@@ -707,6 +661,8 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         CLEANER_BACKOFF_MS,
         FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS,
     ),
+    **security.SECTIONS,
+    **quota.SECTIONS,
     "Defaults for topics": tuple(_default_for_topics(setting) for setting in TOPIC if setting.inherits is not None),
 }
 
@@ -730,7 +686,10 @@ def node_settings(texts: Mapping[str, str]) -> Settings:
             count = Setting(name, 0, "", at_least(-1)).parse(texts[name])
             # -1 is "no limit" in every unit, not a length of time.
             fine[meant] = str(count * unit_ms if count > 0 else count)
+    own = {name: fine.pop(name) for name in list(fine) if name.startswith(security.LISTENER_PREFIX)}
     settings = Settings.parsed(NODE, fine)
+    settings.overrides |= security.parsed_for_listeners(own)
+    listeners_of(settings)
     voters = cluster_voters(settings)
     return Settings(NODE, _of_several(len(voters)) | settings.overrides) if voters else settings
 

@@ -175,7 +175,12 @@ class ProducerStates:
         before it would be out of order for ever.
         """
 
-    def check(self, headers: Sequence[BatchHeader], verification: Verification | None = None) -> Span | None:
+    def check(
+        self,
+        headers: Sequence[BatchHeader],
+        verification: Verification | None = None,
+        count_max: int = 1 << 31,
+    ) -> Span | None:
         """Refuse what is out of order; the span of the first writing if the first batch has been written before."""
         ahead: dict[int, tuple[int, int]] = {}
         for header in headers:
@@ -196,8 +201,15 @@ class ProducerStates:
                     _check_forgotten(entry, header)
             if seen is not None:
                 _check_order(header, *seen)
-            elif header.base_sequence:
-                self._check_first(header)
+            else:
+                if len(self.entries) >= count_max:
+                    raise Refused(
+                        ErrorCode.POLICY_VIOLATION,
+                        f"the partition knows {len(self.entries)} producers, and max.producers.per.partition="
+                        f"{count_max} allows no new one until some are forgotten",
+                    )
+                if header.base_sequence:
+                    self._check_first(header)
             if header.attributes & TRANSACTIONAL or header.producer_id in self.open_starts:
                 self._check_transaction(header, verification)
             ahead[header.producer_id] = header.producer_epoch, header.last_sequence

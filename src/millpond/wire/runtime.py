@@ -39,7 +39,7 @@ def beyond(asked: int, left: int) -> Bad:
 
 def too_many() -> Bad:
     """Lists that have, all together, more items than are taken."""
-    return Bad("more items in lists than one message may have")
+    return Bad("more items in lists than one message may have (max.request.items)")
 
 
 def uneven(position: int, announced: int) -> Bad:

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
+from millpond.base.rights import AclResource, Operation
 from millpond.broker.replication.partitions import Partition
+from millpond.broker.security.rights import on_each
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 READ_COMMITTED = 1
+Topic = m.ListOffsetsResponse.ListOffsetsTopicResponse
 CONSUMER = -1
 LEADER_EPOCH_FROM, NOT_AVAILABLE_FROM = 4, 5
 LOOKUPS_AGAIN_MAX = 5
@@ -51,7 +54,7 @@ def handle(broker: Services, call: Call, request: m.ListOffsetsRequest) -> Outco
     searches: list[_Search] = []
     response = m.ListOffsetsResponse(
         topics=[
-            m.ListOffsetsResponse.ListOffsetsTopicResponse(
+            Topic(
                 name=topic.name,
                 partitions=[
                     _list_one(broker, topic.name, wanted, committed_only, by_replica, searches)
@@ -151,4 +154,25 @@ def _fill(result: m.ListOffsetsResponse.ListOffsetsPartitionResponse, match: Tim
     result.timestamp, result.offset, result.leader_epoch = match
 
 
-API = Api(key=2, name="ListOffsets", versions=(1, 11), handle=handle, lists="topics")
+def _refuse_topic(topic: m.ListOffsetsRequest.ListOffsetsTopic, code: ErrorCode) -> Topic:
+    return Topic(
+        name=topic.name,
+        partitions=[
+            m.ListOffsetsResponse.ListOffsetsPartitionResponse(
+                partition_index=each.partition_index, error_code=code, timestamp=-1, offset=-1, leader_epoch=-1
+            )
+            for each in topic.partitions
+        ],
+    )
+
+
+RIGHTS = on_each(
+    Operation.DESCRIBE,
+    AclResource.TOPIC,
+    of="topics",
+    named=lambda topic: topic.name,
+    refuse=_refuse_topic,
+    into="topics",
+)
+
+API = Api(key=2, name="ListOffsets", versions=(1, 11), handle=handle, lists="topics", rights=RIGHTS)

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Final
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import NO_TOPIC_ID, topic_name_fault
 from millpond.base.later import Later
+from millpond.base.rights import AclResource, Operation
 from millpond.broker.replication.partition_states import PartitionStates
+from millpond.broker.security.mutations import within_quota
+from millpond.broker.security.rights import Need, by_handler, demand_topic, may_by_cluster
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.authorised_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC
+from millpond.broker.serving.authorised_operations import NOT_ASKED_FOR, operations_on, operations_on_cluster
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Encoded, Outcome
 from millpond.config.node import AUTO_CREATE_TOPICS_ENABLE
@@ -30,6 +33,11 @@ if TYPE_CHECKING:
 
 BY_ID_FROM = 12
 
+SEEN = Need(Operation.DESCRIBE, AclResource.TOPIC)
+ON_TOPIC = Need(Operation.CREATE, AclResource.TOPIC)
+ON_CLUSTER = Need(Operation.CREATE, AclResource.CLUSTER)
+"""Either of these two is needed for topics that are made because somebody asked for them."""
+
 PARTITIONS_AT_ONCE_MAX = 500
 """What the loop describes by itself."""
 
@@ -39,28 +47,47 @@ one may be cut off from whoever could make it."""
 
 
 def handle(broker: Services, call: Call, request: m.MetadataRequest) -> Outcome:
-    missing = _to_create(broker, call, request)
+    missing = within_quota(broker, call, _to_create(broker, call, request))
     if missing:
 
         def describe(_: None = None) -> m.MetadataResponse:
-            return _describe(broker, call, request, _topics(broker, call, request))
+            return _describe_named(broker, call, request)
 
         answer = broker.try_create([NewTopic(name) for name in missing]).map(describe)
         answer.expire_after(broker.clock, CREATION_WAIT_MS, lambda: answer.finish(describe()))
         return answer
     if _wants_all(call, request) and broker.image.partitions_total > PARTITIONS_AT_ONCE_MAX:
         return _describe_all(broker, call, request)
-    topics = None if _wants_all(call, request) else _topics(broker, call, request)
-    return _describe(broker, call, request, topics)
+    if not _wants_all(call, request):
+        return _describe_named(broker, call, request)
+    states = PartitionStates(broker)
+    topics = _visible(broker, call)
+    allowed = _Allowed(call, request, [topic.name for topic in topics])
+    return _describe(broker, call, allowed, [_topic(states, topic) for topic in topics])
+
+
+def _describe_named(broker: Services, call: Call, request: m.MetadataRequest) -> m.MetadataResponse:
+    topics = _topics(broker, call, request)
+    return _describe(broker, call, _Allowed(call, request, [topic.name or "" for topic in topics]), topics)
+
+
+class _Allowed:
+    """What whoever asks may do to these topics and to the cluster, as far as they want to know."""
+
+    def __init__(self, call: Call, request: m.MetadataRequest, names: list[str]) -> None:
+        asked = names if request.include_topic_authorized_operations else []
+        self.on_topics = {name: operations_on(call, AclResource.TOPIC, name) for name in asked}
+        self.on_cluster = operations_on_cluster(call, is_asked=request.include_cluster_authorized_operations)
 
 
 def _describe_all(broker: Services, call: Call, request: m.MetadataRequest) -> Later[Encoded]:
     """So many partitions take their time, which is not the loop's: a worker describes and encodes them."""
-    topics = list(broker.image.topics.values())
+    topics = _visible(broker, call)
+    allowed = _Allowed(call, request, [topic.name for topic in topics])
 
     def describe() -> Encoded:
         states = PartitionStates(broker)
-        response = _describe(broker, call, request, [_topic(states, topic) for topic in topics])
+        response = _describe(broker, call, allowed, [_topic(states, topic) for topic in topics])
         return Encoded(response.encode(call.version))
 
     return broker.workers.run(describe)
@@ -70,18 +97,35 @@ def _wants_all(call: Call, request: m.MetadataRequest) -> bool:
     return request.topics is None or (call.version == 0 and not request.topics)
 
 
-def _to_create(broker: Services, call: Call, request: m.MetadataRequest) -> list[str]:
+def _creates(broker: Services, call: Call, request: m.MetadataRequest) -> bool:
     if _wants_all(call, request) or not broker.settings[AUTO_CREATE_TOPICS_ENABLE]:
-        return []
-    if call.version >= 4 and not request.allow_auto_topic_creation:
+        return False
+    return call.version < 4 or request.allow_auto_topic_creation
+
+
+def _to_create(broker: Services, call: Call, request: m.MetadataRequest) -> list[str]:
+    if not _creates(broker, call, request):
         return []
     names = [topic.name for topic in request.topics or () if topic.name is not None]
-    return [name for name in dict.fromkeys(names) if name not in broker.image.topics and not topic_name_fault(name)]
+    missing = [
+        name for name in dict.fromkeys(names) if name not in broker.image.topics and not topic_name_fault(name)
+    ]
+    return [name for name in missing if call.may(*SEEN, name) and _may_create(call, name)]
+
+
+def _may_create(call: Call, name: str) -> bool:
+    return may_by_cluster(call, ON_CLUSTER, name) or call.may(*ON_TOPIC, name)
 
 
 def _topics(broker: Services, call: Call, request: m.MetadataRequest) -> Topics:
     states = PartitionStates(broker)
-    topics = [_named(broker, states, wanted) for wanted in request.topics or ()]
+    topics = [_named(broker, call, states, wanted) for wanted in request.topics or ()]
+    if call.access.is_on and _creates(broker, call, request):
+        for topic in topics:
+            # It would be made, had they the right.
+            is_missing = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if is_missing and topic.name is not None and not _may_create(call, topic.name):
+                topic.error_code = ON_TOPIC.refusal
     if call.version < BY_ID_FROM:
         # Two versions let clients leave out a name that the answer has to have.
         for topic in topics:
@@ -91,27 +135,27 @@ def _topics(broker: Services, call: Call, request: m.MetadataRequest) -> Topics:
     return topics
 
 
-def _describe(broker: Services, call: Call, request: m.MetadataRequest, topics: Topics | None) -> m.MetadataResponse:
-    """The response; without `topics` it has all of them."""
-    image = broker.image
-    if topics is None:
-        states = PartitionStates(broker)
-        topics = [_topic(states, topic) for topic in image.topics.values()]
-    if request.include_topic_authorized_operations:
-        for topic in topics:
-            if not topic.error_code:
-                topic.topic_authorized_operations = ON_TOPIC
+def _describe(broker: Services, call: Call, allowed: _Allowed, topics: Topics) -> m.MetadataResponse:
+    for topic in topics if allowed.on_topics else ():
+        if not topic.error_code:
+            topic.topic_authorized_operations = allowed.on_topics.get(topic.name or "", NOT_ASKED_FOR)
     brokers = [
         m.MetadataResponse.MetadataResponseBroker(node_id=node_id, host=host, port=port, rack=rack)
         for node_id, host, port, rack in _addresses(broker, call)
     ]
     return m.MetadataResponse(
         brokers=brokers,
-        cluster_id=image.cluster_id,
+        cluster_id=broker.image.cluster_id,
         controller_id=broker.controller_id,
         topics=topics,
-        cluster_authorized_operations=ON_CLUSTER if request.include_cluster_authorized_operations else NOT_ASKED_FOR,
+        cluster_authorized_operations=allowed.on_cluster,
     )
+
+
+def _visible(broker: Services, call: Call) -> list[Topic]:
+    """All topics that whoever asks may see. Asked on the loop: rights change there."""
+    topics = broker.image.topics.values()
+    return list(topics) if call.is_unlimited else [each for each in topics if call.may(*SEEN, each.name)]
 
 
 def _set_right(broker: Services, call: Call, topics: Topics) -> None:
@@ -137,11 +181,13 @@ def _addresses(broker: Services, call: Call) -> list[tuple[int, str, int, str | 
 
 
 def _named(
-    broker: Services, states: PartitionStates, wanted: m.MetadataRequest.MetadataRequestTopic
+    broker: Services, call: Call, states: PartitionStates, wanted: m.MetadataRequest.MetadataRequestTopic
 ) -> m.MetadataResponse.MetadataResponseTopic:
     by_id = wanted.topic_id != NO_TOPIC_ID
     if by_id and wanted.name is not None:
         return _failed(wanted, ErrorCode.INVALID_REQUEST)
+    if not demand_topic(broker, call, Operation.DESCRIBE, wanted.name, wanted.topic_id):
+        return _failed(wanted, SEEN.refusal)
     if by_id:
         topic = broker.image.topics_by_id.get(wanted.topic_id)
         return _failed(wanted, ErrorCode.UNKNOWN_TOPIC_ID) if topic is None else _topic(states, topic)
@@ -186,4 +232,11 @@ def _partition(
     )
 
 
-API = Api(key=3, name="Metadata", versions=(0, 13), handle=handle, lists="topics")
+API = Api(
+    key=3,
+    name="Metadata",
+    versions=(0, 13),
+    handle=handle,
+    lists="topics",
+    rights=by_handler(SEEN, ON_TOPIC, ON_CLUSTER),
+)

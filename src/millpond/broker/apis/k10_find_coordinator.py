@@ -11,7 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millpond.base.errors import ErrorCode
+from millpond.base.rights import CLUSTER_NAME, AclResource, Operation
 from millpond.broker.replication.partition_states import likely_leader
+from millpond.broker.security.rights import NOT_AUTHORISED, Need, by_handler
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -23,18 +25,34 @@ if TYPE_CHECKING:
 
 GROUP, TRANSACTION = 0, 1
 MANY_KEYS_FROM = 4
+NEEDS = {
+    GROUP: Need(Operation.DESCRIBE, AclResource.GROUP),
+    TRANSACTION: Need(Operation.DESCRIBE, AclResource.TRANSACTIONAL_ID),
+}
+FOR_NODES = Need(Operation.CLUSTER_ACTION, AclResource.CLUSTER)
 
 
 def handle(broker: Services, call: Call, request: m.FindCoordinatorRequest) -> Outcome:
     keys = request.coordinator_keys if call.version >= MANY_KEYS_FROM else [request.key]
-    if request.key_type not in (GROUP, TRANSACTION):
-        return _answer(call, keys, [_NO_TOPIC for _ in keys])
+    refused = _refused(call, request.key_type, keys)
+    if request.key_type not in (GROUP, TRANSACTION) or len(refused) == len(keys):
+        return _answer(call, keys, [refused.get(key, _NO_TOPIC) for key in keys])
     coordination: Coordination[Any] = broker.groups if request.key_type == GROUP else broker.transactions
-    if coordination.is_open:
-        return _answer(call, keys, _find(broker, call, coordination, keys))
-    return broker.open_coordination(coordination).map(
-        lambda _: _answer(call, keys, _find(broker, call, coordination, keys))
-    )
+
+    def answer(_: None = None) -> m.FindCoordinatorResponse:
+        found = _find(broker, call, coordination, keys)
+        return _answer(call, keys, [refused.get(key, each) for key, each in zip(keys, found, strict=True)])
+
+    return answer() if coordination.is_open else broker.open_coordination(coordination).map(answer)
+
+
+def _refused(call: Call, key_type: int, keys: list[str]) -> dict[str, _Coordinator]:
+    """Those of whose groups or transactions one may not know; a node may ask for all of share groups."""
+    if not call.access.is_on:
+        return {}
+    need = NEEDS.get(key_type, FOR_NODES)
+    refused = _Coordinator(need.refusal, NOT_AUTHORISED)
+    return {key: refused for key in keys if not call.demand(*need, CLUSTER_NAME if need is FOR_NODES else key)}
 
 
 class _Coordinator(NamedTuple):
@@ -100,4 +118,11 @@ def _answer(call: Call, keys: list[str], coordinators: list[_Coordinator]) -> m.
     )
 
 
-API = Api(key=10, name="FindCoordinator", versions=(0, 6), handle=handle)
+API = Api(
+    key=10,
+    name="FindCoordinator",
+    versions=(0, 6),
+    handle=handle,
+    lists="coordinator_keys",
+    rights=by_handler(*NEEDS.values(), FOR_NODES),
+)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
+from millpond.broker.security.rights import FREE
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Encoded, Outcome, Response
@@ -80,4 +81,4 @@ def describe(apis: Iterable[ServedApi], error: ErrorCode = ErrorCode.NONE) -> m.
     return m.ApiVersionsResponse(error_code=error, api_keys=keys)
 
 
-API = Api(key=18, name="ApiVersions", versions=(0, 4), handle=handle, refuse=refuse)
+API = Api(key=18, name="ApiVersions", versions=(0, 4), handle=handle, refuse=refuse, rights=FREE)

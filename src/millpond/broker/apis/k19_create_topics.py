@@ -10,10 +10,13 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from millpond.base.errors import Refused
+from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, gather
+from millpond.base.rights import AclResource, Operation
 from millpond.base.settings import AnySetting
 from millpond.broker.links.to_controller import forward_ms
+from millpond.broker.security.mutations import Mutations, new_partitions
+from millpond.broker.security.rights import NOT_AUTHORISED, Need, Rights, Screened, may_by_cluster, split
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -171,6 +174,57 @@ def _failed(name: str, verdict: Verdict) -> m.CreateTopicsResponse.CreatableTopi
     )
 
 
+def _beyond_quota(
+    topic: m.CreateTopicsRequest.CreatableTopic, code: ErrorCode, text: str
+) -> m.CreateTopicsResponse.CreatableTopicResult:
+    return _failed(topic.name, Verdict(code, text))
+
+
+MUTATIONS = Mutations(
+    strict_from=6,
+    lists=("topics",),
+    count=lambda broker, topic: new_partitions(broker, topic.name, topic.num_partitions, len(topic.assignments)),
+    refuse=_beyond_quota,
+    into="topics",
+)
+
+
+def _screen(broker: Services, call: Call, request: m.CreateTopicsRequest) -> Screened:
+    """Who may create but not look at settings is told no more than that it was made."""
+
+    def is_allowed(topic: m.CreateTopicsRequest.CreatableTopic) -> bool:
+        return may_by_cluster(call, ON_CLUSTER, topic.name) or call.demand(*ON_TOPIC, topic.name)
+
+    def refuse(topic: m.CreateTopicsRequest.CreatableTopic) -> m.CreateTopicsResponse.CreatableTopicResult:
+        return _failed(topic.name, Verdict(ON_TOPIC.refusal, NOT_AUTHORISED))
+
+    def hide(response: m.CreateTopicsResponse) -> m.CreateTopicsResponse:
+        for each in response.topics:
+            is_invalid = each.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+            if is_invalid and not _may_see_namesakes(broker, call, each.name):
+                each.error_message = "the name is too much like that of another topic"
+            if not each.error_code and not call.may(*SHOWN, each.name):
+                each.topic_config_error_code = SHOWN.refusal
+                each.num_partitions = each.replication_factor = -1
+                each.configs = []
+        return response if split_off is None or split_off.mend is None else split_off.mend(response)
+
+    split_off = split(request, "topics", is_allowed, refuse, "topics")
+    if split_off is not None and split_off.request is None:
+        return split_off
+    return Screened(request, mend=hide)
+
+
+def _may_see_namesakes(broker: Services, call: Call, name: str) -> bool:
+    """The reason why there can be no such topic names the one that stands in its way."""
+    seen = Operation.DESCRIBE, AclResource.TOPIC
+    return all(call.may(*seen, each) for each in broker.image.namesakes(name))
+
+
+ON_CLUSTER = Need(Operation.CREATE, AclResource.CLUSTER)
+ON_TOPIC = Need(Operation.CREATE, AclResource.TOPIC)
+SHOWN = Need(Operation.DESCRIBE_CONFIGS, AclResource.TOPIC)
+
 API = Api(
     key=19,
     name="CreateTopics",
@@ -179,4 +233,6 @@ API = Api(
     lists="topics",
     at_controller=True,
     forward=forward,
+    mutations=MUTATIONS,
+    rights=Rights((ON_CLUSTER, ON_TOPIC, SHOWN), _screen),
 )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, gather
+from millpond.base.rights import AclResource, Operation
+from millpond.broker.security.rights import on_each
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 TO_THE_END = -1
 
-
+Topic = m.DeleteRecordsResponse.DeleteRecordsTopicResult
 Result = m.DeleteRecordsResponse.DeleteRecordsPartitionResult
 
 
@@ -29,7 +31,7 @@ def handle(broker: Services, call: Call, request: m.DeleteRecordsRequest) -> Out
     moved: list[tuple[Result, Later[None]]] = []
     response = m.DeleteRecordsResponse(
         topics=[
-            m.DeleteRecordsResponse.DeleteRecordsTopicResult(
+            Topic(
                 name=topic.name,
                 partitions=[
                     _delete_before(broker, topic.name, wanted.partition_index, wanted.offset, moved)
@@ -89,4 +91,23 @@ def _refuse(result: Result, code: ErrorCode) -> None:
     result.low_watermark, result.error_code = -1, code
 
 
-API = Api(key=21, name="DeleteRecords", versions=(0, 2), handle=handle, lists="topics")
+def _refuse_topic(topic: m.DeleteRecordsRequest.DeleteRecordsTopic, code: ErrorCode) -> Topic:
+    return Topic(
+        name=topic.name,
+        partitions=[
+            Result(partition_index=each.partition_index, low_watermark=-1, error_code=code)
+            for each in topic.partitions
+        ],
+    )
+
+
+RIGHTS = on_each(
+    Operation.DELETE,
+    AclResource.TOPIC,
+    of="topics",
+    named=lambda topic: topic.name,
+    refuse=_refuse_topic,
+    into="topics",
+)
+
+API = Api(key=21, name="DeleteRecords", versions=(0, 2), handle=handle, lists="topics", rights=RIGHTS)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done, gather
+from millpond.base.rights import AclResource, Operation
 from millpond.broker.coordination.transaction_calls import ask_transaction
+from millpond.broker.security.rights import OF_NODES, Need, Rights, Screened, demand_node, refuse_whole
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -106,4 +108,34 @@ def _join(parts: list[m.AddPartitionsToTxnResponse]) -> m.AddPartitionsToTxnResp
     )
 
 
-API = Api(key=24, name="AddPartitionsToTxn", versions=(0, 5), handle=handle)
+def _screen(broker: Services, call: Call, request: m.AddPartitionsToTxnRequest) -> Screened | None:
+    """Of a client's request all is done or nothing. From version 4 on it is for brokers."""
+    if call.version >= MANY_FROM:
+        if demand_node(call):
+            return None
+        return Screened(None, refuse_whole(call, request, OF_NODES.refusal))
+    if not call.demand(*ON_ID, request.v3_and_below_transactional_id):
+        return Screened(None, _fail(call.version, request, Refused(ON_ID.refusal)))
+    topics = request.v3_and_below_topics
+    refused = {topic.name for topic in topics if not call.demand(*ON_TOPIC, topic.name)}
+    if not refused:
+        return None
+    unknown = _unknown(broker, [topic for topic in topics if topic.name not in refused])
+    results = _results(topics, ErrorCode.OPERATION_NOT_ATTEMPTED, unknown)
+    for result in results:
+        for partition in result.results_by_partition if result.name in refused else ():
+            partition.partition_error_code = ON_TOPIC.refusal
+    return Screened(None, m.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
+
+
+ON_ID = Need(Operation.WRITE, AclResource.TRANSACTIONAL_ID)
+ON_TOPIC = Need(Operation.WRITE, AclResource.TOPIC)
+
+API = Api(
+    key=24,
+    name="AddPartitionsToTxn",
+    versions=(0, 5),
+    handle=handle,
+    lists="v3_and_below_topics",
+    rights=Rights((ON_ID, ON_TOPIC, OF_NODES), _screen),
+)

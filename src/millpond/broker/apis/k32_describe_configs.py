@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import topic_name_fault
+from millpond.base.rights import Operation
+from millpond.base.secret_names import is_secret
+from millpond.broker.security.rights import NOT_AUTHORISED
+from millpond.broker.security.setting_rights import on_settings
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
 from millpond.config.client_metrics import CLIENT_METRICS
 from millpond.config.effective import Effective, Source
 from millpond.config.group import GROUP
-from millpond.config.kafka_names import kafka_settings, unknown_settings
+from millpond.config.kafka_names import SHOWN_AS_THEY_ARE, kafka_settings, unknown_settings
 from millpond.config.node import NODE
 from millpond.config.topic import TOPIC
 from millpond.metadata.image import Resource
@@ -84,9 +88,13 @@ def _effective(broker: Services, kind: int, name: str) -> Iterable[_Shown]:
             return [each for each in every if each.effective.source == Source.DYNAMIC_DEFAULT_BROKER]
         case ResourceType.BROKER:
             _check_is_this_broker(broker, name)
-            kafkas = kafka_settings(layers, _address(broker.address), _address(broker.advertised()))
+            kafkas = kafka_settings(layers, broker.listeners.texts())
             return [
-                *(_Shown(layers.effective(setting), not setting.live) for setting in NODE),
+                *(
+                    _Shown(layers.effective(setting), not setting.live, is_secret(setting.name))
+                    for setting in NODE
+                    if setting.name not in SHOWN_AS_THEY_ARE
+                ),
                 *(_Shown(each, is_read_only=True) for each in kafkas),
                 *_unknown(broker),
             ]
@@ -106,11 +114,6 @@ def _check_is_this_broker(broker: Services, name: str) -> None:
 
 def _unknown(broker: Services) -> list[_Shown]:
     return [_Shown(each, is_secret=True) for each in unknown_settings(broker.layers)]
-
-
-def _address(host_and_port: tuple[str, int]) -> str:
-    host, port = host_and_port
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _one(each: _Shown, synonyms: bool, docs: bool) -> m.DescribeConfigsResponse.DescribeConfigsResourceResult:
@@ -133,4 +136,23 @@ def _one(each: _Shown, synonyms: bool, docs: bool) -> m.DescribeConfigsResponse.
     )
 
 
-API = Api(key=32, name="DescribeConfigs", versions=(1, 4), handle=handle, lists="resources")
+def _refuse(
+    resource: m.DescribeConfigsRequest.DescribeConfigsResource, code: ErrorCode
+) -> m.DescribeConfigsResponse.DescribeConfigsResult:
+    return m.DescribeConfigsResponse.DescribeConfigsResult(
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        error_code=code,
+        error_message=NOT_AUTHORISED,
+        configs=[],
+    )
+
+
+API = Api(
+    key=32,
+    name="DescribeConfigs",
+    versions=(1, 4),
+    handle=handle,
+    lists="resources",
+    rights=on_settings(Operation.DESCRIBE_CONFIGS, _refuse, "results"),
+)

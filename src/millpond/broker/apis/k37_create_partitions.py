@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.base.errors import Refused
+from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
+from millpond.base.rights import AclResource, Operation
 from millpond.broker.links.to_controller import SHOWN_MS, forward_ms
+from millpond.broker.security.mutations import Mutations, if_possible
+from millpond.broker.security.rights import NOT_AUTHORISED, on_each
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -66,6 +69,38 @@ def _answer(grown: tuple[GrownTopic, ...]) -> m.CreatePartitionsResponse:
     )
 
 
+def _added_partitions(broker: Services, topic: m.CreatePartitionsRequest.CreatePartitionsTopic) -> int:
+    known = broker.image.topics.get(topic.name)
+    return 0 if known is None else if_possible(broker, topic.count, max(topic.count - len(known.partitions), 0))
+
+
+def _beyond_quota(
+    topic: m.CreatePartitionsRequest.CreatePartitionsTopic, code: ErrorCode, text: str
+) -> m.CreatePartitionsResponse.CreatePartitionsTopicResult:
+    return m.CreatePartitionsResponse.CreatePartitionsTopicResult(
+        name=topic.name, error_code=code, error_message=text
+    )
+
+
+MUTATIONS = Mutations(
+    strict_from=3,
+    lists=("topics",),
+    count=_added_partitions,
+    refuse=_beyond_quota,
+    into="results",
+)
+
+RIGHTS = on_each(
+    Operation.ALTER,
+    AclResource.TOPIC,
+    of="topics",
+    named=lambda topic: topic.name,
+    refuse=lambda topic, code: m.CreatePartitionsResponse.CreatePartitionsTopicResult(
+        name=topic.name, error_code=code, error_message=NOT_AUTHORISED
+    ),
+    into="results",
+)
+
 API = Api(
     key=37,
     name="CreatePartitions",
@@ -74,4 +109,6 @@ API = Api(
     lists="topics",
     at_controller=True,
     forward=forward,
+    mutations=MUTATIONS,
+    rights=RIGHTS,
 )

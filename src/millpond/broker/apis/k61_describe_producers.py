@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millpond.base.errors import ErrorCode
+from millpond.base.rights import AclResource, Operation
+from millpond.broker.security.rights import on_each
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -12,11 +15,13 @@ from millpond.wire import messages as m
 if TYPE_CHECKING:
     from millpond.broker.services import Services
 
+Topic = m.DescribeProducersResponse.TopicResponse
+
 
 def handle(broker: Services, call: Call, request: m.DescribeProducersRequest) -> Outcome:
     return m.DescribeProducersResponse(
         topics=[
-            m.DescribeProducersResponse.TopicResponse(
+            Topic(
                 name=topic.name,
                 partitions=[_describe(broker, topic.name, index) for index in topic.partition_indexes],
             )
@@ -47,4 +52,23 @@ def _describe(broker: Services, topic: str, index: int) -> m.DescribeProducersRe
     )
 
 
-API = Api(key=61, name="DescribeProducers", versions=(0, 0), handle=handle, lists="topics")
+def _refuse_topic(topic: m.DescribeProducersRequest.TopicRequest, code: ErrorCode) -> Topic:
+    return Topic(
+        name=topic.name,
+        partitions=[
+            m.DescribeProducersResponse.PartitionResponse(partition_index=index, error_code=code)
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+RIGHTS = on_each(
+    Operation.READ,
+    AclResource.TOPIC,
+    of="topics",
+    named=lambda topic: topic.name,
+    refuse=_refuse_topic,
+    into="topics",
+)
+
+API = Api(key=61, name="DescribeProducers", versions=(0, 0), handle=handle, lists="topics", rights=RIGHTS)

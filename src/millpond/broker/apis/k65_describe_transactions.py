@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import Refused
 from millpond.base.later import Later, gather
+from millpond.base.rights import AclResource, Operation
+from millpond.broker.security.rights import Need, Rights, Screened, both, on_each
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -38,4 +40,33 @@ def _join(parts: list[m.DescribeTransactionsResponse]) -> m.DescribeTransactions
     )
 
 
-API = Api(key=65, name="DescribeTransactions", versions=(0, 0), handle=handle, lists="transactional_ids")
+def _hide_topics(broker: Services, call: Call, request: m.DescribeTransactionsRequest) -> Screened:
+    """Of the topics of a transaction only those are told that one may see."""
+
+    def mend(response: m.DescribeTransactionsResponse) -> m.DescribeTransactionsResponse:
+        for state in response.transaction_states:
+            topics = [each for each in state.topics if call.may(*SEEN, each.topic)]
+            state.topics = topics
+        return response
+
+    return Screened(request, mend=mend)
+
+
+SEEN = Need(Operation.DESCRIBE, AclResource.TOPIC)
+RIGHTS = both(
+    on_each(
+        Operation.DESCRIBE,
+        AclResource.TRANSACTIONAL_ID,
+        of="transactional_ids",
+        named=str,
+        refuse=lambda name, code: m.DescribeTransactionsResponse.TransactionState(
+            transactional_id=name, error_code=code
+        ),
+        into="transaction_states",
+    ),
+    Rights((SEEN,), _hide_topics),
+)
+
+API = Api(
+    key=65, name="DescribeTransactions", versions=(0, 0), handle=handle, lists="transactional_ids", rights=RIGHTS
+)

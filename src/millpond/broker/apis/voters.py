@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
+from millpond.base.rights import Operation
 from millpond.broker.links.change_relay import relay_change
 from millpond.broker.quorum.voters import KRAFT_VERSION, voter_of
+from millpond.broker.security.rights import for_nodes, on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -121,7 +123,25 @@ def _changed(broker: Services, cluster_id: str | None, change: Change) -> Later[
 
 
 APIS = (
-    Api(80, "AddRaftVoter", (0, 1), add, at_controller=True, forward=relay_change),
-    Api(81, "RemoveRaftVoter", (0, 0), remove, at_controller=True, forward=relay_change),
-    Api(82, "UpdateRaftVoter", (0, 0), update, at_controller=True, is_advertised=False),
+    Api(
+        80, "AddRaftVoter", (0, 1), add, at_controller=True, forward=relay_change, rights=on_cluster(Operation.ALTER)
+    ),
+    Api(
+        81,
+        "RemoveRaftVoter",
+        (0, 0),
+        remove,
+        at_controller=True,
+        forward=relay_change,
+        rights=on_cluster(Operation.ALTER),
+    ),
+    Api(
+        82,
+        "UpdateRaftVoter",
+        (0, 0),
+        update,
+        at_controller=True,
+        is_advertised=False,
+        rights=for_nodes(),
+    ),
 )

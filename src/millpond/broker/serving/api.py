@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from millpond.base.later import Later
+from millpond.broker.security.mutations import Mutations
+from millpond.broker.security.rights import Rights
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome, Response
 
@@ -28,6 +30,10 @@ class Api:
     name: str
     versions: tuple[int, int]
     handle: Callable[[Services, Call, Any], Outcome]
+    mutations: Mutations | None = None
+    """How it is held to the quota of partitions that are made and deleted."""
+    rights: Rights = field(kw_only=True)
+    """What a client needs. It has no default: an API without a rule cannot be written."""
     lists: str | None = None
     """The request's field that names topics or resources; how many it may name is limited."""
     quick: Callable[[Services, Connection, RequestHeader, memoryview], bool] | None = None

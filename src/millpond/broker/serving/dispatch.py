@@ -11,6 +11,9 @@ from millpond.base.later import Later, done
 from millpond.base.ports import Clock, ReplyPart
 from millpond.broker.apis import APIS
 from millpond.broker.links.to_controller import forward_ms, say_instead
+from millpond.broker.security.audit import DEEDS
+from millpond.broker.security.login import IllegalLoginState
+from millpond.broker.security.logins import API_VERSIONS, AUTHENTICATE, BEFORE_LOGIN, HANDSHAKE
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call, is_of_node
 from millpond.broker.serving.replies import Outcome, Response, encode_reply
@@ -20,12 +23,13 @@ from millpond.wire import messages
 from millpond.wire.header import NAMES, WITHOUT_SCHEMA, decode_request_header
 
 if TYPE_CHECKING:
+    from millpond.broker.security.quotas import Charge
     from millpond.broker.services import Services
     from millpond.broker.serving.connection import Connection
     from millpond.wire.header import RequestHeader
     from millpond.wire.messages import Message
 
-API_VERSIONS: Final = 18
+Encode = Callable[[Response], list[ReplyPart]]
 
 EARLY_MS_MAX: Final = 5_000
 """So long a client waits for a node that does not know its cluster yet; then it had better look for another one."""
@@ -56,6 +60,8 @@ class Dispatcher:
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
         """Serve one request. Raises RemoteError when the connection cannot go on."""
+        if connection.must_log_in and self._is_login(connection, frame):
+            return
         header = decode_request_header(frame)
         entry = self._entries.get(header.api_key)
         if entry is None:
@@ -68,11 +74,13 @@ class Dispatcher:
                 self._refusal(api, version, frame[header.body_position :]), partial(encode_reply, header)
             )
             return
-        if not self._knows_cluster and self._is_early(header):
+        if not self._knows_cluster and self._is_early(connection, header):
             connection.hold(frame, self._once_known())
             return
         self.requests.received[header.api_key] += 1
-        if api.quick is not None and api.quick(self._broker, connection, header, frame):
+        charge = self._charge(connection, api, header, frame) if self._broker.quotas.is_on else None
+        is_plain = charge is None or not self._broker.quotas.may_hold_up(charge)
+        if is_plain and api.quick is not None and api.quick(self._broker, connection, header, frame):
             return
         decode = entry.decode
         if decode is None:
@@ -81,28 +89,108 @@ class Dispatcher:
         if api.lists is not None:
             self._check_count(api, request)
         arrived_us = connection.arrived_us
-        call = Call(connection, version, header.client_id, arrived_us)
-        if api.at_controller and not self._broker.controller.is_active and not call.is_from_node:
-            outcome: Outcome = self._forward(api, call, request)
+        access = self._broker.access
+        call = Call(
+            connection, version, header.client_id, arrived_us, access, None if charge is None else charge.meter
+        )
+        screened = api.rights.screen(self._broker, call, request) if access.is_on and api.rights.screen else None
+        encode: Encode = partial(self._encode, header, arrived_us)
+        if self._broker.audit.is_on and api.key in DEEDS and not call.is_from_node:
+            encode = self._noted(api, call, request if screened is None else screened.request, encode)
+        if screened is None:
+            outcome = self._serve(api, call, request)
         else:
-            outcome = api.handle(self._broker, call, request)
+            outcome = screened.served(partial(self._serve, api, call))
+        if charge is not None:
+            outcome = self._charged(connection, charge, outcome)
         if outcome is None:
             self.requests.on_answer(header.api_key, arrived_us)
         else:
-            connection.reply(outcome, partial(self._encode, header, arrived_us))
+            connection.reply(outcome, encode)
+
+    def _noted(self, api: Api, call: Call, request: Message | None, encode: Encode) -> Encode:
+        """The same, and the audit log hears what came of it. What was refused as a whole it has heard already."""
+        if request is None:
+            return encode
+        tell = self._broker.audit.deed(call, api.key, api.name, request)
+
+        def noted(response: Response) -> list[ReplyPart]:
+            tell(response)
+            return encode(response)
+
+        return noted
+
+    def _charge(self, connection: Connection, api: Api, header: RequestHeader, frame: memoryview) -> Charge | None:
+        """What the request takes is counted, where its client has a quota. Nodes have none."""
+        if connection.may_be_node and is_of_node(header.client_id):
+            return None
+        quotas = self._broker.quotas
+        meter = quotas.meter_of(connection, header.client_id)
+        if meter is None:
+            return None
+        return quotas.begin(meter, api.key, len(frame), changes_partitions=api.mutations is not None)
+
+    def _charged(self, connection: Connection, charge: Charge, outcome: Outcome) -> Outcome:
+        """The outcome, whose client is told to wait, and is not read from, if it has taken more than its quota."""
+
+        def settle(response: Outcome) -> Outcome:
+            wait_ms = self._broker.quotas.settle(charge, response)
+            if wait_ms:
+                connection.mute(wait_ms)
+                if "throttle_time_ms" in getattr(response, "_names", ()):
+                    response.throttle_time_ms = wait_ms  # type: ignore[union-attr]
+            return response
+
+        if isinstance(outcome, Later):
+            # Whoever sends one request after the other, and waits for no answer, is held up at once.
+            wait_ms = self._broker.quotas.wait_ms(charge)
+            if wait_ms:
+                connection.mute(wait_ms)
+            return outcome.map(settle)
+        return settle(outcome)
+
+    def _is_login(self, connection: Connection, frame: memoryview) -> bool:
+        """Take a message of a login that has no header. Only what belongs to a login is served to a newcomer."""
+        if connection.login is not None and connection.login.takes_raw:
+            if self._knows_cluster or self._broker.lifecycle.knows_itself:
+                self._broker.logins.hear_raw(connection, bytes(frame))
+            else:
+                connection.hold(frame, self._once_known())
+            return True
+        api_key = decode_request_header(frame).api_key
+        if api_key not in BEFORE_LOGIN:
+            raise IllegalLoginState(f"{NAMES.get(api_key, 'an unknown API')} before a login")
+        return False
+
+    def _serve(self, api: Api, call: Call, request: Message) -> Outcome:
+        mutations = None if call.meter is None else call.meter.mutations
+        if mutations is not None and api.mutations is not None:
+            screened = api.mutations.screen(self._broker, call, mutations, request)
+            if screened is not None:
+                outcome: Outcome = screened.served(partial(self._serve_allowed, api, call))
+                return outcome
+        return self._serve_allowed(api, call, request)
+
+    def _serve_allowed(self, api: Api, call: Call, request: Message) -> Outcome:
+        if api.at_controller and not self._broker.controller.is_active and not call.is_from_node:
+            return self._forward(api, call, request)
+        return api.handle(self._broker, call, request)
 
     def _encode(self, header: RequestHeader, arrived_us: int, response: Response) -> list[ReplyPart]:
         self.requests.on_answer(header.api_key, arrived_us, response)
         return encode_reply(header, response)
 
-    def _is_early(self, header: RequestHeader) -> bool:
+    def _is_early(self, connection: Connection, header: RequestHeader) -> bool:
         """Whether a client asks a node that has been started and has yet to hear of its cluster.
 
         Its image is empty or old: topics, and the other nodes, would seem not to exist. librdkafka forgets all nodes
         when it is told of none, and asks nobody any more.
         """
         self._knows_cluster = self._broker.lifecycle.knows_itself
-        return not self._knows_cluster and header.api_key != API_VERSIONS and not is_of_node(header.client_id)
+        # A node need not be known to the metadata to log in; nobody else can be found there yet.
+        may_be_node = connection.may_be_node or header.api_key == AUTHENTICATE
+        is_from_node = may_be_node and is_of_node(header.client_id)
+        return not self._knows_cluster and header.api_key not in (API_VERSIONS, HANDSHAKE) and not is_from_node
 
     def _once_known(self) -> Later[None]:
         lifecycle = self._broker.lifecycle
@@ -148,10 +236,13 @@ class Dispatcher:
         count = len(getattr(request, api.lists or "") or ())
         most = self._broker.settings[MAX_REQUEST_TOPICS]
         if count > most:
-            raise UnservedRequest(f"{api.name} names {count} topics or resources, at most {most} are served at once")
+            raise UnservedRequest(
+                f"{api.name} names {count} topics or resources, {MAX_REQUEST_TOPICS.name}={most} allows no more"
+            )
 
     def _refusal(self, api: Api, version: int, body: memoryview) -> Response:
-        if api.refuse is not None:
+        low, high = api.advertised or (0, version)
+        if api.refuse is not None and low <= version <= high:
             return api.refuse(self._broker, version, body)
         low, high = api.versions
         raise UnservedRequest(f"{api.name} version {version} is not served, only {low} to {high}")

@@ -48,6 +48,8 @@ def check_join(turn: Turn, body: JoinGroupRequest) -> None:
         raise Refused(ErrorCode.INVALID_GROUP_ID)
     if not settings.session_timeout_min_ms <= body.session_timeout_ms <= settings.session_timeout_max_ms:
         raise Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
+    if sum(len(each.name) + len(each.metadata) for each in body.protocols) > settings.member_bytes_max:
+        raise Refused(ErrorCode.POLICY_VIOLATION, "a member says more of itself than group.member.max.bytes allows")
     if body.group_instance_id is not None and topic_name_fault(body.group_instance_id):
         raise Refused(ErrorCode.INVALID_CONFIG, "a group.instance.id is spelled like the name of a topic")
 

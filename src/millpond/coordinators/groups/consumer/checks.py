@@ -7,9 +7,9 @@ from typing import NoReturn
 from millpond.base.errors import ErrorCode, Refused
 from millpond.coordinators.groups.consumer.members import AWAY_EPOCH, LEAVING_EPOCH, Member, Partitions
 from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
-from millpond.coordinators.groups.consumer.patterns import BadPattern
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 from millpond.coordinators.groups.consumer.state import GroupState
+from millpond.coordinators.patterns import BadPattern
 from millpond.wire import messages as m
 
 OWN_ID_VERSION = 1
@@ -55,6 +55,11 @@ def _check_choices(
         raise Refused(
             ErrorCode.UNSUPPORTED_ASSIGNOR, f"there is no assignor {body.server_assignor}; there are {offered}"
         )
+    if sum(map(len, body.subscribed_topic_names or ())) > settings.member_max_bytes:
+        raise Refused(
+            ErrorCode.POLICY_VIOLATION,
+            f"the names of its topics are longer than group.member.max.bytes={settings.member_max_bytes}",
+        )
     if body.subscribed_topic_regex:
         try:
             patterns.admit(body.subscribed_topic_regex)
@@ -85,7 +90,9 @@ def check_epoch(member: Member, epoch: int, owned: Partitions | None) -> None:
 
 def check_room(state: GroupState, size_max: int) -> None:
     if len(state.members) >= size_max:
-        raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has all of its {size_max} members")
+        raise Refused(
+            ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has all of its group.consumer.max.size={size_max} members"
+        )
 
 
 def known_member(state: GroupState, member_id: str, instance_id: str | None) -> Member:

@@ -22,6 +22,8 @@ class ConsumerGroupSettings:
     heartbeat_interval_ms: int = 5_000
     session_timeout_ms: int = 45_000
     max_size: int = INT32_MAX
+    member_max_bytes: int = 1 << 20
+    """`group.member.max.bytes`"""
     assignors: tuple[str, ...] = ("uniform", "range")
     """Those that members may ask for; the first serves groups whose members ask for none."""
     migration_policy: str = "bidirectional"

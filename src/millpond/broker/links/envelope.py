@@ -1,0 +1,55 @@
+"""A client's request that is sent on to the controller together with who asks: the answer depends on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from millpond.base.errors import ErrorCode, MalformedMessage, Refused
+from millpond.base.later import Later
+from millpond.base.principal import Principal
+from millpond.broker.links.change_relay import caught_up
+from millpond.broker.links.to_controller import forward_ms
+from millpond.wire import messages as m
+from millpond.wire.header import decode_response_header, encode_request_header
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+    from millpond.broker.serving.call import Call
+
+VERSION: Final = 0
+NUMBER: Final = 1
+
+
+def relay_enveloped(broker: Services, call: Call, request: m.Message) -> Later[Any]:
+    """The controller's response, once what was committed by then is applied here. Refused without a controller."""
+    key, version = request.API_KEY, call.version
+    assert key is not None
+    frame = encode_request_header(key, version, NUMBER, call.client_id) + request.encode(version)
+    envelope = m.EnvelopeRequest(
+        request_data=frame,
+        request_principal=principal_to_bytes(call.principal),
+        client_host_address=call.client_host.encode(),
+    )
+
+    def unfold(response: m.EnvelopeResponse) -> Any:
+        if response.error_code or response.response_data is None:
+            raise Refused(ErrorCode(response.error_code or ErrorCode.UNKNOWN_SERVER_ERROR))
+        _, position = decode_response_header(response.response_data, key, version)
+        answer, _ = m.response_class(key).decode(response.response_data, version, position)
+        return answer
+
+    asked = broker.to_controller.ask(envelope, VERSION, forward_ms(request))
+    return asked.map(unfold).chain(lambda answer: caught_up(broker).map(lambda _: answer))
+
+
+def principal_to_bytes(principal: Principal) -> bytes:
+    return f"{int(principal.by_token)}{principal}".encode()
+
+
+def principal_from_bytes(data: bytes) -> Principal:
+    try:
+        text = data.decode()
+        found = Principal.parse(text[1:])
+    except ValueError:
+        raise MalformedMessage("an envelope that does not say who asks") from None
+    return Principal(found.kind, found.name, by_token=text[0] == "1")
