@@ -2,7 +2,7 @@
 
 A session is the pair of an id and an epoch that rises by one with each request. What a session remembers per
 partition is what the client last asked for and what it was last told, so that a reply can leave out all that is
-still the same.
+still the same. Where clients have names it is its owner's: to anybody else it does not exist. It names topics.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ports import Entropy
+from millpond.base.principal import Principal
 from millpond.wire import messages as m
 
 INITIAL_EPOCH = 0
@@ -49,6 +50,7 @@ class Wanted:
 class FetchSession:
     id: int
     uses_topic_ids: bool
+    owner: Principal | None = None
     epoch: int = 1
     last_used_ms: int = 0
     wanted: dict[Key, Wanted] = field(default_factory=dict)
@@ -112,15 +114,23 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def context(self, request: m.FetchRequest, version: int, now_ms: int) -> FetchContext:
-        """The partitions that this request is about. Refused when it names a session that we do not have."""
+    def context(
+        self, request: m.FetchRequest, version: int, now_ms: int, owner: Principal | None = None
+    ) -> FetchContext:
+        """The partitions that this request is about. Refused when it names a session that we do not have.
+
+        `owner` is who asks, where that matters.
+        """
         wishes = _wishes(request)
+        session = self._sessions.get(request.session_id)
+        if session is not None and session.owner is not owner and session.owner != owner:
+            session = None
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._forget(request.session_id)
+            if session is not None:
+                self._forget(session.id)
             if request.session_epoch == FINAL_EPOCH:
                 return FetchContext(NO_SESSION, wishes, is_incremental=False)
-            return self._start(wishes, version, now_ms)
-        session = self._sessions.get(request.session_id)
+            return self._start(wishes, version, now_ms, owner)
         if session is None:
             raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.session_epoch:
@@ -129,13 +139,13 @@ class FetchSessions:
             raise Refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         return self._go_on(session, request, wishes, now_ms)
 
-    def _start(self, wishes: list[Wanted], version: int, now_ms: int) -> FetchContext:
+    def _start(self, wishes: list[Wanted], version: int, now_ms: int, owner: Principal | None) -> FetchContext:
         if not wishes or not self._make_room(now_ms) or self._total + len(wishes) > self._total_max():
             return FetchContext(NO_SESSION, wishes, is_incremental=False)
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = self._entropy.below((1 << 31) - 1)
-        session = FetchSession(session_id, version >= 13, last_used_ms=now_ms)
+        session = FetchSession(session_id, version >= 13, owner, last_used_ms=now_ms)
         session.wanted = {wanted.key: wanted for wanted in wishes}
         self._sessions[session_id] = session
         self._total += len(wishes)

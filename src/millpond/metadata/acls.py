@@ -1,7 +1,8 @@
 """ACLs: what is kept of them, what they say of one question, and what becomes of those that come and go.
 
 Kept so that a question costs the same with ten thousand of them: by the pattern that names what they are about, and
-there by principal. Patterns that are the beginning of a name are found by the lengths that such beginnings have.
+there by principal and host. Patterns that are the beginning of a name are found by the lengths that such beginnings
+have.
 """
 
 from __future__ import annotations
@@ -102,6 +103,11 @@ _Key = TypeVar("_Key")
 _Pattern: TypeAlias = tuple[int, int, str]
 """Kind of resource, kind of pattern, name."""
 
+_Asker: TypeAlias = tuple[str, str]
+"""Principal and host, either of which may be all of them."""
+
+_ByAsker: TypeAlias = dict[_Asker, dict[Acl, None]]
+
 
 @dataclass(slots=True)
 class Acls:
@@ -111,12 +117,13 @@ class Acls:
     version: int = field(default=0, compare=False)
     """Grows with every change."""
     _ids: dict[Acl, UUID] = field(default_factory=dict, compare=False)
-    _patterns: dict[_Pattern, dict[str, dict[Acl, None]]] = field(default_factory=dict, compare=False)
-    """By pattern, then by principal."""
+    _patterns: dict[_Pattern, _ByAsker] = field(default_factory=dict, compare=False)
     _prefix_lengths: dict[int, Counter[int]] = field(default_factory=dict, compare=False)
     """How many prefixed patterns of each length there are, by the kind of resource."""
-    _of_principal: dict[tuple[int, str], dict[Acl, None]] = field(default_factory=dict, compare=False)
-    """By the kind of resource and the principal."""
+    _allowing: dict[tuple[int, int, _Asker], dict[Acl, None]] = field(default_factory=dict, compare=False)
+    """Those that allow something, by the kind of resource, the operation and who asks."""
+    _counts: Counter[int] = field(default_factory=Counter, compare=False)
+    """How many there are for each kind of resource."""
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -129,9 +136,10 @@ class Acls:
             dict(self.by_id),
             self.version,
             dict(self._ids),
-            {key: {name: dict(acls) for name, acls in by.items()} for key, by in self._patterns.items()},
+            {key: {asker: dict(acls) for asker, acls in by.items()} for key, by in self._patterns.items()},
             {kind: Counter(lengths) for kind, lengths in self._prefix_lengths.items()},
-            {key: dict(acls) for key, acls in self._of_principal.items()},
+            {key: dict(acls) for key, acls in self._allowing.items()},
+            Counter(self._counts),
         )
 
     def records(self) -> Iterator[AccessControlEntryRecord]:
@@ -159,24 +167,33 @@ class Acls:
             record.operation,
             record.permission_type,
         )
+        if acl in self._ids:
+            # Nor are there two that say the same: removed by one id it would go on, or end, by the other.
+            self._remove(self._ids[acl])
         self.by_id[record.id] = acl
         self._ids[acl] = record.id
         pattern = acl.resource_type, acl.pattern_type, acl.resource_name
         if pattern not in self._patterns and acl.pattern_type == PatternType.PREFIXED:
             self._prefix_lengths.setdefault(acl.resource_type, Counter())[len(acl.resource_name)] += 1
-        self._patterns.setdefault(pattern, {}).setdefault(acl.principal, {})[acl] = None
-        self._of_principal.setdefault((acl.resource_type, acl.principal), {})[acl] = None
+        asker = _asker(acl)
+        self._patterns.setdefault(pattern, {}).setdefault(asker, {})[acl] = None
+        if acl.permission == Permission.ALLOW:
+            self._allowing.setdefault((acl.resource_type, acl.operation, asker), {})[acl] = None
+        self._counts[acl.resource_type] += 1
 
     def _remove(self, acl_id: UUID) -> None:
         acl = self.by_id.pop(acl_id, None)
-        if acl is None or self._ids.get(acl) != acl_id:
+        if acl is None:
             return
         del self._ids[acl]
         pattern = acl.resource_type, acl.pattern_type, acl.resource_name
-        by_principal = self._patterns[pattern]
-        _take_out(by_principal, acl.principal, acl)
-        _take_out(self._of_principal, (acl.resource_type, acl.principal), acl)
-        if not by_principal:
+        by_asker = self._patterns[pattern]
+        asker = _asker(acl)
+        _take_out(by_asker, asker, acl)
+        if acl.permission == Permission.ALLOW:
+            _take_out(self._allowing, (acl.resource_type, acl.operation, asker), acl)
+        self._counts[acl.resource_type] -= 1
+        if not by_asker:
             del self._patterns[pattern]
             if acl.pattern_type == PatternType.PREFIXED:
                 lengths = self._prefix_lengths[acl.resource_type]
@@ -194,13 +211,12 @@ class Acls:
         With `named_by` only those allow it whose pattern begins so; all of them deny.
         """
         allowed_by = ALLOWED_BY[Operation(operation)]
+        askers = _askers(principal, host)
         has_any = is_allowed = False
-        for by_principal in self._about(resource_type, name):
+        for by_asker in self._about(resource_type, name):
             has_any = True
-            for who in (principal, EVERY_USER):
-                for acl in by_principal.get(who, ()):
-                    if not _is_from(acl, host):
-                        continue
+            for asker in askers:
+                for acl in by_asker.get(asker, ()):
                     if acl.permission != Permission.ALLOW:
                         if acl.operation in (Operation.ALL, operation):
                             return Ruling.DENIED
@@ -210,43 +226,45 @@ class Acls:
             return Ruling.ALLOWED
         return Ruling.NOT_NAMED if has_any else Ruling.NO_ACLS
 
-    def _about(self, resource_type: int, name: str) -> Iterator[dict[str, dict[Acl, None]]]:
+    def _about(self, resource_type: int, name: str) -> Iterator[_ByAsker]:
         """The ACLs of every pattern that this name fits."""
         patterns = self._patterns
         for pattern in ((resource_type, PatternType.LITERAL, name), (resource_type, PatternType.LITERAL, WILDCARD)):
             known = patterns.get(pattern)
             if known is not None:
                 yield known
+        yield from self._beginnings(resource_type, name)
+
+    def _beginnings(self, resource_type: int, name: str) -> Iterator[_ByAsker]:
+        """Those of every pattern with which this name begins."""
         for length in self._prefix_lengths.get(resource_type, ()):
             if length <= len(name):
-                known = patterns.get((resource_type, PatternType.PREFIXED, name[:length]))
+                known = self._patterns.get((resource_type, PatternType.PREFIXED, name[:length]))
                 if known is not None:
                     yield known
 
-    def has_any_about(self, resource_type: int) -> bool:
-        return any(pattern[0] == resource_type for pattern in self._patterns)
-
     def ruling_of_any(self, principal: str, host: str, operation: int, resource_type: int) -> Ruling:
         """Whether there can be a thing of this kind to which they may do this: one that no denial covers."""
-        mine = [
-            acl
-            for who in dict.fromkeys((principal, EVERY_USER))
-            for acl in self._of_principal.get((resource_type, who), ())
-            if acl.operation in (Operation.ALL, operation) and _is_from(acl, host)
-        ]
-        denied = {(acl.pattern_type, acl.resource_name) for acl in mine if acl.permission != Permission.ALLOW}
-        if (PatternType.LITERAL, WILDCARD) in denied:
+        askers = _askers(principal, host)
+        everything = self._patterns.get((resource_type, PatternType.LITERAL, WILDCARD))
+        if everything is not None and _denies(everything, askers, operation):
             return Ruling.DENIED
-        lengths = {len(name) for kind, name in denied if kind == PatternType.PREFIXED}
-        for acl in mine:
-            if acl.permission != Permission.ALLOW or (acl.pattern_type, acl.resource_name) in denied:
-                continue
-            if acl.pattern_type == PatternType.LITERAL and acl.resource_name == WILDCARD:
-                return Ruling.ALLOWED
-            beginnings = ((PatternType.PREFIXED, acl.resource_name[:length]) for length in lengths)
-            if denied.isdisjoint(beginnings):
-                return Ruling.ALLOWED
-        return Ruling.NOT_NAMED if self.has_any_about(resource_type) else Ruling.NO_ACLS
+        for asker in askers:
+            for allowed in (operation, Operation.ALL):
+                for acl in self._allowing.get((resource_type, allowed, asker), ()):
+                    if not self._is_covered(acl, askers, operation):
+                        return Ruling.ALLOWED
+        return Ruling.NOT_NAMED if self._counts[resource_type] else Ruling.NO_ACLS
+
+    def _is_covered(self, acl: Acl, askers: tuple[_Asker, ...], operation: int) -> bool:
+        """Whether all that it allows is denied, by one for the same or for a beginning of it."""
+        pattern = acl.resource_type, acl.pattern_type, acl.resource_name
+        if _denies(self._patterns[pattern], askers, operation):
+            return True
+        if acl.pattern_type == PatternType.LITERAL and acl.resource_name == WILDCARD:
+            return False
+        beginnings = self._beginnings(acl.resource_type, acl.resource_name)
+        return any(_denies(each, askers, operation) for each in beginnings)
 
     def fitting(self, wanted: AclFilter) -> list[tuple[UUID, Acl]]:
         """Those that a filter means, in the order in which they came."""
@@ -264,8 +282,22 @@ def _take_out(index: dict[_Key, dict[Acl, None]], key: _Key, acl: Acl) -> None:
         del index[key]
 
 
-def _is_from(acl: Acl, host: str) -> bool:
-    return acl.host == WILDCARD or acl.host == host or address_of(acl.host) == address_of(host)
+def _asker(acl: Acl) -> _Asker:
+    return acl.principal, address_of(acl.host)
+
+
+def _askers(principal: str, host: str) -> tuple[_Asker, ...]:
+    """As whom ACLs may name the one who asks."""
+    address = address_of(host)
+    return (principal, WILDCARD), (principal, address), (EVERY_USER, WILDCARD), (EVERY_USER, address)
+
+
+def _denies(by_asker: _ByAsker, askers: tuple[_Asker, ...], operation: int) -> bool:
+    return any(
+        acl.permission != Permission.ALLOW and acl.operation in (Operation.ALL, operation)
+        for asker in askers
+        for acl in by_asker.get(asker, ())
+    )
 
 
 @lru_cache(4096)

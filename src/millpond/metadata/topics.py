@@ -26,7 +26,7 @@ from millpond.config.node import (
 )
 from millpond.metadata.configs import topic_config_records
 from millpond.metadata.decision import OK, Decision, Verdict
-from millpond.metadata.image import COORDINATOR_TOPICS, INTERNAL_TOPICS, Image, Topic, sound_of
+from millpond.metadata.image import INTERNAL_TOPICS, Image, Topic, sound_of
 from millpond.metadata.moves import target_of
 from millpond.metadata.placement import place, takers
 from millpond.metadata.records import PartitionRecord, Record, RemoveTopicRecord, TopicRecord
@@ -180,11 +180,11 @@ def decide_create_partitions(
             topic = image.topics.get(wanted.name)
             if topic is None:
                 raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {wanted.name!r} does not exist")
-            if topic.name in COORDINATOR_TOPICS:
+            if topic.is_internal:
                 raise Refused(
                     ErrorCode.INVALID_TOPIC_EXCEPTION,
-                    f"the number of partitions of {topic.name} cannot change: groups and transactional ids would be "
-                    "looked for in other partitions than those that they were written to",
+                    f"the number of partitions of {topic.name} cannot change: what the brokers keep there would be "
+                    "looked for in other partitions than those that it was written to",
                 )
             replicas = _replicas_of_more_partitions(image, layers.static, topic, wanted, partitions_total, entropy)
         except Refused as refused:

@@ -39,6 +39,7 @@ from millpond.broker.security.rights import (
     may_topic,
     on_each,
     split,
+    to_the_end,
     whole,
 )
 from millpond.broker.serving.api import Api
@@ -172,6 +173,8 @@ def _subscribes(broker: Services, call: Call, request: m.ConsumerGroupHeartbeatR
 
 
 READ_GROUP = on_group(Operation.READ)
+WAIT_IN_GROUP = to_the_end(READ_GROUP, lambda request: request.group_id, _refuse_group)
+"""For what waits for the other members, minutes perhaps, and is then told of them."""
 SEE_TOPICS = (Need(Operation.DESCRIBE, AclResource.TOPIC),)
 
 APIS = (
@@ -188,10 +191,10 @@ APIS = (
             ),
         ),
     ),
-    Api(11, "JoinGroup", (0, 9), ask, rights=READ_GROUP),
+    Api(11, "JoinGroup", (0, 9), ask, rights=WAIT_IN_GROUP),
     Api(12, "Heartbeat", (0, 4), ask, rights=READ_GROUP),
     Api(13, "LeaveGroup", (0, 5), ask, rights=READ_GROUP),
-    Api(14, "SyncGroup", (0, 5), ask, rights=READ_GROUP),
+    Api(14, "SyncGroup", (0, 5), ask, rights=WAIT_IN_GROUP),
     Api(
         15,
         "DescribeGroups",

@@ -80,7 +80,8 @@ def _after_leave(broker: Services, call: Call, request: m.ProduceRequest, transa
     for topic in request.topic_data:
         for data in topic.partition_data:
             partition = _find(broker, call.version, topic.name, topic.topic_id, data.index)
-            if isinstance(partition, ErrorCode):
+            if isinstance(partition, ErrorCode) or partition.is_internal:
+                # The log will refuse it. It must not become part of the transaction, whose end is written there.
                 continue
             asked.append(partition.name)
             permit = permission_for_batch(broker, transactional_id, call.version, partition, data.records)

@@ -54,8 +54,9 @@ def handle(broker: Services, call: Call, request: m.FetchRequest) -> Outcome:
     if owes and request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
         # No session begins by it: clients begin again when they were told to wait.
         return m.FetchResponse(session_id=NO_SESSION, responses=[])
+    owner = call.principal if call.access.is_on else None
     try:
-        context = broker.fetch_sessions.context(request, call.version, broker.clock.monotonic_ms())
+        context = broker.fetch_sessions.context(request, call.version, broker.clock.monotonic_ms(), owner)
     except Refused as refusal:
         return m.FetchResponse(error_code=refusal.code, session_id=0, responses=[])
     if owes:

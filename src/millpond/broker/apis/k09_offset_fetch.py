@@ -98,11 +98,12 @@ def _screen(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Scre
         return Screened(request, mend=hide)
     refused = [each.group_id for each in request.groups if not call.demand(*ON_GROUP, each.group_id)]
     request.groups = [each for each in request.groups if each.group_id not in refused]
-    hides = {each.group_id: _hide_topics(broker, call, each, _Topic, _Partition) for each in request.groups}
+    # In order: a group may be named twice.
+    hides = [_hide_topics(broker, call, each, _Topic, _Partition) for each in request.groups]
 
     def mend(response: m.OffsetFetchResponse) -> m.OffsetFetchResponse:
-        for group in response.groups:
-            hides[group.group_id](group)
+        for hide, group in zip(hides, response.groups, strict=True):
+            hide(group)
         response.groups += [_Group(group_id=each, error_code=ON_GROUP.refusal) for each in refused]
         return response
 

@@ -1,6 +1,7 @@
 """DeleteRecords (21), versions 0-2: move the start of partitions forward, giving up what lies before it.
 
 2 flexible. The offset -1 means all that is committed. Answered once the replicas that are there have followed.
+Nobody does this to the brokers' own topics.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
 from millpond.config.node import PRODUCE_WAIT_MAX_MS
-from millpond.metadata.image import COORDINATOR_TOPICS
+from millpond.metadata.image import INTERNAL_TOPICS
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _delete_before(
         return result
     try:
         partition.check_leads()
-        if topic in COORDINATOR_TOPICS:
+        if topic in INTERNAL_TOPICS:
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
         if not partition.log.limits.cleanup_delete:
             raise Refused(ErrorCode.POLICY_VIOLATION)

@@ -1,6 +1,7 @@
 """AddPartitionsToTxn (24), versions 0-5: a producer says which partitions its transaction will write to.
 
 2 PRODUCER_FENCED · 3 flexible · 4 for brokers: several transactions at once, verification only · 5 abortable errors.
+Clients have no part in the brokers' own topics: offsets join a transaction by AddOffsetsToTxn (25).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from millpond.broker.security.rights import OF_NODES, Need, Rights, Screened, de
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
+from millpond.metadata.image import INTERNAL_TOPICS
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -28,10 +30,9 @@ MANY_FROM = 4
 
 def handle(broker: Services, call: Call, request: m.AddPartitionsToTxnRequest) -> Outcome:
     if call.version < MANY_FROM:
-        unknown = _unknown(broker, request.v3_and_below_topics)
-        if unknown:
-            results = _results(request.v3_and_below_topics, ErrorCode.OPERATION_NOT_ATTEMPTED, unknown)
-            return m.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+        faulty = _refuse_some(broker, request.v3_and_below_topics)
+        if faulty is not None:
+            return faulty
         transactional_id = request.v3_and_below_transactional_id
         refuse = partial(_fail, call.version, request)
         return ask_transaction(broker, call, transactional_id, request, refuse, _error)
@@ -65,6 +66,21 @@ def _unknown(broker: Services, topics: TopicList) -> frozenset[tuple[str, int]]:
         for index in topic.partitions
         if broker.image.partition(topic.name, index) is None
     )
+
+
+def _refuse_some(
+    broker: Services, topics: TopicList, forbidden: frozenset[str] = frozenset()
+) -> m.AddPartitionsToTxnResponse | None:
+    """The answer where some of a client's partitions cannot be had, and so nothing is done; None where all can."""
+    forbidden |= INTERNAL_TOPICS.intersection(topic.name for topic in topics)
+    unknown = _unknown(broker, [topic for topic in topics if topic.name not in forbidden])
+    if not forbidden and not unknown:
+        return None
+    results = _results(topics, ErrorCode.OPERATION_NOT_ATTEMPTED, unknown)
+    for result in results:
+        for partition in result.results_by_partition if result.name in forbidden else ():
+            partition.partition_error_code = ON_TOPIC.refusal
+    return m.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
 
 
 def _results(
@@ -117,15 +133,8 @@ def _screen(broker: Services, call: Call, request: m.AddPartitionsToTxnRequest) 
     if not call.demand(*ON_ID, request.v3_and_below_transactional_id):
         return Screened(None, _fail(call.version, request, Refused(ON_ID.refusal)))
     topics = request.v3_and_below_topics
-    refused = {topic.name for topic in topics if not call.demand(*ON_TOPIC, topic.name)}
-    if not refused:
-        return None
-    unknown = _unknown(broker, [topic for topic in topics if topic.name not in refused])
-    results = _results(topics, ErrorCode.OPERATION_NOT_ATTEMPTED, unknown)
-    for result in results:
-        for partition in result.results_by_partition if result.name in refused else ():
-            partition.partition_error_code = ON_TOPIC.refusal
-    return Screened(None, m.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
+    refused = frozenset(topic.name for topic in topics if not call.demand(*ON_TOPIC, topic.name))
+    return Screened(None, _refuse_some(broker, topics, refused)) if refused else None
 
 
 ON_ID = Need(Operation.WRITE, AclResource.TRANSACTIONAL_ID)

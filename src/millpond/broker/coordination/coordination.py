@@ -262,7 +262,7 @@ class Home(Generic[S]):
     def ask(self, call: Call, body: Message, writing: Writing | None = None) -> Later[Any]:
         """Put a client's request to the shard; Refused when what it decides cannot be written down."""
         reply: Later[Any] = Later()
-        request = Request(body, call.version, reply, call.client_id or "", call.client_host)
+        request = Request(body, call.version, reply, call.client_id or "", call.client_host, call.sight())
         is_for_the_latest = body.API_KEY in ASKS_FOR_THE_LATEST
         self.run(lambda shard, now_ms: shard.step(request, now_ms), writing, is_for_the_latest=is_for_the_latest)
         if not reply.ended and body.API_KEY not in PARKED_FOR_LONG:

@@ -12,6 +12,7 @@ from millpond.base.settings import Settings
 from millpond.broker.coordination.coordination import Home
 from millpond.broker.coordination.group_history import keep_history
 from millpond.broker.replication.partitions import Partition
+from millpond.broker.security.authorizer import asks_for_rights
 from millpond.config import node
 from millpond.config.quota import GROUP_MEMBER_MAX_BYTES, MAX_GROUPS
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
@@ -53,6 +54,7 @@ def group_settings(of_node: Settings) -> GroupSettings:
             assignors=of_node[node.GROUP_CONSUMER_ASSIGNORS],
             migration_policy=of_node[node.GROUP_CONSUMER_MIGRATION_POLICY],
             classic_max_size=of_node[node.GROUP_MAX_SIZE],
+            hides_topics=asks_for_rights(of_node),
         ),
     )
 

@@ -117,6 +117,25 @@ def whole(
     return Rights((need,), screen)
 
 
+def to_the_end(rights: Rights, named: Callable[[Any], str], refuse: Refuse = refuse_whole) -> Rights:
+    """The same for what is answered late: whoever has lost the right meanwhile is told no more than that."""
+    (need,) = rights.needs
+
+    def screen(broker: Services, call: Call, request: Any) -> Screened | None:
+        assert rights.screen is not None
+        screened = rights.screen(broker, call, request)
+        if screened is not None or call.is_unlimited:
+            return screened
+        name = named(request)
+
+        def mend(response: Any) -> Any:
+            return response if call.demand(*need, name) else refuse(call, request, need.refusal)
+
+        return Screened(request, mend=mend)
+
+    return Rights(rights.needs, screen)
+
+
 def on_cluster(operation: Operation, refuse: Refuse = refuse_whole) -> Rights:
     """A right on the cluster itself."""
     return whole(operation, AclResource.CLUSTER, lambda _: CLUSTER_NAME, refuse)

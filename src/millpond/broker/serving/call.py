@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millpond.base.principal import ANONYMOUS, Principal
 from millpond.base.rights import CLUSTER_NAME, AclResource, Operation
 from millpond.broker.security.access import EVERYBODY, Access
+from millpond.coordinators.shard import Sees, sees_all
 
 if TYPE_CHECKING:
     from millpond.broker.security.quotas import Meter
@@ -87,6 +89,12 @@ class Call:
         if not access.is_on or self._connection is None:
             return True
         return access.may(self.principal, self.client_host, operation, resource, name)
+
+    def sight(self) -> Sees:
+        """Whether whoever asks may see a topic, for those who remember it longer than this call."""
+        if self.is_unlimited:
+            return sees_all
+        return partial(self.access.may, self.principal, self.client_host, Operation.DESCRIBE, AclResource.TOPIC)
 
     def may_any(self, operation: Operation, resource: AclResource) -> bool:
         """Whether there is anything of this kind to which they may do this."""
