@@ -5,6 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millpond.base.principal import ANONYMOUS, Principal
 from millpond.base.rights import AclResource, Operation, PatternType, Permission
@@ -13,6 +15,7 @@ from millpond.broker.security.access import EVERYBODY
 from millpond.broker.security.authorizer import Authorizer, access_of
 from millpond.config.node import node_settings
 from millpond.config.security import STANDARD_AUTHORIZER
+from millpond.metadata.acls import Acl
 from millpond.metadata.image import Image
 from millpond.metadata.records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 
@@ -127,6 +130,105 @@ def test_it_remembers_only_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(play.authorizer._answers) <= 10
     assert not play.may(name="x" * 301)
     assert all(len(question[-1] or "") < 300 for question in play.authorizer._answers)
+
+
+# Held against one that remembers nothing and reads all ACLs for every question.
+
+NAMES = ["pond", "pon", "lake", "__millpond_spark", "__consumer_offsets", "__mine", "kafka-cluster"]
+PATTERN_NAMES = ["*", "p", "pond", "lake", "_", "__", "__millpond", "__millpond_spark", "__consumer_offsets"]
+PEOPLE = [ALICE, Principal("User", "bob"), ADMIN, Principal("Group", "alice")]
+HOSTS = ["10.0.0.1", "10.0.0.2", "[::1]", "::ffff:10.0.0.1"]
+KINDS = [AclResource.TOPIC, AclResource.GROUP, AclResource.CLUSTER]
+DEEDS = [each for each in Operation if each not in (Operation.ANY, Operation.ALL)]
+SAME_HOST = {"::ffff:10.0.0.1": "10.0.0.1", "[::1]": "::1"}
+CHANGING = {Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS}
+IMPLIED = {
+    Operation.DESCRIBE: {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER},
+    Operation.DESCRIBE_CONFIGS: {Operation.ALTER_CONFIGS},
+}
+
+acls_at_random = st.builds(
+    Acl,
+    st.sampled_from(KINDS),
+    st.sampled_from(PATTERN_NAMES),
+    st.sampled_from([PatternType.LITERAL, PatternType.PREFIXED]),
+    st.sampled_from(["User:alice", "User:bob", "User:admin", "User:*", "Group:alice"]),
+    st.sampled_from(["*", "10.0.0.1", "::1"]),
+    st.sampled_from([each for each in Operation if each is not Operation.ANY]),
+    st.sampled_from([Permission.ALLOW, Permission.ALLOW, Permission.DENY]),
+)
+steps = st.one_of(
+    acls_at_random,
+    st.integers(0, 20),
+    st.just("snapshot"),
+    st.tuples(*(st.sampled_from(each) for each in (PEOPLE, HOSTS, DEEDS, KINDS, NAMES))),
+)
+"""An ACL is added; the n-th is removed; a snapshot is loaded; somebody asks for something."""
+
+
+def plain_answer(
+    acls: list[Acl], question: tuple[Principal, str, Operation, AclResource, str], *, allows_unnamed: bool
+) -> bool:
+    who, host, deed, kind, name = question
+    if who == ADMIN:
+        return True
+    about = [
+        each
+        for each in acls
+        if each.resource_type == kind
+        and (
+            each.resource_name in (name, "*")
+            if each.pattern_type == PatternType.LITERAL
+            else name.startswith(each.resource_name)
+        )
+    ]
+    mine = [
+        each
+        for each in about
+        if each.principal in (str(who), "User:*") and each.host in ("*", SAME_HOST.get(host, host))
+    ]
+    if any(each.permission == Permission.DENY and each.operation in (deed, Operation.ALL) for each in mine):
+        return False
+    is_of_programs = kind is AclResource.TOPIC and name.startswith("__millpond")
+    is_own = kind is AclResource.TOPIC and (is_of_programs or name == "__consumer_offsets")
+    must_be_named = (is_own and deed in CHANGING) or (is_of_programs and deed == Operation.CREATE)
+    enough = {deed, Operation.ALL} | IMPLIED.get(deed, set())
+    if any(
+        each.permission == Permission.ALLOW
+        and each.operation in enough
+        and (each.resource_name.startswith("__") or not must_be_named)
+        for each in mine
+    ):
+        return True
+    return allows_unnamed and not about
+
+
+@given(st.lists(steps, max_size=40), st.booleans())
+def test_it_answers_as_a_plain_reading_does_whatever_has_changed(made: list[object], allows_unnamed: bool) -> None:
+    play = Play(allows_unnamed=allows_unnamed)
+    acls: dict[UUID, Acl] = {}
+    asked = [(ALICE, "10.0.0.1", Operation.READ, AclResource.TOPIC, "pond")]
+    for number, step in enumerate(made, 1):
+        match step:
+            case Acl():
+                if step not in acls.values():
+                    acls[UUID(int=number)] = step
+                    play.image.replay(AccessControlEntryRecord(UUID(int=number), *step))
+            case int():
+                for acl_id in list(acls)[step : step + 1]:
+                    del acls[acl_id]
+                    play.image.replay(RemoveAccessControlEntryRecord(acl_id))
+            case "snapshot":
+                other = Image()
+                for acl_id, acl in acls.items():
+                    other.replay(AccessControlEntryRecord(acl_id, *acl))
+                play.image.become(other)
+            case _:
+                asked.append(step)  # type: ignore[arg-type]
+        # What was asked before is asked again: it may be remembered.
+        for question in asked[-6:]:
+            want = plain_answer(list(acls.values()), question, allows_unnamed=allows_unnamed)
+            assert play.authorizer.may(*question) is want, (question, acls)
 
 
 def test_it_is_on_where_it_is_named() -> None:

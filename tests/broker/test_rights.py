@@ -303,6 +303,108 @@ def test_a_right_that_is_taken_away_ends_what_a_fetch_session_reads(stage: Calla
     assert partition_reply.high_watermark == -1
 
 
+def test_a_fetch_session_tells_nobody_else_what_it_reads(stage: Callable[..., Stage]) -> None:
+    play = stage()
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000, "current_leader_epoch": -1}
+    begins = {
+        "max_wait_ms": 0,
+        "max_bytes": 1000,
+        "session_epoch": 0,
+        "topics": [{"topic": "pond", "partitions": [partition]}],
+    }
+    session_id = play.ask(play.admin, 1, 12, begins).session_id
+    goes_on = {"max_wait_ms": 0, "max_bytes": 1000, "session_id": session_id, "session_epoch": 1, "topics": []}
+    stolen = play.ask(play.alice, 1, 12, goes_on)
+    assert (stolen.error_code, stolen.responses) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
+    play.ask(play.alice, 1, 12, goes_on | {"session_epoch": -1})
+    assert play.ask(play.admin, 1, 12, goes_on).error_code == 0, "nor can anybody else end it"
+
+
+def test_a_fetch_that_waits_while_its_right_is_taken_away_brings_nothing(stage: Callable[..., Stage]) -> None:
+    play = stage()
+    play.only((Operation.READ, AclResource.TOPIC, "pond"))
+    partition = {"partition": 0, "fetch_offset": 1, "partition_max_bytes": 1000, "current_leader_epoch": -1}
+    waits = {
+        "max_wait_ms": 60_000,
+        "min_bytes": 1,
+        "max_bytes": 1000,
+        "session_epoch": -1,
+        "topics": [{"topic": "pond", "partitions": [partition]}],
+    }
+    play.alice.send(build(m.FetchRequest, waits), 12)
+    play.desk.run(100)
+    assert play.alice.replies() == []
+    play.take_all()
+    play.ask(play.admin, 0, 9, {"acks": 1, "topic_data": [play._to_pond()]})
+    play.desk.run(100)
+    (reply,) = play.alice.replies()
+    (partition_reply,) = reply.responses[0].partitions
+    assert (partition_reply.error_code, bytes(partition_reply.records or b"")) == (29, b"")
+    assert partition_reply.high_watermark == -1
+
+
+def joins(group: str, member_id: str = "") -> dict[str, Any]:
+    return {
+        "group_id": group,
+        "session_timeout_ms": 30_000,
+        "rebalance_timeout_ms": 30_000,
+        "member_id": member_id,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b"what it reads"}],
+    }
+
+
+def test_whoever_waits_in_a_group_and_loses_the_right_hears_of_no_member(stage: Callable[..., Stage]) -> None:
+    play = stage()
+    play.only((Operation.READ, AclResource.GROUP, "herd"))
+    hers = play.ask(play.alice, 11, 5, joins("herd")).member_id
+    others = play.ask(play.admin, 11, 5, joins("herd")).member_id
+    play.alice.send(build(m.JoinGroupRequest, joins("herd", hers)), 5)
+    play.desk.run(10)
+    play.admin.send(build(m.JoinGroupRequest, joins("herd", others)), 5)
+    play.desk.run(10)
+    assert play.alice.replies() == [], "it waits for more members"
+    admin = play.caller(ADMIN)
+    first, play.admin = play.admin, admin
+    play.take_all()
+    play.desk.run(60_000)
+    (told,) = play.alice.replies()
+    assert told.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert (told.members, told.leader) == ([], "")
+    (joined,) = first.replies()
+    assert joined.error_code == 0
+    assert {each.member_id for each in joined.members} <= {hers, others}
+    beat = {"group_id": "herd", "generation_id": joined.generation_id, "member_id": hers}
+    assert play.ask(play.alice, 12, 4, beat).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+def test_of_several_groups_each_is_answered_for_itself(stage: Callable[..., Stage]) -> None:
+    play = stage()
+    play.only((Operation.DESCRIBE, AclResource.GROUP, "crew"), (Operation.DESCRIBE, AclResource.TOPIC, "weir"))
+    named = [{"name": each, "partition_indexes": [0]} for each in ("pond", "weir")]
+    groups = [
+        {"group_id": "team", "topics": named},
+        {"group_id": "crew", "topics": named[:1]},
+        {"group_id": "none", "topics": None},
+        {"group_id": "crew", "topics": named[1:]},
+        {"group_id": "crew", "topics": None},
+    ]
+    reply = play.ask(play.alice, 9, 8, {"groups": groups})
+    told = [
+        (each.group_id, each.error_code, [(t.name, t.partitions[0].error_code) for t in each.topics])
+        for each in reply.groups
+    ]
+    assert sorted(told) == sorted(
+        [
+            ("crew", 0, [("pond", 29)]),
+            ("crew", 0, [("weir", 0)]),
+            ("crew", 0, []),
+            ("team", 30, []),
+            ("none", 30, []),
+        ]
+    )
+
+
 def test_clients_are_told_what_they_may_do(stage: Callable[..., Stage]) -> None:
     play = stage()
     play.only((Operation.READ, AclResource.TOPIC, "pond"), (Operation.READ, AclResource.GROUP, "crew"))
@@ -424,6 +526,13 @@ def test_a_pattern_gives_a_member_no_topics_that_it_may_not_see(stage: Callable[
     reply = play.ask(play.alice, 68, 1, joins)
     topics = play.desk.broker.image.topics
     assert reply.error_code == 0, reply
+    assert [each.topic_id for each in reply.assignment.topic_partitions] == [topics["weir"].id]
+    play.grant((Operation.READ, AclResource.TOPIC, "pond"))
+    beats = {"group_id": "herd", "member_id": "m", "member_epoch": reply.member_epoch}
+    reply = play.ask(play.alice, 68, 1, beats)
+    assert {each.topic_id for each in reply.assignment.topic_partitions} == {topics["weir"].id, topics["pond"].id}
+    play.only((Operation.READ, AclResource.GROUP, "herd"), (Operation.READ, AclResource.TOPIC, "weir"))
+    reply = play.ask(play.alice, 68, 1, beats | {"member_epoch": reply.member_epoch})
     assert [each.topic_id for each in reply.assignment.topic_partitions] == [topics["weir"].id]
 
 
