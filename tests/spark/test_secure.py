@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 
 
-def options(pond: Pond) -> dict[str, str]:
+def options(pond: Pond, user: str = "admin") -> dict[str, str]:
     """As somebody would give them who comes from Spark's connector for Kafka."""
     assert pond.security is not None
     if not pond.by_certificate:
@@ -31,7 +32,7 @@ def options(pond: Pond) -> dict[str, str]:
         "kafka.ssl.truststore.type": "PEM",
         "kafka.ssl.truststore.location": str(pond.security.authority_file),
         "kafka.ssl.keystore.type": "PEM",
-        "kafka.ssl.keystore.location": str(pond.security.certificate_of("admin")),
+        "kafka.ssl.keystore.location": str(pond.security.certificate_of(user)),
     }
 
 
@@ -61,6 +62,46 @@ def test_a_stream_from_topic_to_topic(spark: SparkSession, checkpoint: str, secu
         assert stream.awaitTermination(120)
         values = sorted(int(each.value() or b"") for each in pond.consume(target, 50, timeout=30))
         assert values == list(range(50))
+
+
+RIGHTS_OF_A_JOB = re.compile(r"^millpond (acl add --user job .*)$", re.MULTILINE)
+
+
+def test_a_job_needs_no_more_than_the_page_says(spark: SparkSession, checkpoint: str, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
+    with Pond(mode="process", secure="certificates") as pond:
+        source, target = pond.new_topic(2, "in"), pond.new_topic(1, "out")
+        pond.produce(source, *(str(number) for number in range(20)))
+        file = tmp_path / "admin.properties"
+        file.write_text("".join(f"{name.removeprefix('kafka.')}={text}\n" for name, text in options(pond).items()))
+        file.chmod(0o600)
+        own = [f"acl add --user job --topic {source} -o read", f"acl add --user job --topic {target} -o write"]
+        for words in (*RIGHTS_OF_A_JOB.findall(page), *own):
+            subprocess.run(
+                [sys.executable, "-c", "import sys; from millpond.cli import main; sys.exit(main())", *words.split()],
+                env=os.environ | {"MILLPOND_CLIENT_CONFIG": str(file)},
+                check=True,
+                timeout=60,
+            )
+        told = options(pond, "job")
+        stream = (
+            spark.readStream.format("millpond")
+            .options(**told)
+            .option("subscribe", source)
+            .option("startingOffsets", "earliest")
+            .load()
+            .selectExpr("value")
+            .writeStream.format("millpond")
+            .options(**told)
+            .option("topic", target)
+            .option("delivery", "exactly_once")
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert stream.awaitTermination(120)
+        values = sorted(int(each.value() or b"") for each in pond.consume(target, 20, timeout=30))
+        assert values == list(range(20))
 
 
 @with_time
