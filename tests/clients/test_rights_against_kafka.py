@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from millpond.base.errors import ErrorCode
 from millpond.base.rights import PatternType, Permission
 from millpond.config.security import STANDARD_AUTHORIZER
 from millpond.wire import messages as m
@@ -165,3 +166,22 @@ def test_kafka_refuses_the_same_with_the_same_codes(stage: Stage) -> None:
             walked += 1
     assert not differing, "\n".join(differing)
     assert walked > 80
+
+
+def test_kafka_too_keeps_its_own_topics_to_itself(stage: Stage) -> None:
+    """Whatever rights somebody has: here a super user asks."""
+    scene = stage.scene
+    for own in ("__consumer_offsets", "__transaction_state"):
+        adds = {
+            "v3_and_below_transactional_id": "tx",
+            "v3_and_below_producer_id": scene.producer_id,
+            "v3_and_below_producer_epoch": scene.producer_epoch,
+            "v3_and_below_topics": [{"name": own, "partitions": [0]}],
+        }
+        refused = stage.admin.call(build(m.AddPartitionsToTxnRequest, adds), 3)
+        (result,) = refused.results_by_topic_v3_and_below
+        assert [each.partition_error_code for each in result.results_by_partition] == [29]
+        data = [{"index": 0, "records": memoryview(bytearray(scene.batch()))}]
+        writes = {"acks": 1, "timeout_ms": 1000, "topic_data": [{"name": own, "partition_data": data}]}
+        reply = stage.admin.call(build(m.ProduceRequest, writes), 9)
+        assert {code for code in codes_in(reply) if code} == {int(ErrorCode.INVALID_TOPIC_EXCEPTION)}
