@@ -283,21 +283,25 @@ def test_without_acknowledgement_a_refused_batch_ends_the_connection(stage: Call
     assert play.desk.broker.partitions.get("pond", 0).log.end_offset == 1
 
 
-def test_a_right_that_is_taken_away_ends_what_a_fetch_session_reads(stage: Callable[..., Stage]) -> None:
+@pytest.mark.parametrize("version", [12, 17], ids=["by name", "by id"])
+def test_a_right_that_is_taken_away_ends_what_a_fetch_session_reads(
+    stage: Callable[..., Stage], version: int
+) -> None:
     play = stage()
     play.only((Operation.READ, AclResource.TOPIC, "pond"))
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000, "current_leader_epoch": -1}
+    named = {"topic": "pond"} if version < 13 else {"topic_id": play.scene.pond_id}
     begins = {
         "max_wait_ms": 0,
         "max_bytes": 1000,
         "session_epoch": 0,
-        "topics": [{"topic": "pond", "partitions": [partition]}],
+        "topics": [{**named, "partitions": [partition]}],
     }
-    first = play.ask(play.alice, 1, 12, begins)
+    first = play.ask(play.alice, 1, version, begins)
     assert first.responses[0].partitions[0].records
     play.take_all()
     again = {"max_wait_ms": 0, "max_bytes": 1000, "session_id": first.session_id, "session_epoch": 1, "topics": []}
-    second = play.ask(play.alice, 1, 12, again)
+    second = play.ask(play.alice, 1, version, again)
     (partition_reply,) = second.responses[0].partitions
     assert (partition_reply.error_code, bytes(partition_reply.records or b"")) == (29, b"")
     assert partition_reply.high_watermark == -1
