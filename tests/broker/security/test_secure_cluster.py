@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from base64 import b64encode
 from typing import Any
+from uuid import UUID
 
 import pytest
+from tests.support.rights_cases import CASES, Scene, build, code_of, codes_in
 
 from millpond.base.errors import ErrorCode
 from millpond.base.scram import ScramClient, salted
+from millpond.broker.apis import APIS
+from millpond.metadata.snapshot import records_of
 from millpond.sim.client import SimClient
 from millpond.sim.cluster.cluster import SimCluster
 from millpond.sim.node import PORT
@@ -100,6 +104,47 @@ def test_users_and_tokens_by_any_node(play: Play) -> None:
     assert ended.error_code == ErrorCode.NONE
     play.sim.run_for(3_000)
     assert play.ask(by_token, m.MetadataRequest(topics=[]), 9) is None, "its session has ended, on every node"
+
+
+SENT_ON = {api.key for api in APIS if api.at_controller} | {44}
+"""What a node asks the controller for its clients, in its own name."""
+
+
+def test_what_a_node_sends_on_is_asked_for_where_its_client_is_known(play: Play) -> None:
+    node_id = next(each for each in play.cluster.nodes if each != play.cluster.controller_id)
+    alice, admin = play.client(node_id, "alice-there"), play.client(node_id, "admin-there")
+    assert play.log_in(alice, "alice", "hers") == ErrorCode.NONE
+    assert play.log_in(admin, "admin", "his") == ErrorCode.NONE
+    before = list(records_of(play.cluster.image))
+    scene = Scene(UUID(int=5), 1, 0)
+    cases = [each for each in CASES if each.key in SENT_ON and each.rights and not each.with_token]
+    assert {each.key for each in cases} >= SENT_ON - {38, 39, 40}
+    for case in cases:
+        reply = play.ask(alice, build(case.request, case.values(scene)), case.version)
+        told = {code for code in codes_in(reply) if code}
+        by_id = case.title == "by id" and told == {ErrorCode.UNKNOWN_TOPIC_ID}
+        assert by_id or told == {code_of(case, case.rights[0])}, (case.id, reply)
+    assert list(records_of(play.cluster.image)) == before
+    acl = m.CreateAclsRequest.AclCreation(
+        resource_type=4,
+        resource_name="kafka-cluster",
+        resource_pattern_type=3,
+        principal="User:alice",
+        host="*",
+        operation=5,
+        permission_type=3,
+    )
+    made = play.ask(admin, m.CreateAclsRequest(creations=[acl]), 3)
+    assert [each.error_code for each in made.results] == [0]
+    kind = m.CreateTopicsRequest.CreatableTopic
+    names = ("lake", "__share_group_state", "__millpond_spark")
+    topics = [kind(name=each, num_partitions=1, replication_factor=1) for each in names]
+    reply = play.ask(alice, m.CreateTopicsRequest(topics=topics, timeout_ms=10_000), 7)
+    assert {each.name: each.error_code for each in reply.topics} == {
+        "lake": ErrorCode.NONE,
+        "__share_group_state": ErrorCode.INVALID_TOPIC_EXCEPTION,
+        "__millpond_spark": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    }
 
 
 def test_the_password_of_the_nodes_is_needed(play: Play) -> None:
