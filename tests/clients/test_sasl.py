@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -202,6 +203,34 @@ def test_a_token_that_is_forged_or_old_is_refused(node: Node) -> None:
     for token in (signed(key=stranger), signed(seconds=-60), signed("admin")[:-6] + "AAAAAA"):
         with pytest.raises(PermissionError):
             by_librdkafka(node, "OAUTHBEARER", token, "never")
+
+
+def test_keys_that_do_not_come_keep_nobody_else_waiting(tmp_path: Path) -> None:
+    """Who keeps the keys of signed tokens takes connections and never answers."""
+    (tmp_path / "users").write_text(written([credential_of("admin", PASSWORD, b"salt" * 8, Mechanism(2))]))
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        settings = {
+            "listen.protocol": "SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
+            "super.users": "User:admin",
+            "initial.users.file": str(tmp_path / "users"),
+            "sasl.oauthbearer.jwks.endpoint.url": f"http://127.0.0.1:{silent.getsockname()[1]}/keys",
+        }
+        node = Node(tmp_path / "node", settings)
+        node.start()
+        node.wait_for_word("the cluster has its first users")
+        bearers = [AdminClient(librdkafka(node, "OAUTHBEARER", signed()) | {"log_level": 0}) for _ in range(8)]
+        for each in bearers:
+            each.poll(0.1)
+        silent.settimeout(20)
+        fetching = silent.accept()[0]
+        began = time.monotonic()
+        admin = AdminClient(librdkafka(node, "PLAIN"))
+        assert admin.list_topics(timeout=20).topics == {}
+        assert time.monotonic() - began < 4, "it would be ten seconds behind those who wait for keys"
+        node.wait_for_word("the keys of signed tokens cannot be had")
+        fetching.close()
+        node.terminate()
 
 
 def test_users_are_made_and_removed_with_librdkafka(node: Node) -> None:

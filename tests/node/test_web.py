@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.node.web import BYTES_MAX, fetch
+from millpond.node.web import BYTES_MAX, Web, fetch
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -67,6 +69,41 @@ def test_what_is_too_large_is_not_read(tmp_path: Path, server: str) -> None:
 def test_nothing_else_is_fetched(url: str) -> None:
     with pytest.raises(ValueError, match="only https and file"):
         fetch(url)
+
+
+def test_what_is_no_http_is_an_error_like_any_other() -> None:
+    """Else a bug, which ends the node."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=_say_nonsense, args=(server,))
+        thread.start()
+        with pytest.raises(OSError, match="makes no sense"):
+            fetch(f"http://127.0.0.1:{server.getsockname()[1]}/keys")
+        thread.join()
+
+
+def _say_nonsense(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(1 << 16)
+        connection.sendall(b"220 mail.example ESMTP\r\n\r\n")
+
+
+def test_it_comes_later_on_the_loop(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_bytes(b"{}")
+    loop = asyncio.new_event_loop()
+    heard: list[object] = []
+
+    def hear(value: object) -> None:
+        heard.append(value)
+        if len(heard) == 2:
+            loop.stop()
+
+    web = Web(loop)
+    for name in ("keys", "none"):
+        web.fetch((tmp_path / name).as_uri()).then(hear, lambda failure: hear(type(failure)))
+    loop.run_forever()
+    loop.close()
+    assert set(heard) == {b"{}", FileNotFoundError}
 
 
 def test_a_file_that_is_not_there_is_an_error_of_the_system(tmp_path: Path) -> None:

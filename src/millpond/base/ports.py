@@ -282,6 +282,6 @@ class World:
     boot_id: str
     """Another one after every loss of power; the same over the lives of a process. What a process wrote and never
     synced is still there while it is the same."""
-    fetch: Callable[[str], bytes] | None = None
-    """The small document at a URL; waits for it, so it is called off the loop. OSError or ValueError where it cannot
-    be had. None where there is no such thing."""
+    fetch: Callable[[str], Later[bytes]] | None = None
+    """The small document at a URL; OSError or ValueError where it cannot be had. It takes nobody's place: the workers
+    do not wait for other machines. None where there is no such thing."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from millpond.base.ports import Link, LinkHandler
 from millpond.base.tls import ClientTls, ServerTls
-from millpond.broker.security.hash_queue import HashQueue
+from millpond.broker.security.fair_queue import FairQueue
 from millpond.node.link import LostLink, OnFault, SendTurns, SocketLink, plain_host
 from millpond.node.tls_contexts import OnReload, TlsContext
 from millpond.node.tls_link import TlsLink
@@ -47,7 +47,7 @@ class Tls(NamedTuple):
     """With what a listener, or a kind of connection, is encrypted."""
 
     context: TlsContext
-    handshakes: HashQueue
+    handshakes: FairQueue
     handshake_ms_max: int
 
 
@@ -237,7 +237,7 @@ class SocketNetwork:
     def _new_tls(self, tls: ServerTls | ClientTls) -> Tls:
         if not self._scratch:
             self._scratch = memoryview(bytearray(SCRATCH_BYTES))
-        handshakes = HashQueue(ThreadWorkers(self.loop, HANDSHAKE_THREADS), HANDSHAKE_THREADS)
+        handshakes = FairQueue(ThreadWorkers(self.loop, HANDSHAKE_THREADS), HANDSHAKE_THREADS)
         return Tls(TlsContext(tls, self._tell_reload), handshakes, tls.handshake_ms_max)
 
     def _tell_reload(self, path: str, fault: Exception | None) -> None:

@@ -41,7 +41,7 @@ from millpond.node.service import tell_manager
 from millpond.node.signals import stop_signals
 from millpond.node.tls_contexts import OnReload
 from millpond.node.tls_link import TlsRefused
-from millpond.node.web import fetch
+from millpond.node.web import Web
 from millpond.node.workers import SYNC_THREADS, ThreadWorkers
 from millpond.wire import messages
 
@@ -100,7 +100,7 @@ def serve(
         sync_workers=sync_workers,
         entropy=SystemEntropy(),
         boot_id=boot_id(),
-        fetch=fetch,
+        fetch=Web(loop).fetch,
     )
     audit = open_audit(settings, journal)
     broker = Broker(world, settings, journal, audit=audit)

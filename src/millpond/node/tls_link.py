@@ -17,7 +17,7 @@ from typing import Final
 from millpond.base.errors import RemoteError
 from millpond.base.later import Later
 from millpond.base.ports import Buffer, FileRange, LinkHandler, ReplyPart
-from millpond.broker.security.hash_queue import HashQueue
+from millpond.broker.security.fair_queue import FairQueue
 from millpond.node.distinguished_name import subject_of
 from millpond.node.link import CLOSE_WAIT_SECONDS, OnFault, SendTurns, SocketLink, release_parts
 
@@ -63,7 +63,7 @@ class TlsLink(SocketLink):
         *,
         is_server: bool,
         wrap: Wrap,
-        handshakes: HashQueue,
+        handshakes: FairQueue,
         scratch: memoryview,
         handshake_ms_max: int,
         turns: SendTurns | None = None,

@@ -17,7 +17,7 @@ from millpond.node.disk import RealDisk
 from millpond.node.entropy import SystemEntropy, boot_id
 from millpond.node.network import Accept, SocketListener, SocketNetwork
 from millpond.node.serve import fault_reporter, reload_reporter
-from millpond.node.web import fetch
+from millpond.node.web import Web
 from millpond.node.workers import SYNC_THREADS, ThreadWorkers
 from millpond.testing.loop_thread import LoopThread
 
@@ -105,7 +105,7 @@ class _Running:
         )
         world = World(
             *(LoopClock(loop), RealDisk(), self.network, self.workers, self.sync_workers, SystemEntropy(), boot_id()),
-            fetch=fetch,
+            fetch=Web(loop).fetch,
         )
         self.audit = open_audit(settings, journal)
         self.broker = Broker(world, settings, journal, audit=self.audit)

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millpond.base.later import Later, done, failed
 from millpond.base.principal import Principal
 from millpond.base.scram import ScramClient, ScramFault, from_base64, salted
 from millpond.broker.security.directory import NodeUser, Users
 from millpond.broker.security.mechanisms import (
     Answer,
+    AnswerLater,
     Authenticated,
     Conversation,
     LoginRefused,
@@ -53,7 +55,11 @@ def users(image: Image, now_ms: int = 0, node_user: NodeUser | None = None) -> U
     return Users(image, TokenProofs(lambda: image.scram.secret), lambda: now_ms, b"own", node_user)
 
 
-def settle(answer: Answer) -> Said:
+def settle(answer: AnswerLater) -> Said:
+    if isinstance(answer, Later):
+        come: list[Answer] = []
+        answer.then(come.append)
+        (answer,) = come
     return answer.then(answer.job()) if isinstance(answer, Work) else answer
 
 
@@ -277,7 +283,10 @@ def test_nodes_know_their_own_user_without_any_metadata() -> None:
 
 
 class Believer:
-    def check(self, token: str) -> Authenticated:
+    def begin(self, token: str) -> Later[Callable[[], Authenticated]]:
+        return failed(LoginRefused("no key")) if token == "unknown" else done(lambda: self._check(token))
+
+    def _check(self, token: str) -> Authenticated:
         if token != "good":
             raise LoginRefused("not good")
         return Authenticated(ALICE, 1000)
@@ -287,10 +296,11 @@ def test_a_good_token_lets_in_and_a_bad_one_is_told_so_first() -> None:
     assert settle(OauthBearer(Believer()).answer(b"n,,\x01auth=Bearer good\x01\x01")) == Said(
         b"", Authenticated(ALICE, 1000)
     )
-    server = OauthBearer(Believer())
-    assert settle(server.answer(b"n,,\x01auth=Bearer bad\x01\x01")) == Said(b'{"status": "invalid_token"}')
-    with pytest.raises(LoginRefused, match="not good"):
-        server.answer(b"\x01")
+    for token, why in ((b"bad", "not good"), (b"unknown", "no key")):
+        server = OauthBearer(Believer())
+        assert settle(server.answer(b"n,,\x01auth=Bearer %b\x01\x01" % token)) == Said(b'{"status": "invalid_token"}')
+        with pytest.raises(LoginRefused, match=why):
+            server.answer(b"\x01")
     with pytest.raises(LoginRefused, match="somebody else"):
         settle(OauthBearer(Believer()).answer(b"n,a=bob,\x01auth=Bearer good\x01\x01"))
     for noise in (b"", b"n,,", b"n,,\x01auth=Basic x\x01\x01", b"y,,\x01auth=Bearer good\x01\x01", b"\xff"):

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import RemoteError
-from millpond.broker.security.mechanisms import Answer, Authenticated, Conversation, LoginRefused
+from millpond.broker.security.mechanisms import AnswerLater, Authenticated, Conversation, LoginRefused
 
 if TYPE_CHECKING:
     from millpond.base.ports import Timer
@@ -86,7 +86,7 @@ class Login:
         self.mechanism, self.is_raw = mechanism, is_raw
         self.conversation = make()
 
-    def hear(self, shown: bytes) -> Answer:
+    def hear(self, shown: bytes) -> AnswerLater:
         """Something was shown. LoginRefused where it is wrong."""
         self._go(Event.TOKEN)
         assert self.conversation is not None

@@ -30,6 +30,7 @@ from millpond.metadata.scram import MECHANISMS
 if TYPE_CHECKING:
     from millpond.base.ports import Disk, Entropy, World
     from millpond.base.settings import Settings
+    from millpond.broker.housekeeping import Journal
     from millpond.metadata.image import Image
 
 SECRET_BITS: Final = 256
@@ -101,6 +102,7 @@ def make_logins(
     proofs: TokenProofs,
     node_user: NodeUser | None,
     witness: Witness,
+    journal: Journal,
 ) -> Logins:
     """Misconfigured where a listener asks for what cannot be had."""
 
@@ -113,7 +115,7 @@ def make_logins(
         if OAUTHBEARER not in of_listener(settings(), listener.name, SASL_ENABLED_MECHANISMS):
             return None
         try:
-            return checker_of(settings(), listener.name, world.fetch, world.clock.monotonic_ms)
+            return checker_of(settings(), listener.name, world, journal)
         except OauthUnavailable as fault:
             raise Misconfigured(f"listener {listener.name}: {fault}") from None
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from millpond.base.errors import ErrorCode
 from millpond.base.later import Later, done, failed
-from millpond.broker.security.hash_queue import HashQueue
+from millpond.broker.security.fair_queue import FairQueue
 from millpond.broker.security.login import IllegalLoginState, Login, State
 from millpond.broker.security.mechanisms import (
     OAUTHBEARER,
     PLAIN,
+    Answer,
     Authenticated,
     Conversation,
     LoginRefused,
@@ -107,7 +108,7 @@ class Logins:
     ) -> None:
         """`node` is whom nodes log in as: their sessions have no end, as nobody could ask them to log in again."""
         self._node = node
-        self.queue: Final = HashQueue(workers)
+        self.queue: Final = FairQueue(workers)
         self.counts: Final[Counter[tuple[str, bool]]] = Counter()
         """How many logins there were by mechanism, and whether they were right."""
         self._failures = RecentFailures()
@@ -207,6 +208,10 @@ class Logins:
             answer = login.hear(shown)
         except LoginRefused as refused:
             return failed(refused)
+        ready = answer if isinstance(answer, Later) else done(answer)
+        return ready.chain(lambda answer: self._settle(connection, answer))
+
+    def _settle(self, connection: Connection, answer: Answer) -> Later[Said]:
         if isinstance(answer, Said):
             return done(answer)
         return self.queue.run(_host(connection), answer.job).map(answer.then)

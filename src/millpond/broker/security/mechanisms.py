@@ -1,7 +1,8 @@
 """The broker's side of each SASL mechanism as a conversation: bytes in, bytes out. Knows no socket, clock or thread.
 
-What takes long (hashing a password, checking a signature) is handed back as `Work`, to be done elsewhere. Whoever
-does not exist is asked the same questions as whoever does, and fails at the same point.
+What takes long (hashing a password, checking a signature) is handed back as `Work`, to be done elsewhere; where
+something has to come first (a key), as a `Later`. Whoever does not exist is asked the same questions as whoever does,
+and fails at the same point.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
+from millpond.base.later import Later
 from millpond.base.principal import USER, Principal
 from millpond.base.scram import (
     NO_BINDING,
@@ -74,10 +76,11 @@ class Work:
 
 
 Answer: TypeAlias = Said | Work
+AnswerLater: TypeAlias = Answer | Later[Answer]
 
 
 class Conversation(Protocol):
-    def answer(self, heard: bytes) -> Answer:
+    def answer(self, heard: bytes) -> AnswerLater:
         """LoginRefused ends it."""
 
 
@@ -244,8 +247,8 @@ def _unescaped(name: str) -> str:
 class TokenChecker(Protocol):
     """Who believes signed tokens (OAUTHBEARER)."""
 
-    def check(self, token: str) -> Authenticated:
-        """Off the loop: it computes, and may have to fetch keys. LoginRefused with the reason."""
+    def begin(self, token: str) -> Later[Callable[[], Authenticated]]:
+        """What checks it, off the loop, once its key is there. Both fail with LoginRefused, which has the reason."""
 
 
 class OauthBearer:
@@ -256,7 +259,7 @@ class OauthBearer:
         self._refused: LoginRefused | None = None
         self._has_asked = False
 
-    def answer(self, heard: bytes) -> Answer:
+    def answer(self, heard: bytes) -> AnswerLater:
         if self._refused is not None:
             raise self._refused
         if self._has_asked:
@@ -272,15 +275,14 @@ class OauthBearer:
         if binding != "n" or kind.lower() != "bearer" or not token:
             raise LoginRefused("not a message of OAUTHBEARER, or one without a token")
         asked_for = rest.partition(",")[0].removeprefix("a=")
-        checker = self._checker
 
-        def check() -> Authenticated | LoginRefused:
-            try:
-                return checker.check(token.strip())
-            except LoginRefused as refused:
-                return refused
+        def work(check: Callable[[], Authenticated]) -> Answer:
+            return Work(lambda: _result_of(check), lambda result: self._judge(result, asked_for))
 
-        return Work(check, lambda result: self._judge(result, asked_for))
+        def refuse(refused: LoginRefused) -> Answer:
+            return self._judge(refused, asked_for)
+
+        return self._checker.begin(token.strip()).map(work).recover(LoginRefused, refuse)
 
     def _judge(self, result: Authenticated | LoginRefused, asked_for: str) -> Said:
         if isinstance(result, LoginRefused):
@@ -289,3 +291,10 @@ class OauthBearer:
         if asked_for not in ("", result.principal.name):
             raise LoginRefused("it wants to act as somebody else")
         return Said(b"", result)
+
+
+def _result_of(check: Callable[[], Authenticated]) -> Authenticated | LoginRefused:
+    try:
+        return check()
+    except LoginRefused as refused:
+        return refused

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millpond.base.later import Later
-from millpond.broker.security.hash_queue import HashQueue
+from millpond.broker.security.fair_queue import FairQueue
 
 
 class Workers:
@@ -25,7 +25,7 @@ class Workers:
 
 def test_whoever_comes_with_many_waits_for_himself() -> None:
     workers, done = Workers(), []
-    queue = HashQueue(workers, at_once_max=2)
+    queue = FairQueue(workers, at_once_max=2)
     for number in range(50):
         queue.run("10.0.0.1", lambda number=number: f"many-{number}").then(done.append)
     queue.run("10.0.0.2", lambda: "one").then(done.append)
@@ -42,7 +42,7 @@ def test_whoever_comes_with_many_waits_for_himself() -> None:
 
 def test_what_nobody_waits_for_is_not_done() -> None:
     workers, done = Workers(), []
-    queue = HashQueue(workers, at_once_max=1)
+    queue = FairQueue(workers, at_once_max=1)
     queue.run("a", lambda: 1).then(done.append)
     gone = queue.run("a", lambda: 2)
     queue.run("a", lambda: 3).then(done.append)
@@ -55,7 +55,7 @@ def test_what_nobody_waits_for_is_not_done() -> None:
 
 def test_a_job_that_fails_leaves_room_for_the_next() -> None:
     workers, done, failures = Workers(), [], []
-    queue = HashQueue(workers, at_once_max=1)
+    queue = FairQueue(workers, at_once_max=1)
     queue.run("a", lambda: 1).then(done.append, failures.append)
     queue.run("b", lambda: 2).then(done.append)
     _, first = workers.begun.pop(0)

@@ -1,7 +1,9 @@
-"""Where passwords are hashed: off the loop, few at a time, and each address in its turn.
+"""Computing that any stranger can ask for (hashing a password, a handshake of TLS): off the loop, few jobs at a time,
+and each address in its turn.
 
-A connection has at most one job here, so the queue is as long as there are connections that log in. Whoever opens
-many of them waits for himself: somebody from another address comes next.
+A connection has at most one job here, so the queue is as long as there are connections that begin. Whoever opens
+many of them waits for himself: somebody from another address comes next. A job computes and does not wait for
+anybody else: the others behind it would wait, too.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ AT_ONCE_MAX: Final = 2
 """The other workers are for the disk."""
 
 
-class HashQueue:
+class FairQueue:
     def __init__(self, workers: Workers, at_once_max: int = AT_ONCE_MAX) -> None:
         self._workers = workers
         self._at_once_max = at_once_max
