@@ -448,6 +448,19 @@ def test_the_life_of_a_token(secure: SecureNode, admin: Asker, tmp_path: Path) -
     assert "There is no token" in admin("token", "remove", made["id"], "--yes").err
 
 
+def test_a_removed_user_has_no_token_left(secure: SecureNode, admin: Asker, tmp_path: Path) -> None:
+    password = json.loads(admin.well("user", "add", "trudy", "--random", "--json"))["password"]
+    trudy = Asker(user_file(secure, tmp_path, "trudy", password))
+    made = json.loads(trudy.well("token", "add", "--max-lifetime", "1h", "--json"))
+    bearer_file = user_file(secure, tmp_path, made["id"], made["password"])
+    bearer_file.write_text(bearer_file.read_text().replace('";', '" tokenauth="true";'))
+    bearer = Asker(bearer_file)
+    bearer.well("topic", "list")
+    admin.well("user", "remove", "trudy", "--yes")
+    assert bearer("topic", "list").code == 1
+    assert json.loads(admin.well("token", "list", "--json")) == []
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

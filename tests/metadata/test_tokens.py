@@ -11,6 +11,7 @@ from millpond.metadata.decision import OK
 from millpond.metadata.features import check_level, what_needs_security
 from millpond.metadata.image import Image
 from millpond.metadata.records import DelegationTokenRecord, RemoveDelegationTokenRecord
+from millpond.metadata.scram import Deletion, Upsertion, decide_alter_credentials
 from millpond.metadata.snapshot import records_between, records_of
 from millpond.metadata.tokens import (
     FOREVER_MS,
@@ -60,6 +61,26 @@ def test_a_token_lives_until_it_is_not_renewed_any_more() -> None:
     assert renew(image, "User:eve", now_ms=5150).verdict.code.name == "DELEGATION_TOKEN_OWNER_MISMATCH"
     assert renew(image, "User:alice", now_ms=5158).verdict.code.name == "DELEGATION_TOKEN_EXPIRED"
     assert renew(image, "User:alice", now_ms=5158, token_id=None).verdict.code.name == "DELEGATION_TOKEN_NOT_FOUND"
+
+
+def test_tokens_end_with_the_last_password_of_whoever_owns_or_made_them() -> None:
+    image = Image()
+    wanted = [Upsertion(user, 1, 4096, b"s" * 16, b"p" * 32) for user in ("alice", "bob")]
+    wanted_more = [Upsertion("alice", 2, 4096, b"s" * 16, b"p" * 64)]
+    for upsertions in (wanted, wanted_more):
+        image.replay_all(decide_alter_credentials(image, [], upsertions, b"secret").records)
+    for token_id, owner, requester in (("own", "alice", "alice"), ("made", "bob", "alice"), ("others", "bob", "bob")):
+        token = NewToken(token_id, f"User:{owner}", f"User:{requester}", ("User:alice",), -1, needs_user=True)
+        image.replay_all(decide_create_token(image, token, LIFETIMES, 5000).records)
+    for mechanism, left in ((1, {"own", "made", "others"}), (2, {"others"})):
+        image.replay_all(decide_alter_credentials(image, [Deletion("alice", mechanism)], [], b"secret").records)
+        assert {each.token_id for each in image.tokens} == left
+    late = NewToken("late", "User:bob", "User:alice", (), -1, needs_user=True)
+    assert decide_create_token(image, late, LIFETIMES, 5000).reply.verdict.code.name == (
+        "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED"
+    )
+    by_certificate = NewToken("late", "User:alice", "User:alice", (), -1)
+    assert decide_create_token(image, by_certificate, LIFETIMES, 5000).reply.verdict.ok
 
 
 def test_no_renewal_goes_beyond_the_longest_life() -> None:

@@ -16,6 +16,8 @@ class Principal:
     name: str
     by_token: bool = field(default=False, compare=False)
     """Whether a delegation token was shown, in place of the user's own password."""
+    by_password: bool = field(default=False, compare=False)
+    """Whether it was a password that the metadata know: without it there is no such user any more."""
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"

@@ -192,6 +192,8 @@ def list_command(as_json: bool, access: Access) -> None:
 def remove_command(name: str, mechanisms: tuple[str, ...], yes: bool, access: Access) -> None:
     """Remove the user NAME, or their password for one mechanism. ACLs and quotas of the name stay.
 
+    Whoever is logged in as NAME is out within a second. With the last password their delegation tokens end, too.
+
     \b
     Examples:
       millpond user remove alice

@@ -7,15 +7,21 @@ gets a salt that is always the same, so that a stranger cannot tell who exists.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from millpond.base.errors import ErrorCode
+from millpond.base.principal import USER
 from millpond.base.scram import HASHES, keys_of
 from millpond.metadata.decision import OK, Decision, Verdict
-from millpond.metadata.records import RemoveUserScramCredentialRecord, UserScramCredentialRecord
+from millpond.metadata.records import (
+    DelegationTokenRecord,
+    RemoveDelegationTokenRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
 
 NOBODY: Final = ""
 ITERATIONS_MIN: Final = 4096
@@ -183,13 +189,17 @@ class WithScram(Protocol):
 
     scram: ScramCredentials
 
+    @property
+    def tokens(self) -> Iterable[DelegationTokenRecord]: ...
+
 
 def decide_alter_credentials(
     image: WithScram, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion], fresh_secret: bytes
 ) -> Decision[tuple[AlteredUser, ...]]:
     """Change credentials, each user at most once. `fresh_secret` is random, for the first of them all.
 
-    What is wrong with one user does not keep the others from being changed.
+    What is wrong with one user does not keep the others from being changed. Whose last credential goes is no user any
+    more: their delegation tokens end with it, those too that they have made for others.
     """
     asked = [each.user for each in deletions] + [each.user for each in upsertions]
     verdicts: dict[str, Verdict] = {}
@@ -211,19 +221,27 @@ def decide_alter_credentials(
             if verdict.ok:
                 users.add(upsertion.user)
                 records.append(upserted(upsertion))
-    records += _secret_records(image.scram, records, fresh_secret)
-    return Decision(tuple(records), tuple(AlteredUser(user, verdict) for user, verdict in verdicts.items()))
+    after = image.scram.copy()
+    for each in records:
+        after.replay(each)
+    gone = users.difference(after.users())
+    return Decision(
+        (*records, *_secret_records(image.scram, after, fresh_secret), *_ended_tokens(image.tokens, gone)),
+        tuple(AlteredUser(user, verdict) for user, verdict in verdicts.items()),
+    )
+
+
+def _ended_tokens(tokens: Iterable[DelegationTokenRecord], users: Set[str]) -> list[RemoveDelegationTokenRecord]:
+    names = {f"{USER}:{user}" for user in users}
+    if not names:
+        return []
+    return [RemoveDelegationTokenRecord(each.token_id) for each in tokens if names & {each.owner, each.requester}]
 
 
 def _secret_records(
-    known: ScramCredentials,
-    changes: Sequence[UserScramCredentialRecord | RemoveUserScramCredentialRecord],
-    fresh_secret: bytes,
+    known: ScramCredentials, after: ScramCredentials, fresh_secret: bytes
 ) -> list[UserScramCredentialRecord | RemoveUserScramCredentialRecord]:
     """The shared secret comes with the first credential and goes with the last one."""
-    after = known.copy()
-    for each in changes:
-        after.replay(each)
     if not after.users():
         return [RemoveUserScramCredentialRecord(NOBODY, Mechanism.SCRAM_SHA_512)] if known.secret else []
     return [] if known.secret else [nobody_record(fresh_secret)]

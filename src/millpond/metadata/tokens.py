@@ -14,7 +14,7 @@ from millpond.base.errors import ErrorCode
 from millpond.base.principal import USER
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.records import DelegationTokenRecord, RemoveDelegationTokenRecord
-from millpond.metadata.scram import name_fault
+from millpond.metadata.scram import ScramCredentials, name_fault
 
 FOREVER_MS: Final = (1 << 63) - 1
 NO_TIME: Final = -1
@@ -91,6 +91,8 @@ class NewToken:
     renewers: tuple[str, ...]
     lifetime_ms: int
     """At most; not positive for as long as the settings allow."""
+    needs_user: bool = False
+    """Whether the requester has logged in with a password that the metadata know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ class WithTokens(Protocol):
     """The image, as far as this file knows it: it is the image that knows this file."""
 
     tokens: DelegationTokens
+    scram: ScramCredentials
 
 
 def decide_create_token(
@@ -134,6 +137,9 @@ def decide_create_token(
             return _not_created(ErrorCode.INVALID_PRINCIPAL_TYPE, "only users can own and renew tokens")
         if (fault := name_fault(name)) is not None:
             return _not_created(ErrorCode.INVALID_REQUEST, fault)
+    if wanted.needs_user and not image.scram.of_user(wanted.requester.partition(":")[2]):
+        # Removed while the request was on its way: the tokens that they had have ended, and no other comes.
+        return _not_created(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, f"{wanted.requester} is no user any more")
     if len(image.tokens) >= TOKENS_MAX:
         return _not_created(ErrorCode.POLICY_VIOLATION, f"there are {TOKENS_MAX} tokens, the most there can be")
     if sum(each.requester == wanted.requester for each in image.tokens) >= TOKENS_OF_ONE_MAX:

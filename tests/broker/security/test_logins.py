@@ -343,6 +343,32 @@ def test_what_has_expired_lets_nobody_in_and_is_swept(make_desk: Callable[..., A
     assert len(play.desk.broker.image.tokens) == 0
 
 
+def test_who_is_removed_loses_tokens_and_sessions(play: Play) -> None:
+    play.set_password("bob", "pw")
+    callers = {}
+    for user in ("alice", "bob"):
+        owner = play.connect()
+        play.log_in(owner, user)
+        made = owner.ask(m.CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=60_000), 2)
+        assert made.error_code == ErrorCode.NONE
+        bearer, verdict = token_login(play, made.token_id, made.hmac)
+        assert verdict.error_code == ErrorCode.NONE
+        callers[user] = owner, bearer, made
+    play.remove("bob")
+    for caller in callers["bob"][:2]:
+        assert not play.is_served(caller)
+    play.desk.run(1000)
+    assert all(caller.link.events[-1] == "close" for caller in callers["bob"][:2])
+    assert all(play.is_served(caller) for caller in callers["alice"][:2])
+    made = callers["bob"][2]
+    assert token_login(play, made.token_id, made.hmac)[1].error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    play.set_password("bob", "pw")
+    _, refused = token_login(play, made.token_id, made.hmac)
+    assert refused.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED, "it does not come back with the name"
+    made = callers["alice"][2]
+    assert token_login(play, made.token_id, made.hmac)[1].error_code == ErrorCode.NONE
+
+
 def test_whoever_asks_for_the_tokens_of_thousands_keeps_nobody_waiting(play: Play) -> None:
     """Anybody who has logged in may ask, and name as many owners as a request may have."""
     renewers = tuple(f"User:renewer-{number}" for number in range(100))

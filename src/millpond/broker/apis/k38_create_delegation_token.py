@@ -39,6 +39,7 @@ def handle(broker: Services, call: Call, request: m.CreateDelegationTokenRequest
         requester=str(call.principal),
         renewers=tuple(f"{each.principal_type}:{each.principal_name}" for each in request.renewers),
         lifetime_ms=request.max_lifetime_ms,
+        needs_user=call.principal.by_password,
     )
     now_ms = broker.clock.wall_ms()
     decided = broker.controller.submit(lambda image: decide_create_token(image, wanted, lifetimes(broker), now_ms))

@@ -1,7 +1,7 @@
 """AlterUserScramCredentials (51), version 0: make, change and remove what users log in with.
 
 A password never comes here: clients send it salted and iterated. Sessions of a user whose credential changes or goes
-end soon after. A user may be named once in a request.
+end soon after; whose last credential goes loses their delegation tokens, too. A user may be named once in a request.
 """
 
 from __future__ import annotations

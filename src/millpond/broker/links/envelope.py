@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 VERSION: Final = 0
 NUMBER: Final = 1
+_OTHERWISE: Final = "0"
+_BY_TOKEN: Final = "1"
+_BY_PASSWORD: Final = "2"
+"""How somebody has shown who they are."""
 
 
 def relay_enveloped(broker: Services, call: Call, request: m.Message) -> Later[Any]:
@@ -43,7 +47,8 @@ def relay_enveloped(broker: Services, call: Call, request: m.Message) -> Later[A
 
 
 def principal_to_bytes(principal: Principal) -> bytes:
-    return f"{int(principal.by_token)}{principal}".encode()
+    how = _BY_TOKEN if principal.by_token else _BY_PASSWORD if principal.by_password else _OTHERWISE
+    return f"{how}{principal}".encode()
 
 
 def principal_from_bytes(data: bytes) -> Principal:
@@ -52,4 +57,4 @@ def principal_from_bytes(data: bytes) -> Principal:
         found = Principal.parse(text[1:])
     except ValueError:
         raise MalformedMessage("an envelope that does not say who asks") from None
-    return Principal(found.kind, found.name, by_token=text[0] == "1")
+    return Principal(found.kind, found.name, by_token=text[0] == _BY_TOKEN, by_password=text[0] == _BY_PASSWORD)

@@ -141,8 +141,7 @@ class Plain:
             is_current = self._directory.credential(user, mechanism) == (credential, exists)
             if not (is_right and exists and is_current):
                 raise LoginRefused(WRONG, user)
-            is_node = self._directory.is_node(user)
-            return Said(b"", Authenticated(Principal(USER, user), shown=mechanism.label, is_node=is_node))
+            return Said(b"", _known_by(user, mechanism, is_node=self._directory.is_node(user)))
 
         return Work(lambda: salted(hash_name, secret, credential.salt, credential.iterations), compare)
 
@@ -187,8 +186,7 @@ class Scram:
         self._nonce, self._claimed = nonce + self._own_nonce, user
         if said.get(TOKEN_EXTENSION, "").lower() == "true":
             return self._challenge_token(user, bare)
-        is_node = self._directory.is_node(user)
-        self._result = Authenticated(Principal(USER, user), shown=self._mechanism.label, is_node=is_node)
+        self._result = _known_by(user, self._mechanism, is_node=self._directory.is_node(user))
         found = self._directory.credential(user, self._mechanism)
         self._is_current = lambda: self._directory.credential(user, self._mechanism) == found
         return self._ask(bare, *found)
@@ -235,6 +233,10 @@ class Scram:
             raise LoginRefused(WRONG, self._claimed)
         signature = mac(self._hash, credential.server_key, signed)
         return Said(f"v={to_base64(signature)}".encode(), result)
+
+
+def _known_by(user: str, mechanism: Mechanism, *, is_node: bool) -> Authenticated:
+    return Authenticated(Principal(USER, user, by_password=not is_node), shown=mechanism.label, is_node=is_node)
 
 
 def _unescaped(name: str) -> str:
