@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from millpond.base.principal import ANONYMOUS, Principal
+from millpond.base.rights import AclResource, Operation
 from millpond.broker.serving.connections import UnknownCertificate
 
 FILES = {"ssl.keystore.location": "/n.pem", "ssl.truststore.location": "/ca.pem"}
@@ -92,6 +93,22 @@ def test_where_a_certificate_is_only_asked_for_nodes_show_theirs(
 ) -> None:
     desk = make_desk({**SEVERAL, "ssl.client.auth": "requested"})
     assert arrive(desk, make_link, "NODES", certificate).may_be_node is may
+
+
+@pytest.mark.parametrize("asked", ["requested", "required"])
+def test_where_a_certificate_is_asked_for_rights_are_too(make_desk: Any, make_link: Any, asked: str) -> None:
+    """Whoever shows none is nobody, and may do nothing: what nobody allows is denied."""
+    desk = make_desk({**FILES, "listen.protocol": "SSL", "ssl.client.auth": asked, "super.users": "User:CN=admin"})
+    assert desk.broker.access.is_on
+    nobody = arrive(desk, make_link, "SSL")
+    assert nobody.principal == ANONYMOUS
+    assert not desk.broker.access.may(ANONYMOUS, "h", Operation.CREATE, AclResource.TOPIC, "t")
+    admin = arrive(desk, make_link, "SSL", "CN=admin")
+    assert desk.broker.access.may(admin.principal, "h", Operation.CREATE, AclResource.TOPIC, "t")
+
+
+def test_a_listener_that_asks_for_no_certificate_asks_for_no_rights(make_desk: Any) -> None:
+    assert not make_desk({**FILES, "listen.protocol": "SSL"}).broker.access.is_on
 
 
 def test_who_begins_handshakes_and_leaves_them_takes_no_place_of_those_who_come_in(

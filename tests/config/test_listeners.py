@@ -88,6 +88,12 @@ def test_the_certificate_may_come_in_two_files() -> None:
     assert not only.authenticates
 
 
+@pytest.mark.parametrize(("asked", "authenticates"), [("none", False), ("requested", True), ("required", True)])
+def test_to_ask_for_a_certificate_is_to_ask_who_comes(asked: str, authenticates: bool) -> None:
+    (only,) = listeners({"listen.protocol": "SSL", "ssl.client.auth": asked, **KEYS}).values()
+    assert only.authenticates is authenticates
+
+
 def test_no_password_is_shown() -> None:
     texts = {"listen.protocol": "SSL", **KEYS, "ssl.key.password": "sesame"}
     assert "sesame" not in repr(listeners(texts))

@@ -19,36 +19,47 @@ names = st.text(st.characters(codec="utf-8", exclude_categories=("Cc",)), min_si
         st.builds(
             UserScramCredentialRecord,
             names,
-            st.sampled_from([1, 2]),
+            st.just(2),
             st.binary(min_size=1, max_size=9),
             st.just(b"k" * 64),
             st.just(b"s" * 64),
             st.integers(4096, 16384),
         ),
         max_size=4,
+        unique_by=lambda each: each.name,
     )
 )
 def test_what_is_written_is_read(users) -> None:
     assert read("# the first\n\n" + written(users)) == tuple(users)
 
 
+GOOD = "salt=AA==,stored_key=" + "A" * 43 + "=,server_key=" + "A" * 43 + "=,iterations=4096"
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "said"),
     [
-        "alice",
-        "alice SCRAM-SHA-1 salt=AA==,stored_key=AA==,server_key=AA==,iterations=4096",
-        "alice SCRAM-SHA-256 salt=AA==,stored_key=AA==,server_key=AA==,iterations=1",
-        "alice SCRAM-SHA-256 salt=,stored_key=AA==,server_key=AA==,iterations=4096",
-        "alice SCRAM-SHA-256 salt=??,stored_key=AA==,server_key=AA==,iterations=4096",
-        "alice SCRAM-SHA-256 stored_key=AA==,server_key=AA==,iterations=4096",
-        "%0A SCRAM-SHA-256 salt=AA==,stored_key=AA==,server_key=AA==,iterations=4096",
-        "\n" * 2000,
+        ("alice", "line 1 is not of the form NAME MECHANISM salt="),
+        ("# users\n\nalice SCRAM-SHA-256", "line 3 is not of the form"),
+        (f"alice SCRAM-SHA-1 {GOOD}", "none of SCRAM-SHA-256, SCRAM-SHA-512"),
+        (f"alice SCRAM-SHA-256 {GOOD}".replace("4096", "1"), "from 4096 to 16384 iterations"),
+        (f"alice SCRAM-SHA-256 {GOOD}".replace("4096", "many"), "from 4096 to 16384 iterations"),
+        (f"alice SCRAM-SHA-256 {GOOD}".replace("salt=AA==", "salt="), "there has to be a salt"),
+        (f"alice SCRAM-SHA-256 {GOOD}".replace("salt=AA==", "salt=??"), "in base 64"),
+        (f"alice SCRAM-SHA-256 {GOOD}".replace("salt=AA==,", ""), "lacks salt"),
+        ("alice SCRAM-SHA-256 password=secret", "lacks salt, stored_key, server_key, iterations"),
+        (f"alice SCRAM-SHA-512 {GOOD}", "each key of SCRAM-SHA-512 has 64 bytes"),
+        (f"%0A SCRAM-SHA-256 {GOOD}", "control characters"),
+        (f"alice SCRAM-SHA-256 {GOOD}\nalice SCRAM-SHA-256 {GOOD}", "line 2 is of a user and a mechanism"),
+        ("\n" * 2000, "2000 lines"),
     ],
 )
-def test_what_is_wrong_is_told_without_what_is_secret(text: str) -> None:
+def test_what_is_wrong_is_told_without_what_is_secret(text: str, said: str) -> None:
     with pytest.raises(InitialUsersFault) as fault:
         read(text)
-    assert "AA==" not in str(fault.value)
+    assert said in str(fault.value)
+    assert "AA" not in str(fault.value)
+    assert "secret" not in str(fault.value)
 
 
 def test_they_are_the_first_or_none() -> None:

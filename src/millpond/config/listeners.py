@@ -134,14 +134,11 @@ class ListenerSettings:
 
     @property
     def authenticates(self) -> bool:
-        """Whether everybody who comes by it has shown who they are."""
-        if self.protocol.has_login:
-            return True
-        return self.tls is not None and self.tls.client_auth is ClientAuth.REQUIRED
+        """Whether it asks who comes: by a login, or for a certificate.
 
-    @property
-    def can_tell_nodes(self) -> bool:
-        """Whether who comes by it can show that they are a node, so that it counts when they do not."""
+        Also where a certificate is only requested: whoever shows none is ANONYMOUS there, with the rights of that
+        user, and is no node.
+        """
         return self.protocol.has_login or (self.tls is not None and self.tls.client_auth is not ClientAuth.NONE)
 
 

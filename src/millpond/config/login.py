@@ -76,7 +76,10 @@ INTER_BROKER_PASSWORD_FILE = Setting(
 INITIAL_USERS_FILE = Setting(
     "initial.users.file",
     "",
-    "Users that a cluster begins with, as `millpond user` writes them: read while it has none, and then never again.",
+    "A file with the users that a cluster begins with, read while it has none. `millpond up --secure` makes one "
+    "(`security/initial.users`): a line has a name, a mechanism and what SCRAM keeps of a password, `alice "
+    "SCRAM-SHA-512 salt=…,stored_key=…,server_key=…,iterations=8192`, in base 64. More users come by `millpond "
+    "user`.",
 )
 
 DELEGATION_TOKEN_SECRET_KEY = Setting(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from millpond.base.scram import ScramFault, attributes, from_base64, keys_of, salted, to_base64
+from millpond.base.scram import ScramFault, attributes, digest, from_base64, keys_of, salted, to_base64
 from millpond.metadata.decision import Decision
 from millpond.metadata.records import UserScramCredentialRecord
 from millpond.metadata.scram import (
@@ -18,6 +18,7 @@ from millpond.metadata.scram import (
     ITERATIONS_MIN,
     ITERATIONS_USUAL,
     MECHANISMS,
+    SALT_BYTES_MAX,
     Mechanism,
     name_fault,
     nobody_record,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from millpond.metadata.image import Image
 
 LINES_MAX: Final = 1000
+FORM: Final = "NAME MECHANISM salt=…,stored_key=…,server_key=…,iterations=…"
+_SECRETS: Final = ("salt", "stored_key", "server_key")
 
 
 class InitialUsersFault(ValueError):
@@ -62,25 +65,41 @@ def read(text: str) -> tuple[UserScramCredentialRecord, ...]:
     lines = [line.strip() for line in text.splitlines()]
     if len(lines) > LINES_MAX:
         raise InitialUsersFault(f"it has {len(lines)} lines, at most {LINES_MAX} are read")
-    return tuple(
-        _read_line(number, line) for number, line in enumerate(lines, 1) if line and not line.startswith("#")
-    )
+    found: dict[tuple[str, int], UserScramCredentialRecord] = {}
+    for number, line in enumerate(lines, 1):
+        if line and not line.startswith("#"):
+            each = _read_line(number, line)
+            if found.setdefault((each.name, each.mechanism), each) is not each:
+                raise InitialUsersFault(f"line {number} is of a user and a mechanism that another line has already")
+    return tuple(found.values())
 
 
 def _read_line(number: int, line: str) -> UserScramCredentialRecord:
     from urllib.parse import unquote
 
-    try:
-        quoted, label, facts = line.split()
-        said = attributes(facts)
-        user, mechanism, iterations = unquote(quoted), MECHANISMS[label], int(said["iterations"])
-        salt, stored_key, server_key = (from_base64(said[name]) for name in ("salt", "stored_key", "server_key"))
-    except (ValueError, KeyError, ScramFault):
-        raise InitialUsersFault(f"line {number} is not of the form: NAME MECHANISM salt=…,stored_key=…") from None
+    parts = line.split()
+    if len(parts) != len(("name", "mechanism", "keys")):
+        raise InitialUsersFault(f"line {number} is not of the form {FORM}")
+    user, mechanism, said = unquote(parts[0]), MECHANISMS.get(parts[1]), attributes(parts[2])
     if (fault := name_fault(user)) is not None:
         raise InitialUsersFault(f"line {number}: {fault}")
-    if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX or not salt or len(stored_key) != len(server_key):
-        raise InitialUsersFault(f"line {number}: these keys cannot be used")
+    if mechanism is None:
+        raise InitialUsersFault(f"line {number}: the mechanism is none of {', '.join(MECHANISMS)}")
+    if missing := [name for name in (*_SECRETS, "iterations") if name not in said]:
+        raise InitialUsersFault(f"line {number} lacks {', '.join(missing)}")
+    try:
+        iterations = int(said["iterations"])
+    except ValueError:
+        iterations = 0
+    if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+        raise InitialUsersFault(f"line {number}: there are from {ITERATIONS_MIN} to {ITERATIONS_MAX} iterations")
+    try:
+        salt, stored_key, server_key = (from_base64(said[name]) for name in _SECRETS)
+    except ScramFault:
+        raise InitialUsersFault(f"line {number}: the salt and the keys have to be in base 64") from None
+    size = len(digest(mechanism.hash_name, b""))
+    if not 0 < len(salt) <= SALT_BYTES_MAX or len(stored_key) != size or len(server_key) != size:
+        raise InitialUsersFault(f"line {number}: there has to be a salt, and each key of {parts[1]} has {size} bytes")
     return UserScramCredentialRecord(user, mechanism, salt, stored_key, server_key, iterations)
 
 

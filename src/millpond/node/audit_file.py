@@ -15,15 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from millpond.base.settings import Settings
-from millpond.config.listeners import listeners_of
+from millpond.broker.security.authorizer import asks_for_rights
 from millpond.config.node import DATA_FOLDER
-from millpond.config.security import (
-    AUDIT_LOG,
-    AUDIT_LOG_FILES,
-    AUDIT_LOG_FOLDER,
-    AUDIT_LOG_MAX_BYTES,
-    AUTHORIZER_CLASS_NAME,
-)
+from millpond.config.security import AUDIT_LOG, AUDIT_LOG_FILES, AUDIT_LOG_FOLDER, AUDIT_LOG_MAX_BYTES
 from millpond.log.names import AUDIT_FOLDER
 from millpond.node.private_files import FILE_MODE, make_private_folder
 
@@ -38,8 +32,7 @@ CLOSE_SECONDS: Final = 5.0
 def open_audit(settings: Settings, journal: Journal) -> AuditFile | None:
     """The audit log that these settings ask for, if any. OSError where its folder cannot be had."""
     asked = settings[AUDIT_LOG]
-    has_rights = bool(settings[AUTHORIZER_CLASS_NAME]) or any(each.authenticates for each in listeners_of(settings))
-    if asked == "off" or (asked == "auto" and not has_rights):
+    if asked == "off" or (asked == "auto" and not asks_for_rights(settings)):
         return None
     make_private_folder(Path(settings[DATA_FOLDER]))
     folder = Path(settings[AUDIT_LOG_FOLDER] or Path(settings[DATA_FOLDER]) / AUDIT_FOLDER)

@@ -74,7 +74,10 @@ class LoginUpkeep:
         try:
             users = read(data.decode())
         except (InitialUsersFault, UnicodeDecodeError) as fault:
-            self._journal("the first users cannot be read", setting=INITIAL_USERS_FILE.name, reason=fault)
+            self._tell_fault(fault)
+            return
+        if not users:
+            self._tell_fault("it names nobody")
             return
         made = self._controller.submit(lambda image: decide_first_users(image, users, secret))
         made.then(self._tell_users, self._on_refused)
@@ -86,7 +89,16 @@ class LoginUpkeep:
     def _cannot_read(self, failure: Exception) -> None:
         if not isinstance(failure, OSError):
             raise failure
-        self._journal("the first users cannot be read", setting=INITIAL_USERS_FILE.name, reason=failure)
+        self._tell_fault(failure)
+
+    def _tell_fault(self, reason: object) -> None:
+        file = self._settings()[INITIAL_USERS_FILE]
+        self._journal(
+            "the first users cannot be read: nobody can log in with a password",
+            setting=INITIAL_USERS_FILE.name,
+            file=file,
+            reason=reason,
+        )
 
     def _on_refused(self, failure: Exception) -> None:
         if not isinstance(failure, Refused):

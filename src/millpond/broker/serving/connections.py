@@ -152,7 +152,7 @@ class Connections:
         if connection.must_log_in != (principal is None):
             self._mark_newcomer(connection, principal is None)
         listener = self._listeners[connection.link.listener]
-        is_trusted = not listener.can_tell_nodes or principal in self._super_users
+        is_trusted = not listener.authenticates or principal in self._super_users
         connection.may_be_node = listener.is_for_nodes and is_trusted
 
     def _mark_newcomer(self, connection: Connection, is_newcomer: bool) -> None:
