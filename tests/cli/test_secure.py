@@ -379,6 +379,61 @@ def test_a_secure_folder_that_lost_its_settings_does_not_come_up_open(
     again.stop()
 
 
+def test_a_folder_of_an_older_version_is_upgraded_before_it_is_made_secure(
+    start_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    """With a lower metadata.version there can be no users: an admin who cannot log in could not raise it either."""
+    data = tmp_path / "data"
+    old = start_node("--no-console", data=data)
+    millpond = Command(old.address)
+    assert millpond("cluster", "downgrade", "metadata.version=26", "--yes").code == 0
+    busy = Command()("up", "--secure", "--data", str(data), "--listen", "127.0.0.1:0", "--no-console")
+    assert (busy.code, "Another process uses" in busy.err) == (1, True), busy.err
+    old.stop()
+    before = sorted(str(each) for each in data.rglob("*"))
+    refused = Command()("up", "--secure", "--data", str(data), "--listen", "127.0.0.1:0", "--no-console")
+    assert refused.code == 1
+    assert "metadata.version is 26" in refused.err
+    assert "millpond cluster upgrade" in refused.err
+    assert sorted(str(each) for each in data.rglob("*")) == before, "nothing was changed"
+    again = start_node("--no-console", data=data)
+    millpond = Command(again.address)
+    assert millpond("topic", "create", "open-to-all").code == 0
+    assert millpond("cluster", "upgrade", "--yes").code == 0
+    again.stop()
+    safe = SecureNode(data, "--no-console")
+    assert "shown this once" in safe.panel["password"]
+    assert "open-to-all" in Asker(safe.client_file).well("topic", "list")
+    assert Command(safe.address)("topic", "list").code == 1
+    safe.stop()
+
+
+def test_a_start_that_fails_leaves_no_password_that_nobody_has_seen(tmp_path: Path) -> None:
+    import socket
+
+    data = tmp_path / "above" / "data"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        told = Command()("up", "--secure", "--data", str(data), "--listen", f"127.0.0.1:{port}", "--no-console")
+    assert (told.code, "is taken" in told.err) == (1, True), told.err
+    assert not data.parent.exists()
+    words = ("up", "--secure", "--data", str(data), "--set", "listeners=A://127.0.0.1:0")
+    told = Command()(*words)
+    assert told.code == 2, told.err
+    assert not data.parent.exists()
+
+
+def test_a_folder_that_others_can_write_to_is_not_made_secure(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(0o777)
+    told = Command()("up", "--secure", "--data", str(data), "--listen", "127.0.0.1:0", "--no-console")
+    assert told.code == 1
+    assert "every user of this machine can write to it" in told.err
+    assert list(data.iterdir()) == []
+    assert mode(data) == 0o777
+
+
 def test_a_renewed_certificate_is_taken_without_a_restart(start_node: Callable[..., Node], tmp_path: Path) -> None:
     from cryptography import x509
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 
 from millpond.cli.errors import Failed, cause
+from millpond.cli.folders import in_use
 from millpond.cli.terminal import Row
 from millpond.log.names import SECURITY_FOLDER
 from millpond.node.private_files import OpenToOthers
@@ -15,6 +16,7 @@ from millpond.node.secure_folder import (
     NODE_SETTINGS,
     PYTHON_SETTINGS,
     SecureFolder,
+    TooOld,
     is_half_made,
     make_secure_folder,
     secure_folder,
@@ -23,8 +25,17 @@ from millpond.remote.errors import ConfigError
 
 
 def make_secure(data: str, hosts: Iterable[str]) -> SecureFolder:
+    from millpond.log.store import FolderInUse
+
     try:
         return make_secure_folder(data, hosts)
+    except FolderInUse as fault:
+        raise in_use(str(fault)) from None
+    except TooOld as fault:
+        raise Failed(
+            f"The data folder {data} is of an older version: {fault}. Start it without --secure, run `millpond cluster "
+            "upgrade`, stop it, and give --secure then. Nothing was changed."
+        ) from None
     except OpenToOthers as fault:
         raise Failed(f"The data folder {data} is not safe: {fault}.") from None
     except OSError as error:
@@ -53,9 +64,12 @@ def node_texts(folder: SecureFolder) -> dict[str, str]:
 def first_secure_steps(folder: SecureFolder, bootstrap: str) -> list[Row]:
     """What the panel says of it, once the files for clients have the address."""
     folder.tell_clients(bootstrap)
-    rows: list[Row] = [("user", f"{ADMIN}, who may do everything")]
-    if folder.is_new and not os.environ.get("JOURNAL_STREAM"):
-        # Not into the log of a service manager, which others may read.
+    # Not into the log of a service manager, which others may read.
+    is_shown = folder.is_new and not os.environ.get("JOURNAL_STREAM")
+    has_file = folder.password_file.exists() and not is_shown
+    where = f"; the password is in {folder.password_file}" if has_file else ""
+    rows: list[Row] = [("user", f"{ADMIN}, who may do everything{where}")]
+    if is_shown:
         rows.append(("password", f"{folder.password()}  (shown this once)"))
     return [
         *rows,

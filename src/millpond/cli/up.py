@@ -51,6 +51,7 @@ from millpond.node.signals import stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from millpond.broker.broker import Broker
     from millpond.node.monitor import Monitor
@@ -164,29 +165,30 @@ def command(
             "--secure makes an authority of its own, and the nodes of a cluster share one: "
             "`millpond cluster up --secure`, or `millpond help security` for several machines."
         )
+    made = missing_folders(texts.get(DATA_FOLDER.name, DATA_FOLDER.default))
     security = _security(texts, secure)
-    if security is not None:
-        from millpond.cli.secure import node_texts
+    try:
+        if security is not None:
+            texts = _with_security(texts, security)
+        texts = _with_monitoring(texts, metrics, journal, is_child=with_parent)
+        if join is not None:
+            from millpond.cli.join import texts_to_join
 
-        made = node_texts(security)
-        if LISTENERS.name in texts:
-            # Whoever names listeners says what is spoken there.
-            made.pop(LISTEN_PROTOCOL.name, None)
-        texts = made | texts
-    texts = _with_monitoring(texts, metrics, journal, is_child=with_parent)
-    if join is not None:
-        from millpond.cli.join import texts_to_join
+            if cores is not None and cores > 1:
+                raise click.UsageError("--cores is for a machine by itself: join with one process, or with several.")
+            texts |= texts_to_join(join, node, texts)
+        elif cluster is None and NODE_ID.name not in texts:
+            from millpond.cli.join import texts_of_member
 
-        if cores is not None and cores > 1:
-            raise click.UsageError("--cores is for a machine by itself: join with one process, or with several.")
-        texts |= texts_to_join(join, node, texts)
-    elif cluster is None and NODE_ID.name not in texts:
-        from millpond.cli.join import texts_of_member
-
-        texts |= texts_of_member(texts.get(DATA_FOLDER.name, DATA_FOLDER.default))
-    settings = _settings(texts)
-    console_at = console_address(console_at, is_off=no_console, is_child=with_parent)
-    console = ConsoleProcess(console_at, console_password_file, security)
+            texts |= texts_of_member(texts.get(DATA_FOLDER.name, DATA_FOLDER.default))
+        settings = _settings(texts)
+        console_at = console_address(console_at, is_off=no_console, is_child=with_parent)
+        console = ConsoleProcess(console_at, console_password_file, security)
+    except click.ClickException:
+        if security is not None and security.is_new:
+            # Nothing has run yet that could have promised something; the password was not shown.
+            remove_folders(made)
+        raise
     if (count := _cores(settings, cores)) > 1:
         from millpond.cli.cores import run_cores
 
@@ -198,7 +200,7 @@ def command(
         threading.Thread(target=_end_with_parent, daemon=True).start()
     # Before the loop runs a signal comes as an exception; the logs are closed all the same.
     with contextlib.suppress(KeyboardInterrupt):
-        _serve(settings, console, security)
+        _serve(settings, console, security, made)
     if sys.stdout.isatty():
         click.echo("\rStopped; everything is on disk.")
 
@@ -212,7 +214,8 @@ def _monitoring_row(settings: Settings, monitoring: Monitor) -> list[Row]:
     return [("metrics", f"http://{shown_address(*monitoring.address)}/metrics")]
 
 
-def _serve(settings: Settings, console: ConsoleProcess, security: SecureFolder | None) -> None:
+def _serve(settings: Settings, console: ConsoleProcess, security: SecureFolder | None, made: list[Path]) -> None:
+    """`made` are the folders that were not there before."""
     from millpond.broker.lives.identity import CannotJoin, CannotStart, Misconfigured
     from millpond.log.store import FolderInUse
     from millpond.node.journal import SHAPES, LineJournal
@@ -223,7 +226,6 @@ def _serve(settings: Settings, console: ConsoleProcess, security: SecureFolder |
 
     folder = settings[DATA_FOLDER]
     monitoring = Monitor()
-    made = missing_folders(folder)
     is_ready = False
 
     def on_ready(broker: Broker, patience_ms: int = USERS_MS_MAX) -> None:
@@ -307,6 +309,16 @@ def _security(texts: Mapping[str, str], is_asked: bool) -> SecureFolder | None:
     addresses = [texts.get(setting.name) or setting.default for setting in (LISTEN, ADVERTISED_LISTENER)]
     hosts = [host_and_port(each)[0] for each in addresses if each]
     return make_secure(folder, [each for each in hosts if each not in ("0.0.0.0", "::")])
+
+
+def _with_security(texts: dict[str, str], security: SecureFolder) -> dict[str, str]:
+    from millpond.cli.secure import node_texts
+
+    made = node_texts(security)
+    if LISTENERS.name in texts:
+        # Whoever names listeners says what is spoken there.
+        made.pop(LISTEN_PROTOCOL.name, None)
+    return made | texts
 
 
 def _texts_in_cluster(file: str | None, node_id: int | None) -> dict[str, str]:

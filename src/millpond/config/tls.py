@@ -41,8 +41,8 @@ CLIENT_AUTH = Setting(
     "ssl.client.auth",
     ClientAuth.NONE.value,
     "Whether clients show a certificate of their own: `required`, `requested` or `none`. Where it is requested, "
-    "whoever shows none is `User:ANONYMOUS`, who has no rights but those that an ACL gives. On a listener with SASL it "
-    "counts only as `listener.name.NAME.ssl.client.auth`.",
+    "whoever shows none is `User:ANONYMOUS`, who has no rights but those that an ACL gives. On a listener with SASL "
+    "it counts only as `listener.name.NAME.ssl.client.auth`.",
     one_of(*(each.value for each in ClientAuth)),
 )
 ENABLED_PROTOCOLS = Setting[tuple[str, ...]](

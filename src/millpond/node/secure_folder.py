@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from millpond.log.names import SECURITY_FOLDER
+from millpond.log.names import LOCK_FILE, SECURITY_FOLDER
+from millpond.log.store import FolderInUse
 from millpond.node.authority import Authority, NoAuthority
+from millpond.node.disk import RealDisk
 from millpond.node.private_files import guard_data_folder, make_private_folder, write_private
 from millpond.remote.client_file import read_client_file
 
@@ -123,6 +125,10 @@ def secure_folder(data: str) -> SecureFolder | None:
     return SecureFolder(folder) if (folder / NODE_SETTINGS).exists() else None
 
 
+class TooOld(Exception):
+    """The metadata of this data folder can hold no users yet; the text says by how much. Nothing was changed."""
+
+
 def is_half_made(data: str) -> bool:
     """Whether it was to be a secure one, and the settings that make it so are missing."""
     folder = Path(data).absolute() / SECURITY_FOLDER
@@ -133,17 +139,41 @@ def is_half_made(data: str) -> bool:
 def make_secure_folder(data: str, hosts: Iterable[str]) -> SecureFolder:
     """Make it so, for a node that is reached at `hosts`; one that is secure already stays as it is.
 
-    OpenToOthers or OSError where the data folder cannot be used.
+    OpenToOthers, TooOld, FolderInUse or OSError where the data folder cannot be used; nothing was changed then.
     """
     known = secure_folder(data)
     if known is not None:
         return known
+    for each in (Path(data), *sorted(Path(data).glob("node-*"))):
+        _check_data(each)
     folder = Path(data).absolute() / SECURITY_FOLDER
     guard_data_folder(data, lambda *_, **__: None)
     make_private_folder(Path(data))
     make_private_folder(folder)
     _make(folder, [*dict.fromkeys([*hosts, *own_hosts()])])
     return SecureFolder(folder, is_new=(folder / ADMIN_PASSWORD).exists())
+
+
+def _check_data(folder: Path) -> None:
+    """Of what is there already: that no node has it, and that its metadata can hold users."""
+    from millpond.broker.rescue.survivor import METADATA_FOLDER, CannotRescue, read_metadata
+    from millpond.metadata.features import METADATA_VERSION, SECURITY_FROM, metadata_version
+
+    disk = RealDisk()
+    if not (folder / METADATA_FOLDER).exists():
+        return
+    try:
+        disk.lock(str(folder / LOCK_FILE)).release()
+    except BlockingIOError:
+        raise FolderInUse(str(folder)) from None
+    try:
+        image = read_metadata(disk, str(folder / METADATA_FOLDER)).image
+    except CannotRescue:
+        # The node itself says what is wrong with it.
+        return
+    # Before its first node is registered nothing counts yet, and a start begins with the newest level.
+    if image.brokers and (level := metadata_version(image)) < SECURITY_FROM:
+        raise TooOld(f"{METADATA_VERSION} is {level} in {folder}, and users need {SECURITY_FROM}")
 
 
 def own_hosts() -> list[str]:

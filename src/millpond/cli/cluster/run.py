@@ -7,7 +7,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -36,6 +36,7 @@ from millpond.node.signals import stop_signals
 if TYPE_CHECKING:
     from millpond.admin.nodes import ClusterFacts
 
+NODES_FILE: Final = "nodes.toml"
 LOOK_SECONDS: Final = 1.0
 ANSWER_MS: Final = "2000"
 WAIT_SECONDS: Final = 20.0
@@ -60,6 +61,7 @@ def run_cluster(
     settings = assignments(sets)
     folder = Path(data)
     nodes = dict(enumerate(_addresses(listen, count), 1))
+    _check_count(folder, nodes)
     security = _security(data, nodes.values()) if secure else secured(data)
     if security is not None:
         settings = node_texts(security) | settings
@@ -87,19 +89,23 @@ def _addresses(listen: str, count: int) -> list[str]:
     return [shown_address(host, port) for port in free_ports(host, first, count, f"a cluster of {count}")]
 
 
-def _keep(file: NodesFile, folder: Path) -> None:
-    """Write down who the nodes are. Those that a folder holds stay as many as they are: each has a vote."""
-    path = folder / "nodes.toml"
+def _check_count(folder: Path, nodes: Mapping[int, str]) -> None:
+    """Those that a folder holds stay as many as they are: each has a vote."""
+    path = folder / NODES_FILE
     if path.exists():
         before = sorted(read_nodes(str(path)).nodes)
-        if before != sorted(file.nodes):
+        if before != sorted(nodes):
             raise Failed(
                 f"{folder} holds a cluster of {len(before)} nodes: start it with --nodes {len(before)}, "
                 "or choose another folder with --data DIR."
             )
+
+
+def _keep(file: NodesFile, folder: Path) -> None:
+    """Write down who the nodes are."""
     try:
         make_private_folder(folder)
-        write_nodes(path, file)
+        write_nodes(folder / NODES_FILE, file)
     except OSError as error:
         raise Failed(
             f"The data folder {folder} cannot be used ({cause(error)}): choose another with --data DIR."
@@ -126,7 +132,7 @@ class _Run:
         self._view: View = Lines()
         self._screen = ExitStack()
         events: queue.Queue[Event] = queue.Queue()
-        common = ("--cluster", str(folder / "nodes.toml"), "--data")
+        common = ("--cluster", str(folder / NODES_FILE), "--data")
         asked = dict(zip(file.nodes, (("--metrics", each) for each in monitored), strict=False))
         self._children = {
             each: Child(
