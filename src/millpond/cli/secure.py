@@ -33,8 +33,8 @@ def make_secure(data: str, hosts: Iterable[str]) -> SecureFolder:
         raise in_use(str(fault)) from None
     except TooOld as fault:
         raise Failed(
-            f"The data folder {data} is of an older version: {fault}. Start it without --secure, run `millpond cluster "
-            "upgrade`, stop it, and give --secure then. Nothing was changed."
+            f"The data folder {data} is of an older version: {fault}. Start it without --secure, run "
+            "`millpond cluster upgrade`, stop it, and give --secure then. Nothing was changed."
         ) from None
     except OpenToOthers as fault:
         raise Failed(f"The data folder {data} is not safe: {fault}.") from None
