@@ -32,6 +32,7 @@ from millpond.log.names import (
     CORES_FOLDER,
     LOCK_FILE,
     METADATA_FILE,
+    SECURE_MARK,
     SECURITY_FOLDER,
     START_FILE,
     read_partition_folder,
@@ -46,7 +47,7 @@ PARTIAL: Final = "manifest.partial"
 STORED: Final = "files"
 VERSION: Final = 1
 
-TOP_FILES: Final = (START_FILE, HIGH_WATERMARKS_FILE, IDENTITY_FILE)
+TOP_FILES: Final = (START_FILE, HIGH_WATERMARKS_FILE, IDENTITY_FILE, SECURE_MARK)
 CHUNK: Final = 1 << 20
 WRITING_SECONDS: Final = 0.05
 TRIES: Final = 10

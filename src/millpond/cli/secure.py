@@ -15,8 +15,8 @@ from millpond.node.secure_folder import (
     KCAT_SETTINGS,
     NODE_SETTINGS,
     PYTHON_SETTINGS,
+    CannotSecure,
     SecureFolder,
-    TooOld,
     is_half_made,
     make_secure_folder,
     secure_folder,
@@ -31,11 +31,8 @@ def make_secure(data: str, hosts: Iterable[str]) -> SecureFolder:
         return make_secure_folder(data, hosts)
     except FolderInUse as fault:
         raise in_use(str(fault)) from None
-    except TooOld as fault:
-        raise Failed(
-            f"The data folder {data} is of an older version: {fault}. Start it without --secure, run "
-            "`millpond cluster upgrade`, stop it, and give --secure then. Nothing was changed."
-        ) from None
+    except CannotSecure as fault:
+        raise Failed(f"The data folder {data} cannot be made secure: {fault}. Nothing was changed.") from None
     except OpenToOthers as fault:
         raise Failed(f"The data folder {data} is not safe: {fault}.") from None
     except OSError as error:

@@ -35,6 +35,9 @@ CORES_FOLDER = "cores"
 SECURITY_FOLDER = "security"
 """Within the data folder: keys, certificates and settings of a secure node. No partition can have such a name."""
 
+SECURE_MARK = ".secure"
+"""In the data folder: its node has asked who comes, and does not come up where nobody is asked."""
+
 AUDIT_FOLDER = "audit"
 """Within the data folder, the same: who did or was refused what."""
 

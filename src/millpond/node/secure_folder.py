@@ -125,8 +125,8 @@ def secure_folder(data: str) -> SecureFolder | None:
     return SecureFolder(folder) if (folder / NODE_SETTINGS).exists() else None
 
 
-class TooOld(Exception):
-    """The metadata of this data folder can hold no users yet; the text says by how much. Nothing was changed."""
+class CannotSecure(Exception):
+    """What is in this data folder does not go with a new admin; the text says why, and what to do."""
 
 
 def is_half_made(data: str) -> bool:
@@ -139,14 +139,15 @@ def is_half_made(data: str) -> bool:
 def make_secure_folder(data: str, hosts: Iterable[str]) -> SecureFolder:
     """Make it so, for a node that is reached at `hosts`; one that is secure already stays as it is.
 
-    OpenToOthers, TooOld, FolderInUse or OSError where the data folder cannot be used; nothing was changed then.
+    OpenToOthers, CannotSecure, FolderInUse or OSError where the data folder cannot be used; nothing was changed then.
     """
     known = secure_folder(data)
     if known is not None:
         return known
-    for each in (Path(data), *sorted(Path(data).glob("node-*"))):
-        _check_data(each)
     folder = Path(data).absolute() / SECURITY_FOLDER
+    has_admin = any((folder / name).exists() for name in (USERS, ADMIN_PASSWORD))
+    for each in (Path(data), *sorted(Path(data).glob("node-*"))):
+        _check_data(each, has_admin=has_admin)
     guard_data_folder(data, lambda *_, **__: None)
     make_private_folder(Path(data))
     make_private_folder(folder)
@@ -154,8 +155,8 @@ def make_secure_folder(data: str, hosts: Iterable[str]) -> SecureFolder:
     return SecureFolder(folder, is_new=(folder / ADMIN_PASSWORD).exists())
 
 
-def _check_data(folder: Path) -> None:
-    """Of what is there already: that no node has it, and that its metadata can hold users."""
+def _check_data(folder: Path, *, has_admin: bool) -> None:
+    """Of what is there already: that no node has it, and that its metadata will have the admin among their users."""
     from millpond.broker.rescue.survivor import METADATA_FOLDER, CannotRescue, read_metadata
     from millpond.metadata.features import METADATA_VERSION, SECURITY_FROM, metadata_version
 
@@ -173,7 +174,16 @@ def _check_data(folder: Path) -> None:
         return
     # Before its first node is registered nothing counts yet, and a start begins with the newest level.
     if image.brokers and (level := metadata_version(image)) < SECURITY_FROM:
-        raise TooOld(f"{METADATA_VERSION} is {level} in {folder}, and users need {SECURITY_FROM}")
+        raise CannotSecure(
+            f"it is of an older version, with {METADATA_VERSION} {level}, and users need {SECURITY_FROM}. Start it "
+            "without --secure, run `millpond cluster upgrade`, stop it, and give --secure then"
+        )
+    if image.scram.users() and not has_admin:
+        raise CannotSecure(
+            "it has users already, and an admin is made only where there are none. If it was secure, put the folder "
+            f"{SECURITY_FOLDER} back, as a backup has it. Else start it without --secure, remove them (`millpond "
+            "user remove`), stop it, and give --secure then"
+        )
 
 
 def own_hosts() -> list[str]:

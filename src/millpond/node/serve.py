@@ -37,6 +37,7 @@ from millpond.node.own_rights import check_own_rights
 from millpond.node.private_files import guard_data_folder
 from millpond.node.process_metrics import ProcessMetrics
 from millpond.node.reachability import Reachability
+from millpond.node.secure_mark import check_mark, leave_mark
 from millpond.node.service import tell_manager
 from millpond.node.signals import stop_signals
 from millpond.node.tls_contexts import OnReload
@@ -84,6 +85,7 @@ def serve(
     guard_data_folder(settings[DATA_FOLDER], note)
     check_own_certificate(settings)
     check_own_rights(settings)
+    check_mark(settings)
     messages.load()
     loop = new_loop()
     workers, sync_workers = ThreadWorkers(loop), ThreadWorkers(loop, SYNC_THREADS)
@@ -113,6 +115,7 @@ def serve(
     monitor = monitor or Monitor()
     try:
         broker.start()
+        leave_mark(settings)
         monitor.open(settings, broker, ProcessMetrics(workers, delay, core_wait, journal))
         for tell in notes:
             tell()
