@@ -124,6 +124,30 @@ def test_what_was_changed_and_what_came_of_it() -> None:
     assert line["errors"] == {"b": "TOPIC_ALREADY_EXISTS"}
 
 
+def test_nobody_wipes_out_the_files_by_what_fails_or_needs_no_right() -> None:
+    """Files take turns: who could fill them would have the oldest removed, and what they tell of him."""
+    audit, clock, lines = play()
+    renewal, deletion = m.RenewDelegationTokenRequest(hmac=b"SECRET"), m.DeleteTopicsRequest(topics=[])
+    failure = m.DeleteTopicsResponse.DeletableTopicResult
+    for number in range(10_000):
+        audit.deed(Asker(), 39, "RenewDelegationToken", renewal)(m.RenewDelegationTokenResponse())  # type: ignore[arg-type]
+        failed = m.DeleteTopicsResponse(responses=[failure(name=f"topic-{number}", error_code=3)])
+        audit.deed(Asker(), 20, "DeleteTopics", deletion)(failed)  # type: ignore[arg-type]
+    assert len(lines) == 1 + FROM_ONE_MAX
+    clock.run_for(REPEAT_MS)
+    (renewed, others) = lines[1 + FROM_ONE_MAX :]
+    assert (renewed["event"], renewed["api"], renewed["times_more"]) == ("changed", "RenewDelegationToken", 9_999)
+    assert (others["of"], others["principal"], others["times_more"]) == (
+        "failed",
+        "User:alice",
+        10_000 - FROM_ONE_MAX,
+    )
+    del lines[:]
+    for _ in range(1_000):
+        audit.deed(Asker(), 20, "DeleteTopics", deletion)(m.DeleteTopicsResponse())  # type: ignore[arg-type]
+    assert len(lines) == 1_000, "what a right was needed for is told each time"
+
+
 def test_an_acl_is_told_in_words() -> None:
     creation = m.CreateAclsRequest.AclCreation(
         resource_type=AclResource.TOPIC,

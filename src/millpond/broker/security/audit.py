@@ -40,6 +40,9 @@ TEXT_MAX: Final = 255
 DEEDS: Final = frozenset({19, 20, 21, 30, 31, 33, 34, 37, 38, 39, 40, 42, 43, 44, 45, 47, 49, 51, 57, 64, 80, 81})
 """The keys of all APIs that change something other than records, offsets and memberships."""
 
+BY_ANYBODY: Final = frozenset({38, 39, 40})
+"""Those of them that need no right: whoever has logged in may make, renew and end own tokens, all day long."""
+
 _UNTOLD: Final = frozenset({"timeout_ms", "assignments", "cluster_id", "voter_directory_id", "listeners"})
 _ACL_APIS: Final = (30, 31)
 _WORDS: Final[Mapping[str, type[Operation | AclResource | PatternType | Permission]]] = {
@@ -64,8 +67,8 @@ class Audit:
         self._sink = sink
         self._clock = clock
         self._node_id = node_id
-        self._repeated: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
-        """What was told in this interval, and how often it came again."""
+        self._repeated: dict[tuple[str, str], int] = {}
+        """What was told in this interval, as JSON by its kind, and how often it came again."""
         self._told: Counter[tuple[str, str]] = Counter()
         """How many were told, by kind and address, and by kind alone."""
         self._beyond: Counter[tuple[str, str, str]] = Counter()
@@ -106,11 +109,13 @@ class Audit:
 
         def tell(response: Any) -> None:
             errors = _errors(response)
-            self._write(
-                "changed" if not errors else "failed",
-                {"principal": principal, "host": host, "client_id": client_id, "api": name, "asked": facts}
-                | ({"errors": errors} if errors else {}),
-            )
+            who = {"principal": principal, "host": host, "client_id": client_id, "api": name}
+            if errors:
+                self._note_often("failed", {"asked": facts}, **who, errors=errors)
+            elif key in BY_ANYBODY:
+                self._note_often("changed", {"asked": facts}, **who)
+            else:
+                self._write("changed", {**who, "asked": facts})
 
         return tell
 
@@ -121,15 +126,16 @@ class Audit:
         self._told.clear()
         for (event, facts), times in counted.items():
             if times:
-                self._write(event, {**dict(facts), "times_more": times})
+                self._write(event, {**json.loads(facts), "times_more": times})
         for (event, host, principal), times in beyond.items():
             who = {"principal": principal} if principal else {}
             self._write("others", {"of": event, "host": host, **who, "times_more": times})
 
-    def _note_often(self, event: str, **facts: str) -> None:
+    def _note_often(self, event: str, once: Mapping[str, Any] | None = None, /, **facts: Any) -> None:
+        """`once` is told beside the facts the first time that these come."""
         if not self.is_on:
             return
-        key = (event, tuple(facts.items()))
+        key = (event, json.dumps(facts))
         times = self._repeated.get(key)
         if times is not None:
             self._repeated[key] = times + 1
@@ -142,7 +148,7 @@ class Audit:
         self._told[event, ""] += 1
         self._told[event, host] += 1
         self._repeated[key] = 0
-        self._write(event, facts)
+        self._write(event, facts | dict(once or {}))
         if not self._is_timed:
             self._is_timed = True
             self._clock.call_later(REPEAT_MS, self._turn)
