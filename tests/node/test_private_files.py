@@ -87,6 +87,17 @@ def test_also_one_above_it_and_one_behind_a_link(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(above / "data")
     assert who_else_writes(link) == f"every user of this machine can write to {above}"
+    # The link itself, and one on the way, in a folder where anybody could put another in its place.
+    own = tmp_path / "own"
+    own.mkdir(mode=0o700)
+    (above / "link").symlink_to(own)
+    (tmp_path / "by-two").symlink_to(above / "link")
+    (tmp_path / "relative").symlink_to("above/../above/link")
+    for way in (above / "link", tmp_path / "by-two", tmp_path / "relative", tmp_path / "by-two" / "deeper"):
+        assert who_else_writes(way) == f"every user of this machine can write to {above}", way
+    assert who_else_writes(own) is None
+    (tmp_path / "round").symlink_to("round")
+    assert who_else_writes(tmp_path / "round" / "and-round") is None, "a start says that it cannot be used"
     # As in /tmp: nobody can rename what belongs to somebody else.
     above.chmod(0o1777)
     assert who_else_writes(above / "data") is None

@@ -131,7 +131,7 @@ def _set(
     password = random_password() if is_random else ask_password(f"Password of {name}", file)
     with access.open() as cluster:
         set_password(cluster, name, password, mechanisms, iterations)
-    _keep_up(access, name, password)
+    _keep_up(access, name, password, mechanisms)
     if as_json:
         print_json({"user": name, "mechanisms": list(mechanisms)} | ({"password": password} if is_random else {}))
         return
@@ -141,11 +141,12 @@ def _set(
         click.echo("It is shown this once.", err=True)
 
 
-def _keep_up(access: Access, name: str, password: str) -> None:
+def _keep_up(access: Access, name: str, password: str, mechanisms: tuple[str, ...]) -> None:
     """The admin of a secure node, by the files in its folder: these would have the old password otherwise."""
     from millpond.node.secure_folder import ADMIN, SecureFolder
+    from millpond.node.secure_folder import MECHANISM as OF_FILES
 
-    if name != ADMIN or access.client_file is None:
+    if name != ADMIN or access.client_file is None or OF_FILES not in mechanisms:
         return
     folder = SecureFolder(Path(access.client_file).absolute().parent)
     if folder.client_file.exists() and folder.password_file.exists():

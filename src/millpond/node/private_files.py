@@ -16,6 +16,8 @@ from typing import Final
 
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
+LINKS_MAX: Final = 40
+"""As many as Linux follows."""
 PUBLIC_MODE: Final = 0o644
 """Of what may be given to anybody, as a certificate without its key."""
 
@@ -76,7 +78,12 @@ def who_else_writes(path: Path) -> str | None:
     Also by the folders above it: whoever may rename a folder can put another one into its place. Root can do all of
     it anyway, and a sticky folder such as /tmp lets everybody change only what is their own.
     """
-    for folder in _chain(path):
+    folders, links = _way_to(path)
+    for link in links:
+        owner = link.lstat().st_uid
+        if owner not in (0, os.geteuid()) and os.geteuid():
+            return f"the link {link} belongs to {_user(owner)}"
+    for folder in folders:
         try:
             facts = folder.stat()
         except OSError:
@@ -94,12 +101,26 @@ def who_else_writes(path: Path) -> str | None:
     return None
 
 
-def _chain(path: Path) -> tuple[Path, ...]:
-    """The folder and all above it, by where they really are."""
-    given = path.absolute()
-    real = Path(os.path.realpath(given))
-    # By the given way, too: whoever can put another link into the place of one leads us elsewhere.
-    return tuple(dict.fromkeys((given, *given.parents, *real.parents)))
+def _way_to(path: Path) -> tuple[list[Path], list[Path]]:
+    """The folder and all that are looked into on the way to it, and the links that lead there.
+
+    Whoever can put another link into the place of one leads us elsewhere, so that every step counts.
+    """
+    at = Path("/")
+    folders, links = [path.absolute()], []
+    left = list(reversed(path.absolute().parts[1:]))
+    while left:
+        folders.append(at)
+        name = left.pop()
+        here = at.parent if name == ".." else at / name
+        if len(links) < LINKS_MAX and os.path.islink(here):
+            links.append(here)
+            target = Path(os.readlink(here))
+            at = Path("/") if target.is_absolute() else at
+            left += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+        else:
+            at = here
+    return [*dict.fromkeys([*folders, at])], links
 
 
 def _others_of_group(number: int) -> str | None:
