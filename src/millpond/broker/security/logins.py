@@ -208,7 +208,7 @@ class Logins:
             answer = login.hear(shown)
         except LoginRefused as refused:
             return failed(refused)
-        ready = answer if isinstance(answer, Later) else done(answer)
+        ready: Later[Answer] = answer if isinstance(answer, Later) else done(answer)
         return ready.chain(lambda answer: self._settle(connection, answer))
 
     def _settle(self, connection: Connection, answer: Answer) -> Later[Said]:
