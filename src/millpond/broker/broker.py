@@ -183,7 +183,8 @@ class Broker:
         self.token_proofs = token_proofs_of(settings, self.image)
         self.logins = make_logins(
             *(world, lambda: self.settings, self.image, listeners_of(settings)),
-            *(self.connections, self.token_proofs, self.node_user, self.audit, journal),
+            *(self.connections, self.token_proofs, self.node_user, self.audit),
+            journal=journal,
         )
         self.connections.begin_login = self.logins.login_at
         self.connections.witness = self.audit

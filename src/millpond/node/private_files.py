@@ -107,7 +107,8 @@ def _way_to(path: Path) -> tuple[list[Path], list[Path]]:
     Whoever can put another link into the place of one leads us elsewhere, so that every step counts.
     """
     at = Path("/")
-    folders, links = [path.absolute()], []
+    folders: list[Path] = [path.absolute()]
+    links: list[Path] = []
     left = list(reversed(path.absolute().parts[1:]))
     while left:
         folders.append(at)
