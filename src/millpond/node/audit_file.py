@@ -69,9 +69,6 @@ class AuditFile:
                 self._dropped += 1
                 self.dropped_total += 1
                 return
-            if self._dropped:
-                data = b'{"event":"dropped","count":%d}\n' % self._dropped + data
-                self._dropped = 0
             self._waiting.append(data)
             self._waiting_bytes += len(data)
             self._changed.notify_all()
@@ -102,6 +99,7 @@ class AuditFile:
                     self._waiting_bytes -= len(line)
                 self._changed.notify_all()
         with contextlib.suppress(OSError):
+            self._write_one(b"")
             os.fdatasync(self._descriptor)
         os.close(self._descriptor)
 
@@ -120,6 +118,16 @@ class AuditFile:
         self._has_failed = False
 
     def _write_one(self, line: bytes) -> None:
+        """With how many are missing before it. They are missing until that is written, however often it fails."""
+        with self._changed:
+            missing = self._dropped
+        if missing:
+            line = b'{"event":"dropped","count":%d}\n' % missing + line
+        self._write_whole(line)
+        with self._changed:
+            self._dropped -= missing
+
+    def _write_whole(self, line: bytes) -> None:
         size = os.fstat(self._descriptor).st_size
         if size and size + len(line) > self._bytes_max:
             self._turn()

@@ -376,7 +376,7 @@ def test_whoever_asks_for_the_tokens_of_thousands_keeps_nobody_waiting(play: Pla
         DelegationTokenRecord("User:bob", "User:bob", renewers, 0, 1 << 60, 1 << 60, f"t-{number}")
         for number in range(1_000)
     )
-    play.desk.submit(lambda _: Decision(tokens, None))
+    play.desk.submit(lambda _: Decision(tokens, ()))
     play.set_password("eve", "pw")
     eve = play.connect()
     play.log_in(eve, "eve")
