@@ -19,10 +19,12 @@ from millpond.broker.security.login import IllegalLoginState
 from millpond.broker.serving.connections import UnknownCertificate
 from millpond.broker.serving.dispatch import UnservedRequest
 from millpond.broker.serving.replies import UnwritableReply
+from millpond.config.listeners import listeners_of
 from millpond.config.node import DATA_FOLDER, MAX_CONNECTIONS, MAX_PARTITIONS, NETWORK_SENDFILE, cluster_nodes
 from millpond.log.open_files import share_for_files
 from millpond.node.audit_file import open_audit
 from millpond.node.bugs import leave, watch_for_bugs
+from millpond.node.certificate_watch import CertificateWatch
 from millpond.node.clock import LoopClock
 from millpond.node.collector import Collector
 from millpond.node.disk import RealDisk
@@ -113,12 +115,14 @@ def serve(
     core_wait = CoreWait()
     delay = LoopDelay(world.clock, journal, core_wait)
     monitor = monitor or Monitor()
+    certificates = CertificateWatch(world.clock, workers, [each.tls for each in listeners_of(settings)], journal)
     try:
         broker.start()
         leave_mark(settings)
         monitor.open(settings, broker, ProcessMetrics(workers, delay, core_wait, journal))
         for tell in notes:
             tell()
+        certificates.start()
         collector.calm()
         asked: list[int] = []
 
@@ -163,6 +167,7 @@ def serve(
         is_clean = True
     finally:
         monitor.close()
+        certificates.stop()
         core_wait.close()
         collector.stop()
         workers.close()
