@@ -10,6 +10,7 @@ import os
 import shutil
 import socket
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,10 +21,12 @@ from typing import Any
 import pytest
 import trustme
 
-from millpond.base.ports import Link
+from millpond.base.ports import FileRange, Link
 from millpond.base.tls import ClientAuth, ClientTls, ServerTls, TlsFiles
+from millpond.node.disk import RealDisk
 from millpond.node.network import SocketNetwork
 from millpond.node.tls_contexts import UnusableFiles
+from millpond.node.tls_link import TlsRefused
 from support.tls import Certificates
 
 
@@ -307,6 +310,156 @@ def test_the_loop_does_not_wait_for_handshakes(scene: Scene) -> None:
     assert sum(each.result() for each in knocking) > 20
     # The threads of this test have the same interpreter: they, not the handshakes, are most of this.
     assert longest < 0.5
+
+
+# Those who break it.
+
+
+def test_a_connection_that_is_cut_off_is_an_end_and_no_fault(scene: Scene) -> None:
+    """Somebody on the way ends it, and TLS does not say so: what was whole has arrived, and nothing is made of the
+    rest."""
+    port = scene.listen()
+
+    def cut_off() -> bytes:
+        sock = socket.create_connection(("127.0.0.1", port))
+        safe = scene.context().wrap_socket(sock, server_hostname="127.0.0.1", suppress_ragged_eofs=True)
+        safe.sendall(b"whole")
+        heard = safe.recv(100)
+        # Half of a record, and the end of the connection below it.
+        with socket.socket(fileno=os.dup(safe.fileno())) as below:
+            below.sendall(b"\x17\x03\x03\x01\x00half")
+            below.shutdown(socket.SHUT_RDWR)
+        safe.close()
+        return heard
+
+    assert scene.run(cut_off) == b"whole"
+    assert scene.run_until(lambda: scene.served[0].is_closed, seconds=10)
+    assert bytes(scene.served[0].data) == b"whole"
+    assert not scene.faults
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"\x17\x03\x03\xff\xff" + b"x" * 0xFFFF,  # longer than any may be
+        b"\x17\x03\x03\x00\x20" + b"x" * 0x20,  # not what it claims to be
+        b"\x99\x03\x03\x00\x05hello",
+        b"GET / HTTP/1.1\r\n\r\n" * 100,
+    ],
+)
+def test_what_is_no_record_ends_its_connection_and_no_other(scene: Scene, record: bytes) -> None:
+    port = scene.listen()
+
+    def break_it() -> bytes:
+        with (
+            socket.create_connection(("127.0.0.1", port)) as sock,
+            scene.context().wrap_socket(sock, server_hostname="127.0.0.1") as safe,
+        ):
+            safe.sendall(b"x")
+            assert safe.recv(1) == b"x"
+            with socket.socket(fileno=os.dup(safe.fileno())) as below:
+                below.sendall(record)
+                safe.settimeout(20)
+                try:
+                    return safe.recv(1)
+                except OSError:
+                    return b""
+
+    assert scene.run(break_it) == b""
+    assert scene.run_until(lambda: scene.served[0].is_closed, seconds=10)
+    assert len(scene.faults) == 1
+    assert isinstance(scene.faults[0], TlsRefused)
+    assert scene.run(lambda: scene.say(port, b"hello"))[0] == b"hello"
+
+
+def test_half_a_handshake_and_then_nonsense_or_nothing(scene: Scene) -> None:
+    port = scene.listen()
+    for rest in (b"", b"nonsense" * 1_000):
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        engine = scene.context().wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        with pytest.raises(ssl.SSLWantReadError):
+            engine.do_handshake()
+        hello = outgoing.read()
+        count = len(scene.served)
+
+        def half(hello: bytes = hello, rest: bytes = rest) -> None:
+            with socket.create_connection(("127.0.0.1", port)) as sock:
+                sock.sendall(hello[:40])
+                time.sleep(0.05)
+                sock.sendall(hello[40:])
+                # Its answer comes; it is not read.
+                time.sleep(0.1)
+                sock.sendall(rest)
+
+        scene.run(half)
+        assert scene.run_until(lambda count=count: scene.served[count].is_closed, seconds=10)
+        assert not scene.served[count].secured
+    assert scene.run(lambda: scene.say(port, b"hello"))[0] == b"hello"
+
+
+def test_keys_are_not_agreed_on_anew(scene: Scene) -> None:
+    """In TLS 1.2 a client could ask for that, and take a millisecond of the loop each time."""
+    port = scene.listen()
+
+    def ask_for_it() -> str:
+        told = subprocess.run(
+            [
+                "openssl",
+                "s_client",
+                "-connect",
+                f"127.0.0.1:{port}",
+                "-tls1_2",
+                "-CAfile",
+                str(scene.files.authority),
+            ],
+            input=b"R\n",
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
+        return (told.stdout + told.stderr).decode(errors="replace")
+
+    told = scene.run(ask_for_it)
+    assert "RENEGOTIATING" in told
+    assert "no renegotiation" in told.lower(), told
+    assert len(scene.served[0].secured) == 1
+
+
+def test_a_file_for_a_peer_that_does_not_read_stays_in_the_file(scene: Scene, tmp_path: Path) -> None:
+    """What is encrypted ahead is bounded; and all of it arrives as soon as it is read."""
+    port = scene.listen()
+    content = os.urandom(1 << 20) * 24
+    path = tmp_path / "segment"
+    path.write_bytes(content)
+    file = RealDisk().open(str(path))
+    held: list[int] = []
+
+    def slow_reader() -> bool:
+        with (
+            socket.create_connection(("127.0.0.1", port)) as sock,
+            scene.context().wrap_socket(sock, server_hostname="127.0.0.1") as safe,
+        ):
+            safe.sendall(b"x")
+            assert safe.recv(1) == b"x"
+
+            def send() -> None:
+                link = scene.served[0].link
+                file.retain()
+                link.send([b"head", FileRange(file, 0, len(content))])
+
+            scene.loop.call_soon_threadsafe(send)
+            for _ in range(20):
+                time.sleep(0.02)
+                held.append(scene.served[0].link.unsent_memory_bytes())
+            safe.settimeout(30)
+            heard = bytearray()
+            while len(heard) < len(content) + 4:
+                heard += safe.recv(1 << 16)
+            return bytes(heard) == b"head" + content
+
+    assert scene.run(slow_reader)
+    assert 0 < max(held) < 512 << 10, max(held)
+    file.close()
 
 
 # Files.
