@@ -603,6 +603,9 @@ def test_cores_of_a_secure_node(tmp_path: Path) -> None:
     assert (node.security / "node.password").read_bytes().strip() not in words
 
 
+BROUGHT = ("ca.pem", "node.password", "node.properties", "initial.users", "client.properties", "admin.password")
+
+
 @pytest.mark.slow
 def test_a_secure_cluster_and_one_more_node(tmp_path: Path) -> None:
     cluster = Command().start(
@@ -626,15 +629,18 @@ def test_a_secure_cluster_and_one_more_node(tmp_path: Path) -> None:
         first = panel["bootstrap"].split(",")[0]
         assert Command(first)("topic", "list").code == 1
         # Whoever has the nodes' secrets joins; the address must be in the certificate.
-        settings = tmp_path / "node.properties"
-        text = (security / "node.properties").read_text()
-        for name in ("millpond-node.pem", "ca.pem", "node.password", "initial.users"):
-            text = text.replace(f"={name}\n", f"={security / name}\n")
-        settings.write_text(text)
+        fourth = tmp_path / "fourth" / "security"
+        fourth.mkdir(0o700, parents=True)
+        fourth.parent.chmod(0o700)
+        Command()("cert", "add", "node-4", "--host", "127.0.0.1", "--folder", str(security))
+        for each in security.glob("*"):
+            if each.name in BROUGHT:
+                shutil.copy(each, fourth)
+        shutil.copy(security / "node-4.pem", fourth / "millpond-node.pem")
         stranger = Command()("up", "--join", first, "--data", str(tmp_path / "stranger"), "--listen", "127.0.0.1:0")
         assert stranger.code == 1
         words = ("up", "--join", first, "--data", str(tmp_path / "fourth"), "--listen", "127.0.0.1:0")
-        joined = asker.start(*words, "--config", str(settings), "--no-console", "--metrics", "off")
+        joined = Command().start(*words, "--no-console", "--metrics", "off")
         wait_for(lambda: sum(each["there"] for each in json.loads(asker.well("node", "list", "--json"))) == 4, 40)
     finally:
         for process in filter(None, (joined, cluster)):
