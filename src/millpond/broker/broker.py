@@ -26,7 +26,7 @@ from millpond.broker.flusher import Flusher
 from millpond.broker.housekeeping import Housekeeping, Journal
 from millpond.broker.image_watch import ImageWatch
 from millpond.broker.links.node_network import NodeNetwork
-from millpond.broker.links.peers import Peers
+from millpond.broker.links.peers import NodeAddresses, Peers
 from millpond.broker.links.to_controller import ToController
 from millpond.broker.lives.lifecycle import Appearance, Lifecycle
 from millpond.broker.lives.lifelines import Lifelines
@@ -66,7 +66,7 @@ from millpond.broker.topic_creation import CREATE_MS, VERSION, create_topics, re
 from millpond.broker.topics import TopicKeeper
 from millpond.config import node
 from millpond.config.effective import NodeLayers
-from millpond.config.listeners import WILDCARDS, listeners_of, preferred_of
+from millpond.config.listeners import WILDCARDS, ListenerSettings, controllers_of, listeners_of, preferred_of
 from millpond.config.quota import MAX_FETCH_SESSION_PARTITIONS
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore, OpenReport
@@ -131,12 +131,12 @@ class Broker:
     ) -> None:
         """`audit` takes the lines of the audit log, if there is one."""
         listeners = listeners_of(settings)
-        peer_tls = preferred_of(listeners).peer_tls
         self.node_user = node_user_of(settings, world.disk)
-        login = node_login_of(settings, listeners, self.node_user, world.entropy)
-        if peer_tls is not None or login is not None:
-            world = replace(world, network=NodeNetwork(world.network, peer_tls, login))
+        to_controllers = self._by_listener(world, settings, controllers_of(listeners))
+        world = self._by_listener(world, settings, preferred_of(listeners))
         self.world = world
+        self._to_controllers = to_controllers
+        """The same world, with the way to the controller."""
         self.clock = world.clock
         self.workers = world.workers
         self.entropy = world.entropy
@@ -178,7 +178,10 @@ class Broker:
         self.rebalances = RebalanceCounts()
         self.listeners = Listeners(listeners)
         self.connections = Connections(self.dispatcher, world.clock, lambda: self.settings, self.arrivals, listeners)
-        self.controller = Controller(world, self.store, settings, self.checkpoints, supported)
+        self.controller = Controller(to_controllers, self.store, settings, self.checkpoints, supported)
+        is_one_way = preferred_of(listeners).is_to_controllers
+        self.addresses = self.controller.addresses if is_one_way else NodeAddresses(settings, self.image)
+        """Where the other nodes are, for all that is not asked of the controller."""
         self.access = access_of(settings, self.image, self.audit.refused)
         self.token_proofs = token_proofs_of(settings, self.image)
         self.logins = make_logins(
@@ -190,7 +193,7 @@ class Broker:
         self.connections.witness = self.audit
         self._login_upkeep = LoginUpkeep(world, self.controller, lambda: self.settings, journal)
         # Clients say how long their requests may take: none may end the wait of another.
-        asked = self._new_peers(is_shared=True).ask
+        asked = self._controller_peers(is_shared=True).ask
         self.to_controller = ToController(world.clock, self.controller, self.dispatcher.ask, asked)
         self.sessions = Sessions(
             clock=world.clock,
@@ -198,11 +201,11 @@ class Broker:
             layers=lambda: self.layers,
             settings=lambda: self.settings,
             journal=journal,
-            lifelines=partial(Lifelines, world, f"{NODE_CLIENT_ID}{self.node_id}", self.controller.addresses),
+            lifelines=partial(Lifelines, world, f"{NODE_CLIENT_ID}{self.node_id}", self.addresses),
         )
         self.voter_keeper = VoterKeeper(world.clock, self.controller, lambda: self.settings, journal)
         # Its heartbeats wait behind nothing.
-        beating = ToController(world.clock, self.controller, self.dispatcher.ask, self._new_peers().ask)
+        beating = ToController(world.clock, self.controller, self.dispatcher.ask, self._controller_peers().ask)
         self.lifecycle = Lifecycle(
             world, settings, journal, self.controller, beating, forget_loss=self.store.forget_loss
         )
@@ -243,7 +246,9 @@ class Broker:
             lag_ms_max=lambda: self.settings[node.REPLICA_LAG_MS_MAX],
             broker_epoch_of=self._broker_epoch_of,
             # Who is in sync must not wait behind what clients ask for.
-            ask_controller=ToController(world.clock, self.controller, self.dispatcher.ask, self._new_peers().ask).ask,
+            ask_controller=ToController(
+                world.clock, self.controller, self.dispatcher.ask, self._controller_peers().ask
+            ).ask,
             journal=journal,
         )
         self.fetchers = ReplicaFetchers(
@@ -251,7 +256,7 @@ class Broker:
                 world=world,
                 node_id=self.node_id,
                 broker_epoch=lambda: self.lifecycle.broker_epoch,
-                peers=Peers(world, f"{NODE_CLIENT_ID}{self.node_id}", self.controller.addresses, for_bulk=True),
+                peers=Peers(world, f"{NODE_CLIENT_ID}{self.node_id}", self.addresses, for_bulk=True),
                 store=self.store,
                 flusher=self.flusher,
                 checkpoints=self.checkpoints,
@@ -416,7 +421,7 @@ class Broker:
         instead = None
         if not written:
             # The address by which its first companion reached it, or that it had before.
-            known = self.controller.addresses(self.node_id)
+            known = self.addresses(self.node_id)
             instead = None if known is None else known[0]
         elif not node.is_loopback(written[0]):
             # Others know it by the address that the operator wrote down for it. Where that is of no use to them, all
@@ -589,9 +594,19 @@ class Broker:
 
     # Coordinators.
 
-    def _new_peers(self, *, is_shared: bool = False) -> Peers:
+    def _by_listener(self, world: World, settings: Settings, listener: ListenerSettings) -> World:
+        """The world of a node that goes to the others by this listener of theirs."""
+        login = node_login_of(settings, listener, self.node_user, world.entropy)
+        if listener.peer_tls is None and login is None:
+            return world
+        return replace(world, network=NodeNetwork(world.network, listener.peer_tls, login))
+
+    def _new_peers(self) -> Peers:
+        return Peers(self.world, f"{NODE_CLIENT_ID}{self.node_id}", self.addresses)
+
+    def _controller_peers(self, *, is_shared: bool = False) -> Peers:
         client_id = f"{NODE_CLIENT_ID}{self.node_id}"
-        return Peers(self.world, client_id, self.controller.addresses, is_shared=is_shared)
+        return Peers(self._to_controllers, client_id, self.controller.addresses, is_shared=is_shared)
 
     def _leads(self, topic: str, index: int) -> bool:
         known = self.image.partition(topic, index)

@@ -32,7 +32,7 @@ from millpond.broker.quorum.snapshot_keeper import SnapshotKeeper
 from millpond.broker.quorum.voters import voter_of
 from millpond.broker.quorum.wire import METADATA_PARTITION, METADATA_TOPIC_ID
 from millpond.config.effective import NodeLayers
-from millpond.config.listeners import WILDCARDS
+from millpond.config.listeners import WILDCARDS, controllers_of, listeners_of
 from millpond.config.node import BROKER_RACK, CLUSTER_ID, NODE_ID, cluster_nodes
 from millpond.log.limits import FOREVER, LogLimits
 from millpond.log.partition_log import PartitionLog
@@ -95,8 +95,8 @@ class Controller:
         """Everything below is in `image`."""
         self.is_alone = False
         """Whether this node is its whole cluster; until another one has registered."""
-        self.addresses: Final = NodeAddresses(settings, self.image)
-        """Where the nodes are, as far as this one knows."""
+        self.addresses: Final = NodeAddresses(settings, self.image, controllers_of(listeners_of(settings)))
+        """Where those are who decide or vote, as far as this node knows."""
         self._ahead = Image()
         self._world = world
         self._clock = world.clock

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from millpond.broker.fetch_sessions import FetchSessions
     from millpond.broker.flusher import Flusher
     from millpond.broker.housekeeping import Journal
-    from millpond.broker.links.peers import Peers
+    from millpond.broker.links.peers import NodeAddresses, Peers
     from millpond.broker.links.to_controller import ToController
     from millpond.broker.lives.lifecycle import Lifecycle
     from millpond.broker.lives.sessions import Sessions
@@ -153,6 +153,7 @@ class Services(Protocol):
 
     groups: Coordination[GroupShard]
     transactions: Coordination[TransactionShard]
+    addresses: NodeAddresses
     markers: Markers
     marker_peers: Peers
     permissions: Permissions

@@ -13,7 +13,6 @@ from millpond.base.settings import AnySetting, Registry, Setting, Value
 from millpond.config.effective import Effective, Layer, NodeLayers, Source
 from millpond.config.listeners import ADVERTISED_LISTENER, ADVERTISED_LISTENERS, LISTEN, LISTENERS
 from millpond.config.node import (
-    CLUSTER_NODES,
     COARSE,
     DATA_FOLDER,
     NODE,
@@ -45,7 +44,6 @@ WITHOUT_EFFECT: Final = Registry(
     "Kafka",
     (
         Setting("process.roles", ("broker", "controller"), "Without effect: every node is both."),
-        Setting("controller.quorum.voters", "", _ALL_VOTE),
         Setting("controller.quorum.bootstrap.servers", "", _ALL_VOTE),
         Setting("num.io.threads", 1, _ONE_LOOP, bits=32),
         Setting("num.network.threads", 1, _ONE_LOOP, bits=32),
@@ -96,7 +94,6 @@ def _by_nodes(layers: NodeLayers) -> dict[str, Value]:
     """What depends on how many nodes the cluster has."""
     replicas = internal_replicas(layers.static)
     return {
-        "controller.quorum.voters": CLUSTER_NODES.show(layers.static[CLUSTER_NODES]),
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.replication.factor": replicas,
         "transaction.state.log.min.isr": internal_in_sync_min(layers.static),

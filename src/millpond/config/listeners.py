@@ -89,8 +89,9 @@ INTER_BROKER_PROTOCOL = Setting(
 CONTROLLER_LISTENERS = Setting[tuple[str, ...]](
     "controller.listener.names",
     (),
-    "Listeners for nodes alone: clients are not told of them. What nodes ask a controller goes the same way as all "
-    "that they ask each other.",
+    "Listeners for what nodes ask the controller and the other voters: votes, the metadata, registration, "
+    "heartbeats. Clients are not told of them. A node goes by the first one, whose addresses "
+    "`controller.quorum.voters` has. Empty has all that go the way by which nodes reach each other.",
 )
 
 SETTINGS: Final[tuple[AnySetting, ...]] = (
@@ -128,9 +129,11 @@ class ListenerSettings:
     rules: PrincipalRules = AS_IT_IS
     is_for_clients: bool = True
     is_for_nodes: bool = True
-    """Whether the other nodes of the cluster come by this one."""
+    """Whether it is kept for the nodes of the cluster. They may come by any that can tell them from others."""
     is_preferred: bool = True
     """Whether it is the one by which this node goes to the others."""
+    is_to_controllers: bool = True
+    """Whether it is the one by which this node goes to the controller, and to those who elect it."""
 
     @property
     def authenticates(self) -> bool:
@@ -170,6 +173,11 @@ def preferred_of(listeners: Iterable[ListenerSettings]) -> ListenerSettings:
     return next(each for each in listeners if each.is_preferred)
 
 
+def controllers_of(listeners: Iterable[ListenerSettings]) -> ListenerSettings:
+    """The one by which nodes reach the controller; mostly the same."""
+    return next(each for each in listeners if each.is_to_controllers)
+
+
 def _listener(
     settings: Settings,
     name: str,
@@ -182,12 +190,13 @@ def _listener(
         return of_listener(settings, name, setting)
 
     is_for_controllers = name in settings[CONTROLLER_LISTENERS]
+    to_controllers = name == (settings[CONTROLLER_LISTENERS] or (preferred,))[0]
     rules = principal_rules(get(PRINCIPAL_MAPPING_RULES))
     auth = ClientAuth(get(CLIENT_AUTH))
     if protocol.has_login and name_for(name, CLIENT_AUTH.name) not in settings.overrides:
         # Users log in by SASL: a certificate is asked for only where somebody says so of this very listener.
         auth = ClientAuth.NONE
-    needs_peers = name == preferred and (_has_others(settings) or bool(get(TRUSTSTORE_LOCATION)))
+    needs_peers = (name == preferred or to_controllers) and (_has_others(settings) or bool(get(TRUSTSTORE_LOCATION)))
     try:
         return ListenerSettings(
             name,
@@ -200,6 +209,7 @@ def _listener(
             is_for_clients=not is_for_controllers,
             is_for_nodes=name == preferred or is_for_controllers,
             is_preferred=name == preferred,
+            is_to_controllers=to_controllers,
         )
     except SettingError as fault:
         raise SettingError(f"listener {name}: {fault}") from None

@@ -27,9 +27,9 @@ from millpond.config.addresses import address_or_nothing
 from millpond.config.addresses import host_and_port as host_and_port
 from millpond.config.addresses import is_loopback as is_loopback
 from millpond.config.listeners import ADVERTISED_LISTENER as ADVERTISED_LISTENER
+from millpond.config.listeners import CONTROLLER_LISTENERS, controllers_of, listeners_of
 from millpond.config.listeners import LISTEN as LISTEN
 from millpond.config.listeners import SETTINGS as OF_LISTENERS
-from millpond.config.listeners import listeners_of
 from millpond.config.topic import DAY_MS, FOREVER, MIN_INSYNC_REPLICAS, TOPIC
 
 MIB: Final = 1024 * 1024
@@ -123,6 +123,14 @@ CLUSTER_CONTACTS = Setting[tuple[str, ...]](
     "Nodes of a running cluster that this node joins, as `1@host:port,2@host:port`; `millpond up --join` finds them. "
     "Kept in the data folder, so that later starts need no more than that.",
     _cluster_contacts,
+)
+CONTROLLER_QUORUM_VOTERS = Setting[tuple[str, ...]](
+    "controller.quorum.voters",
+    (),
+    "Where the nodes that vote are reached by the first of `controller.listener.names`, as "
+    "`1@host:port,2@host:port`, the same on every node. Without effect where that is not a listener of its own: then "
+    "`cluster.nodes` has these addresses.",
+    _cluster_nodes,
 )
 QUORUM_VOTERS_MAX = Setting(
     "controller.quorum.voters.max",
@@ -581,6 +589,7 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         CLUSTER_NODES,
         CLUSTER_VOTERS,
         CLUSTER_CONTACTS,
+        CONTROLLER_QUORUM_VOTERS,
         BROKER_RACK,
         DATA_FOLDER,
         *OF_LISTENERS,
@@ -689,8 +698,8 @@ def node_settings(texts: Mapping[str, str]) -> Settings:
     own = {name: fine.pop(name) for name in list(fine) if name.startswith(security.LISTENER_PREFIX)}
     settings = Settings.parsed(NODE, fine)
     settings.overrides |= security.parsed_for_listeners(own)
-    listeners_of(settings)
     voters = cluster_voters(settings)
+    controller_nodes(settings)
     return Settings(NODE, _of_several(len(voters)) | settings.overrides) if voters else settings
 
 
@@ -725,6 +734,23 @@ def cluster_voters(settings: Settings) -> tuple[int, ...]:
         if node_id not in known:
             raise SettingError(f"cluster.voters names the node {node_id}, which cluster.nodes does not have")
     return tuple(named or known)
+
+
+def controller_nodes(settings: Settings) -> tuple[ClusterNode, ...]:
+    """Where those who vote are reached by the listener of controllers, as far as this node was told. SettingError
+    where it has a listener of its own for that, and does not know where the others have theirs."""
+    listener = controllers_of(listeners_of(settings))
+    if listener.is_preferred:
+        return cluster_nodes(settings)
+    named = tuple(sorted(map(_cluster_node, settings[CONTROLLER_QUORUM_VOTERS])))
+    missing = set(cluster_voters(settings)) - {each.node_id for each in named}
+    if missing or (settings[CLUSTER_CONTACTS] and not named):
+        who = f"the node {min(missing)}" if missing else "a node that votes"
+        raise SettingError(
+            f"{CONTROLLER_LISTENERS.name}={listener.name} has addresses of its own: say with "
+            f"{CONTROLLER_QUORUM_VOTERS.name} where {who} is reached by it"
+        )
+    return named
 
 
 def contacts_of(texts: Iterable[str]) -> tuple[ClusterNode, ...]:

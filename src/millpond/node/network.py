@@ -164,14 +164,15 @@ class SocketNetwork:
     def connect(
         self, host: str, port: int, make_handler: Callable[[Link], LinkHandler], tls: ClientTls | None = None
     ) -> SocketLink | LostLink:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
-        )[0]
         try:
+            family, _, _, _, address = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+            )[0]
             own = None if tls is None else self._client_tls(tls)
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
-            # No descriptor is free now, or no certificate. To whoever asks that is a peer that cannot be reached.
+            # No descriptor is free now, no certificate, or a name in place of an address. To whoever asks that is a
+            # peer that cannot be reached.
             self.on_fault(None, error)
             lost = LostLink(self.loop, f"{host}:{port}")
             lost.start(make_handler(lost))

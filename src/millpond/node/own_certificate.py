@@ -11,7 +11,7 @@ from millpond.base.principal import USER, Principal
 from millpond.base.settings import Settings
 from millpond.base.tls import ClientAuth
 from millpond.broker.lives.identity import Misconfigured
-from millpond.config.listeners import listeners_of, preferred_of
+from millpond.config.listeners import ListenerSettings, listeners_of
 from millpond.config.node import CLUSTER_CONTACTS, cluster_nodes
 from millpond.config.security import SUPER_USERS, super_users
 from millpond.config.tls import PRINCIPAL_MAPPING_RULES
@@ -22,10 +22,16 @@ _FIRST: Final = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-
 
 def check_own_certificate(settings: Settings) -> None:
     """Misconfigured where nodes know each other by certificates, and the one of this node is of no super user."""
-    listener = preferred_of(listeners_of(settings))
+    if len(cluster_nodes(settings)) < 2 and not settings[CLUSTER_CONTACTS]:
+        return
+    for listener in listeners_of(settings):
+        if listener.is_preferred or listener.is_to_controllers:
+            _check(settings, listener)
+
+
+def _check(settings: Settings, listener: ListenerSettings) -> None:
     tls = listener.tls
-    has_others = len(cluster_nodes(settings)) > 1 or bool(settings[CLUSTER_CONTACTS])
-    if tls is None or tls.client_auth is ClientAuth.NONE or listener.protocol.has_login or not has_others:
+    if tls is None or tls.client_auth is ClientAuth.NONE or listener.protocol.has_login:
         return
     path = tls.files.certificate
     try:

@@ -134,3 +134,27 @@ def test_a_session_ends_with_its_token_also_where_that_is_ended_after_a_time(pla
     assert play.ask(owner, ended, 2).error_code == ErrorCode.NONE
     play.sim.run_for(period_ms + 2_000)
     assert play.ask(by_token, m.MetadataRequest(topics=[]), 9) is None
+
+
+def test_a_token_makes_nobody_a_node_and_so_no_further_token(play: Play) -> None:
+    """A token ends; whoever has one must not get another by it, in the name of its owner."""
+    node_id = play.cluster.controller_id
+    assert node_id is not None
+    owner = play.client(node_id, "owner")
+    assert play.log_in(owner, "admin", "his") == ErrorCode.NONE
+    token = play.ask(owner, m.CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=-1), 3)
+    thief = play.client(node_id, "millpond-node-3")
+    assert play.log_in(thief, token.token_id, b64encode(token.hmac).decode(), is_token=True) == ErrorCode.NONE
+    inner = m.CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=-1)
+    refused = play.ask(thief, inner, 3)
+    assert refused.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+    before = len(play.cluster.image.tokens)
+    envelope = m.EnvelopeRequest(
+        request_data=encode_request_header(38, 3, 1, None) + inner.encode(3),
+        request_principal=b"0User:admin",
+        client_host_address=b"",
+    )
+    answer = play.ask(thief, envelope, 0)
+    assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    play.sim.run_for(1_000)
+    assert len(play.cluster.image.tokens) == before

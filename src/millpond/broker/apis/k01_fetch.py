@@ -43,7 +43,7 @@ CURRENT_LEADER_FROM, REPLICA_STATE_FROM, NODE_ENDPOINTS_FROM = 12, 15, 16
 
 def handle(broker: Services, call: Call, request: m.FetchRequest) -> Outcome:
     if is_metadata_fetch(request, call.version):
-        return broker.controller.host.answer(request, call.connection.number)
+        return broker.controller.host.answer(request, call.connection.number, call.connection.link.listener)
     state = request.replica_state
     if call.version >= REPLICA_STATE_FROM and state.replica_id >= 0:
         return broker.replica_sessions.fetch(request, state.replica_id, state.replica_epoch)

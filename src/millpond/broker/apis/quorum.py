@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def ask(broker: Services, call: Call, request: Question) -> Outcome:
-    return broker.controller.host.answer(request, call.connection.number)
+    connection = call.connection
+    return broker.controller.host.answer(request, connection.number, connection.link.listener)
 
 
 APIS = (

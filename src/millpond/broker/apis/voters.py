@@ -23,7 +23,7 @@ from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.decision import OK, Verdict
 from millpond.metadata.image import NO_DIRECTORY
-from millpond.quorum.voters import Voter
+from millpond.quorum.voters import Voter, VoterEndPoint
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -74,12 +74,13 @@ def update(broker: Services, call: Call, request: m.UpdateRaftVoterRequest) -> O
         known = next((each for each in voters if each.node_id == request.voter_id), None)
         if known is None or known.directory_id != request.voter_directory_id:
             raise Refused(ErrorCode.VOTER_NOT_FOUND, f"node {request.voter_id} has no vote with that data folder")
-        if not request.listeners or not request.listeners[0].host or not request.listeners[0].port:
+        if not request.listeners or not all(each.host and each.port for each in request.listeners):
             raise Refused(ErrorCode.INVALID_REQUEST, "a voter has an address")
         levels = request.k_raft_version_feature
         if not levels.min_supported_version <= KRAFT_VERSION <= levels.max_supported_version:
             raise Refused(ErrorCode.INVALID_REQUEST, f"a voter supports kraft.version {KRAFT_VERSION}")
-        moved = known._replace(host=request.listeners[0].host, port=request.listeners[0].port)
+        end_points = (VoterEndPoint(each.name, each.host, each.port) for each in request.listeners)
+        moved = known._replace(end_points=tuple(end_points))
         registered = voter_of(broker.image, request.voter_id)
         if registered is not None and registered != moved:
             raise Refused(ErrorCode.INVALID_REQUEST, f"node {request.voter_id} has registered at another address")

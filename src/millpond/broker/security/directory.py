@@ -48,7 +48,7 @@ def _stretched(user: NodeUser, mechanism: Mechanism) -> tuple[bytes, int, bytes]
 
 
 class Users:
-    """Implements `mechanisms.Directory` for one listener; the nodes' own user exists only where nodes come in."""
+    """Implements `mechanisms.Directory` for one listener."""
 
     def __init__(
         self,

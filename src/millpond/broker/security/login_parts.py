@@ -56,16 +56,17 @@ def node_user_of(settings: Settings, disk: Disk) -> NodeUser | None:
 
 
 def node_login_of(
-    settings: Settings, listeners: Iterable[ListenerSettings], user: NodeUser | None, entropy: Entropy
+    settings: Settings, listener: ListenerSettings, user: NodeUser | None, entropy: Entropy
 ) -> NodeLogin | None:
-    """How this node logs in to the others; None where their listener asks for no login."""
-    if not any(each.is_preferred and each.protocol.has_login for each in listeners):
+    """How this node logs in to the others' listener of this name; None where that asks for no login."""
+    if not listener.protocol.has_login:
         return None
     if user is None:
         if cluster_nodes(settings):
             raise Misconfigured(
-                f"the listener of the nodes has a login: say by which user with {INTER_BROKER_USERNAME.name} and "
-                f"{INTER_BROKER_PASSWORD_FILE.name}, the same on every node, and name it in {SUPER_USERS.name}"
+                f"the listener of the nodes, {listener.name}, has a login: say by which user with "
+                f"{INTER_BROKER_USERNAME.name} and {INTER_BROKER_PASSWORD_FILE.name}, the same on every node, and "
+                f"name it in {SUPER_USERS.name}"
             )
         return None
     if Principal(USER, user.name) not in super_users(settings):
@@ -108,8 +109,8 @@ def make_logins(
 
     def directory(listener: ListenerSettings) -> Users:
         own_secret = world.entropy.below(1 << SECRET_BITS).to_bytes(SECRET_BITS // 8)
-        known_node = node_user if listener.is_for_nodes else None
-        return Users(image, proofs, world.clock.wall_ms, own_secret, known_node)
+        # By every listener: while nodes go over from one to another, some come by this one and some by that.
+        return Users(image, proofs, world.clock.wall_ms, own_secret, node_user)
 
     def checker(listener: ListenerSettings) -> TokenChecker | None:
         if OAUTHBEARER not in of_listener(settings(), listener.name, SASL_ENABLED_MECHANISMS):

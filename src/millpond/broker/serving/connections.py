@@ -146,14 +146,15 @@ class Connections:
     def identify(self, connection: Connection, principal: Principal | None) -> None:
         """It is known now who asks by this connection; None where they have to log in (again) first.
 
-        Only who comes by the listener of the nodes can be a node, and where that asks who comes, only a super user.
+        Only a super user can be a node; or anybody, by a listener of the nodes that cannot tell who comes. A token is
+        not enough: a node speaks in the name of others, and could make itself another token.
         """
         connection.principal = principal
         if connection.must_log_in != (principal is None):
             self._mark_newcomer(connection, principal is None)
         listener = self._listeners[connection.link.listener]
-        is_trusted = not listener.authenticates or principal in self._super_users
-        connection.may_be_node = listener.is_for_nodes and is_trusted
+        is_super = principal is not None and not principal.by_token and principal in self._super_users
+        connection.may_be_node = is_super or (listener.is_for_nodes and not listener.authenticates)
 
     def _mark_newcomer(self, connection: Connection, is_newcomer: bool) -> None:
         """Somebody who has to log in, or has done so: until then they get little, and not for long."""

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class Listeners:
     def __init__(self, settings: Sequence[ListenerSettings]) -> None:
         self._settings = tuple(settings)
-        # The one by which nodes reach each other comes first: who connects to a node takes that.
-        by_rank = sorted(self._settings, key=lambda each: not each.is_preferred)
-        self._told = [each for each in by_rank if each.is_for_clients or each.is_preferred]
+        # The one by which nodes reach each other comes first, those of controllers last. Who comes by one of them is
+        # told of others of the same name alone, so clients never hear of the latter.
+        self._told = sorted(self._settings, key=lambda each: (not each.is_preferred, not each.is_for_clients))
         self._first = next((each for each in self._settings if each.is_for_clients), self._settings[0])
         self._open: list[Listener] = []
         self._addresses: dict[str, tuple[str, int]] = {}
