@@ -486,6 +486,18 @@ def test_a_certificate_that_changes_is_read_again(scene: Scene) -> None:
     assert scene.run_until(lambda: len(scene.reloads) == 2)
     assert isinstance(scene.reloads[1][1], UnusableFiles)
 
+    # Nor does one that is gone, however often somebody connects: that is said once.
+    own.unlink()
+    for _ in range(3):
+        time.sleep(1.05)
+        assert scene.run(lambda: scene.say(port, b"x", context))[1] == second
+    assert scene.run_until(lambda: len(scene.reloads) == 3)
+    assert str(own) in str(scene.reloads[2][1])
+    shutil.copy(scene.files.server, own)
+    time.sleep(1.05)
+    assert scene.run(lambda: scene.say(port, b"x"))[1] == first
+    assert scene.reloads[-1] == (str(own), None)
+
 
 def test_files_that_cannot_be_used_are_named_at_once(scene: Scene, tmp_path: Path) -> None:
     server, missing, nonsense = str(scene.files.server), str(tmp_path / "missing"), tmp_path / "nonsense"

@@ -27,7 +27,7 @@ _VERIFY: Final = {
     ClientAuth.REQUIRED: ssl.CERT_REQUIRED,
 }
 
-Stamp = tuple[tuple[int, int, int], ...]
+Stamp = tuple[tuple[int, int, int] | None, ...]
 
 OnReload = Callable[[str, Exception | None], None]
 """Hears, on some thread, of files that were read again (the name of the first one), or why they could not be."""
@@ -60,12 +60,12 @@ class TlsContext:
             return self._context
 
     def _look(self) -> None:
+        stamp = _stamp(self._tls.files)
+        if stamp == self._stamp:
+            return
+        # Noted first: files that cannot be used are tried, and spoken of, again when they have changed once more.
+        self._stamp = stamp
         try:
-            stamp = _stamp(self._tls.files)
-            if stamp == self._stamp:
-                return
-            # Noted first: files that cannot be used are tried again when they have changed once more.
-            self._stamp = stamp
             self._context = _made(self._tls)
         except UnusableFiles as fault:
             self._on_reload(self._tls.files.certificate, fault)
@@ -74,14 +74,14 @@ class TlsContext:
 
 
 def _stamp(files: TlsFiles) -> Stamp:
-    """Differs when a file was written or put in place anew."""
-    stamps = []
-    for path in (files.certificate, files.key, files.authorities):
-        if path:
-            try:
-                status = os.stat(path)
-            except OSError as error:
-                raise UnusableFiles(error.errno, f"{path} cannot be read: {error.strerror}") from None
+    """Differs when a file was written or put in place anew, or is gone."""
+    stamps: list[tuple[int, int, int] | None] = []
+    for path in filter(None, (files.certificate, files.key, files.authorities)):
+        try:
+            status = os.stat(path)
+        except OSError:
+            stamps.append(None)
+        else:
             stamps.append((status.st_mtime_ns, status.st_size, status.st_ino))
     return tuple(stamps)
 

@@ -23,7 +23,7 @@ from millpond.config.login import (
     SASL_ENABLED_MECHANISMS,
     SASL_MECHANISM_INTER_BROKER,
 )
-from millpond.config.node import NODE_ID, cluster_nodes, is_loopback
+from millpond.config.node import CLUSTER_CONTACTS, NODE_ID, cluster_nodes, is_loopback
 from millpond.config.security import SUPER_USERS, of_listener, super_users
 from millpond.metadata.scram import MECHANISMS
 
@@ -62,7 +62,7 @@ def node_login_of(
     if not listener.protocol.has_login:
         return None
     if user is None:
-        if cluster_nodes(settings):
+        if cluster_nodes(settings) or settings[CLUSTER_CONTACTS]:
             raise Misconfigured(
                 f"the listener of the nodes, {listener.name}, has a login: say by which user with "
                 f"{INTER_BROKER_USERNAME.name} and {INTER_BROKER_PASSWORD_FILE.name}, the same on every node, and "
