@@ -512,7 +512,7 @@ class QuorumHost:
             self.stop()
         self.failed = error
         waiting, self._waiting = self._waiting, {}
-        for request, response, _ in waiting.values():
+        for request, response, _, _ in waiting.values():
             response.finish(refusal(request, ErrorCode.KAFKA_STORAGE_ERROR))
         if not self._is_stepping:
             self._on_step()
