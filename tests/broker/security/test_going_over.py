@@ -121,10 +121,10 @@ def test_nodes_go_over_to_a_safe_listener_one_after_the_other(protocol: str, is_
     for step in (BESIDE, SWITCHED, ALONE):
         play.take(step)
     # Nobody who comes in the clear is heard any more, and every connection between nodes is a safe one.
-    for node in play.nodes.values():
-        names = {connection.link.listener for connection in node.broker.connections}
-        assert names == {protocol}
-        assert all(connection.may_be_node for connection in node.broker.connections)
+    play.sim.run_for(3_000)
+    connections = [each for node in play.nodes.values() for each in node.broker.connections]
+    assert {each.link.listener for each in connections} == {protocol}
+    assert all(each.may_be_node for each in connections)
 
 
 def test_whoever_comes_in_the_clear_beside_a_safe_listener_is_no_node() -> None:
