@@ -198,11 +198,30 @@ def test_a_quota_that_is_set_at_one_node_holds_at_all(shared: Play) -> None:
     assert play.sim.run_until(lambda: not any(each.quotas.is_on for each in brokers), within_ms=5_000)
 
 
-def test_partitions_are_counted_by_the_node_that_was_asked_and_what_is_beyond_is_not_sent_on(shared: Play) -> None:
+def test_partitions_are_counted_by_the_controller_whichever_node_is_asked(shared: Play) -> None:
     play = shared
     assert set_quota(play, ("client-id", None), "controller_mutation_rate", 0.1) == ErrorCode.NONE
+    brokers = [node.broker for node in play.cluster.nodes.values()]
+    assert play.sim.run_until(lambda: all(each.quotas.is_on for each in brokers), within_ms=5_000)
     # One second's worth is 0.1: eleven of them are saved up, and the first one may go beyond that.
-    made = play.create("first-of-many", "second-of-many")
-    assert made == {"first-of-many": ErrorCode.NONE, "second-of-many": ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+    made = play.create("first-of-many", "second-of-many", "__consumer_offsets")
+    assert made == {
+        "first-of-many": ErrorCode.NONE,
+        "second-of-many": ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        "__consumer_offsets": ErrorCode.INVALID_TOPIC_EXCEPTION,
+    }
     assert "second-of-many" not in play.image.topics
+    for node_id in play.cluster.nodes:
+        # By another connection, and at any node: the controller too.
+        client = SimClient(play.sim.network, f"node{node_id}", PORT, "client", timeout_ms=20_000)
+        heard: list[Any] = []
+        wanted = m.CreateTopicsRequest.CreatableTopic(name="third", num_partitions=1, replication_factor=3)
+        client.send(m.CreateTopicsRequest(topics=[wanted], timeout_ms=5_000), 7, heard.append)
+        assert play.sim.run_until(lambda heard=heard: bool(heard), within_ms=20_000)
+        assert heard[0].topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED, node_id
+        assert "controller_mutation_rate" in heard[0].topics[0].error_message
+        assert heard[0].throttle_time_ms > 1000, "which the controller knows"
+        client.disconnect()
+    assert "third" not in play.image.topics
     assert set_quota(play, ("client-id", None), "controller_mutation_rate", None) == ErrorCode.NONE
+    assert play.create("third") == {"third": ErrorCode.NONE}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from millpond.base.errors import RemoteError
 from millpond.base.later import Later
 from millpond.base.settings import SettingError
 from millpond.broker.security.arrivals import Arrivals
@@ -55,9 +56,9 @@ class Play:
         )
         self._make_link = make_link
 
-    def connect(self, peer: str = "10.0.0.1:5000") -> Any:
+    def connect(self, peer: str = "10.0.0.1:5000", listener: str = "PLAINTEXT") -> Any:
         """The peer's link, or None when it is turned away."""
-        link = self._make_link(peer)
+        link = self._make_link(peer, listener=listener)
         link.handler = self.connections.accept(link)
         return link if link.handler is not None else None
 
@@ -120,6 +121,21 @@ def test_only_those_who_are_silent_too_long_are_dropped(play: Play) -> None:
     assert play.events_after(1, silent, busy) == [["abort"], []]
 
 
+def test_who_has_to_wait_for_his_quota_is_not_silent(play: Play) -> None:
+    """Nothing is read from him: he could say what he wants. Whoever is to wait for as long as others may be silent is
+    not waited for, as in Kafka: nobody would see that he has gone."""
+    waiting, too_long = play.connect(), play.connect()
+    play.clock.run_for(IDLE_MS - 1_000)
+    for link in (waiting, too_long):
+        link.say(LENGTH.pack(0))
+    waiting.handler.mute(IDLE_MS - 1_000)
+    too_long.handler.mute(2 * IDLE_MS)
+    assert play.events_after(IDLE_MS, waiting, too_long) == [["pause", "resume"], ["pause"]]
+    assert play.events_after(1, waiting, too_long) == [["pause", "resume"], ["pause", "abort"]]
+    assert play.events_after(IDLE_MS - 1_001, waiting) == [["pause", "resume"]], "his time has begun anew"
+    assert play.events_after(1, waiting) == [["pause", "resume", "abort"]]
+
+
 def test_part_of_a_large_request_is_not_waited_for_as_long(play: Play) -> None:
     stuck, silent = play.connect(), play.connect()
     stuck.say(LENGTH.pack(1 << 20) + b"a")
@@ -147,6 +163,7 @@ def test_who_keeps_others_waiting_for_memory_must_come_faster(make_link: Callabl
     other.say(LENGTH.pack(1 << 20) + bytes(1000))
     slow.say(bytes(1000))
     assert play.events_after(TURN_MS + 1, slow, other) == [["abort"], ["pause"]]
+    assert play.told == [{"limit": "queued.max.request.bytes=65536", "peer": "10.0.0.1:5000"}]
     slow.end()
     assert play.events_after(0, other) == [["pause", "resume"]]
 
@@ -182,6 +199,12 @@ def test_who_had_to_wait_for_memory_is_given_time_to_go_on(make_link: Callable[.
     assert waiter.events == ["pause", "resume"]
     assert play.events_after(STUCK_MS, waiter) == [["pause", "resume"]]
     assert play.events_after(1, waiter) == [["pause", "resume", "abort"]]
+
+
+def test_the_reason_why_a_request_is_too_large_names_the_setting(play: Play) -> None:
+    link = play.connect()
+    with pytest.raises(RemoteError, match=r"socket\.request\.max\.bytes"):
+        link.say(LENGTH.pack(1 << 30))
 
 
 def test_closing_takes_nobody_new_and_lets_the_answers_out(play: Play) -> None:
@@ -303,6 +326,78 @@ def test_a_limit_is_told_every_now_and_then_and_counted_each_time(make_link: Cal
     come(play, 100)
     assert len(play.told) == 2
     assert play.limits.counts["max.connection.creation.rate.per.ip"] == 298
+
+
+# By which listener.
+
+SEVERAL = {
+    "listeners": "NODES://127.0.0.1:1,PUBLIC://127.0.0.1:2",
+    "listener.security.protocol.map": "NODES:PLAINTEXT,PUBLIC:PLAINTEXT",
+    "inter.broker.listener.name": "NODES",
+    "max.connections": "3",
+    "max.connections.per.ip": "1000",
+}
+
+
+def test_clients_do_not_lock_nodes_out(make_link: Callable[..., Any]) -> None:
+    play = Play(make_link, SEVERAL)
+    clients = []
+    for host in range(3):
+        clients.append(play.connect(f"10.0.1.{host}:1", "PUBLIC"))
+        play.clock.run_for(10)
+    clients[0].say(LENGTH.pack(0))
+    assert play.connect("10.0.1.9:1", "PUBLIC") is None
+    assert play.connect("10.0.0.1:1", "NODES")
+    assert [each.events for each in clients] == [[], ["abort"], []], "the one that was silent for longest has to go"
+    assert play.connect("10.0.0.2:1", "NODES")
+    assert [each.events for each in clients] == [[], ["abort"], ["abort"]]
+    for each in clients[1:]:
+        each.end()
+    assert play.connect("10.0.1.9:1", "PUBLIC") is None
+    assert play.connect("10.0.0.3:1", "NODES")
+    clients[0].end()
+    assert play.connect("10.0.0.4:1", "NODES") is None, "nobody is left who could go"
+    assert len(play.connections) == 3
+    assert {each["limit"] for each in play.told} == {"max.connections=3"}
+
+
+def test_where_all_come_by_one_listener_nobody_has_to_go(play: Play) -> None:
+    links = [play.connect(f"10.0.0.{host}:1") for host in range(4)]
+    assert play.connect("10.0.0.9:1") is None
+    assert [link.events for link in links] == [[]] * 4
+
+
+def test_a_listener_has_its_own_number_of_connections(make_link: Callable[..., Any]) -> None:
+    texts = {"max.connections": "100", "listener.name.public.max.connections": "2"}
+    play = Play(make_link, {**SEVERAL, **texts})
+    links = [play.connect(f"10.0.1.{host}:1", "PUBLIC") for host in range(3)]
+    assert [link is not None for link in links] == [True, True, False]
+    assert play.told == [{"address": "10.0.1.2", "limit": "listener.name.public.max.connections=2"}]
+    assert play.connect("10.0.1.2:1", "NODES")
+    links[0].end()
+    assert play.connect("10.0.1.2:2", "PUBLIC")
+
+
+def test_a_listener_has_its_own_rate(make_link: Callable[..., Any]) -> None:
+    texts = {
+        **MANY,
+        "max.connection.creation.rate": "7",
+        "listener.name.public.max.connection.creation.rate": "5",
+    }
+    play = Play(make_link, {**SEVERAL, **texts})
+
+    def come_by(listener: str, count: int) -> int:
+        links = [play.connect(f"10.0.0.{port}:1", listener) for port in range(count)]
+        return sum(link is not None for link in links)
+
+    assert come_by("NODES", 20) == 20, "nodes are not counted with all others"
+    assert come_by("PUBLIC", 20) == 5
+    assert play.told == [{"address": "10.0.0.5", "limit": "listener.name.public.max.connection.creation.rate=5"}]
+
+
+def test_a_listener_has_no_other_limits_of_its_own() -> None:
+    with pytest.raises(SettingError, match=r"max\.connections"):
+        node_settings({"listener.name.plaintext.max.connections.per.ip": "5"})
 
 
 # What is not read.

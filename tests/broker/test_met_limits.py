@@ -52,7 +52,7 @@ class Play:
     def find(self, key: str, kind: int) -> None:
         self.ask(m.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]), 4)
 
-    def join(self, group: str, metadata: bytes = b"m") -> ErrorCode:
+    def join(self, group: str, metadata: bytes = b"m", version: int = 6) -> ErrorCode:
         protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=metadata)
         request = m.JoinGroupRequest(
             group_id=group,
@@ -62,12 +62,12 @@ class Play:
             protocol_type="consumer",
             protocols=[protocol],
         )
-        return ErrorCode(self.ask(request, 6).error_code)
+        return ErrorCode(self.ask(request, version).error_code)
 
-    def heartbeat(self, group: str, topics: list[str] | None = None) -> Any:
+    def heartbeat(self, group: str, topics: list[str] | None = None, member: str = "M" * 22) -> Any:
         request = m.ConsumerGroupHeartbeatRequest(
             group_id=group,
-            member_id="M" * 22,
+            member_id=member,
             member_epoch=0,
             rebalance_timeout_ms=10_000,
             subscribed_topic_names=topics or ["pond"],
@@ -142,6 +142,46 @@ def test_a_member_may_say_only_so_much_of_itself(stage: Callable[..., Play]) -> 
     assert refused.error_code == POLICY
     assert "group.member.max.bytes=2000" in refused.error_message
     assert play.heartbeat("c", ["t" * 200] * 9).error_code == ErrorCode.NONE
+    assert play.desk.broker.limits.counts["group.member.max.bytes"] == 2
+    assert "group.member.max.bytes=2000" in play.journal()
+
+
+def test_a_group_has_only_so_many_members(stage: Callable[..., Play]) -> None:
+    play = stage(group_max_size="1", group_consumer_max_size="1")
+    assert play.commit("a") is ErrorCode.NONE
+    assert play.join("b", version=3) is ErrorCode.NONE
+    assert play.join("b", version=3) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert play.heartbeat("c").error_code == ErrorCode.NONE
+    refused = play.heartbeat("c", member="N" * 22)
+    assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert "group.consumer.max.size=1" in refused.error_message
+    told = play.journal()
+    assert "group.max.size=1" in told
+    assert "group.consumer.max.size=1" in told
+
+
+def test_there_are_only_so_many_partitions(stage: Callable[..., Play]) -> None:
+    play = stage(max_partitions_per_topic="10", max_partitions="12")
+
+    def create(name: str, count: int) -> Any:
+        topic = m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=count, replication_factor=1)
+        return play.ask(m.CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7).topics[0]
+
+    def grow(name: str, count: int) -> Any:
+        topic = m.CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
+        return play.ask(m.CreatePartitionsRequest(topics=[topic], timeout_ms=1000), 3).results[0]
+
+    for refused, limit in (
+        (create("wide", 11), "max.partitions.per.topic=10"),
+        (create("more", 8), "max.partitions=12"),
+        (grow("pond", 11), "max.partitions.per.topic=10"),
+    ):
+        assert refused.error_code == POLICY
+        assert limit in refused.error_message
+        assert limit in play.journal()
+    counts = play.desk.broker.limits.counts
+    assert (counts["max.partitions.per.topic"], counts["max.partitions"]) == (2, 1)
+    assert create("more", 7).error_code == ErrorCode.NONE
 
 
 def test_there_are_only_so_many_transactional_ids(stage: Callable[..., Play]) -> None:
@@ -157,6 +197,7 @@ def test_a_partition_remembers_only_so_many_producers(stage: Callable[..., Play]
     refused = play.produce(3)
     assert refused.error_code == POLICY
     assert "max.producers.per.partition=2" in refused.error_message
+    assert "max.producers.per.partition=2" in play.journal()
     assert play.produce(1, 1).error_code == ErrorCode.NONE
     assert play.produce(-1, -1).error_code == ErrorCode.NONE, "others need not be remembered"
     assert play.desk.broker.partitions.get("pond", 0).log.end_offset == 4
@@ -170,10 +211,20 @@ def test_fetch_sessions_have_only_so_many_partitions_together(stage: Callable[..
     third = play.fetch(2)
     assert (third.session_id, third.error_code) == (0, ErrorCode.NONE)
     assert len(third.responses[0].partitions) == 2, "it is served all the same"
+    assert "max.incremental.fetch.session.partitions=5" in play.journal()
     assert play.fetch(1, first.session_id, 1, first=2).error_code == ErrorCode.NONE
     grown = play.fetch(1, first.session_id, 2, first=3)
     assert grown.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert play.fetch(2).session_id, "what it had is free"
+    assert play.desk.broker.limits.counts["max.incremental.fetch.session.partitions"] == 2
+
+
+@pytest.mark.parametrize(("slots", "is_told"), [("1", True), ("0", False)])
+def test_there_are_only_so_many_fetch_sessions(stage: Callable[..., Play], slots: str, is_told: bool) -> None:
+    play = stage(max_incremental_fetch_session_cache_slots=slots)
+    sessions = [play.fetch(1).session_id, play.fetch(1).session_id]
+    assert [bool(each) for each in sessions] == [is_told, False]
+    assert ("max.incremental.fetch.session.cache.slots=1" in play.journal()) == is_told
 
 
 def test_no_limit_is_without_end() -> None:

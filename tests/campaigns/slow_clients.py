@@ -1,5 +1,9 @@
 """Thousands of slow, silent, deaf and restless clients beside a working one, whose p99 must not double.
 
+The crowd sits on this machine, and what it takes of the processor the node does not have. So the same crowd besets a
+listener that does nothing, too, and what that does to the working client is not counted against the node ("of the
+node"); the ratio to the client alone stands beside it. On a machine with a core for each they are the same.
+
 python tests/campaigns/slow_clients.py --count 2000 --rounds 4 --seconds 3 --kinds loris deaf
 """
 
@@ -45,13 +49,13 @@ def main(arguments: list[str] | None = None) -> int:
             node = Node(Path(folder) / "node").start()
             try:
                 fill(node.port)
-                trial = measure(node, kind, wanted.count, wanted.rounds, wanted.seconds, files_of)
+                trial = measure(node, kind, wanted.count, wanted.rounds, wanted.seconds, files_of, is_compared=True)
             finally:
                 node.kill9()
-        is_wrong = trial.p99_ratio() >= RATIO_MAX
+        is_wrong = trial.own_ratio() >= RATIO_MAX
         failed += is_wrong
         print(f"{trial}{'   FAILED' if is_wrong else ''}", flush=True)
-    print(f"{failed} of {len(wanted.kinds)} kinds doubled the p99 of a working client")
+    print(f"at {failed} of {len(wanted.kinds)} kinds the node doubled the p99 of a working client")
     return int(bool(failed))
 
 

@@ -232,7 +232,13 @@ def main() -> None:
     began = time.monotonic()
     crowd.run()
     seconds = time.monotonic() - began
-    told = {"connects": crowd.connects, "losses": crowd.losses, "open": len(crowd.sockets), "seconds": seconds}
+    told = {
+        "connects": crowd.connects,
+        "losses": crowd.losses,
+        "open": len(crowd.sockets),
+        "seconds": seconds,
+        "cpu_seconds": time.process_time(),
+    }
     print(json.dumps(told), flush=True)
 
 

@@ -150,11 +150,13 @@ class Broker:
         self.partitions = Partitions()
         self.flusher = Flusher(world.sync_workers, world.disk, settings[node.DATA_FOLDER])
         self.checkpoints = CheckpointWriter(self.store, world.sync_workers)
+        self.limits = MetLimits(world.clock, journal)
         self.fetch_sessions = FetchSessions(
             settings[node.FETCH_SESSION_SLOTS],
             lambda: self.settings[node.MAX_REQUEST_ITEMS],
             world.entropy,
             lambda: self.settings[MAX_FETCH_SESSION_PARTITIONS],
+            self.limits.note,
         )
         self.replica_sessions = ReplicaSessions(
             Source(
@@ -171,7 +173,6 @@ class Broker:
         )
         self.audit = Audit(audit, world.clock, settings[node.NODE_ID])
         self.quotas = Quotas(world.clock, lambda: self.settings)
-        self.limits = MetLimits(world.clock, journal)
         self.arrivals = Arrivals(world.clock, lambda: self.settings, self.limits, self.audit.turned_away)
         self.dispatcher = Dispatcher(self, world.clock)
         self.requests = self.dispatcher.requests

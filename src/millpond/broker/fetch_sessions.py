@@ -14,6 +14,8 @@ from uuid import UUID
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ports import Entropy
 from millpond.base.principal import Principal
+from millpond.config.node import FETCH_SESSION_SLOTS
+from millpond.config.quota import MAX_FETCH_SESSION_PARTITIONS
 from millpond.wire import messages as m
 
 INITIAL_EPOCH = 0
@@ -102,7 +104,10 @@ class FetchSessions:
         partitions_max: Callable[[], int],
         entropy: Entropy,
         total_max: Callable[[], int] = lambda: 1 << 31,
+        on_limit: Callable[[str, int], None] = lambda *_: None,
     ) -> None:
+        """`on_limit` hears which setting leaves somebody without a session."""
+        self._on_limit = on_limit
         self._slots_max = slots_max
         self._total_max = total_max
         self._total = 0
@@ -140,7 +145,7 @@ class FetchSessions:
         return self._go_on(session, request, wishes, now_ms)
 
     def _start(self, wishes: list[Wanted], version: int, now_ms: int, owner: Principal | None) -> FetchContext:
-        if not wishes or not self._make_room(now_ms) or self._total + len(wishes) > self._total_max():
+        if not wishes or not self._has_room(len(wishes), now_ms):
             return FetchContext(NO_SESSION, wishes, is_incremental=False)
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
@@ -168,6 +173,7 @@ class FetchSessions:
         if self._total > self._total_max() and len(session.wanted) > before:
             # The consumer sends its whole list again, and then each time.
             self._forget(session.id)
+            self._on_limit(MAX_FETCH_SESSION_PARTITIONS.name, self._total_max())
             raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if len(session.wanted) > self._partitions_max():
             # One request may not name so many, and a session is the sum of its requests.
@@ -178,6 +184,17 @@ class FetchSessions:
         # The least recently used comes first in the dictionary.
         self._sessions[session.id] = self._sessions.pop(session.id)
         return FetchContext(session.id, list(session.wanted.values()), is_incremental=True, session=session)
+
+    def _has_room(self, partitions: int, now_ms: int) -> bool:
+        if not self._make_room(now_ms):
+            if self._slots_max:
+                # With none at all that is what the operator wants.
+                self._on_limit(FETCH_SESSION_SLOTS.name, self._slots_max)
+            return False
+        if self._total + partitions > self._total_max():
+            self._on_limit(MAX_FETCH_SESSION_PARTITIONS.name, self._total_max())
+            return False
+        return True
 
     def _make_room(self, now_ms: int) -> bool:
         if len(self._sessions) < self._slots_max:

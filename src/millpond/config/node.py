@@ -30,6 +30,7 @@ from millpond.config.listeners import ADVERTISED_LISTENER as ADVERTISED_LISTENER
 from millpond.config.listeners import CONTROLLER_LISTENERS, controllers_of, listeners_of
 from millpond.config.listeners import LISTEN as LISTEN
 from millpond.config.listeners import SETTINGS as OF_LISTENERS
+from millpond.config.quota import MAX_CONNECTIONS as MAX_CONNECTIONS
 from millpond.config.topic import DAY_MS, FOREVER, MIN_INSYNC_REPLICAS, TOPIC
 
 MIB: Final = 1024 * 1024
@@ -323,14 +324,6 @@ MAX_PARTITIONS = Setting(
     bits=32,
 )
 
-MAX_CONNECTIONS = Setting(
-    "max.connections",
-    20_000,
-    "The largest number of connections at one time; a further one is closed at once.",
-    at_least(1),
-    live=True,
-    bits=32,
-)
 MAX_CONNECTIONS_PER_IP = Setting(
     "max.connections.per.ip",
     (1 << 31) - 1,

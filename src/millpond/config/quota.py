@@ -69,6 +69,16 @@ def _counts(value: Value) -> str | None:
     return None
 
 
+MAX_CONNECTIONS = Setting(
+    "max.connections",
+    20_000,
+    "The largest number of connections at one time; a further one is closed at once. For a node that comes by a "
+    "listener other than that of clients, one of theirs is closed that has been silent for longest. A single "
+    "listener's share of it is `listener.name.NAME.max.connections`.",
+    at_least(1),
+    live=True,
+    bits=32,
+)
 MAX_CONNECTIONS_PER_IP_OVERRIDES = Setting[tuple[str, ...]](
     "max.connections.per.ip.overrides",
     (),
@@ -80,7 +90,8 @@ MAX_CONNECTION_CREATION_RATE = Setting(
     "max.connection.creation.rate",
     (1 << 31) - 1,
     "So many connections a second are taken at the most, on average over the windows of quotas; further ones are "
-    "closed at once.",
+    "closed at once. Nodes that come by a listener of their own are not counted. For a single listener it is "
+    "`listener.name.NAME.max.connection.creation.rate`.",
     at_least(1),
     bits=32,
     live=True,

@@ -1,7 +1,7 @@
 """What a node is told of who may come in and what they may do. Names that Kafka also has mean the same here.
 
 A setting whose name begins with `ssl.` or `sasl.` may differ from listener to listener: for the listener INTERNAL
-`listener.name.internal.ssl.…` counts in place of `ssl.…`.
+`listener.name.internal.ssl.…` counts in place of `ssl.…`. Two limits may be given for a listener beside that of all.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import Final, TypeVar, cast
 
 from millpond.base.principal import Principal
 from millpond.base.settings import AnySetting, Setting, SettingError, Settings, Value, at_least, between, one_of
-from millpond.config import login, tls
+from millpond.config import login, quota, tls
 
 V = TypeVar("V", bool, int, float, str, tuple[str, ...])
 
 LISTENER_PREFIX: Final = "listener.name."
 _OF_LISTENERS: Final = ("ssl.", "sasl.")
+_LIMITS: Final = (quota.MAX_CONNECTIONS, quota.MAX_CONNECTION_CREATION_RATE)
 
 
 def _principals(value: Value) -> str | None:
@@ -107,16 +108,25 @@ def of_listener(settings: Settings, listener: str, setting: Setting[V]) -> V:
     return settings[setting] if own is None else cast(V, own)
 
 
+def own_of_listener(settings: Settings, listener: str, setting: Setting[int]) -> int | None:
+    """What was said for this listener alone."""
+    own = settings.overrides.get(name_for(listener, setting.name))
+    return None if own is None else cast(int, own)
+
+
 def parsed_for_listeners(texts: Mapping[str, str]) -> dict[str, Value]:
     """The values of all names that begin with `listener.name.`, by these names."""
-    known = {each.name: each for section in SECTIONS.values() for each in section}
+    known: dict[str, AnySetting] = {
+        each.name: each for section in SECTIONS.values() for each in section if each.name.startswith(_OF_LISTENERS)
+    }
+    known |= {each.name: each for each in _LIMITS}
     values: dict[str, Value] = {}
     for name, text in texts.items():
         listener, dot, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
-        if not listener or not dot or not rest.startswith(_OF_LISTENERS) or rest not in known:
+        if not listener or not dot or rest not in known:
             raise SettingError(
                 f"unknown node setting {name}: `{LISTENER_PREFIX}NAME.` is followed by a setting that begins with "
-                f"{' or '.join(_OF_LISTENERS)}"
+                f"{' or '.join(_OF_LISTENERS)}, or by {' or '.join(each.name for each in _LIMITS)}"
             )
         values[name_for(listener, rest)] = known[rest].parse(text)
     return values

@@ -9,12 +9,15 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.ports import File
 from millpond.log.markers import Marker, read_marker
 from millpond.wire.batch import CONTROL, SEQUENCE_COUNT, TRANSACTIONAL, BatchHeader
 
 BATCHES_REMEMBERED = 5
+PRODUCERS_LIMIT = "max.producers.per.partition"
+"""By this name an operator knows how many a partition may remember."""
+
 NO_EPOCH = -1
 NO_SEQUENCE = -1
 
@@ -203,10 +206,12 @@ class ProducerStates:
                 _check_order(header, *seen)
             else:
                 if len(self.entries) >= count_max:
-                    raise Refused(
+                    raise LimitMet(
                         ErrorCode.POLICY_VIOLATION,
-                        f"the partition knows {len(self.entries)} producers, and max.producers.per.partition="
-                        f"{count_max} allows no new one until some are forgotten",
+                        PRODUCERS_LIMIT,
+                        count_max,
+                        f"the partition knows {len(self.entries)} producers, and {PRODUCERS_LIMIT}={count_max} "
+                        "allows no new one until some are forgotten",
                     )
                 if header.base_sequence:
                     self._check_first(header)

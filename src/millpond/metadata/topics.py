@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.ids import NO_TOPIC_ID, topic_name_fault
 from millpond.base.ports import Entropy
 from millpond.base.settings import Settings
@@ -289,15 +289,21 @@ def _replicas_of_more_partitions(
 def _check_count(static: Settings, in_topic: int, added: int, in_cluster: int) -> None:
     """Limits first: the number of partitions decides how much is allocated for them."""
     if in_topic > static[MAX_PARTITIONS_PER_TOPIC]:
-        raise Refused(
+        most = static[MAX_PARTITIONS_PER_TOPIC]
+        raise LimitMet(
             ErrorCode.POLICY_VIOLATION,
-            f"{in_topic} partitions are more than {MAX_PARTITIONS_PER_TOPIC.name}={static[MAX_PARTITIONS_PER_TOPIC]}",
+            MAX_PARTITIONS_PER_TOPIC.name,
+            most,
+            f"{in_topic} partitions are more than {MAX_PARTITIONS_PER_TOPIC.name}={most}",
         )
     if in_cluster + added > static[MAX_PARTITIONS]:
-        raise Refused(
+        most = static[MAX_PARTITIONS]
+        raise LimitMet(
             ErrorCode.POLICY_VIOLATION,
+            MAX_PARTITIONS.name,
+            most,
             f"{added} partitions more would make {in_cluster + added} in the cluster, and "
-            f"{MAX_PARTITIONS.name}={static[MAX_PARTITIONS]}",
+            f"{MAX_PARTITIONS.name}={most}",
         )
 
 

@@ -23,10 +23,12 @@ READS_PER_WAKE = 4
 SEND_BYTES_PER_WAKE = 1 << 20
 """The same for sending; a small rest does not wait."""
 
-SEND_BYTES_PER_TURN = 4 << 20
+SEND_BYTES_PER_TURN = 2 << 20
+"""What all links may send in one turn of the loop; then whoever has much to send waits for the next one. A thousand
+who ask for much at the same moment, and perhaps never read it, would have everybody else wait for all of it."""
+
 SEND_BYTES_AT_LEAST = 64 << 10
-"""What all links may send in one turn of the loop; then each sends only a little until the next one. A thousand who
-ask for much at the same moment, and perhaps never read it, would have everybody else wait for all of it."""
+"""Little never waits."""
 
 CROWD = 64
 """While so many links wait for peers that do not read, each further one leaves little with the kernel."""
@@ -58,29 +60,28 @@ OnFault = Callable[["SocketLink | None", BaseException], None]
 
 
 class SendTurns:
-    """How much may still be sent in this turn of the loop, by all links together.
+    """How much may still be sent in this turn of the loop, by all links together."""
 
-    The time of uvloop stands still while a turn lasts. Only whoever has sent much looks at it.
-    """
-
-    __slots__ = ("_loop", "_since_ms", "left_bytes", "waiting")
+    __slots__ = ("_is_due", "_loop", "left_bytes", "waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._since_ms = 0
+        self._is_due = False
         self.left_bytes = SEND_BYTES_PER_TURN
         self.waiting = 0
         """Links with something to send that the kernel does not take now."""
 
     def allowance(self) -> int:
-        """For one link, now."""
-        if self.left_bytes < SEND_BYTES_PER_WAKE:
-            now_ms = int(self._loop.time() * 1000)
-            if now_ms == self._since_ms:
-                return max(self.left_bytes, SEND_BYTES_AT_LEAST)
-            self._since_ms = now_ms
-            self.left_bytes = SEND_BYTES_PER_TURN
-        return SEND_BYTES_PER_WAKE
+        """For one link, now; nothing, or less, where it is the others' turn."""
+        if self.left_bytes <= SEND_BYTES_PER_TURN // 2 and not self._is_due:
+            # The loop runs it between two turns: once half of it is used, so that who sends alone never has to wait.
+            self._is_due = True
+            self._loop.call_soon(self._begin)
+        return min(self.left_bytes, SEND_BYTES_PER_WAKE)
+
+    def _begin(self) -> None:
+        self._is_due = False
+        self.left_bytes = SEND_BYTES_PER_TURN
 
 
 class LostLink:
@@ -290,6 +291,9 @@ class SocketLink:
         queue = self._queue
         turns = self._turns
         budget = turns.allowance()
+        if budget <= 0 and self._queued_bytes > JOIN_BYTES_MAX:
+            self._wait_writable()
+            return
         try:
             while queue:
                 front = queue[0]

@@ -15,19 +15,13 @@ from typing import NamedTuple
 from millpond.base.ports import Link, LinkHandler
 from millpond.base.tls import ClientTls, ServerTls
 from millpond.broker.security.fair_queue import FairQueue
+from millpond.node.accept_pace import AcceptPace
 from millpond.node.link import LostLink, OnFault, SendTurns, SocketLink, plain_host
 from millpond.node.tls_contexts import OnReload, TlsContext
 from millpond.node.tls_link import TlsLink
 from millpond.node.workers import ThreadWorkers
 
 BACKLOG = 1024
-ACCEPTS_PER_WAKE = 4
-"""Those who work wait for the ones who come: few at a time."""
-
-ACCEPT_REST = 3.0
-"""While more are waiting to come in, the loop is left to the others for so many times as long as it took to let some
-in: thousands that come and go at once take a quarter of it."""
-
 EXHAUSTED_PAUSE_SECONDS = 0.2
 """Out of descriptors, accepting again at once would only burn the core that could free some."""
 
@@ -65,6 +59,7 @@ class SocketListener:
         self._name = name
         self._tls = tls
         self._reserve = _open_reserve()
+        self._pace = AcceptPace(time.monotonic(), time.thread_time())
         self._open = True
         self._listen()
 
@@ -73,21 +68,18 @@ class SocketListener:
             self._loop.add_reader(self._socket.fileno(), self._on_acceptable)
 
     def _on_acceptable(self) -> None:
-        began = time.monotonic()
-        for _ in range(ACCEPTS_PER_WAKE):
-            if not self._open:
-                return
-            try:
-                sock, address = self._socket.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except ConnectionAbortedError:
-                continue
-            except OSError as error:
-                self._pause(error)
-                return
-            self._network.adopt(sock, address, self._accept, self._name, self._tls)
-        self._rest(ACCEPT_REST * (time.monotonic() - began))
+        """Let one in. Whoever else waits comes in the next turn of the loop: those who work have it in between."""
+        try:
+            sock, address = self._socket.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            self._pause(error)
+            return
+        self._network.adopt(sock, address, self._accept, self._name, self._tls)
+        rest_seconds = self._pace.rest_seconds(time.monotonic(), time.thread_time())
+        if rest_seconds:
+            self._rest(rest_seconds)
 
     def _pause(self, error: OSError) -> None:
         """Turn one peer away with the descriptor kept for that, then leave the rest in the backlog for a moment."""
@@ -150,6 +142,9 @@ class SocketNetwork:
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Those that are accepted inherit these.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if family == socket.AF_INET6:
                 # One wildcard socket serves both families.
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -192,8 +187,6 @@ class SocketNetwork:
         """Make a link of an accepted socket, if `accept` wants it."""
         try:
             sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             peer = f"{plain_host(address[0])}:{address[1]}"
             link = self._new_link(sock, peer, tls)
             link.listener = name

@@ -19,7 +19,14 @@ from millpond.base.later import Later
 from millpond.base.ports import Buffer, FileRange, LinkHandler, ReplyPart
 from millpond.broker.security.fair_queue import FairQueue
 from millpond.node.distinguished_name import subject_of
-from millpond.node.link import CLOSE_WAIT_SECONDS, OnFault, SendTurns, SocketLink, release_parts
+from millpond.node.link import (
+    CLOSE_WAIT_SECONDS,
+    SEND_BYTES_AT_LEAST,
+    OnFault,
+    SendTurns,
+    SocketLink,
+    release_parts,
+)
 
 SEAL_BYTES: Final = 64 << 10
 """How much is encrypted at a time. OpenSSL keeps as much memory for each link that has ever sent so much; more at a
@@ -283,7 +290,7 @@ class TlsLink(SocketLink):
     def _flush(self) -> None:
         """Encrypt and send until nothing is left, the kernel takes no more, or it is the others' turn."""
         turns = self._turns
-        budget = turns.allowance()
+        budget = max(turns.allowance(), SEND_BYTES_AT_LEAST)
         try:
             while True:
                 while self._sealed:

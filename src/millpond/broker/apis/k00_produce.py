@@ -278,6 +278,7 @@ class _Produce:
         except Refused as refusal:
             if refusal.code is ErrorCode.KAFKA_STORAGE_ERROR:
                 self._broker.disk_watch.on_refused(str(refusal))
+            self._broker.limits.note_refused(refusal, topic=partition.name.topic)
             return self._refused(data.index, refusal.code, str(refusal))
         except CorruptBatch as fault:
             return self._refused(data.index, ErrorCode.CORRUPT_MESSAGE, str(fault))

@@ -113,7 +113,7 @@ class _Fetch:
         self._reads: list[tuple[Wanted, m.FetchResponse.PartitionData, list[FileRange]]] = []
         self._watched: dict[Partition, _Watched] = {}
         self._reply: Later[m.FetchResponse] = Later(self._unpark)
-        self._call = None if call.is_unlimited else call
+        self._call = call if call.access.is_on and not call.is_unlimited else None
         """Whose rights are asked for, if they have to be."""
 
     # Reading.

@@ -14,13 +14,13 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, gather
 from millpond.base.rights import AclResource, Operation
 from millpond.base.settings import AnySetting
-from millpond.broker.links.to_controller import forward_ms
+from millpond.broker.links.envelope import ask_for_client
 from millpond.broker.security.mutations import Mutations, new_partitions
 from millpond.broker.security.rights import NOT_AUTHORISED, Need, Rights, Screened, may_by_cluster, split
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
-from millpond.broker.topic_creation import create_topics
+from millpond.broker.topic_creation import once_made
 from millpond.config.topic import TOPIC
 from millpond.metadata.decision import Verdict
 from millpond.metadata.image import INTERNAL_TOPICS
@@ -102,7 +102,7 @@ def forward(broker: Services, call: Call, request: m.CreateTopicsRequest) -> Lat
         response.topics = [*response.topics, *refusals]
         return response
 
-    return create_topics(broker, sent, call.version, forward_ms(sent)).map(join)
+    return once_made(broker, sent, ask_for_client(broker, call, sent)).map(join)
 
 
 def _wanted(topic: m.CreateTopicsRequest.CreatableTopic) -> NewTopic:
@@ -120,6 +120,8 @@ def _answer(
 ) -> m.CreateTopicsResponse:
     configs = {topic.name: topic.configs for topic in wanted}
     created = {each.name: each for part in decided for each in part}
+    for each in created.values():
+        broker.limits.note_refused(each.verdict.met)
     inherited = {each: _setting(broker, each, {}) for each in TOPIC}
     return m.CreateTopicsResponse(
         topics=[_result(broker, created[name], configs[name], inherited) for name in configs]

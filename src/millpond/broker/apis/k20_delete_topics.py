@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.links.to_controller import SHOWN_MS, forward_ms
+from millpond.broker.links.envelope import ask_for_client
+from millpond.broker.links.to_controller import SHOWN_MS
 from millpond.broker.security.mutations import Mutations
 from millpond.broker.security.rights import NOT_AUTHORISED, Need, Rights, Screened, may_by_cluster, split, topic_named
 from millpond.broker.serving.api import Api
@@ -44,7 +45,7 @@ def forward(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Lat
         shown = broker.once_shown(lambda: gone.isdisjoint(broker.image.topics_by_id), SHOWN_MS)
         return shown.map(lambda _: response)
 
-    return broker.to_controller.ask(request, call.version, forward_ms(request)).chain(once_gone)
+    return ask_for_client(broker, call, request).chain(once_gone)
 
 
 def _topic(broker: Services, ref: TopicRef) -> Topic | None:

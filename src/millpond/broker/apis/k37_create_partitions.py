@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.links.to_controller import SHOWN_MS, forward_ms
+from millpond.broker.links.envelope import ask_for_client
+from millpond.broker.links.to_controller import SHOWN_MS
 from millpond.broker.security.mutations import Mutations, if_possible
 from millpond.broker.security.rights import NOT_AUTHORISED, on_each
 from millpond.broker.serving.api import Api
@@ -31,7 +32,13 @@ def handle(broker: Services, call: Call, request: m.CreatePartitionsRequest) -> 
             image, broker.layers, wanted, broker.entropy, validate_only=request.validate_only
         )
     )
-    return decided.map(_answer).recover(
+
+    def answer(grown: tuple[GrownTopic, ...]) -> m.CreatePartitionsResponse:
+        for each in grown:
+            broker.limits.note_refused(each.verdict.met)
+        return _answer(grown)
+
+    return decided.map(answer).recover(
         Refused, lambda refused: _answer(tuple(GrownTopic(topic.name, Verdict.of(refused)) for topic in wanted))
     )
 
@@ -49,7 +56,7 @@ def forward(broker: Services, call: Call, request: m.CreatePartitionsRequest) ->
 
         return broker.once_shown(is_shown, SHOWN_MS).map(lambda _: response)
 
-    return broker.to_controller.ask(request, call.version, forward_ms(request)).chain(once_grown)
+    return ask_for_client(broker, call, request).chain(once_grown)
 
 
 def _wanted(topic: m.CreatePartitionsRequest.CreatePartitionsTopic) -> MorePartitions:

@@ -22,7 +22,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.later import Later, end_all, failed, run_all
 from millpond.base.ports import Clock, Timer
 from millpond.broker.housekeeping import Journal
@@ -117,6 +117,8 @@ class Home(Generic[S]):
         """Hears that the home has resigned, and why."""
         self.on_overdue: Callable[[str, str], None] = _nobody_cares
         """Hears of a request, and whose, that has no answer after a long time."""
+        self.on_limit: Callable[[LimitMet], None] = _nobody_cares
+        """Hears of a limit that somebody was refused by."""
         self.failures = 0
         """How often it has resigned since it last could write."""
         self._unanswered: deque[_Unanswered] = deque()
@@ -222,6 +224,8 @@ class Home(Generic[S]):
         now_ms = self._time.now_ms(self._clock.monotonic_ms())
         self.shard.at(now_ms, self._clock.wall_ms())
         effects = decide(self.shard, now_ms)
+        if effects.met is not None:
+            self.on_limit(effects.met)
         if effects.records:
             try:
                 self._append(effects.records, writing)

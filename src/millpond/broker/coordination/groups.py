@@ -31,9 +31,11 @@ def group_home(broker: Services, partition: Partition) -> Home[GroupShard]:
         count = sum(len(home.shard.groups) for home in broker.groups.homes())
         broker.limits.check(MAX_GROUPS.name, broker.settings[MAX_GROUPS], count, "groups here")
 
-    return Home(
+    home = Home(
         make_shard, partition, broker.clock, _no_orders, broker.lifecycle.has_lease, partial(keep_history, broker)
     )
+    home.on_limit = broker.limits.note_refused
+    return home
 
 
 def group_settings(of_node: Settings) -> GroupSettings:

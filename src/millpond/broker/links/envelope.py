@@ -24,8 +24,21 @@ _BY_PASSWORD: Final = "2"
 """How somebody has shown who they are."""
 
 
+def ask_for_client(broker: Services, call: Call, request: m.Message) -> Later[Any]:
+    """The controller's response to what changes partitions. Where their number is limited for this client, the
+    controller counts them, and has to know who asks."""
+    if call.meter is not None and call.meter.mutations is not None:
+        return _ask_enveloped(broker, call, request)
+    return broker.to_controller.ask(request, call.version, forward_ms(request))
+
+
 def relay_enveloped(broker: Services, call: Call, request: m.Message) -> Later[Any]:
     """The controller's response, once what was committed by then is applied here. Refused without a controller."""
+    asked = _ask_enveloped(broker, call, request)
+    return asked.chain(lambda answer: caught_up(broker).map(lambda _: answer))
+
+
+def _ask_enveloped(broker: Services, call: Call, request: m.Message) -> Later[Any]:
     key, version = request.API_KEY, call.version
     assert key is not None
     frame = encode_request_header(key, version, NUMBER, call.client_id) + request.encode(version)
@@ -42,8 +55,7 @@ def relay_enveloped(broker: Services, call: Call, request: m.Message) -> Later[A
         answer, _ = m.response_class(key).decode(response.response_data, version, position)
         return answer
 
-    asked = broker.to_controller.ask(envelope, VERSION, forward_ms(request))
-    return asked.map(unfold).chain(lambda answer: caught_up(broker).map(lambda _: answer))
+    return broker.to_controller.ask(envelope, VERSION, forward_ms(request)).map(unfold)
 
 
 def principal_to_bytes(principal: Principal) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from millpond.base.ports import Clock
 from millpond.base.settings import Settings
@@ -18,6 +18,7 @@ from millpond.config.quota import (
     counts_by_address,
     plain_address,
 )
+from millpond.config.security import name_for, own_of_listener
 from millpond.metadata.quotas import CONNECTION_CREATION_RATE, IP
 from millpond.metadata.records import ClientQuotaRecord
 
@@ -28,6 +29,18 @@ LAST_TENTH: Final = 10
 """One address never takes the last tenth of all connections: somebody else must be able to come in."""
 
 EVERYBODY: Final = ""
+BY_LISTENER: Final = "listener "
+"""No address begins like that."""
+
+
+class Door(NamedTuple):
+    """The listener by which somebody comes."""
+
+    name: str
+    open_count: int
+    """Connections that have come by it."""
+    is_protected: bool
+    """Nodes come by it, and clients have another: what those do there keeps no node out."""
 
 
 class Arrivals:
@@ -60,12 +73,18 @@ class Arrivals:
         else:
             self._rates[address] = record.value
 
-    def admits(self, host: str, open_here: int, open_in_all: int) -> bool:
-        """Whether one more may come from `host`, which has `open_here` of all connections that are open."""
+    def admits(self, host: str, open_here: int, open_in_all: int, door: Door) -> bool:
+        """Whether one more may come from `host`, which has `open_here` of all connections that are open.
+
+        By the listener of the nodes also where there are as many as there may be: somebody else has to go then.
+        """
         settings = self._settings()
         most = settings[MAX_CONNECTIONS]
-        if open_in_all >= most:
+        if open_in_all >= most and not door.is_protected:
             return self._refuse(host, MAX_CONNECTIONS.name, most)
+        by_door = own_of_listener(settings, door.name, MAX_CONNECTIONS)
+        if by_door is not None and door.open_count >= by_door:
+            return self._refuse(host, name_for(door.name, MAX_CONNECTIONS.name), by_door)
         overrides = settings[MAX_CONNECTIONS_PER_IP_OVERRIDES]
         own = counts_by_address(overrides).get(host) if overrides else None
         if own is not None and open_here >= own:
@@ -74,17 +93,20 @@ class Arrivals:
             from_one := min(settings[MAX_CONNECTIONS_PER_IP], most - most // LAST_TENTH)
         ):
             return self._refuse(host, MAX_CONNECTIONS_PER_IP.name, from_one)
-        return self._comes_in_time(host, settings)
+        return self._comes_in_time(host, settings, door)
 
-    def _comes_in_time(self, host: str, settings: Settings) -> bool:
+    def _comes_in_time(self, host: str, settings: Settings, door: Door) -> bool:
         rate = self._rates.get(host, self._rates.get(None))
         by_quota = rate is not None
         per_host = rate if rate is not None else float(settings[MAX_CONNECTION_CREATION_RATE_PER_IP])
         if not self._takes(host, per_host, settings):
             limit = CONNECTION_CREATION_RATE if by_quota else MAX_CONNECTION_CREATION_RATE_PER_IP.name
             return self._refuse(host, limit, per_host)
+        by_door = own_of_listener(settings, door.name, MAX_CONNECTION_CREATION_RATE)
+        if by_door is not None and not self._takes(f"{BY_LISTENER}{door.name}", float(by_door), settings):
+            return self._refuse(host, name_for(door.name, MAX_CONNECTION_CREATION_RATE.name), by_door)
         in_all = settings[MAX_CONNECTION_CREATION_RATE]
-        if not self._takes(EVERYBODY, float(in_all), settings):
+        if not door.is_protected and not self._takes(EVERYBODY, float(in_all), settings):
             return self._refuse(host, MAX_CONNECTION_CREATION_RATE.name, in_all)
         return True
 

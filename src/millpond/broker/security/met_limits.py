@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.ports import Clock
 
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ class MetLimits:
         if now_ms - self._told_ms.get(limit, -TELL_MS) >= TELL_MS:
             self._told_ms[limit] = now_ms
             self._journal("a limit was met, and somebody refused", limit=f"{limit}={most:.12g}", **facts)
+
+    def note_refused(self, refused: Refused | None, **facts: object) -> None:
+        """The same if that is why."""
+        if isinstance(refused, LimitMet):
+            self.note(refused.limit, refused.most, **facts)
 
     def check(self, limit: str, most: int, count: int, what: str) -> None:
         """Refused if there are as many already; the reason names the setting."""

@@ -1,8 +1,9 @@
 """The quota of partitions that are made and deleted (KIP-599), for the APIs that do so.
 
 A client whose version knows the error gets it for every topic that is beyond its quota, and can ask again after the
-time that the answer tells. What an older one asks for is done, and it waits afterwards. It is measured at the node
-that the client asks: one that goes from node to node has the quota of each.
+time that the answer tells. What an older one asks for is done, and it waits afterwards. It is measured at the
+controller, whichever node was asked; only topics that come into being because somebody asks for them are measured at
+the node that was asked.
 """
 
 from __future__ import annotations

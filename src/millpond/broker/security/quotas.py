@@ -139,6 +139,10 @@ class Quotas:
         connection.metered = (self._version, client_id, principal, meter)
         return meter
 
+    def meter_for(self, principal: Principal, client_id: str | None) -> Meter | None:
+        """The same of somebody who has asked another node."""
+        return self._meter(principal.name, client_id or "")
+
     def _meter(self, user: str, client_id: str) -> Meter | None:
         buckets = [
             self._bucket(key, user, client_id)
@@ -201,6 +205,9 @@ class Quotas:
         if charge.key == FETCH and consumer is not None:
             consumer.take(records_bytes(response), self._clock.monotonic_ms())
         wait_ms = self.wait_ms(charge)
+        if charge.changes_partitions:
+            # The controller has counted them.
+            wait_ms = max(wait_ms, response.throttle_time_ms)
         if wait_ms:
             self.throttled_total += 1
             self.throttled_ms_total += wait_ms

@@ -127,6 +127,10 @@ class Connection:
         self._open = True
 
     @property
+    def is_open(self) -> bool:
+        return self._open
+
+    @property
     def known(self) -> Principal:
         """Who asks. Nobody who has not logged in is served."""
         assert self.principal is not None, "whoever has not logged in is not served"
@@ -309,8 +313,10 @@ class Connection:
         is_judged = not self._paused or (others_wait and is_own_fault)
         return is_judged and self._pace.is_too_slow(now_ms, others_wait=others_wait)
 
-    def take_frames_up_to(self, bytes_max: int) -> None:
+    def take_frames_up_to(self, bytes_max: int, limit_name: str) -> None:
+        """As this setting says."""
         self._reader.frame_bytes_max = bytes_max
+        self._reader.limit_name = limit_name
 
     def is_waiting(self) -> bool:
         """Whether some request is still unanswered or some answer unsent."""

@@ -11,7 +11,7 @@ from millpond.base.errors import RemoteError
 from millpond.base.ports import Clock, Link, LinkHandler
 from millpond.base.principal import ANONYMOUS, USER, Principal
 from millpond.base.settings import Settings
-from millpond.broker.security.arrivals import Arrivals
+from millpond.broker.security.arrivals import Arrivals, Door
 from millpond.broker.security.login import Login
 from millpond.broker.serving.connection import Connection, Dispatch
 from millpond.broker.serving.newcomers import Newcomers
@@ -21,6 +21,7 @@ from millpond.config.listeners import ListenerSettings, listeners_of
 from millpond.config.login import LOGIN_MAX_CONNECTIONS, LOGIN_TIMEOUT_MS, SASL_SERVER_MAX_RECEIVE_SIZE
 from millpond.config.node import (
     CONNECTIONS_MAX_IDLE_MS,
+    MAX_CONNECTIONS,
     MAX_INFLIGHT_REQUESTS_PER_CONNECTION,
     QUEUED_MAX_REQUEST_BYTES,
     SOCKET_REQUEST_MAX_BYTES,
@@ -35,9 +36,10 @@ if TYPE_CHECKING:
     from millpond.broker.security.logins import Witness
 
 SCRATCH_BYTES = 64 * 1024
+"""One buffer that all connections read into; what is left of a frame in it moves to a buffer of its own."""
+
 SPARE_BYTES_MAX = 8 << 20
 """How much of the memory of large requests is kept for the next ones."""
-"""One buffer that all connections read into; what is left of a frame in it moves to a buffer of its own."""
 
 UNSENT_BYTES_MAX = 4 * 1024 * 1024
 """A client that leaves this much unread is not read from until it has caught up."""
@@ -78,6 +80,7 @@ class Connections:
         """Makes the login of a connection that comes in by a listener of this name."""
         self._numbers = count()
         self._per_host: Counter[str] = Counter()
+        self._per_listener: Counter[str] = Counter()
         self._memory = RequestMemory(settings()[QUEUED_MAX_REQUEST_BYTES])
         self.turned_away_total = 0
         self._closing = False
@@ -92,13 +95,18 @@ class Connections:
         """Take a new peer, or None when it is one too many."""
         settings = self._settings()
         host = link.peer.rpartition(":")[0]
-        if self._closing or not self._arrivals.admits(host, self._per_host.get(host, 0), len(self._open)):
+        if self._closing or not self._has_room(host, link.listener, settings[MAX_CONNECTIONS]):
             self.turned_away_total += 1
             return None
         connection = Connection(
             link,
             self._dispatcher,
-            FrameReader(self._scratch, settings[SOCKET_REQUEST_MAX_BYTES], self._spare_room),
+            FrameReader(
+                self._scratch,
+                settings[SOCKET_REQUEST_MAX_BYTES],
+                self._spare_room,
+                SOCKET_REQUEST_MAX_BYTES.name,
+            ),
             self._memory,
             in_flight_max=settings[MAX_INFLIGHT_REQUESTS_PER_CONNECTION],
             unsent_bytes_max=UNSENT_BYTES_MAX,
@@ -111,7 +119,31 @@ class Connections:
         self._admit(connection)
         self._open[connection] = host
         self._per_host[host] += 1
+        self._per_listener[link.listener] += 1
         return connection
+
+    def _has_room(self, host: str, listener: str, most: int) -> bool:
+        """For a node there is, as long as somebody else can go."""
+        door = Door(listener, self._per_listener[listener], self._is_protected(listener))
+        if not self._arrivals.admits(host, self._per_host.get(host, 0), len(self._open), door):
+            return False
+        return len(self._open) < most or self._send_somebody_away(most)
+
+    def _is_protected(self, listener: str) -> bool:
+        """Whether nodes come by a listener that is not that of everybody."""
+        return len(self._listeners) > 1 and self._listeners[listener].is_for_nodes
+
+    def _send_somebody_away(self, most: int) -> bool:
+        """End the connection of a client on which nothing has moved for longest, if there is one."""
+        clients = (each for each in self._open if each.is_open and not self._is_protected(each.link.listener))
+        least_active = min(clients, key=lambda each: each.last_active_ms, default=None)
+        if least_active is None:
+            self._arrivals.limits.note(MAX_CONNECTIONS.name, most)
+            return False
+        self._arrivals.limits.note(MAX_CONNECTIONS.name, most, peer=least_active.link.peer)
+        self.turned_away_total += 1
+        least_active.drop()
+        return True
 
     def _admit(self, connection: Connection) -> None:
         """Who a new peer is, as far as its listener says so."""
@@ -160,9 +192,8 @@ class Connections:
         """Somebody who has to log in, or has done so: until then they get little, and not for long."""
         settings = self._settings()
         connection.must_log_in = is_newcomer
-        connection.take_frames_up_to(
-            settings[SASL_SERVER_MAX_RECEIVE_SIZE if is_newcomer else SOCKET_REQUEST_MAX_BYTES]
-        )
+        limit = SASL_SERVER_MAX_RECEIVE_SIZE if is_newcomer else SOCKET_REQUEST_MAX_BYTES
+        connection.take_frames_up_to(settings[limit], limit.name)
         if not is_newcomer:
             self.newcomers.discard(connection)
             return
@@ -184,6 +215,7 @@ class Connections:
         self._per_host[host] -= 1
         if not self._per_host[host]:
             del self._per_host[host]
+        self._per_listener[connection.link.listener] -= 1
 
     def drop_idle(self) -> None:
         """Close those on which nothing has moved for too long, whether they are silent or do not read, and those that
@@ -194,10 +226,18 @@ class Connections:
         others_wait = self._memory.is_short
         for connection in list(self._open):
             # Also those that are to wait that long: whether their peer has gone is not seen while nothing is read.
-            is_idle = connection.last_active_ms < idle_since
-            if is_idle or connection.is_too_slow(now_ms, others_wait=others_wait):
+            if connection.last_active_ms < idle_since:
+                connection.drop()
+            elif connection.is_too_slow(now_ms, others_wait=others_wait):
+                if others_wait:
+                    self._note_slow(connection)
                 connection.drop()
         self._drop_heaviest()
+
+    def _note_slow(self, connection: Connection) -> None:
+        """It held memory for a request that did not come, and others waited for it."""
+        limit = QUEUED_MAX_REQUEST_BYTES
+        self._arrivals.limits.note(limit.name, self._settings()[limit], peer=connection.link.peer)
 
     def _note_heavy(self, connection: Connection) -> None:
         self._heavy[connection] = None

@@ -78,29 +78,36 @@ class Dispatcher:
             connection.hold(frame, self._once_known())
             return
         self.requests.received[header.api_key] += 1
-        charge = self._charge(connection, api, header, frame) if self._broker.quotas.is_on else None
-        is_plain = charge is None or not self._broker.quotas.may_hold_up(charge)
-        if is_plain and api.quick is not None and api.quick(self._broker, connection, header, frame):
+        broker = self._broker
+        quotas = broker.quotas
+        charge = self._charge(connection, api, header, frame) if quotas.is_on else None
+        if (
+            api.quick is not None
+            and (charge is None or not quotas.may_hold_up(charge))
+            and api.quick(broker, connection, header, frame)
+        ):
             return
         decode = entry.decode
         if decode is None:
             decode = entry.decode = getattr(messages, api.name + "Request").decode
-        request, _ = decode(frame, version, header.body_position, self._broker.settings[MAX_REQUEST_ITEMS])
+        request, _ = decode(frame, version, header.body_position, broker.settings[MAX_REQUEST_ITEMS])
         if api.lists is not None:
             self._check_count(api, request)
         arrived_us = connection.arrived_us
-        access = self._broker.access
-        call = Call(
-            connection, version, header.client_id, arrived_us, access, None if charge is None else charge.meter
-        )
-        screened = api.rights.screen(self._broker, call, request) if access.is_on and api.rights.screen else None
+        access = broker.access
+        meter = None if charge is None else charge.meter
+        call = Call(connection, version, header.client_id, arrived_us, access, meter)
         encode: Encode = partial(self._encode, header, arrived_us)
-        if self._broker.audit.is_on and api.key in DEEDS and not call.is_from_node:
+        screened = api.rights.screen(broker, call, request) if access.is_on and api.rights.screen else None
+        if broker.audit.is_on and api.key in DEEDS and not call.is_from_node:
             encode = self._noted(api, call, request if screened is None else screened.request, encode)
-        if screened is None:
+        if screened is not None:
+            outcome = screened.served(partial(self._serve, api, call))
+        elif api.at_controller:
             outcome = self._serve(api, call, request)
         else:
-            outcome = screened.served(partial(self._serve, api, call))
+            # What nearly all ask, and often: straight on.
+            outcome = api.handle(broker, call, request)
         if charge is not None:
             outcome = self._charged(connection, charge, outcome)
         if outcome is None:
@@ -164,7 +171,8 @@ class Dispatcher:
 
     def _serve(self, api: Api, call: Call, request: Message) -> Outcome:
         mutations = None if call.meter is None else call.meter.mutations
-        if mutations is not None and api.mutations is not None:
+        # The controller counts: see `ask_for_client`.
+        if mutations is not None and api.mutations is not None and self._broker.controller.is_active:
             screened = api.mutations.screen(self._broker, call, mutations, request)
             if screened is not None:
                 outcome: Outcome = screened.served(partial(self._serve_allowed, api, call))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Final
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.ports import Entropy
 from millpond.coordinators.groups import description, expiry, offset_commit, offset_fetch, rebalance, refusals
 from millpond.coordinators.groups.classic import ClassicGroup, State
@@ -81,6 +81,8 @@ class GroupShard:
             self._decide(turn, request)
         except Refused as refused:
             turn.reply(request.token, refusals.refusal(request, refused))
+            if isinstance(refused, LimitMet):
+                turn.effects.met = refused
         return turn.effects
 
     def _decide(self, turn: Turn, request: Request) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import ErrorCode, LimitMet, Refused
+from millpond.config.node import GROUP_CONSUMER_MAX_SIZE
+from millpond.config.quota import GROUP_MEMBER_MAX_BYTES
 from millpond.coordinators.groups.consumer.members import AWAY_EPOCH, LEAVING_EPOCH, Member, Partitions
 from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
@@ -56,9 +58,11 @@ def _check_choices(
             ErrorCode.UNSUPPORTED_ASSIGNOR, f"there is no assignor {body.server_assignor}; there are {offered}"
         )
     if sum(map(len, body.subscribed_topic_names or ())) > settings.member_max_bytes:
-        raise Refused(
+        raise LimitMet(
             ErrorCode.POLICY_VIOLATION,
-            f"the names of its topics are longer than group.member.max.bytes={settings.member_max_bytes}",
+            GROUP_MEMBER_MAX_BYTES.name,
+            settings.member_max_bytes,
+            f"the names of its topics are longer than {GROUP_MEMBER_MAX_BYTES.name}={settings.member_max_bytes}",
         )
     if body.subscribed_topic_regex:
         try:
@@ -90,8 +94,11 @@ def check_epoch(member: Member, epoch: int, owned: Partitions | None) -> None:
 
 def check_room(state: GroupState, size_max: int) -> None:
     if len(state.members) >= size_max:
-        raise Refused(
-            ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has all of its group.consumer.max.size={size_max} members"
+        raise LimitMet(
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            GROUP_CONSUMER_MAX_SIZE.name,
+            size_max,
+            f"the group has all of its {GROUP_CONSUMER_MAX_SIZE.name}={size_max} members",
         )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.ports import Entropy
 from millpond.coordinators.groups.consumer.changes import look_again, remove_members
 from millpond.coordinators.groups.consumer.checks import check_member_epoch
@@ -201,7 +201,7 @@ class ConsumerGroup(Surroundings):
         try:
             response: m.Message = decide(self, draft, request, now_ms)
         except Refused as why:
-            effects = Effects()
+            effects = Effects(met=why if isinstance(why, LimitMet) else None)
             effects.reply(request.token, refused(why))
             return effects
         effects = self._decided(draft, now_ms)
