@@ -13,6 +13,7 @@ from millpond.base.ids import NodeId
 from millpond.base.later import Later, done
 from millpond.base.ports import World
 from millpond.base.settings import Settings
+from millpond.broker.apis.k18_api_versions import ApiAnswers
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.controller import Controller
 from millpond.broker.coordination.coordination import Coordination, Home
@@ -176,6 +177,7 @@ class Broker:
         self.arrivals = Arrivals(world.clock, lambda: self.settings, self.limits, self.audit.turned_away)
         self.dispatcher = Dispatcher(self, world.clock)
         self.requests = self.dispatcher.requests
+        self.api_answers = ApiAnswers()
         self.rebalances = RebalanceCounts()
         self.listeners = Listeners(listeners)
         self.connections = Connections(self.dispatcher, world.clock, lambda: self.settings, self.arrivals, listeners)

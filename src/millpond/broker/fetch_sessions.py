@@ -170,7 +170,7 @@ class FetchSessions:
             for partition in topic.partitions:
                 session.wanted.pop((topic.topic, topic.topic_id, partition), None)
         self._total += len(session.wanted) - before
-        if self._total > self._total_max() and len(session.wanted) > before:
+        if len(session.wanted) > before and self._total > self._total_max():
             # The consumer sends its whole list again, and then each time.
             self._forget(session.id)
             self._on_limit(MAX_FETCH_SESSION_PARTITIONS.name, self._total_max())

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from millpond.base.later import Later
     from millpond.base.ports import Clock, Entropy, Workers, World
     from millpond.base.settings import Settings
+    from millpond.broker.apis.k18_api_versions import ApiAnswers
     from millpond.broker.checkpoint_writer import CheckpointWriter
     from millpond.broker.controller import Controller
     from millpond.broker.coordination.coordination import Coordination
@@ -117,6 +118,7 @@ class Services(Protocol):
     connections: Connections
     listeners: Listeners
     requests: RequestCounts
+    api_answers: ApiAnswers
     rebalances: RebalanceCounts
 
     # Metadata.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -71,8 +71,10 @@ class Connections:
         self._spare_room = SpareRoom(SPARE_BYTES_MAX)
         self._turns = Turns(clock)
         self._open: dict[Connection, str] = {}
-        self._heavy: dict[Connection, None] = {}
-        """Those whose unsent answers may hold memory worth counting."""
+        self._heavy: dict[Connection, int] = {}
+        """Those whose unsent answers held memory worth counting when they were last weighed, and how much."""
+        self._unweighed: dict[Connection, None] = {}
+        """Those to which something was added since."""
         self.newcomers = Newcomers()
         self.witness: Witness | None = None
         """Who is told of certificates that were shown."""
@@ -211,6 +213,7 @@ class Connections:
         if connection.login is not None:
             connection.login.stop_clock()
         self._heavy.pop(connection, None)
+        self._unweighed.pop(connection, None)
         host = self._open.pop(connection)
         self._per_host[host] -= 1
         if not self._per_host[host]:
@@ -240,22 +243,35 @@ class Connections:
         self._arrivals.limits.note(limit.name, self._settings()[limit], peer=connection.link.peer)
 
     def _note_heavy(self, connection: Connection) -> None:
-        self._heavy[connection] = None
+        self._unweighed[connection] = None
 
     def _drop_heaviest(self) -> None:
         """Close those whose answers hold most of the memory for them, until it is enough."""
         most = self._settings()[QUEUED_MAX_RESPONSE_BYTES]
-        held = {each: count for each in self._heavy if (count := each.unsent_memory_bytes()) and each in self._open}
-        self._heavy = dict.fromkeys(held)
-        total = sum(held.values())
-        for connection in sorted(held, key=held.__getitem__, reverse=True):
+        self._weigh(self._unweighed)
+        self._unweighed = {}
+        if sum(self._heavy.values()) <= most:
+            return
+        # Some may have read since, and of those who do not there may be thousands: all are weighed only now.
+        self._weigh(list(self._heavy))
+        total = sum(self._heavy.values())
+        for connection in sorted(self._heavy, key=self._heavy.__getitem__, reverse=True):
             if total <= most:
                 break
-            total -= held[connection]
+            held_bytes = self._heavy.pop(connection)
+            total -= held_bytes
             self._arrivals.limits.note(
-                QUEUED_MAX_RESPONSE_BYTES.name, most, peer=connection.link.peer, unread_bytes=held[connection]
+                QUEUED_MAX_RESPONSE_BYTES.name, most, peer=connection.link.peer, unread_bytes=held_bytes
             )
             connection.drop()
+
+    def _weigh(self, connections: Iterable[Connection]) -> None:
+        for each in connections:
+            held_bytes = each.unsent_memory_bytes() if each.is_open else 0
+            if held_bytes:
+                self._heavy[each] = held_bytes
+            else:
+                self._heavy.pop(each, None)
 
     def _drop_newcomers(self, now_ms: int) -> None:
         """Whoever has not logged in in time."""
