@@ -166,7 +166,7 @@ def test_where_a_crowd_does_not_read_little_is_left_with_the_kernel(
         scene.run_until(lambda: False, seconds=0.02)
     assert turns.waiting == 6
     left = [scene.link.unsent_bytes() for scene in scenes]
-    assert min(left[3:]) > max(left[:3]) + MIB, left
+    assert min(left[3:]) > 5 * MIB > max(left[:3]), left
     # Whoever reads after all is sent everything, as fast as others.
     assert scenes[5].drain() == big.read_at(0, 6 * MIB)
     assert scenes[5].heard == ["drained"]

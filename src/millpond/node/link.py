@@ -291,9 +291,12 @@ class SocketLink:
         queue = self._queue
         turns = self._turns
         budget = turns.allowance()
-        if budget <= 0 and self._queued_bytes > JOIN_BYTES_MAX:
-            self._wait_writable()
-            return
+        if self._queued_bytes > JOIN_BYTES_MAX:
+            if turns.waiting >= CROWD and not self._is_held_short:
+                self._hold_short(True)
+            if budget <= 0:
+                self._wait_writable()
+                return
         try:
             while queue:
                 front = queue[0]
@@ -382,10 +385,7 @@ class SocketLink:
     def _wait_writable(self) -> None:
         if not self._writing:
             self._writing = True
-            turns = self._turns
-            turns.waiting += 1
-            if turns.waiting > CROWD and not self._is_held_short:
-                self._hold_short(True)
+            self._turns.waiting += 1
             self._loop.add_writer(self._descriptor, self._on_writable)
 
     def _stop_waiting(self) -> None:

@@ -21,6 +21,8 @@ from millpond.broker.security.fair_queue import FairQueue
 from millpond.node.distinguished_name import subject_of
 from millpond.node.link import (
     CLOSE_WAIT_SECONDS,
+    CROWD,
+    JOIN_BYTES_MAX,
     SEND_BYTES_AT_LEAST,
     OnFault,
     SendTurns,
@@ -291,6 +293,8 @@ class TlsLink(SocketLink):
         """Encrypt and send until nothing is left, the kernel takes no more, or it is the others' turn."""
         turns = self._turns
         budget = max(turns.allowance(), SEND_BYTES_AT_LEAST)
+        if turns.waiting >= CROWD and not self._is_held_short and self._queued_bytes > JOIN_BYTES_MAX:
+            self._hold_short(True)
         try:
             while True:
                 while self._sealed:
