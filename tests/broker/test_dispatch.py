@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from millpond.base.errors import ErrorCode, MalformedMessage
+from millpond.broker.apis.k18_api_versions import ApiAnswers
 from millpond.broker.security.access import EVERYBODY
 from millpond.broker.security.audit import Audit
 from millpond.broker.security.rights import FREE
@@ -50,6 +51,9 @@ class Play:
             lifecycle=SimpleNamespace(knows_itself=True),
             access=EVERYBODY,
             quotas=SimpleNamespace(is_on=False),
+            api_answers=ApiAnswers(),
+            controller=SimpleNamespace(applied_offset=5, kraft_version=0, supported={}),
+            image=SimpleNamespace(features={}),
             audit=Audit(None, VirtualClock(), 1),
         )
         self.dispatcher = Dispatcher(self.broker, VirtualClock())  # type: ignore[arg-type]
@@ -86,6 +90,21 @@ def test_a_request_goes_to_its_handler_and_is_counted(play: Play) -> None:
     served = {each.api_key: (each.min_version, each.max_version) for each in reply.api_keys}
     assert served == {api.key: api.advertised or api.versions for api in play.dispatcher.apis if api.is_advertised}
     assert play.dispatcher.requests.received[18] == 1
+
+
+def test_which_apis_there_are_is_written_once_and_anew_when_the_metadata_go_on(play: Play) -> None:
+    answers, broker = play.broker.api_answers, play.broker
+    assert answers.encoded(broker, 3) is answers.encoded(broker, 3)
+    assert answers.encoded(broker, 3).body != answers.encoded(broker, 0).body
+    before = answers.encoded(broker, 3)
+    broker.controller.applied_offset = 6
+    broker.image.features = {"metadata.version": 27}
+    after, _ = m.ApiVersionsResponse.decode(memoryview(answers.encoded(broker, 3).body), 3, 0, 1000)
+    assert answers.encoded(broker, 3) is not before
+    assert (after.finalized_features_epoch, [each.name for each in after.finalized_features]) == (
+        6,
+        ["metadata.version"],
+    )
 
 
 def test_a_key_that_is_not_served_ends_the_connection(play: Play) -> None:
