@@ -153,7 +153,7 @@ def test_an_insecure_cluster_becomes_a_secure_one_while_it_is_written_to(cluster
         AclBinding(kind, name, ResourcePatternType.LITERAL, "User:shop", "*", operation, AclPermissionType.ALLOW)
         for kind, name, operation in rights
     ]
-    for made in AdminClient(clear).create_acls(bindings).values():
+    for made in admin.create_acls(bindings).values():
         made.result(60)
     cluster.take(cluster.switched, clear)
     load.end()
