@@ -153,7 +153,8 @@ def test_a_user_may_do_what_is_allowed_and_nothing_else(secure: SecureNode, admi
     assert json.loads(alice.well("topic", "list", "--json")) == [], "what she may not see does not exist"
     refused = alice("produce", "shop.orders", given="x\n")
     assert refused.code == 1
-    admin.well("acl", "add", "--user", "alice", "--topic", "shop.", "--prefixed", "--producer")
+    added = admin.well("acl", "add", "--user", "alice", "--topic", "shop.", "--prefixed", "--producer", "--json")
+    assert {each["operation"] for each in json.loads(added)} == {"write", "describe", "create"}
     alice.well("produce", "shop.orders", given="tea\n")
     assert alice("consume", "shop.orders", "--from", "beginning", "--until-end").code != 0
     admin.well("acl", "add", "--user", "alice", "--topic", "shop.orders", "--group", "*", "--consumer")
