@@ -173,7 +173,7 @@ def test_a_program_that_the_cluster_has_left_behind_ends_with_a_sentence(stage: 
     assert life.shut_out.ended
     reasons: list[str] = []
     life.shut_out.then(lambda why: reasons.append(str(why)))
-    assert "it is at metadata.version 99, and it supports 25 to 26. Start the version that" in reasons[0]
+    assert "it is at metadata.version 99, and it supports 25 to 27. Start the version that" in reasons[0]
 
 
 def test_a_lost_answer_is_asked_for_again(stage: Stage) -> None:

@@ -40,7 +40,7 @@ def test_files_that_cannot_be_used_are_told_and_nothing_is_left_behind(lonely: A
     sets = ("--set", "listen.protocol=SSL", "--set", f"ssl.keystore.location={path}")
     told = lonely("up", "--listen", f"{HOST}:0", "--data", str(tmp_path / "data"), *sets)
     assert told.code == 1
-    assert told.err == f"millpond: The node cannot start: {path} cannot be read: No such file or directory.\n"
+    assert told.err == f"millpond: The node cannot start: {path} cannot be used: no such file or directory.\n"
     assert not (tmp_path / "data").exists()
 
 

@@ -19,7 +19,8 @@ from millpond.admin.acls import Acl, AclFilter, add_acls, remove_acls
 from millpond.base.rights import CLUSTER_NAME, AclResource, Operation, PatternType
 from millpond.remote.cluster import Cluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("cli/test_rights.py")]
+"""In one process, and in their order: what one command makes the next one changes."""
 
 PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
 TABLE = PAGE.partition("### What each command needs")[2].partition("###")[0]

@@ -13,7 +13,6 @@ from millpond.base.ids import NodeId
 from millpond.base.later import Later, done
 from millpond.base.ports import World
 from millpond.base.settings import Settings
-from millpond.broker.apis.k18_api_versions import ApiAnswers
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.controller import Controller
 from millpond.broker.coordination.coordination import Coordination, Home
@@ -58,6 +57,7 @@ from millpond.broker.security.login_upkeep import LoginUpkeep
 from millpond.broker.security.met_limits import MetLimits
 from millpond.broker.security.quotas import Quotas
 from millpond.broker.serving.api import Api
+from millpond.broker.serving.api_answers import ApiAnswers
 from millpond.broker.serving.call import NODE_CLIENT_ID
 from millpond.broker.serving.connection import Connection
 from millpond.broker.serving.connections import Connections

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from millpond.base.later import Later
     from millpond.base.ports import Clock, Entropy, Workers, World
     from millpond.base.settings import Settings
-    from millpond.broker.apis.k18_api_versions import ApiAnswers
     from millpond.broker.checkpoint_writer import CheckpointWriter
     from millpond.broker.controller import Controller
     from millpond.broker.coordination.coordination import Coordination
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from millpond.broker.security.met_limits import MetLimits
     from millpond.broker.security.quotas import Quotas
     from millpond.broker.security.token_proofs import TokenProofs
+    from millpond.broker.serving.api_answers import ApiAnswers
     from millpond.broker.serving.connection import Connection
     from millpond.broker.serving.connections import Connections
     from millpond.broker.serving.listeners import Listeners

@@ -43,23 +43,8 @@ def handle(broker: Services, call: Call, request: m.ApiVersionsRequest) -> Outco
     if call.meter is not None:
         # It may have to be told how long to wait.
         return _answer(broker, call.version)
-    return broker.api_answers.encoded(broker, call.version)
-
-
-class ApiAnswers:
-    """The answers of one broker, encoded. Each newcomer asks for one first of all, and it is long: those who come and
-    go by the thousand would have the loop write it thousands of times."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[tuple[int, int], Encoded]] = {}
-        """By version, with what it was made of."""
-
-    def encoded(self, broker: Services, version: int) -> Encoded:
-        made_of = broker.controller.applied_offset, broker.controller.kraft_version
-        known = self._known.get(version)
-        if known is None or known[0] != made_of:
-            known = self._known[version] = made_of, Encoded(_answer(broker, version).encode(version))
-        return known[1]
+    made_of = broker.controller.applied_offset, broker.controller.kraft_version
+    return broker.api_answers.encoded(call.version, made_of, lambda: _answer(broker, call.version))
 
 
 def _answer(broker: Services, version: int) -> m.ApiVersionsResponse:
