@@ -9,11 +9,14 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.base.settings import SettingError
+from millpond.broker.serving.call import is_of_node
+from millpond.broker.serving.connection import Connection
 from millpond.config.node import node_settings
 from millpond.sim.client import SimClient
 from millpond.sim.node import SimNode
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
+from millpond.wire.header import NAMES, decode_request_header
 
 PUBLIC, INTERNAL, CONTROLLER = 9092, 9093, 9094
 NUMBERS = (1, 2, 3)
@@ -61,13 +64,16 @@ class Play:
         node = self.nodes[number]
         assert node.start(), node.journal_lines
         dispatcher = node.broker.dispatcher
-        serve = dispatcher._serve
+        handle = dispatcher.handle
 
-        def note(api: Any, call: Any, request: Any) -> Any:
-            self.asked[api.name, call.connection.link.listener] += call.is_from_node
-            return serve(api, call, request)
+        def note(connection: Connection, frame: memoryview) -> None:
+            if not connection.must_log_in:
+                header = decode_request_header(frame)
+                is_from_node = connection.may_be_node and is_of_node(header.client_id)
+                self.asked[NAMES[header.api_key], connection.link.listener] += is_from_node
+            handle(connection, frame)
 
-        dispatcher._serve = note  # type: ignore[method-assign]
+        dispatcher.handle = note  # type: ignore[method-assign]
 
     def wait(self, condition: Any) -> None:
         assert self.sim.run_until(condition, within_ms=60_000), [

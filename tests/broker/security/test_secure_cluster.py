@@ -20,6 +20,9 @@ from millpond.sim.records.history import History
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 
+pytestmark = pytest.mark.xdist_group("broker/security/test_secure_cluster.py")
+"""In one process, and in their order: they share a cluster and its users."""
+
 SALT = b"pepper" * 5
 TEXTS = {
     "listen.protocol": "SASL_PLAINTEXT",
