@@ -160,7 +160,7 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
             number = frame[position]
             position += 1
             if number:
-                position = runtime.skip_tags(memoryview(frame), position, end, number)
+                position, _ = runtime.skip_tags(memoryview(frame), position, end, number, runtime.HEADER_TAGS_MAX)
     except (runtime.Bad, struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedMessage(f"request header: {error}") from None
     return RequestHeader(api_key, api_version, correlation_id, client_id, position)
@@ -191,7 +191,9 @@ def decode_response_header(frame: Buffer, api_key: int, api_version: int) -> tup
             number = frame[position]
             position += 1
             if number:
-                position = runtime.skip_tags(memoryview(frame), position, len(frame), number)
+                position, _ = runtime.skip_tags(
+                    memoryview(frame), position, len(frame), number, runtime.HEADER_TAGS_MAX
+                )
     except (runtime.Bad, struct.error, IndexError) as error:
         raise MalformedMessage(f"response header: {error}") from None
     return correlation_id, position
