@@ -81,9 +81,13 @@ def command(folder: str, port: int, settings: Mapping[str, str]) -> list[str]:
 class Node:
     """Starts on entering, is stopped and wiped on leaving."""
 
-    def __init__(self, settings: Mapping[str, str] | None = None, port: int = 0, authority: str = "") -> None:
-        """`authority` is whom its clients believe, where it speaks TLS."""
+    def __init__(
+        self, settings: Mapping[str, str] | None = None, port: int = 0, authority: str = "", user: str = ""
+    ) -> None:
+        """`authority` is whom its clients believe, where it speaks TLS; `user` is who looks after it, where it has a
+        login."""
         self.settings = dict(settings or {})
+        self._user = user
         self._authority = authority
         self._root = tempfile.mkdtemp(prefix="millpond-bench-")
         self._own_port = port
@@ -159,7 +163,7 @@ class Node:
             return log.read()[-2000:]
 
     def connect(self) -> RawClient:
-        return RawClient(HOST, self.port, authority=self._authority)
+        return RawClient(HOST, self.port, authority=self._authority, user=self._user)
 
     def create_topic(self, topic: str) -> int:
         with self.connect() as client:

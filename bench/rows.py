@@ -168,8 +168,7 @@ def metrics(plan: Plan) -> list[Line]:
 def rights(plan: Plan) -> list[Line]:
     """Producing and fetching while nobody is asked whether they may, and while everybody is."""
     lines = []
-    for title, figure, without, with_rights in measure_rights(plan, FETCH_BATCHES_QUICK):
-        ratio = with_rights[figure] / without[figure]
+    for title, _, without, with_rights, ratio in measure_rights(plan, FETCH_BATCHES_QUICK):
         lines.append(Line(f"{title}, no rights asked", without))
         note = f"x{ratio:.2f} CPU a request"
         lines.append(Line(f"{title}, rights asked", {**with_rights, "rights_ratio": ratio}, note=note))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -34,9 +36,16 @@ class Play:
     def __init__(self, *, allows_unnamed: bool = False) -> None:
         self.image = Image()
         self.authorizer = Authorizer(self.image, {ADMIN}, allows_unnamed=allows_unnamed)
+        self.connection: Any = SimpleNamespace(granted=None, host="10.0.0.1")
 
     def may(self, who: Principal = ALICE, name: str = "pond", operation: Operation = READ) -> bool:
-        return self.authorizer.may(who, "10.0.0.1", operation, TOPIC, name)
+        """Asked for with every request of a connection, too, it is the same."""
+        found = self.authorizer.may(who, "10.0.0.1", operation, TOPIC, name)
+        if operation in (READ, Operation.WRITE):
+            self.connection.principal = self.connection.known = who
+            for _ in range(2):
+                assert self.authorizer.may_often(self.connection, operation, name) is found
+        return found
 
 
 def test_without_acls_only_super_users_may() -> None:
@@ -240,3 +249,19 @@ def test_it_is_on_where_it_is_named() -> None:
     assert not access.may(ANONYMOUS, "10.0.0.1", READ, TOPIC, "pond")
     open_texts = texts | {"allow.everyone.if.no.acl.found": "true"}
     assert access_of(node_settings(open_texts), Image()).may(ANONYMOUS, "10.0.0.1", READ, TOPIC, "pond")
+
+
+def test_a_connection_remembers_some_of_its_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GRANTED_MAX", 3)
+    play = Play(allows_unnamed=True)
+    for number in range(10):
+        assert play.may(name=f"topic-{number}")
+        assert len(play.connection.granted.topics[READ]) <= 3
+
+
+def test_a_connection_that_is_another_users_now_is_asked_anew() -> None:
+    play = Play()
+    play.image.replay(entry(1))
+    assert play.may()
+    assert not play.may(Principal("User", "bob"))
+    assert play.may()

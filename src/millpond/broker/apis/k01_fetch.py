@@ -184,7 +184,8 @@ class _Fetch:
 
     def _may_read(self, call: Call, wanted: Wanted, partition: Partition | None) -> bool:
         if partition is not None:
-            return call.demand(*ON_TOPIC, partition.name.topic)
+            topic = partition.name.topic
+            return call.access.may_often(self._connection, Operation.READ, topic) or call.demand(*ON_TOPIC, topic)
         name, topic_id, _ = wanted.key
         return demand_topic(self._broker, call, Operation.READ, name, topic_id if self._by_id else NO_TOPIC_ID)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from millpond.base.principal import Principal
     from millpond.base.rights import AclResource, Operation
+    from millpond.broker.serving.connection import Connection
 
 
 class Access(Protocol):
@@ -17,6 +18,10 @@ class Access(Protocol):
     def may(
         self, principal: Principal, host: str, operation: Operation, resource: AclResource, name: str
     ) -> bool: ...
+
+    def may_often(self, connection: Connection, operation: Operation, topic: str) -> bool:
+        """The same of a topic, for what producers and consumers ask again and again by one connection."""
+        ...
 
     def may_any(self, principal: Principal, host: str, operation: Operation, resource: AclResource) -> bool:
         """Whether there is any thing of this kind to which they may do this."""
@@ -39,6 +44,9 @@ class _Everybody:
     is_on = False
 
     def may(self, principal: Principal, host: str, operation: Operation, resource: AclResource, name: str) -> bool:
+        return True
+
+    def may_often(self, connection: Connection, operation: Operation, topic: str) -> bool:
         return True
 
     def may_any(self, principal: Principal, host: str, operation: Operation, resource: AclResource) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from millpond.base.principal import Principal
     from millpond.base.settings import Settings
+    from millpond.broker.serving.connection import Connection
     from millpond.metadata.acls import Acls
     from millpond.metadata.image import Image
 
@@ -39,7 +40,23 @@ all topics is none on these."""
 CHANGES: Final = frozenset({Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS})
 TOPIC: Final = AclResource.TOPIC
 
+GRANTED_MAX: Final = 1_000
+"""Of so many topics a connection remembers that it may write to them, and likewise read them."""
+
 _Question = tuple[str, str, str, int, int, str | None]
+
+
+class Granted:
+    """What one connection was found to be allowed, while the ACLs are the same and so is the one who asks."""
+
+    __slots__ = ("_acls", "_principal", "_version", "topics")
+
+    def __init__(self, acls: Acls, principal: Principal | None) -> None:
+        self._acls, self._version, self._principal = acls, acls.version, principal
+        self.topics: dict[Operation, set[str]] = {Operation.READ: set(), Operation.WRITE: set()}
+
+    def is_from(self, acls: Acls, principal: Principal | None) -> bool:
+        return self._version == acls.version and self._acls is acls and self._principal is principal
 
 
 class Authorizer:
@@ -80,6 +97,20 @@ class Authorizer:
             answer = self.is_super(principal) or self._may(ruling)
             self._keep(question, answer)
         return answer
+
+    def may_often(self, connection: Connection, operation: Operation, topic: str) -> bool:
+        granted, acls = connection.granted, self._image.acls
+        if granted is None or not granted.is_from(acls, connection.principal):
+            granted = connection.granted = Granted(acls, connection.principal)
+        topics = granted.topics[operation]
+        if topic in topics:
+            return True
+        if not self.may(connection.known, connection.host, operation, TOPIC, topic):
+            return False
+        if len(topics) >= GRANTED_MAX:
+            topics.clear()
+        topics.add(topic)
+        return True
 
     def may_any(self, principal: Principal, host: str, operation: Operation, resource: AclResource) -> bool:
         acls = self._image.acls

@@ -21,6 +21,7 @@ from millpond.config.listeners import SecurityProtocol
 from millpond.wire.frames import FrameReader
 
 if TYPE_CHECKING:
+    from millpond.broker.security.authorizer import Granted
     from millpond.broker.security.login import Login
     from millpond.broker.security.quotas import Meter
 
@@ -94,6 +95,8 @@ class Connection:
         """When it last asked here for the offsets of a group that another node coordinates."""
         self.metered: tuple[int, str | None, Principal | None, Meter | None] | None = None
         """What `quotas` remembers of it."""
+        self.granted: Granted | None = None
+        """What `access` remembers of it."""
         self.astray = Astray()
         self.last_active_ms = 0
         self.arrived_us = 0
