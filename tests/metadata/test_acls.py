@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from millpond.base.errors import ErrorCode
 from millpond.base.rights import AclResource, Operation, PatternType, Permission
+from millpond.metadata import acls as acls_module
 from millpond.metadata.acls import (
     Acl,
     AclFilter,
@@ -311,6 +312,19 @@ def test_acls_are_made_once_and_removed_by_filters(entropy: Any) -> None:
     image.replay_all(decision.records)
     assert image.acls == Acls()
     assert image.acls.version > 3
+
+
+def test_one_request_deletes_by_so_many_filters_only(entropy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand filters that fit anything, held against ten thousand ACLs, would take minutes of the loop."""
+    monkeypatch.setattr(acls_module, "LOOKS_MAX", 15)
+    image = Image()
+    wanted = [acl(f"topic-{number}") for number in range(10)]
+    image.replay_all(decide_create_acls(image, wanted, entropy).records)
+    one = EVERY._replace(resource_type=TOPIC, resource_name="topic-1", pattern_type=LITERAL)
+    decision = decide_delete_acls(image, [one, EVERY, EVERY, one])
+    assert [len(each.acls) for each in decision.reply] == [1, 10, 0, 0]
+    assert [each.verdict.ok for each in decision.reply] == [True, True, False, False]
+    assert len(decision.records) == 10
 
 
 @pytest.mark.parametrize(

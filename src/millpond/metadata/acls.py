@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 ACLS_MAX: Final = 100_000
 """So many there may be: all nodes keep them in memory."""
 
+LOOKS_MAX: Final = 200_000
+"""So many times one request to delete ACLs may hold one of them against a filter, beyond its first filter."""
+
 NAME_LENGTH_MAX: Final = 1_000
 """Of a principal, a host or what it is about."""
 
@@ -64,6 +67,12 @@ class AclFilter(NamedTuple):
     host: str | None
     operation: int
     permission: int
+
+    @property
+    def is_of_one_pattern(self) -> bool:
+        """Whether it can mean only ACLs about one thing, which are found without a look at the others."""
+        is_whole = self.pattern_type in (PatternType.LITERAL, PatternType.PREFIXED)
+        return is_whole and self.resource_name is not None and self.resource_type != AclResource.ANY
 
     def fits(self, acl: Acl) -> bool:
         return (
@@ -268,8 +277,8 @@ class Acls:
 
     def fitting(self, wanted: AclFilter) -> list[tuple[UUID, Acl]]:
         """Those that a filter means, in the order in which they came."""
-        is_one_pattern = wanted.pattern_type in (PatternType.LITERAL, PatternType.PREFIXED)
-        if is_one_pattern and wanted.resource_name is not None and wanted.resource_type != AclResource.ANY:
+        if wanted.is_of_one_pattern:
+            assert wanted.resource_name is not None
             pattern = wanted.resource_type, wanted.pattern_type, wanted.resource_name
             known = self._patterns.get(pattern, {}).values()
             return [(self._ids[acl], acl) for acls in known for acl in acls if wanted.fits(acl)]
@@ -350,12 +359,17 @@ def decide_delete_acls(image: WithAcls, filters: Sequence[AclFilter]) -> Decisio
     """One that several filters mean is told for each of them, and goes once."""
     gone: dict[UUID, Record] = {}
     deleted = []
+    looks = 0
     for wanted in filters:
         fault = fault_of_filter(wanted)
+        if fault is None and looks > LOOKS_MAX:
+            fault = f"too many filters at once that fit any of {len(image.acls)} ACLs: send some of them first"
         if fault is not None:
             deleted.append(DeletedAcls(Verdict(ErrorCode.INVALID_REQUEST, fault)))
             continue
+        looks += 1 if wanted.is_of_one_pattern else len(image.acls)
         fitting = image.acls.fitting(wanted)
+        looks += len(fitting)
         gone |= {acl_id: RemoveAccessControlEntryRecord(acl_id) for acl_id, _ in fitting}
         deleted.append(DeletedAcls(OK, tuple(acl for _, acl in fitting)))
     return Decision(tuple(gone.values()), tuple(deleted))
