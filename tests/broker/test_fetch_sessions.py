@@ -303,3 +303,24 @@ def test_a_session_does_not_grow_beyond_what_one_request_may_name() -> None:
     session = play.fetch(wanted=[f"a{number}" for number in range(60)]).session_id
     assert play.refusal(session, 1, [f"b{number}" for number in range(60)]) == "INVALID_REQUEST"
     assert len(play.sessions) == 0
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_no_session_remembers_a_name_that_no_topic_can_have(is_later: bool) -> None:
+    """A thousand sessions of thousands of names of 32 KiB would fill the memory."""
+    sessions = FetchSessions(10, lambda: 100, SeededEntropy(1))
+    partition = m.FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
+
+    def fetch(name: str, session_id: int = 0, epoch: int = 0) -> FetchContext:
+        topics = [m.FetchRequest.FetchTopic(topic=name, partitions=[partition])]
+        return sessions.context(m.FetchRequest(session_id=session_id, session_epoch=epoch, topics=topics), 12, 0)
+
+    if is_later:
+        begun = fetch("a" * 249)
+        assert begun.session_id
+        with pytest.raises(Refused) as refused:
+            fetch("a" * 250, begun.session_id, 1)
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+    else:
+        assert not fetch("a" * 250).session_id
+    assert len(sessions) == 0

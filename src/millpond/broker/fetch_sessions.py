@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import TOPIC_NAME_LENGTH_MAX
 from millpond.base.ports import Entropy
 from millpond.base.principal import Principal
 from millpond.config.node import FETCH_SESSION_SLOTS
@@ -145,7 +146,7 @@ class FetchSessions:
         return self._go_on(session, request, wishes, now_ms)
 
     def _start(self, wishes: list[Wanted], version: int, now_ms: int, owner: Principal | None) -> FetchContext:
-        if not wishes or not self._has_room(len(wishes), now_ms):
+        if not wishes or _has_impossible_name(wishes) or not self._has_room(len(wishes), now_ms):
             return FetchContext(NO_SESSION, wishes, is_incremental=False)
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
@@ -159,6 +160,9 @@ class FetchSessions:
     def _go_on(
         self, session: FetchSession, request: m.FetchRequest, wishes: list[Wanted], now_ms: int
     ) -> FetchContext:
+        if _has_impossible_name(wishes):
+            self._forget(session.id)
+            raise Refused(ErrorCode.INVALID_REQUEST, "no topic has so long a name")
         before = len(session.wanted)
         for wish in wishes:
             known = session.wanted.get(wish.key)
@@ -209,6 +213,11 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._total -= len(session.wanted)
+
+
+def _has_impossible_name(wishes: list[Wanted]) -> bool:
+    """A session remembers the names of its topics: those of 32 KiB, by the thousand, would fill the memory."""
+    return any(len(wish.key[0]) > TOPIC_NAME_LENGTH_MAX for wish in wishes)
 
 
 def _wishes(request: m.FetchRequest) -> list[Wanted]:

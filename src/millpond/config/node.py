@@ -371,6 +371,14 @@ MAX_REQUEST_ITEMS = Setting(
     at_least(100),
     bits=32,
 )
+MAX_REQUEST_PLAIN_BYTES = Setting(
+    "max.request.plain.bytes",
+    16 * MIB,
+    "The largest request that brings no records. It is read on the loop, every name in it is looked at there, and "
+    "nothing that clients need comes near. The connection of a peer that sends a larger one is closed.",
+    at_least(1 << 20),
+    bits=32,
+)
 MAX_REQUEST_PARTITION_SIZE_LIMIT = Setting(
     "max.request.partition.size.limit",
     2000,
@@ -626,6 +634,7 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         MAX_INFLIGHT_REQUESTS_PER_CONNECTION,
         MAX_REQUEST_TOPICS,
         MAX_REQUEST_ITEMS,
+        MAX_REQUEST_PLAIN_BYTES,
         MAX_REQUEST_PARTITION_SIZE_LIMIT,
         NETWORK_SENDFILE,
     ),

@@ -15,7 +15,7 @@ from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.ids import NO_TOPIC_ID, topic_name_fault
 from millpond.base.ports import Entropy
 from millpond.base.settings import Settings
-from millpond.base.words import counted
+from millpond.base.words import counted, quoted
 from millpond.config.effective import NodeLayers
 from millpond.config.node import (
     DELETE_TOPIC_ENABLE,
@@ -113,7 +113,7 @@ def decide_create_topics(
     for wanted in topics:
         try:
             if times_named[wanted.name] > 1:
-                raise Refused(ErrorCode.INVALID_REQUEST, f"topic {wanted.name!r} is named more than once")
+                raise Refused(ErrorCode.INVALID_REQUEST, f"topic {quoted(wanted.name)} is named more than once")
             _check_new_name(image, wanted.name, sounds, by_broker)
             config_records = topic_config_records(wanted.name, wanted.configs, layers)
             replicas = _replicas_of_new_topic(image, layers.static, wanted, partitions_total, entropy)
@@ -176,10 +176,10 @@ def decide_create_partitions(
     for wanted in topics:
         try:
             if times_named[wanted.name] > 1:
-                raise Refused(ErrorCode.INVALID_REQUEST, f"topic {wanted.name!r} is named more than once")
+                raise Refused(ErrorCode.INVALID_REQUEST, f"topic {quoted(wanted.name)} is named more than once")
             topic = image.topics.get(wanted.name)
             if topic is None:
-                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {wanted.name!r} does not exist")
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {quoted(wanted.name)} does not exist")
             if topic.is_internal:
                 raise Refused(
                     ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -201,7 +201,7 @@ def _find(image: Image, ref: TopicRef) -> Topic | Refused:
     if (ref.name is None) == (ref.topic_id == NO_TOPIC_ID):
         return Refused(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, one of the two")
     if ref.name is not None:
-        unknown = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {ref.name!r} does not exist")
+        unknown = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {quoted(ref.name)} does not exist")
         return image.topics.get(ref.name, unknown)
     return image.topics_by_id.get(
         ref.topic_id, Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has id {ref.topic_id}")

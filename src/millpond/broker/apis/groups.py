@@ -22,13 +22,14 @@ each member speaks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
-from millpond.base.later import gather
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.coordination.group_calls import ask_group, refuse_group
+from millpond.broker.coordination.group_calls import GROUPS_AT_ONCE, ask_group, refuse_group
+from millpond.broker.metrics.steps import ask_in_steps
 from millpond.broker.security.rights import (
     NOT_AUTHORISED,
     Need,
@@ -63,8 +64,9 @@ def each_of(names: str, results: str) -> Callable[[Services, Call, Any], Outcome
     def ask_each(broker: Services, call: Call, request: Any) -> Outcome:
         kind = type(request)
         groups = dict.fromkeys(getattr(request, names))
-        parts = [ask_group(broker, call, each, kind(**{names: [each]})) for each in groups]
-        return gather(parts).map(lambda answers: join(call, request, answers))
+        questions = (partial(ask_group, broker, call, each, kind(**{names: [each]})) for each in groups)
+        answered = ask_in_steps(broker.clock, questions, GROUPS_AT_ONCE)
+        return answered.map(lambda answers: join(call, request, answers))
 
     def join(call: Call, request: Any, answers: list[Any]) -> Any:
         joined = [each for answer in answers for each in getattr(answer, results)]

@@ -75,13 +75,15 @@ Permits = dict[tuple[str, int], "Verification | Refused | None"]
 
 def _after_leave(broker: Services, call: Call, request: m.ProduceRequest, transactional_id: str) -> Outcome:
     """Inside a transaction every partition must be part of it: ask its coordinator first, then append."""
+    twice = _named_twice(request)
     asked: list[tuple[str, int]] = []
     permits: list[Later[Verification | Refused | None]] = []
     for topic in request.topic_data:
         for data in topic.partition_data:
             partition = _find(broker, call.version, topic.name, topic.topic_id, data.index)
-            if isinstance(partition, ErrorCode) or partition.is_internal:
-                # The log will refuse it. It must not become part of the transaction, whose end is written there.
+            is_named_twice = (topic.topic_id, topic.name, data.index) in twice
+            if isinstance(partition, ErrorCode) or partition.is_internal or is_named_twice:
+                # It will be refused. It must not become part of the transaction, whose end is written there.
                 continue
             asked.append(partition.name)
             permit = permission_for_batch(broker, transactional_id, call.version, partition, data.records)
@@ -109,7 +111,7 @@ def quick(broker: Services, connection: Connection, header: RequestHeader, frame
     if partition is None:
         return False
     access = broker.access
-    if access.is_on and not access.may(connection.known, connection.host, *ON_TOPIC, partition.name.topic):
+    if access.is_on and not access.may_often(connection, Operation.WRITE, partition.name.topic):
         # Likewise refused the general way.
         return False
     try:
@@ -500,6 +502,7 @@ API = Api(
     advertised=(0, 13),
     handle=handle,
     lists="topic_data",
+    has_records=True,
     quick=quick,
     refuse=refuse_old_format,
     rights=Rights((ON_ID, ON_TOPIC), _screen),

@@ -19,7 +19,7 @@ from millpond.broker.security.rights import Need, by_handler, demand_topic, may_
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.authorised_operations import NOT_ASKED_FOR, operations_on, operations_on_cluster
 from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Encoded, Outcome
+from millpond.broker.serving.replies import Encoded, Outcome, Response, encoded
 from millpond.config.node import AUTO_CREATE_TOPICS_ENABLE
 from millpond.metadata.image import Partition, Topic
 from millpond.metadata.records import NO_LEADER
@@ -27,9 +27,13 @@ from millpond.metadata.topics import NewTopic
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from millpond.broker.services import Services
 
     Topics = list[m.MetadataResponse.MetadataResponseTopic]
+    Found = Topic | m.MetadataResponse.MetadataResponseTopic
+    """What a client hears of: a topic, or that there is none for it."""
 
 BY_ID_FROM = 12
 
@@ -49,26 +53,40 @@ one may be cut off from whoever could make it."""
 def handle(broker: Services, call: Call, request: m.MetadataRequest) -> Outcome:
     missing = within_quota(broker, call, _to_create(broker, call, request))
     if missing:
-
-        def describe(_: None = None) -> m.MetadataResponse:
-            return _describe_named(broker, call, request)
-
-        answer = broker.try_create([NewTopic(name) for name in missing]).map(describe)
-        answer.expire_after(broker.clock, CREATION_WAIT_MS, lambda: answer.finish(describe()))
-        return answer
-    if _wants_all(call, request) and broker.image.partitions_total > PARTITIONS_AT_ONCE_MAX:
-        return _describe_all(broker, call, request)
+        return _describe_once_created(broker, call, request, missing)
     if not _wants_all(call, request):
         return _describe_named(broker, call, request)
-    states = PartitionStates(broker)
-    topics = _visible(broker, call)
-    allowed = _Allowed(call, request, [topic.name for topic in topics])
-    return _describe(broker, call, allowed, [_topic(states, topic) for topic in topics])
+    topics: Sequence[Found] = _visible(broker, call)
+    return _describe(broker, call, request, topics, list)
 
 
-def _describe_named(broker: Services, call: Call, request: m.MetadataRequest) -> m.MetadataResponse:
-    topics = _topics(broker, call, request)
-    return _describe(broker, call, _Allowed(call, request, [topic.name or "" for topic in topics]), topics)
+def _describe_once_created(
+    broker: Services, call: Call, request: m.MetadataRequest, missing: list[str]
+) -> Later[Response]:
+    created = broker.try_create([NewTopic(name) for name in missing])
+    answer: Later[Response] = Later(created.cancel)
+    is_begun = False
+
+    def describe(_: object = None) -> None:
+        nonlocal is_begun
+        if not is_begun:
+            is_begun = True
+            outcome = _describe_named(broker, call, request)
+            if isinstance(outcome, Later):
+                outcome.then(answer.finish, answer.fail)
+            else:
+                answer.finish(outcome)
+
+    created.then(describe, answer.fail)
+    answer.expire_after(broker.clock, CREATION_WAIT_MS, describe)
+    return answer
+
+
+def _describe_named(broker: Services, call: Call, request: m.MetadataRequest) -> Response | Later[Encoded]:
+    # Named again and again a large topic would fill the memory: Kafka tells of each once, too.
+    wanted = {(each.name, each.topic_id): each for each in request.topics or ()}
+    found = [_find(broker, call, each) for each in wanted.values()]
+    return _describe(broker, call, request, found, lambda topics: _set_right(broker, call, request, topics))
 
 
 class _Allowed:
@@ -78,19 +96,6 @@ class _Allowed:
         asked = names if request.include_topic_authorized_operations else []
         self.on_topics = {name: operations_on(call, AclResource.TOPIC, name) for name in asked}
         self.on_cluster = operations_on_cluster(call, is_asked=request.include_cluster_authorized_operations)
-
-
-def _describe_all(broker: Services, call: Call, request: m.MetadataRequest) -> Later[Encoded]:
-    """So many partitions take their time, which is not the loop's: a worker describes and encodes them."""
-    topics = _visible(broker, call)
-    allowed = _Allowed(call, request, [topic.name for topic in topics])
-
-    def describe() -> Encoded:
-        states = PartitionStates(broker)
-        response = _describe(broker, call, allowed, [_topic(states, topic) for topic in topics])
-        return Encoded(response.encode(call.version))
-
-    return broker.workers.run(describe)
 
 
 def _wants_all(call: Call, request: m.MetadataRequest) -> bool:
@@ -117,25 +122,32 @@ def _may_create(call: Call, name: str) -> bool:
     return may_by_cluster(call, ON_CLUSTER, name) or call.may(*ON_TOPIC, name)
 
 
-def _topics(broker: Services, call: Call, request: m.MetadataRequest) -> Topics:
-    states = PartitionStates(broker)
-    topics = [_named(broker, call, states, wanted) for wanted in request.topics or ()]
-    if call.access.is_on and _creates(broker, call, request):
-        for topic in topics:
-            # It would be made, had they the right.
-            is_missing = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if is_missing and topic.name is not None and not _may_create(call, topic.name):
-                topic.error_code = ON_TOPIC.refusal
-    if call.version < BY_ID_FROM:
-        # Two versions let clients leave out a name that the answer has to have.
-        for topic in topics:
-            topic.name = topic.name or ""
-    if call.connection.astray:
-        _set_right(broker, call, topics)
-    return topics
+def _describe(
+    broker: Services,
+    call: Call,
+    request: m.MetadataRequest,
+    found: Sequence[Found],
+    set_right: Callable[[Topics], Topics],
+) -> Response | Later[Encoded]:
+    """Many partitions take their time, which is not the loop's: a worker describes and encodes them."""
+    allowed = _Allowed(call, request, [each.name or "" for each in found])
+    partitions = sum(len(each.partitions) for each in found if isinstance(each, Topic))
+
+    def describe() -> Topics:
+        states = PartitionStates(broker)
+        return [_topic(states, each) if isinstance(each, Topic) else each for each in found]
+
+    if partitions <= PARTITIONS_AT_ONCE_MAX:
+        return _response(broker, call, allowed, set_right(describe()))
+
+    def encode(topics: Topics) -> Later[Encoded]:
+        response = _response(broker, call, allowed, set_right(topics))
+        return broker.workers.run(lambda: encoded(response, call.version))
+
+    return broker.workers.run(describe).chain(encode)
 
 
-def _describe(broker: Services, call: Call, allowed: _Allowed, topics: Topics) -> m.MetadataResponse:
+def _response(broker: Services, call: Call, allowed: _Allowed, topics: Topics) -> m.MetadataResponse:
     for topic in topics if allowed.on_topics else ():
         if not topic.error_code:
             topic.topic_authorized_operations = allowed.on_topics.get(topic.name or "", NOT_ASKED_FOR)
@@ -158,7 +170,24 @@ def _visible(broker: Services, call: Call) -> list[Topic]:
     return list(topics) if call.is_unlimited else [each for each in topics if call.may(*SEEN, each.name)]
 
 
-def _set_right(broker: Services, call: Call, topics: Topics) -> None:
+def _set_right(broker: Services, call: Call, request: m.MetadataRequest, topics: Topics) -> Topics:
+    """What is told of topics that were named, as far as it depends on who asks."""
+    if call.access.is_on and _creates(broker, call, request):
+        for topic in topics:
+            # It would be made, had they the right.
+            is_missing = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if is_missing and topic.name is not None and not _may_create(call, topic.name):
+                topic.error_code = ON_TOPIC.refusal
+    if call.version < BY_ID_FROM:
+        # Two versions let clients leave out a name that the answer has to have.
+        for topic in topics:
+            topic.name = topic.name or ""
+    if call.connection.astray:
+        _tell_astray(broker, call, topics)
+    return topics
+
+
+def _tell_astray(broker: Services, call: Call, topics: Topics) -> None:
     """Who does not go to the leader it was told of hears once that there is none."""
     now_ms = broker.clock.monotonic_ms()
     for topic in topics:
@@ -180,9 +209,7 @@ def _addresses(broker: Services, call: Call) -> list[tuple[int, str, int, str | 
     return lives if 2 * len(lives) > len(known) else known
 
 
-def _named(
-    broker: Services, call: Call, states: PartitionStates, wanted: m.MetadataRequest.MetadataRequestTopic
-) -> m.MetadataResponse.MetadataResponseTopic:
+def _find(broker: Services, call: Call, wanted: m.MetadataRequest.MetadataRequestTopic) -> Found:
     by_id = wanted.topic_id != NO_TOPIC_ID
     if by_id and wanted.name is not None:
         return _failed(wanted, ErrorCode.INVALID_REQUEST)
@@ -190,11 +217,10 @@ def _named(
         return _failed(wanted, SEEN.refusal)
     if by_id:
         topic = broker.image.topics_by_id.get(wanted.topic_id)
-        return _failed(wanted, ErrorCode.UNKNOWN_TOPIC_ID) if topic is None else _topic(states, topic)
+        return topic or _failed(wanted, ErrorCode.UNKNOWN_TOPIC_ID)
     if wanted.name is None or topic_name_fault(wanted.name):
         return _failed(wanted, ErrorCode.INVALID_TOPIC_EXCEPTION)
-    topic = broker.image.topics.get(wanted.name)
-    return _failed(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if topic is None else _topic(states, topic)
+    return broker.image.topics.get(wanted.name) or _failed(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def _failed(

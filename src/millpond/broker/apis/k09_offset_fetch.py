@@ -14,13 +14,15 @@ the disk: after that it looks for the coordinator and asks whom it finds. It ask
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
-from millpond.base.later import Later, gather
+from millpond.base.later import Later
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.coordination.group_calls import ask_group, refuse_group
+from millpond.broker.coordination.group_calls import GROUPS_AT_ONCE, ask_group, refuse_group
+from millpond.broker.metrics.steps import ask_in_steps
 from millpond.broker.security.rights import Need, Rights, Screened, demand_topic, may_topic
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
@@ -48,17 +50,21 @@ def handle(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Outco
 def _ask(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Later[m.OffsetFetchResponse]:
     if call.version < SEVERAL_GROUPS_FROM:
         return ask_group(broker, call, request.group_id, request)
+    # All offsets of one group, asked for again and again, would fill the memory: they are told once.
+    whole = {each.group_id: each for each in request.groups if each.topics is None}
+    groups = [each for each in request.groups if each.topics is not None or whole[each.group_id] is each]
     # Each group may live in another partition of the offsets topic.
-    parts = [
-        ask_group(
+    questions = (
+        partial(
+            ask_group,
             broker,
             call,
             group.group_id,
             m.OffsetFetchRequest(groups=[group], require_stable=request.require_stable),
         )
-        for group in request.groups
-    ]
-    return gather(parts).map(_join)
+        for group in groups
+    )
+    return ask_in_steps(broker.clock, questions, GROUPS_AT_ONCE).map(_join)
 
 
 def _to_be_asked_again(

@@ -30,6 +30,9 @@ from millpond.wire import messages as m
 if TYPE_CHECKING:
     from millpond.broker.services import Services
 
+LARGE_TOPICS: Final = 100
+"""The answer has all settings of each topic: those of more are encoded by a worker."""
+
 PARTITIONS_AT_ONCE: Final = 1_000
 """How many partitions one turn of the loop decides on; more only if one topic has more: it is made whole."""
 
@@ -233,6 +236,7 @@ API = Api(
     versions=(2, 7),
     handle=handle,
     lists="topics",
+    is_large=lambda response: len(response.topics) > LARGE_TOPICS,
     at_controller=True,
     forward=forward,
     mutations=MUTATIONS,

@@ -10,9 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.base.later import Later, done, gather
+from millpond.base.later import Later, done
 from millpond.base.rights import AclResource, Operation
+from millpond.broker.coordination.group_calls import GROUPS_AT_ONCE
 from millpond.broker.coordination.transaction_calls import ask_transaction
+from millpond.broker.metrics.steps import ask_in_steps
 from millpond.broker.security.rights import OF_NODES, Need, Rights, Screened, demand_node, refuse_whole
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
@@ -36,10 +38,11 @@ def handle(broker: Services, call: Call, request: m.AddPartitionsToTxnRequest) -
         transactional_id = request.v3_and_below_transactional_id
         refuse = partial(_fail, call.version, request)
         return ask_transaction(broker, call, transactional_id, request, refuse, _error)
-    parts = [
-        _ask_one(broker, call, m.AddPartitionsToTxnRequest(transactions=[each])) for each in request.transactions
-    ]
-    return gather(parts).map(_join)
+    questions = (
+        partial(_ask_one, broker, call, m.AddPartitionsToTxnRequest(transactions=[each]))
+        for each in request.transactions
+    )
+    return ask_in_steps(broker.clock, questions, GROUPS_AT_ONCE).map(_join)
 
 
 def _ask_one(broker: Services, call: Call, body: m.AddPartitionsToTxnRequest) -> Later[Any]:

@@ -7,12 +7,14 @@ what was set for it that nobody knows; as that may be a secret, its value is not
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import topic_name_fault
 from millpond.base.rights import Operation
 from millpond.base.secret_names import is_secret
+from millpond.base.words import quoted
 from millpond.broker.security.rights import NOT_AUTHORISED
 from millpond.broker.security.setting_rights import on_settings
 from millpond.broker.serving.api import Api
@@ -32,17 +34,29 @@ if TYPE_CHECKING:
     from millpond.broker.services import Services
 
 
+AT_ONCE_MAX: Final = 20
+"""So many resources the loop describes by itself: each has dozens of settings, a broker hundreds."""
+
+OWN: Final = (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
+"""What there is one of: the loop describes it, since it changes there."""
+
+
 def handle(broker: Services, call: Call, request: m.DescribeConfigsRequest) -> Outcome:
-    return m.DescribeConfigsResponse(
-        results=[
-            _describe(broker, resource, request.include_synonyms, request.include_documentation)
-            for resource in request.resources
-        ]
-    )
+    # Named again and again one broker would take seconds, and all the memory.
+    wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
+    describe = partial(_describe, broker, request.include_synonyms, request.include_documentation)
+    if len(wanted) <= AT_ONCE_MAX:
+        return m.DescribeConfigsResponse(results=[describe(each) for each in wanted.values()])
+    own = {key: describe(each) for key, each in wanted.items() if key[0] in OWN}
+
+    def describe_all() -> m.DescribeConfigsResponse:
+        return m.DescribeConfigsResponse(results=[own.get(key) or describe(each) for key, each in wanted.items()])
+
+    return broker.workers.run(describe_all)
 
 
 def _describe(
-    broker: Services, resource: m.DescribeConfigsRequest.DescribeConfigsResource, synonyms: bool, docs: bool
+    broker: Services, synonyms: bool, docs: bool, resource: m.DescribeConfigsRequest.DescribeConfigsResource
 ) -> m.DescribeConfigsResponse.DescribeConfigsResult:
     result = m.DescribeConfigsResponse.DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[]
@@ -108,7 +122,8 @@ def _effective(broker: Services, kind: int, name: str) -> Iterable[_Shown]:
 def _check_is_this_broker(broker: Services, name: str) -> None:
     if name != str(broker.node_id):
         raise Refused(
-            ErrorCode.INVALID_REQUEST, f"this is broker {broker.node_id}: ask broker {name!r} for its own settings"
+            ErrorCode.INVALID_REQUEST,
+            f"this is broker {broker.node_id}: ask broker {quoted(name)} for its own settings",
         )
 
 
@@ -154,5 +169,6 @@ API = Api(
     versions=(1, 4),
     handle=handle,
     lists="resources",
+    is_large=lambda response: len(response.results) > AT_ONCE_MAX,
     rights=on_settings(Operation.DESCRIBE_CONFIGS, _refuse, "results"),
 )

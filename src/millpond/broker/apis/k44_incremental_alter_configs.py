@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.rights import Operation
+from millpond.base.words import quoted
 from millpond.broker.config_changes import commit_changes
 from millpond.broker.links.change_relay import relay_change
 from millpond.broker.security.rights import NOT_AUTHORISED
@@ -77,7 +78,9 @@ def _result(verdict: ResourceVerdict) -> m.IncrementalAlterConfigsResponse.Alter
 def _change_loggers(broker: Services, wanted: ResourceChanges, validate_only: bool) -> ResourceVerdict:
     try:
         if wanted.resource.name != str(broker.node_id):
-            raise Refused(ErrorCode.INVALID_REQUEST, f"this is broker {broker.node_id}, not {wanted.resource.name!r}")
+            raise Refused(
+                ErrorCode.INVALID_REQUEST, f"this is broker {broker.node_id}, not {quoted(wanted.resource.name)}"
+            )
         broker.loggers.change(wanted.changes, validate_only=validate_only)
     except Refused as refused:
         return ResourceVerdict(wanted.resource, Verdict.of(refused))

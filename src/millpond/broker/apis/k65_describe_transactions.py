@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import Refused
-from millpond.base.later import Later, gather
+from millpond.base.later import Later
 from millpond.base.rights import AclResource, Operation
+from millpond.broker.coordination.group_calls import GROUPS_AT_ONCE
+from millpond.broker.metrics.steps import ask_in_steps
 from millpond.broker.security.rights import Need, Rights, Screened, both, on_each
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
@@ -18,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Services, call: Call, request: m.DescribeTransactionsRequest) -> Outcome:
-    return gather([_ask_one(broker, call, each) for each in dict.fromkeys(request.transactional_ids)]).map(_join)
+    questions = (partial(_ask_one, broker, call, each) for each in dict.fromkeys(request.transactional_ids))
+    return ask_in_steps(broker.clock, questions, GROUPS_AT_ONCE).map(_join)
 
 
 def _ask_one(broker: Services, call: Call, transactional_id: str) -> Later[Any]:

@@ -28,7 +28,13 @@ from millpond.base.ports import Clock, Timer
 from millpond.broker.housekeeping import Journal
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.serving.call import Call
-from millpond.coordinators.runtime import CoordinatorTime, TransactionalShard, partition_for, replay_batches
+from millpond.coordinators.runtime import (
+    KEY_LENGTH_MAX,
+    CoordinatorTime,
+    TransactionalShard,
+    partition_for,
+    replay_batches,
+)
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request, Shard
 from millpond.log.producers import Verification
 from millpond.wire.batch import CorruptBatch, check_batch, walk
@@ -523,6 +529,10 @@ class Coordination(Generic[S]):
 
     def home_of(self, key: str) -> Home[S]:
         """The home of a group or transactional id. Refused while there is none that serves."""
+        if len(key) > KEY_LENGTH_MAX:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST, f"no group or transactional id has more than {KEY_LENGTH_MAX} characters"
+            )
         if not self._count:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet")
         index = self.partition_of(key)

@@ -16,9 +16,9 @@ from millpond.broker.security.login import IllegalLoginState
 from millpond.broker.security.logins import API_VERSIONS, AUTHENTICATE, BEFORE_LOGIN, HANDSHAKE
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call, is_of_node
-from millpond.broker.serving.replies import Outcome, Response, encode_reply
+from millpond.broker.serving.replies import Encoded, Outcome, Response, encode_reply, encoded
 from millpond.broker.serving.request_counts import RequestCounts
-from millpond.config.node import MAX_REQUEST_ITEMS, MAX_REQUEST_TOPICS
+from millpond.config.node import MAX_REQUEST_ITEMS, MAX_REQUEST_PLAIN_BYTES, MAX_REQUEST_TOPICS
 from millpond.wire import messages
 from millpond.wire.header import NAMES, WITHOUT_SCHEMA, decode_request_header
 
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from millpond.wire.messages import Message
 
 Encode = Callable[[Response], list[ReplyPart]]
+Tell = Callable[[Any], None]
+
+LARGE_BYTES: Final = 1 << 20
+"""Of a smaller request it need not be asked whether it is too large."""
 
 EARLY_MS_MAX: Final = 5_000
 """So long a client waits for a node that does not know its cluster yet; then it had better look for another one."""
@@ -77,6 +81,8 @@ class Dispatcher:
         if not self._knows_cluster and self._is_early(connection, header):
             connection.hold(frame, self._once_known())
             return
+        if len(frame) > LARGE_BYTES and not api.has_records:
+            self._check_size(api, len(frame))
         self.requests.received[header.api_key] += 1
         broker = self._broker
         quotas = broker.quotas
@@ -99,8 +105,10 @@ class Dispatcher:
         call = Call(connection, version, header.client_id, arrived_us, access, meter)
         encode: Encode = partial(self._encode, header, arrived_us)
         screened = api.rights.screen(broker, call, request) if access.is_on and api.rights.screen else None
+        tell: Tell | None = None
         if broker.audit.is_on and api.key in DEEDS and not call.is_from_node:
-            encode = self._noted(api, call, request if screened is None else screened.request, encode)
+            tell = self._teller(api, call, request if screened is None else screened.request)
+            encode = encode if tell is None else partial(_told, tell, encode)
         if screened is not None:
             outcome = screened.served(partial(self._serve, api, call))
         elif api.at_controller:
@@ -110,22 +118,16 @@ class Dispatcher:
             outcome = api.handle(broker, call, request)
         if charge is not None:
             outcome = self._charged(connection, charge, outcome)
+        if api.is_large is not None and isinstance(outcome, Later):
+            outcome = outcome.chain(partial(self._encode_apart, api.is_large, version, tell))
         if outcome is None:
             self.requests.on_answer(header.api_key, arrived_us)
         else:
             connection.reply(outcome, encode)
 
-    def _noted(self, api: Api, call: Call, request: Message | None, encode: Encode) -> Encode:
-        """The same, and the audit log hears what came of it. What was refused as a whole it has heard already."""
-        if request is None:
-            return encode
-        tell = self._broker.audit.deed(call, api.key, api.name, request)
-
-        def noted(response: Response) -> list[ReplyPart]:
-            tell(response)
-            return encode(response)
-
-        return noted
+    def _teller(self, api: Api, call: Call, request: Message | None) -> Tell | None:
+        """By whom the audit log hears what came of it. What was refused as a whole it has heard already."""
+        return None if request is None else self._broker.audit.deed(call, api.key, api.name, request)
 
     def _charge(self, connection: Connection, api: Api, header: RequestHeader, frame: memoryview) -> Charge | None:
         """What the request takes is counted, where its client has a quota. Nodes have none."""
@@ -188,6 +190,16 @@ class Dispatcher:
         self.requests.on_answer(header.api_key, arrived_us, response)
         return encode_reply(header, response)
 
+    def _encode_apart(
+        self, is_large: Callable[[Any], bool], version: int, tell: Tell | None, response: Any
+    ) -> Later[Any]:
+        """The time that a large response takes is not the loop's."""
+        if not is_large(response):
+            return done(response)
+        if tell is not None:
+            tell(response)
+        return self._broker.workers.run(lambda: encoded(response, version))
+
     def _is_early(self, connection: Connection, header: RequestHeader) -> bool:
         """Whether a client asks a node that has been started and has yet to hear of its cluster.
 
@@ -240,6 +252,13 @@ class Dispatcher:
             "connection closed: a request could not be answered", peer=connection.link.peer, reason=error
         )
 
+    def _check_size(self, api: Api, size: int) -> None:
+        most = self._broker.settings[MAX_REQUEST_PLAIN_BYTES]
+        if size > most:
+            raise UnservedRequest(
+                f"{api.name} of {size} bytes, {MAX_REQUEST_PLAIN_BYTES.name}={most} allows no more without records"
+            )
+
     def _check_count(self, api: Api, request: Any) -> None:
         count = len(getattr(request, api.lists or "") or ())
         most = self._broker.settings[MAX_REQUEST_TOPICS]
@@ -254,3 +273,10 @@ class Dispatcher:
             return api.refuse(self._broker, version, body)
         low, high = api.versions
         raise UnservedRequest(f"{api.name} version {version} is not served, only {low} to {high}")
+
+
+def _told(tell: Tell, encode: Encode, response: Response) -> list[ReplyPart]:
+    """What was encoded apart has been told before."""
+    if not isinstance(response, Encoded):
+        tell(response)
+    return encode(response)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from millpond.base.errors import ErrorCode, LimitMet, Refused
+from millpond.base.words import quoted
 from millpond.config.node import GROUP_CONSUMER_MAX_SIZE
 from millpond.config.quota import GROUP_MEMBER_MAX_BYTES
 from millpond.coordinators.groups.consumer.members import AWAY_EPOCH, LEAVING_EPOCH, Member, Partitions
@@ -68,7 +69,8 @@ def _check_choices(
         try:
             patterns.admit(body.subscribed_topic_regex)
         except BadPattern as fault:
-            raise Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{body.subscribed_topic_regex!r}: {fault}") from None
+            pattern = quoted(body.subscribed_topic_regex)
+            raise Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{pattern}: {fault}") from None
 
 
 def _invalid(why: str) -> NoReturn:
