@@ -6,23 +6,31 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from sys import intern
 
 from support.fuzz.answers import Signature
 from support.fuzz.frames import Token
 
-KEPT_PER_KEY = 400
+KEPT_PER_KEY = 150
 BYTES_MAX = 8192
 """A longer one is not kept: what it does a shorter one will do."""
 
 
+SEEDS = Path(__file__).parent / "seeds.jsonl"
+"""A request or two of each API, to begin with."""
+
+
 class Corpus:
-    def __init__(self) -> None:
+    def __init__(self, *, keeps: bool = True) -> None:
+        """Without `keeps` it only says what is new."""
         self.requests: list[list[Token]] = []
+        self._keeps = keeps
+        self._number = 0
         self._seen: set[Signature] = set()
         self._per_key: Counter[int] = Counter()
 
     def __len__(self) -> int:
-        return len(self.requests)
+        return self._number
 
     @property
     def outcomes(self) -> int:
@@ -40,7 +48,9 @@ class Corpus:
         if self._per_key[key] >= KEPT_PER_KEY or sum(len(token[2]) for token in tokens) > BYTES_MAX:
             return False
         self._per_key[key] += 1
-        self.requests.append(tokens)
+        self._number += 1
+        if self._keeps:
+            self.requests.append(tokens)
         return True
 
     def merge(self, others: Iterator[tuple[Signature, list[Token]]]) -> None:
@@ -54,7 +64,8 @@ class Corpus:
             return
         for line in path.read_text(encoding="utf-8").splitlines():
             signature, tokens = json.loads(line)
-            self.add(_tupled(signature), [(kind, field, bytes.fromhex(data)) for kind, field, data in tokens])
+            request = [(intern(kind), intern(field), bytes.fromhex(data)) for kind, field, data in tokens]
+            self.add(_tupled(signature), request)
 
     def append_to(self, path: Path, signature: Signature, tokens: list[Token]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,10 +12,10 @@ from random import Random
 
 from millpond.broker.apis import APIS
 from millpond.wire import messages
-from millpond.wire.header import FLEXIBLE_FROM, NEVER
+from millpond.wire.header import FLEXIBLE_FROM, NEVER, encode_request_header
 from millpond.wire.notation import Field, Message, Struct
 from millpond.wire.runtime import varint
-from support.fuzz.pools import CLIENT_IDS, INTEGER_BITS, NODE_CLIENT_IDS, Pools, fit
+from support.fuzz.pools import ALIASES, CLIENT_IDS, INTEGER_BITS, NODE_CLIENT_IDS, Pools, fit
 
 Token = tuple[str, str, bytes]
 Write = Callable[[list[Token]], None]
@@ -68,6 +68,12 @@ class FrameMaker:
             writer = self._writers[key, version] = self._compile(key, version)
         writer(tokens)
         return tokens
+
+    def decent(self, request: messages.Message, version: int) -> bytes:
+        """A request that is given whole, under a number of its own."""
+        assert request.API_KEY is not None
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        return encode_request_header(request.API_KEY, version, self._correlation_id, "fuzz") + request.encode(version)
 
     def header(self, key: int, version: int) -> list[Token]:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
@@ -161,6 +167,10 @@ class FrameMaker:
             return pools.one_of(_DOUBLES)
         if kind == "tags":
             return pools.one_of(_TAGS)
+        if kind.endswith("string") and self._random() < 0.4:
+            return _prefixed(pools.text(field), kind)
+        if kind.endswith("bytes") and self._random() < 0.4:
+            return _prefixed(pools.records() if field == "records" else pools.blob(field), kind)
         if kind in ("count", "string", "bytes"):
             wide = 2 if kind == "string" else 4
             lie = (
@@ -258,6 +268,7 @@ class FrameMaker:
 
     def _value(self, name: str, kind: str, nullable: bool, flexible: bool) -> Write:
         pools = self._pools
+        name = ALIASES.get(name, name)
         if kind in INTEGER_BITS:
             return lambda tokens: tokens.append((kind, name, pools.integer(name, kind)))
         if kind == "bool":
@@ -275,13 +286,17 @@ class FrameMaker:
             if nullable and self._random() < 0.3:
                 tokens.append((token_kind, name, b"\0" if flexible else b"\xff" * wide))
                 return
-            data = make()
-            if flexible:
-                tokens.append((token_kind, name, varint(len(data) + 1) + data))
-            else:
-                tokens.append((token_kind, name, (len(data) & ((1 << wide * 8) - 1)).to_bytes(wide, "big") + data))
+            tokens.append((token_kind, name, _prefixed(make(), token_kind)))
 
         return write
+
+
+def _prefixed(data: bytes, kind: str) -> bytes:
+    """With its length in front."""
+    if kind.startswith("compact_"):
+        return varint(len(data) + 1) + data
+    wide = 2 if kind == "string" else 4
+    return (len(data) & ((1 << wide * 8) - 1)).to_bytes(wide, "big") + data
 
 
 _DOUBLES = tuple(

@@ -3,24 +3,46 @@
 from __future__ import annotations
 
 import gc
+import time
 from dataclasses import dataclass, field
 from random import Random
 
-from millpond.node.collector import THRESHOLDS
+from millpond.base.scram import ScramClient, ScramFault
+from millpond.wire import messages as m
 from support.fuzz.answers import LENGTH, Signature
 from support.fuzz.corpus import Corpus
 from support.fuzz.frames import FrameMaker, Token
 from support.fuzz.pools import Pools
-from support.fuzz.scenes import OF_LOGIN, SCENES, STRANGER, Scene
+from support.fuzz.scenes import LODGER, OF_LOGIN, PASSWORD, SCENES, STRANGER, Scene
 from support.fuzz.tape import replay
 from support.fuzz.target import Act, HostileLink, Target, fault_kind, told
-from support.fuzz.watch import DOORS, Found, Slow
+from support.fuzz.watch import DOORS, OPENED, Found, Slow, open_files
 
-MUTANTS = 8
+MUTANTS = 4
 """So many are made of one request."""
+
+WHOLE_SHARE = 0.8
+"""Most are sent as they are: most of what is spoilt ends the connection, and with it what it had come to."""
 
 FAULTS_SKIPPED = 0.7
 """Most of those that are refused are refused alike: so many are not looked at."""
+
+WEIGHED_FRAMES = 10_000
+"""A shorter life is not weighed."""
+
+GROWTH_BYTES_MAX = 48 << 20
+"""What a node may gain in two thirds of its life: groups, producers and whatever else has a limit."""
+
+TIDY_FRAMES = 4_000
+"""So often garbage is collected, and not in between: most of what is walked then is the campaign's own."""
+
+BABBLE_BYTES_MAX = 1 << 20
+"""More of it would be weighed together with what the campaign itself makes of it."""
+
+REMEMBERED_BYTES = 2_000
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+LOGIN_MS = 20
+"""A worker hashes a password in this time."""
 
 LONG_PAUSES_MS = (1_000, 10_000, 60_000, 700_000)
 
@@ -35,6 +57,11 @@ class Outcome:
     connections: int = 0
     answers: int = 0
     longest_ms: float = 0.0
+    cpu_seconds: float = 0.0
+    grown_bytes: int = 0
+    """What the node has gained in two thirds of its life."""
+    memory_bytes: tuple[int, int] | None = None
+    """What the process had when it was first weighed, and now, if it was."""
     findings: list[str] = field(default_factory=list)
     ended: str = ""
     """Why the life was over before its time, where that is nothing wrong."""
@@ -64,6 +91,7 @@ class Life:
 
     def run(self) -> Outcome:
         outcome = self._outcome
+        began = time.process_time()
         target: Target | None = None
         try:
             target = Target(self.seed, self._scene)
@@ -72,10 +100,13 @@ class Life:
                 self._pools.secrets = secrets
             before = target.state()
             target.acts.clear()
-            _calm_collector()
+            calm_collector()
+            files = open_files()
             DOORS.begin()
             self._play(target)
             DOORS.listens = False
+            if open_files() > files:
+                raise Found(f"it {OPENED}: {open_files() - files} more files are open than before")
             if target.node.is_up:
                 self._check(target, before)
         except Slow as slow:
@@ -93,6 +124,8 @@ class Life:
             outcome.findings.append(f"the campaign itself: {told(error)}")
         finally:
             DOORS.listens = False
+            gc.enable()
+        outcome.cpu_seconds = time.process_time() - began
         if target is not None:
             outcome.frames = target.frames
             outcome.acts = target.acts if outcome.findings else []
@@ -104,7 +137,12 @@ class Life:
 
     def _check(self, target: Target, before: dict[str, object]) -> None:
         if self._scene.changes_nothing:
-            changed = {name: value for name, value in target.state().items() if value != before.get(name)}
+            after = target.state()
+            changed = {name: (before.get(name), value) for name, value in after.items() if value != before.get(name)}
+            if "metadata" in changed:
+                was, now = changed["metadata"]
+                # What is there now and was not, and what was.
+                changed["metadata"] = sorted(set(now) - set(was)), sorted(set(was) - set(now))
             if changed:
                 raise Found(f"{self._scene.name}: changed {str(changed)[:500]}")
         if self._scene.spares_canary and not target.has_other_settings():
@@ -114,7 +152,16 @@ class Life:
     def _play(self, target: Target) -> None:
         frames = target.frames
         silent: list[HostileLink] = []
+        weighed = 0
+        weigh_at = frames + self._frames // 3
+        tidy_at = frames + TIDY_FRAMES
         while target.frames - frames < self._frames:
+            if target.frames >= weigh_at and not weighed and self._frames >= WEIGHED_FRAMES:
+                weighed = target.own_bytes()
+            if target.frames >= tidy_at:
+                tidy_at += TIDY_FRAMES
+                target.forget_cancelled()
+                gc.collect()
             link = target.connect(self._pools, reads=self._random() < 0.95)
             if link is None:
                 if target.has_other_settings():
@@ -142,6 +189,10 @@ class Life:
         for link in silent:
             target.part(link)
         target.pass_time(10_000)
+        if weighed:
+            self._outcome.grown_bytes = target.own_bytes() - weighed
+            if self._outcome.grown_bytes > GROWTH_BYTES_MAX:
+                raise Found(f"memory has grown by {self._outcome.grown_bytes >> 20} MiB since a third of the frames")
 
     # One connection
 
@@ -151,7 +202,9 @@ class Life:
             self._babble(target, link)
             return
         whole = chance < 0.97
-        if self._scene is STRANGER and chance < 0.5:
+        if self._scene is STRANGER and chance < 0.06:
+            self._log_in(target, link)
+        elif self._scene is STRANGER and chance < 0.5:
             # Without a beginning that is right nothing else of a login is looked at.
             self._to_come = [self._request_of(key) for key in (OF_LOGIN[1], OF_LOGIN[1], OF_LOGIN[0])]
         for _ in range(1 + int(self._random() * 40)):
@@ -161,6 +214,8 @@ class Life:
             link.answers.ask(data)
             framed = LENGTH.pack(len(data)) + data
             self._last = framed
+            if self._random() < 0.02 and len(data) < REMEMBERED_BYTES:
+                self._pools.frames.append(data)
             before = len(link.answers.signatures)
             if whole or len(framed) > 5000:
                 target.deliver(link, framed, data)
@@ -171,6 +226,30 @@ class Life:
                 return
             if self._random() < 0.05:
                 target.pass_time(int(self._random() * 3))
+
+    def _log_in(self, target: Target, link: HostileLink) -> None:
+        """As a decent client does it, or nearly. What comes then comes from somebody who is in, or is not, or was."""
+        mechanism = self._pools.one_of(MECHANISMS)
+        password = PASSWORD if self._random() < 0.7 else "guess"
+        self._say(target, link, m.SaslHandshakeRequest(mechanism=mechanism), 1)
+        if mechanism == "PLAIN":
+            self._say(target, link, m.SaslAuthenticateRequest(auth_bytes=f"\0{LODGER}\0{password}".encode()), 2)
+            return
+        client = ScramClient(mechanism, LODGER, password, f"{self._draw.getrandbits(64):x}")
+        self._say(target, link, m.SaslAuthenticateRequest(auth_bytes=client.first()), 2)
+        try:
+            proof = client.next(self._pools.last("auth_bytes") or b"")
+        except ScramFault:
+            return
+        self._say(target, link, m.SaslAuthenticateRequest(auth_bytes=proof or b""), 1)
+
+    def _say(self, target: Target, link: HostileLink, request: m.Message, version: int) -> None:
+        if link.alive:
+            data = self._maker.decent(request, version)
+            link.answers.ask(data)
+            self._last = LENGTH.pack(len(data)) + data
+            target.deliver(link, self._last, data)
+            target.pass_time(LOGIN_MS)
 
     def _requests(self) -> list[tuple[list[Token], bytes]]:
         """A request as it should be, or several that should not be like that."""
@@ -183,7 +262,7 @@ class Life:
             tokens = maker.again(requests[int(self._random() * len(requests))])
             if not self._is_ours(tokens):
                 tokens = maker.fresh()
-        if self._random() < 0.5:
+        if self._random() < WHOLE_SHARE:
             return [(tokens, b"".join([token[2] for token in tokens]))]
         made = []
         for _ in range(MUTANTS):
@@ -212,6 +291,8 @@ class Life:
         stream = b""
         for _ in range(1 + int(self._random() * 10)):
             _, data = self._requests()[0]
+            if len(stream) + len(data) > BABBLE_BYTES_MAX:
+                break
             chance = self._random()
             length = len(data)
             if chance < 0.3:
@@ -243,9 +324,9 @@ def struct_length(length: int) -> bytes:
     return (length & 0xFFFFFFFF).to_bytes(4, "big")
 
 
-def _calm_collector() -> None:
-    """As a node does once it has started. What a former life has left goes first."""
+def calm_collector() -> None:
+    """Much as a node does once it has started. What a former life has left goes first."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*THRESHOLDS)
+    gc.disable()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
 from collections import deque
+from functools import cache
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -122,6 +124,26 @@ HOSTILE_TEXTS: tuple[bytes, ...] = (
 CLIENT_IDS = ("fuzz", "fuzz", "fuzz", "millpond-node-1", "millpond-node-2", "", "é", "z" * 300, "a\nb")
 NODE_CLIENT_IDS = ("millpond-node-1", "millpond-node-2", "millpond-node--1", "millpond-node-")
 
+ALIASES = {
+    "generation_id_or_member_epoch": "generation_id",
+    "v3_and_below_transactional_id": "transactional_id",
+    "v3_and_below_producer_id": "producer_id",
+    "v3_and_below_producer_epoch": "producer_epoch",
+    "current_leader_epoch": "leader_epoch",
+    "fetch_offset": "offset",
+    "committed_offset": "offset",
+    "replica_epoch": "broker_epoch",
+}
+"""What is called otherwise where it is learnt."""
+
+WITHIN = ("request_data",)
+"""Bytes that are a whole request."""
+
+BLOBS: dict[str, tuple[bytes, ...]] = {
+    "request_principal": (b"0User:root", b"0User:admin", b"1User:alice", b"0User:", b"0", b"", b"0:x", b"\xff"),
+    "client_host_address": (b"\x7f\0\0\1", b"10.0.0.1", b""),
+}
+
 UUIDS = (UUID(int=0), UUID(int=1), UUID(int=(1 << 128) - 1), UUID(int=2))
 NOW_MS = 1_700_000_000_000
 
@@ -135,8 +157,10 @@ class Pools:
         self._draw = draw
         self._random = draw.random
         self._learnt: dict[str, deque[Any]] = {}
-        self._batches = tuple(batches())
-        self._blobs = tuple(blobs())
+        self._batches = batches()
+        self._blobs = blobs()
+        self.frames: deque[bytes] = deque(maxlen=KEPT_PER_FIELD)
+        """Requests that were sent, for what has a request within."""
 
     def learn(self, field: str, value: Any) -> None:
         if value in self.secrets:
@@ -145,6 +169,11 @@ class Pools:
         if kept is None:
             kept = self._learnt[field] = deque(maxlen=KEPT_PER_FIELD)
         kept.append(value)
+
+    def last(self, field: str) -> Any:
+        """What was told last by this name."""
+        kept = self._learnt.get(field)
+        return kept[-1] if kept else None
 
     def one_of(self, values: Any) -> Any:
         return values[int(self._random() * len(values))]
@@ -210,7 +239,9 @@ class Pools:
             if value.__class__ is bytes:
                 return bytes(value)
         if chance < 0.8:
-            return bytes(self.one_of(self._blobs))
+            if field in WITHIN and self.frames:
+                return bytes(self.one_of(self.frames))
+            return bytes(self.one_of(BLOBS.get(field) or self._blobs))
         return self._draw.randbytes(int(self._random() * 40))
 
     def records(self) -> bytes:
@@ -238,6 +269,7 @@ class Pools:
 
 
 _CRC_FROM = 21
+_RECORDS_FROM = 61
 _BATCH_FIELDS = (
     (0, "int64", "fetch_offset"),
     (8, "int32", "length"),
@@ -268,7 +300,8 @@ def fit(value: int, kind: str) -> bytes:
     return (value % (1 << bits)).to_bytes(bits // 8, "big")
 
 
-def batches() -> list[bytes]:
+@cache
+def batches() -> tuple[bytes, ...]:
     """Batches as producers send them, of every codec, and some that expand to far more than they are."""
     one = [Record(0, NOW_MS, b"k", b"value")]
     several = [Record(at, NOW_MS + at, None, b"value %d" % at, [("h", b"x")]) for at in range(5)]
@@ -280,15 +313,38 @@ def batches() -> list[bytes]:
             encode_batch(several, producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=True)
         )
     made.append(encode_batch(one, control=True, producer_id=1, producer_epoch=0, transactional=True))
-    bomb = [Record(0, NOW_MS, None, bytes(900_000))]
-    made += [encode_batch(bomb, codec=codec) for codec in (1, 4)]
+    bomb = [Record(0, NOW_MS, b"k", bytes(900_000))]
+    made += [encode_batch(bomb, codec=codec) for codec in (1, 2, 3, 4)]
+    made += [_compressed(codec, data) for codec, data in _BOMBS]
     made += [b"", bytes(61), b"\0" * 11, b"\xff" * 80]
     # A message set of the old format, which nobody sends any more.
     made.append(struct.pack(">qiIbbiii", 0, 14, 0, 0, 0, -1, -1, 0))
-    return made
+    return tuple(made)
 
 
-def blobs() -> list[bytes]:
+_BOMBS = (
+    # Streams of nothing, by the thousand.
+    (1, gzip.compress(b"", mtime=0) * 2_000),
+    (2, b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + b"\0\0\0\1\0" * 5_000),
+    (3, b"\x04\x22\x4d\x18\x60\x40\x82\0\0\0\0" * 1_000),
+    (4, b"\x28\xb5\x2f\xfd\0\x58\1\0\0" * 2_000),
+    # Lengths that lie.
+    (2, b"\xff\xff\xff\xff\x0f\0"),
+    (4, b"\x28\xb5\x2f\xfd\xe0" + b"\xff" * 8 + bytes(9)),
+)
+"""Codecs, and bytes that promise or cost more than they have."""
+
+
+def _compressed(codec: int, data: bytes) -> bytes:
+    """A batch with this as its records, whatever it is."""
+    batch = bytearray(encode_batch([Record(0, NOW_MS, b"k", b"v")], codec=codec))[:_RECORDS_FROM] + data
+    batch[8:12] = struct.pack(">i", len(batch) - 12)
+    batch[17:21] = struct.pack(">I", _crc(bytes(batch[_CRC_FROM:])))
+    return bytes(batch)
+
+
+@cache
+def blobs() -> tuple[bytes, ...]:
     """What groups carry in fields of bytes, and what they do not."""
     subscription, assignment = m.ConsumerProtocolSubscription, m.ConsumerProtocolAssignment
     told = subscription(topics=["pond"], user_data=None, owned_partitions=[])
@@ -303,5 +359,8 @@ def blobs() -> list[bytes]:
         b"n,,n=alice,r=abcdefgh",
         b"c=biws,r=abc,p=AAAA",
         b"n,,\x01auth=Bearer x\x01\x01",
+        b"\0bob\0secret",
+        b"n,,n=bob,r=abcdefgh",
+        b"n,,n=bob,r=abcdefgh,tokenauth=true",
     ]
-    return made
+    return tuple(made)

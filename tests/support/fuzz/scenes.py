@@ -1,5 +1,5 @@
 """Who the hostile clients are: anybody at a node that asks nobody, strangers at a node that does, users without
-rights or with few. And what must be as it was afterwards."""
+rights, with few or with all. And what must be as it was afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,25 @@ OF_LOGIN = (17, 36)
 ROOT = Principal("User", "root")
 """May do everything, and does nothing but look after the node."""
 
-GUARDED = {"listen.protocol": "SASL_PLAINTEXT", "super.users": str(ROOT)}
+ADMIN = Principal("User", "admin")
+"""May do everything, too, and does."""
+
+LODGER, PASSWORD = "bob", "secret"
+"""A user who has a password, and no right."""
+
+SMALL = {
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
+    "max.partitions": "300",
+    "max.partitions.per.topic": "40",
+}
+"""What a request can ask for is looked at as well in a small world, and in far less time."""
+
+GUARDED = {
+    "listen.protocol": "SASL_PLAINTEXT",
+    "super.users": f"{ROOT};{ADMIN}",
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,4 +86,13 @@ USER = Scene(
     knows_canary=True,
 )
 
-SCENES = (OPEN, OPEN_TO_NODES, STRANGER, GUEST, USER)
+MASTER = Scene(
+    "logged in, with all rights",
+    (*SERVED, *UNSERVED),
+    GUARDED,
+    ADMIN,
+    asks_who=True,
+    spares_canary=False,
+)
+
+SCENES = (OPEN, OPEN_TO_NODES, STRANGER, GUEST, USER, MASTER)

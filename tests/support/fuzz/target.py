@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
+from heapq import heapify
 from typing import Any
 
 from millpond.base.errors import RemoteError
 from millpond.base.ports import FileRange, LinkHandler, ReplyPart
 from millpond.base.principal import Principal
+from millpond.base.scram import salted
 from millpond.broker.broker import load_coordinators
 from millpond.config.listeners import listeners_of
 from millpond.config.node import node_settings
 from millpond.metadata.image import ALL_BROKERS, Resource
-from millpond.metadata.records import ResourceType
+from millpond.metadata.records import DelegationTokenRecord, ResourceType
+from millpond.metadata.scram import Mechanism
+from millpond.metadata.snapshot import records_of
 from millpond.sim.node import DATA_FOLDER, SimNode
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages
@@ -23,8 +29,8 @@ from millpond.wire.header import NAMES, decode_response_header, encode_request_h
 from millpond.wire.records import Record, encode_batch
 from support.fuzz.answers import LENGTH, Answers
 from support.fuzz.pools import NOW_MS, Pools
-from support.fuzz.scenes import OPEN, ROOT, USER, Scene
-from support.fuzz.watch import Found, Turn
+from support.fuzz.scenes import LODGER, OPEN, PASSWORD, ROOT, SMALL, USER, Scene
+from support.fuzz.watch import Found, Turn, memory_bytes
 
 START_MS = 60_000
 GROUP, TRANSACTION = 0, 1
@@ -35,6 +41,9 @@ RIGHTS = ((2, "pond"), (2, "lake"), (3, "crew"), (3, "guild"), (5, "txn"))
 CANARY = "canary"
 CANARY_VALUE = b"still here"
 TRACE_LINES = 6
+ACT_BYTES = 150
+"""What is kept of an act, beside its bytes."""
+
 _NUMBERS = re.compile(r"\d+|'[^']*'")
 
 
@@ -135,13 +144,17 @@ class HostileLink:
 
     def _read(self) -> None:
         try:
-            while self._inbox and self.alive and not self.is_paused:
+            inbox, at = memoryview(self._inbox), 0
+            self._inbox = b""
+            while at < len(inbox) and self.alive and not self.is_paused:
                 assert self._handler is not None
                 room = self._handler.buffer()
-                data = self._inbox[: len(room)]
-                self._inbox = self._inbox[len(data) :]
-                room[: len(data)] = data
-                self._handler.received(len(data))
+                size = min(len(room), len(inbox) - at)
+                room[:size] = inbox[at : at + size]
+                at += size
+                self._handler.received(size)
+            if at < len(inbox) and self.alive:
+                self._inbox = bytes(inbox[at:])
         except RemoteError as error:
             self.fault = f"{type(error).__name__} {error}"
             self.close()
@@ -155,7 +168,7 @@ class Target:
         messages.load()
         self.sim = SimWorld(seed, shuffle=False)
         self.clock = self.sim.clock
-        self.node = SimNode(self.sim, texts=scene.settings)
+        self.node = SimNode(self.sim, texts={**SMALL, **scene.settings})
         self._scene = scene
         self._listener = listeners_of(node_settings(self.node.texts))[0].name
         self.turn = Turn()
@@ -168,6 +181,7 @@ class Target:
         broker = self.node.broker
         assert self.sim.run_until(lambda: broker.lifecycle.knows_itself, within_ms=START_MS)
         self._settings_before = self._settings()
+        self.node.disk.trace = deque(maxlen=0)
         handle = broker.dispatcher.handle
 
         def counted(connection: Any, frame: memoryview) -> None:
@@ -175,6 +189,8 @@ class Target:
             handle(connection, frame)
 
         broker.dispatcher.handle = counted  # type: ignore[method-assign]
+        run_by_worker = self.node.workers.run
+        self.node.workers.run = lambda job: run_by_worker(self.turn.leave_out(job))  # type: ignore[method-assign]
 
     # Hostile
 
@@ -243,6 +259,23 @@ class Target:
     def weigh(self) -> None:
         self.turn.weigh(self)
 
+    def own_bytes(self) -> int:
+        """The memory of the process once its garbage is gone, without what the campaign itself keeps of this life:
+        the disk, which is memory here, and all that was done."""
+        self.forget_cancelled()
+        gc.collect()
+        blobs = [blob for _, blob in self.node.disk._tree.blobs()]
+        disk = sum(len(each.live) + len(each.durable) for each in blobs)
+        unsynced = sum(len(data or b"") for each in blobs for _, data in each.unsynced)
+        acts = sum(ACT_BYTES + len(data) for _, _, data in self.acts)
+        return memory_bytes() - disk - unsynced - acts
+
+    def forget_cancelled(self) -> None:
+        """A real loop forgets a timer that is cancelled; the clock of the simulator keeps it until its time comes."""
+        queue = [entry for entry in self.clock._queue if not entry[-1].cancelled]
+        heapify(queue)
+        self.clock._queue[:] = queue
+
     def __str__(self) -> str:
         """What the node was asked last."""
         key, version = (int.from_bytes(self.doing[at : at + 2], "big", signed=True) for at in (0, 2))
@@ -269,13 +302,18 @@ class Target:
 
     def prepare(self) -> tuple[object, ...]:
         """Topics to play with, and one of which nobody is told: its name and id."""
-        for name, partitions in (("pond", 3), ("lake", 1), (CANARY, 1)):
-            topic = m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+        # Of a topic that is compacted every record's key is looked at, so that batches are unpacked.
+        compacted = m.CreateTopicsRequest.CreatableTopicConfig(name="cleanup.policy", value="compact")
+        for name, partitions, configs in (("pond", 3, []), ("lake", 1, [compacted]), (CANARY, 1, [])):
+            topic = m.CreateTopicsRequest.CreatableTopic(
+                name=name, num_partitions=partitions, replication_factor=1, configs=configs
+            )
             reply = self.ask(m.CreateTopicsRequest(topics=[topic], timeout_ms=5000), 7)
             assert not reply.topics[0].error_code, reply
             self._produce(name)
         if self._scene.asks_who:
             self._give_rights()
+            self._add_user()
         # The internal topics come with the first who asks for a coordinator.
         for kind in (GROUP, TRANSACTION):
             self.ask(m.FindCoordinatorRequest(key_type=kind, coordinator_keys=["crew"]), 4)
@@ -302,19 +340,38 @@ class Target:
         reply = self.ask(request, 3)
         assert not any(each.error_code for each in reply.results), reply
 
+    def _add_user(self) -> None:
+        """One who can log in, and may do nothing."""
+        upsertions = [
+            m.AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+                name=LODGER,
+                mechanism=mechanism,
+                iterations=4096,
+                salt=b"salt",
+                salted_password=salted(mechanism.hash_name, PASSWORD.encode(), b"salt", 4096),
+            )
+            for mechanism in Mechanism
+        ]
+        for each in upsertions:
+            reply = self.ask(m.AlterUserScramCredentialsRequest(deletions=[], upsertions=[each]), 0)
+            assert not reply.results[0].error_code, reply
+
     def has_other_settings(self) -> bool:
         """Whether somebody who may has changed the settings of the node: it may refuse everybody, as it is told."""
         return self._settings() != self._settings_before
 
-    def _settings(self) -> tuple[dict[str, str], ...]:
+    def _settings(self) -> tuple[object, ...]:
         image = self.node.broker.image
         own = Resource(ResourceType.BROKER, str(self.node.broker.node_id))
-        return dict(image.config_of(ALL_BROKERS)), dict(image.config_of(own))
+        quotas = {entity: dict(values) for entity, values in image.quotas.of.items()}
+        return dict(image.config_of(ALL_BROKERS)), dict(image.config_of(own)), quotas
 
     def state(self) -> dict[str, object]:
-        """All that clients could change: the metadata, and how much is in each partition."""
+        """All that clients could change: the metadata, and how much is in each partition. Tokens of one's own anybody
+        makes who has logged in."""
         broker = self.node.broker
-        found: dict[str, object] = {"metadata": broker.controller.applied_offset}
+        records = [each for each in records_of(broker.image) if not isinstance(each, DelegationTokenRecord)]
+        found: dict[str, object] = {"metadata": sorted(map(str, records))}
         for partition in broker.partitions:
             found[str(partition.name)] = partition.log.end_offset
         return found
