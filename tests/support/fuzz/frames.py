@@ -29,6 +29,9 @@ REFRESHED_MAX = 8
 """So many tokens of a request of the corpus are looked at again."""
 
 LONG_ITEMS = 3000
+BRIEF_FROM = 100
+"""Of a list with more items each is short: else the campaign's own memory would be weighed."""
+
 LONG_SHARE = 0.001
 """Of the requests so many have one list that is long."""
 
@@ -249,6 +252,7 @@ class FrameMaker:
             item = self._value(field.name, field.type, False, flexible)
         name = field.name
         kind = "compact_count" if flexible else "count"
+        pools = self._pools
 
         def write(tokens: list[Token]) -> None:
             chance = self._random()
@@ -261,8 +265,10 @@ class FrameMaker:
                 if not self._until_long:
                     count = self.long_items
             tokens.append((kind, name, varint(count + 1) if flexible else count.to_bytes(4, "big")))
+            was_brief, pools.is_brief = pools.is_brief, pools.is_brief or count > BRIEF_FROM
             for _ in range(count):
                 item(tokens)
+            pools.is_brief = was_brief
 
         return write
 

@@ -161,6 +161,8 @@ class Pools:
         self._blobs = blobs()
         self.frames: deque[bytes] = deque(maxlen=KEPT_PER_FIELD)
         """Requests that were sent, for what has a request within."""
+        self.is_brief = False
+        """Whether nothing long is wanted."""
 
     def learn(self, field: str, value: Any) -> None:
         if value in self.secrets:
@@ -216,6 +218,8 @@ class Pools:
         return self.hostile_text()
 
     def hostile_text(self) -> bytes:
+        if self.is_brief:
+            return b""
         # The long ones cost most and say least.
         index = int(self._random() * self._random() * len(HOSTILE_TEXTS) * 1.3)
         return HOSTILE_TEXTS[index % len(HOSTILE_TEXTS)]
@@ -245,6 +249,8 @@ class Pools:
         return self._draw.randbytes(int(self._random() * 40))
 
     def records(self) -> bytes:
+        if self.is_brief:
+            return self._batches[0]
         data = self.one_of(self._batches)
         chance = self._random()
         if chance < 0.5:
