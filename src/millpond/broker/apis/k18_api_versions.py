@@ -49,8 +49,13 @@ def handle(broker: Services, call: Call, request: m.ApiVersionsRequest) -> Outco
     if call.meter is not None:
         # It may have to be told how long to wait.
         return _answer(broker, call.version)
+    return known_answer(broker, call.version)
+
+
+def known_answer(broker: Services, version: int) -> Encoded:
+    """The same bytes for everybody, until the metadata go on."""
     made_of = broker.controller.applied_offset, broker.controller.kraft_version
-    return broker.api_answers.encoded(call.version, made_of, lambda: _answer(broker, call.version))
+    return broker.api_answers.encoded(version, made_of, lambda: _answer(broker, version))
 
 
 def _answer(broker: Services, version: int) -> m.ApiVersionsResponse:

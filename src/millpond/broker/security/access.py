@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from millpond.base.principal import Principal
     from millpond.base.rights import AclResource, Operation
-    from millpond.broker.serving.connection import Connection
+    from millpond.broker.security.granted import Asker
 
 
 class Access(Protocol):
@@ -19,7 +19,7 @@ class Access(Protocol):
         self, principal: Principal, host: str, operation: Operation, resource: AclResource, name: str
     ) -> bool: ...
 
-    def may_often(self, connection: Connection, operation: Operation, topic: str) -> bool:
+    def may_often(self, connection: Asker, operation: Operation, topic: str) -> bool:
         """The same of a topic, for what producers and consumers ask again and again by one connection."""
         ...
 
@@ -46,7 +46,7 @@ class _Everybody:
     def may(self, principal: Principal, host: str, operation: Operation, resource: AclResource, name: str) -> bool:
         return True
 
-    def may_often(self, connection: Connection, operation: Operation, topic: str) -> bool:
+    def may_often(self, connection: Asker, operation: Operation, topic: str) -> bool:
         return True
 
     def may_any(self, principal: Principal, host: str, operation: Operation, resource: AclResource) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from millpond.base.rights import AclResource, Operation
 from millpond.broker.security.access import EVERYBODY, Access
+from millpond.broker.security.granted import Asker, Granted
 from millpond.config.listeners import listeners_of
 from millpond.config.security import ALLOW_EVERYONE_IF_NO_ACL_FOUND, AUTHORIZER_CLASS_NAME, super_users
 from millpond.metadata.acls import Ruling
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from millpond.base.principal import Principal
     from millpond.base.settings import Settings
-    from millpond.broker.serving.connection import Connection
     from millpond.metadata.acls import Acls
     from millpond.metadata.image import Image
 
@@ -44,19 +44,6 @@ GRANTED_MAX: Final = 1_000
 """Of so many topics a connection remembers that it may write to them, and likewise read them."""
 
 _Question = tuple[str, str, str, int, int, str | None]
-
-
-class Granted:
-    """What one connection was found to be allowed, while the ACLs are the same and so is the one who asks."""
-
-    __slots__ = ("_acls", "_principal", "_version", "topics")
-
-    def __init__(self, acls: Acls, principal: Principal | None) -> None:
-        self._acls, self._version, self._principal = acls, acls.version, principal
-        self.topics: dict[Operation, set[str]] = {Operation.READ: set(), Operation.WRITE: set()}
-
-    def is_from(self, acls: Acls, principal: Principal | None) -> bool:
-        return self._version == acls.version and self._acls is acls and self._principal is principal
 
 
 class Authorizer:
@@ -98,7 +85,7 @@ class Authorizer:
             self._keep(question, answer)
         return answer
 
-    def may_often(self, connection: Connection, operation: Operation, topic: str) -> bool:
+    def may_often(self, connection: Asker, operation: Operation, topic: str) -> bool:
         granted, acls = connection.granted, self._image.acls
         if granted is None or not granted.is_from(acls, connection.principal):
             granted = connection.granted = Granted(acls, connection.principal)

@@ -21,7 +21,7 @@ from millpond.config.listeners import SecurityProtocol
 from millpond.wire.frames import FrameReader
 
 if TYPE_CHECKING:
-    from millpond.broker.security.authorizer import Granted
+    from millpond.broker.security.granted import Granted
     from millpond.broker.security.login import Login
     from millpond.broker.security.quotas import Meter
 
