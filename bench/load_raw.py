@@ -26,12 +26,21 @@ SPIN_SECONDS = 0.0003
 class ProduceLarge:
     """Full batches on one connection, several requests in flight."""
 
-    def __init__(self, port: int, topic: str, acks: int, value_bytes: int, bytes_max: int) -> None:
+    def __init__(
+        self,
+        port: int,
+        topic: str,
+        acks: int,
+        value_bytes: int,
+        bytes_max: int,
+        authority: str = "",
+        user: str = "",
+    ) -> None:
         records, self._count = raw.full_batch(value_bytes)
         self._batch_bytes = len(records)
         self._frame = raw.produce_frame(topic, 0, records, acks)
         self._requests_max = max(bytes_max // len(records), IN_FLIGHT + 1)
-        self._client = raw.RawClient(HOST, port)
+        self._client = raw.RawClient(HOST, port, authority=authority, user=user)
         for _ in range(IN_FLIGHT):
             self._client.send(self._frame)
         for _ in range(IN_FLIGHT):
@@ -62,9 +71,18 @@ class ProduceLarge:
 class FetchLarge:
     """Reads a topic of equal batches over and over, and throws it away."""
 
-    def __init__(self, port: int, topic: str, value_bytes: int, batches: int, batches_per_fetch: int = 1) -> None:
+    def __init__(
+        self,
+        port: int,
+        topic: str,
+        value_bytes: int,
+        batches: int,
+        batches_per_fetch: int = 1,
+        authority: str = "",
+        user: str = "",
+    ) -> None:
         records, count = raw.full_batch(value_bytes)
-        self._client = raw.RawClient(HOST, port)
+        self._client = raw.RawClient(HOST, port, authority=authority, user=user)
         self._step_bytes = len(records) * batches_per_fetch
         self._step_count = count * batches_per_fetch
         self._frames = [
@@ -106,12 +124,15 @@ class FetchLarge:
 class ProduceOne:
     """One record a request, one request in flight on each of many connections, as fast as they are answered."""
 
-    def __init__(self, port: int, topic: str, acks: int, connections: int, partitions: int = 1) -> None:
+    def __init__(
+        self, port: int, topic: str, acks: int, connections: int, partitions: int = 1, user: str = ""
+    ) -> None:
         self._frames = _one_record_frames(topic, acks, partitions)
-        self._sockets = [socket.create_connection((HOST, port)) for _ in range(connections)]
+        self._sockets = [raw.RawClient(HOST, port, user=user).socket for _ in range(connections)]
         self._poll = select.epoll()
         for each in self._sockets:
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # They are waited for by `poll` alone.
+            each.setblocking(True)
             self._poll.register(each.fileno(), select.EPOLLIN)
         for frame in self._frames:
             self._reply_bytes = _ask_once(self._sockets[0], frame)

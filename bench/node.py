@@ -81,8 +81,14 @@ def command(folder: str, port: int, settings: Mapping[str, str]) -> list[str]:
 class Node:
     """Starts on entering, is stopped and wiped on leaving."""
 
-    def __init__(self, settings: Mapping[str, str] | None = None, port: int = 0) -> None:
+    def __init__(
+        self, settings: Mapping[str, str] | None = None, port: int = 0, authority: str = "", user: str = ""
+    ) -> None:
+        """`authority` is whom its clients believe, where it speaks TLS; `user` is who looks after it, where it has a
+        login."""
         self.settings = dict(settings or {})
+        self._user = user
+        self._authority = authority
         self._root = tempfile.mkdtemp(prefix="millpond-bench-")
         self._own_port = port
         self.port = port
@@ -144,7 +150,7 @@ class Node:
             if self._process.poll() is not None:
                 raise RuntimeError(f"the node ended at once: {self.last_words()}")
             try:
-                with RawClient(HOST, self.port, timeout_seconds=START_SECONDS_MAX) as client:
+                with RawClient(HOST, self.port, START_SECONDS_MAX, self._authority) as client:
                     client.send(api_versions_frame())
                     client.skip()
                 return
@@ -157,7 +163,7 @@ class Node:
             return log.read()[-2000:]
 
     def connect(self) -> RawClient:
-        return RawClient(HOST, self.port)
+        return RawClient(HOST, self.port, authority=self._authority, user=self._user)
 
     def create_topic(self, topic: str) -> int:
         with self.connect() as client:

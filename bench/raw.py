@@ -5,11 +5,14 @@ What it costs is a system call a request, so that what is measured is the broker
 
 from __future__ import annotations
 
+import secrets
 import socket
+import ssl
 import struct
 import time
 
 from millpond.base.ports import Buffer
+from millpond.base.scram import ScramClient
 from millpond.wire import messages as m
 from millpond.wire.header import decode_response_header, encode_request_header
 from millpond.wire.records import Record, encode_batch
@@ -23,6 +26,11 @@ PRODUCE_VERSION = 10
 FETCH_VERSION = 12
 METADATA_VERSION = 12
 API_VERSIONS_VERSION = 0
+
+MECHANISM = "SCRAM-SHA-256"
+HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
+PASSWORD = "bench"
+"""Of every user here."""
 
 ACKS_LEADER = 1
 ACKS_ALL = -1
@@ -83,12 +91,30 @@ _DRAIN = memoryview(bytearray(1 << 20))
 
 
 class RawClient:
-    """One blocking connection."""
+    """One blocking connection; by TLS where it is told which authority to believe, and logged in if it has a user."""
 
-    def __init__(self, host: str, port: int, timeout_seconds: float = 30.0) -> None:
+    def __init__(
+        self, host: str, port: int, timeout_seconds: float = 30.0, authority: str = "", user: str = ""
+    ) -> None:
         self.socket = socket.create_connection((host, port), timeout=timeout_seconds)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if authority:
+            context = ssl.create_default_context(cafile=authority)
+            self.socket = context.wrap_socket(self.socket, server_hostname=host)
         self._head = bytearray(LENGTH.size)
+        if user:
+            self._log_in(user)
+
+    def _log_in(self, user: str) -> None:
+        client = ScramClient(MECHANISM, user, PASSWORD, secrets.token_hex(16))
+        self.call(m.SaslHandshakeRequest(mechanism=MECHANISM), HANDSHAKE_VERSION)
+        said: bytes | None = client.first()
+        while said is not None:
+            answer = self.call(m.SaslAuthenticateRequest(auth_bytes=said), AUTHENTICATE_VERSION)
+            assert isinstance(answer, m.SaslAuthenticateResponse)
+            if answer.error_code:
+                raise PermissionError(answer.error_message)
+            said = client.next(answer.auth_bytes)
 
     def __enter__(self) -> RawClient:
         return self

@@ -20,9 +20,11 @@ from bench.measure import MIB, Plan, client, measure, median_of, one_slice
 from bench.metrics import measure_asked
 from bench.node import Node
 from bench.rebalance import AWAY_SECONDS, TITLES, measure_kind
+from bench.rights import measure_rights
 from bench.scale import measure_scale
 from bench.seeds import measure_seeds
 from bench.spark import LeftOut, measure_ways
+from bench.tls import measure_tls
 
 SMALL_BYTES = 100
 LARGE_BYTES = 1024
@@ -116,6 +118,17 @@ def fetch_consumer(plan: Plan) -> list[Line]:
     return [Line("fetch 100 B, confluent-kafka", figures, FETCH_PROTOTYPE)]
 
 
+def tls(plan: Plan) -> list[Line]:
+    """The same load in turns, in the clear and by TLS."""
+    lines = []
+    for title, clear, encrypted in measure_tls(plan):
+        more = encrypted["cpu_s_per_gb"] - clear["cpu_s_per_gb"]
+        note = f"+{more:.2f} s/GB, x{encrypted['mb_per_s'] / clear['mb_per_s']:.2f} of its speed"
+        lines.append(Line(f"{title}, in the clear", clear))
+        lines.append(Line(f"{title}, TLS", {**encrypted, "tls_cpu_s_per_gb": more}, note=note))
+    return lines
+
+
 # One message in a request.
 
 ONE_PROTOTYPE: Measured = {"requests_per_s": 40_000.0, "us_per_request": 25.0}
@@ -149,6 +162,16 @@ def metrics(plan: Plan) -> list[Line]:
             pages = f"pages of {scraper.page_bytes / 1e6:.1f} MB in {page_ms:.0f} ms, {count:,} partitions"
             figures = {**measured, "metrics_ratio": ratio, "metrics_page_ms": page_ms}
             lines.append(Line(f"{title}, metrics {pace}", figures, note=f"x{ratio:.2f}; {pages}"))
+    return lines
+
+
+def rights(plan: Plan) -> list[Line]:
+    """Producing and fetching while nobody is asked whether they may, and while everybody is."""
+    lines = []
+    for title, _, without, with_rights, ratio in measure_rights(plan, FETCH_BATCHES_QUICK):
+        lines.append(Line(f"{title}, no rights asked", without))
+        note = f"x{ratio:.2f} CPU a request"
+        lines.append(Line(f"{title}, rights asked", {**with_rights, "rights_ratio": ratio}, note=note))
     return lines
 
 
@@ -443,9 +466,11 @@ ROWS: tuple[Row, ...] = (
     Row("produce-1k-librdkafka", _produce("ProduceLibrdkafka", LARGE_BYTES, 1, "produce 1 KiB, librdkafka")),
     Row("fetch", fetch_raw),
     Row("fetch-consumer", fetch_consumer),
+    Row("tls", tls),
     Row("latency", _latency(raw.ACKS_LEADER)),
     Row("latency-all", _latency(raw.ACKS_ALL)),
     Row("metrics", metrics),
+    Row("rights", rights),
     Row("partitions", flat_partitions),
     Row("connections", flat_connections),
     Row("start", start),

@@ -10,7 +10,7 @@ from pathlib import Path
 from millpond.base.settings import AnySetting
 from millpond.config.client_metrics import CLIENT_METRICS
 from millpond.config.group import GROUP
-from millpond.config.kafka_names import LISTENERS, OTHERWISE, WITHOUT_EFFECT
+from millpond.config.kafka_names import OTHERWISE, WITHOUT_EFFECT
 from millpond.config.node import COARSE, SECTIONS
 from millpond.config.topic import TOPIC
 
@@ -49,7 +49,7 @@ def _lines() -> Iterator[str]:
     yield from _table(CLIENT_METRICS, "Default comes from", _inherited)
     yield "\n## Names of Kafka's that a broker shows\n"
     yield "Tools that ask a broker for these find what is true here. They cannot be set.\n"
-    for name, own in (*OTHERWISE.items(), *LISTENERS.items()):
+    for name, own in OTHERWISE.items():
         yield f"- `{name}`: Kafka's name for `{own.name}`."
     yield from (f"- `{setting.name}`: {setting.doc}" for setting in WITHOUT_EFFECT)
 

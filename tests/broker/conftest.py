@@ -25,9 +25,15 @@ LENGTH = Struct(">i")
 class FakeLink:
     """A link whose peer reads at once, or not at all while `stuck`; `events` tells what else was done to it."""
 
-    def __init__(self, peer: str = "10.0.0.1:5000", local_host: str = "10.0.0.9") -> None:
+    def __init__(
+        self, peer: str = "10.0.0.1:5000", local_host: str = "10.0.0.9", listener: str = "PLAINTEXT"
+    ) -> None:
         self.peer = peer
         self.local_host = local_host
+        self.listener = listener
+        self.is_encrypted = False
+        self.certificate_name: str | None = None
+        self.on_secured: Callable[[], None] | None = None
         self.handler: LinkHandler | None = None
         self.stuck = False
         self.events: list[str] = []
@@ -45,6 +51,9 @@ class FakeLink:
 
     def unsent_bytes(self) -> int:
         return sum(map(len, self._queue))
+
+    def unsent_memory_bytes(self) -> int:
+        return sum(len(part) for part in self._queue if not isinstance(part, FileRange))
 
     def pause_reading(self) -> None:
         self.events.append("pause")

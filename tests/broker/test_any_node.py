@@ -175,3 +175,53 @@ def test_between_two_leaders_a_replica_is_named_as_the_coordinator_one_that_live
     for node_id, broker in play.image.brokers.items():
         play.image.brokers[node_id] = replace(broker, fenced=True)
     assert play.ask(asked, 4).coordinators[0].node_id == other
+
+
+def set_quota(play: Play, entity: tuple[str, str | None], key: str, value: float | None) -> int:
+    alter = m.AlterClientQuotasRequest
+    entry = alter.EntryData(
+        entity=[alter.EntityData(entity_type=entity[0], entity_name=entity[1])],
+        ops=[alter.OpData(key=key, value=value or 0.0, remove=value is None)],
+    )
+    (told,) = play.ask(alter(entries=[entry]), 1).entries
+    return int(told.error_code)
+
+
+def test_a_quota_that_is_set_at_one_node_holds_at_all(shared: Play) -> None:
+    play = shared
+    brokers = [node.broker for node in play.cluster.nodes.values()]
+    assert set_quota(play, ("client-id", "somebody"), "producer_byte_rate", 5.0) == ErrorCode.NONE
+    assert play.image.quotas.of, "the node that was asked knows of it"
+    assert play.sim.run_until(lambda: all(each.quotas.is_on for each in brokers), within_ms=5_000)
+    assert set_quota(play, ("client-id", "somebody"), "no_such_rate", 5.0) == ErrorCode.INVALID_REQUEST
+    assert set_quota(play, ("client-id", "somebody"), "producer_byte_rate", None) == ErrorCode.NONE
+    assert play.sim.run_until(lambda: not any(each.quotas.is_on for each in brokers), within_ms=5_000)
+
+
+def test_partitions_are_counted_by_the_controller_whichever_node_is_asked(shared: Play) -> None:
+    play = shared
+    assert set_quota(play, ("client-id", None), "controller_mutation_rate", 0.1) == ErrorCode.NONE
+    brokers = [node.broker for node in play.cluster.nodes.values()]
+    assert play.sim.run_until(lambda: all(each.quotas.is_on for each in brokers), within_ms=5_000)
+    # One second's worth is 0.1: eleven of them are saved up, and the first one may go beyond that.
+    made = play.create("first-of-many", "second-of-many", "__consumer_offsets")
+    assert made == {
+        "first-of-many": ErrorCode.NONE,
+        "second-of-many": ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        "__consumer_offsets": ErrorCode.INVALID_TOPIC_EXCEPTION,
+    }
+    assert "second-of-many" not in play.image.topics
+    for node_id in play.cluster.nodes:
+        # By another connection, and at any node: the controller too.
+        client = SimClient(play.sim.network, f"node{node_id}", PORT, "client", timeout_ms=20_000)
+        heard: list[Any] = []
+        wanted = m.CreateTopicsRequest.CreatableTopic(name="third", num_partitions=1, replication_factor=3)
+        client.send(m.CreateTopicsRequest(topics=[wanted], timeout_ms=5_000), 7, heard.append)
+        assert play.sim.run_until(lambda heard=heard: bool(heard), within_ms=20_000)
+        assert heard[0].topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED, node_id
+        assert "controller_mutation_rate" in heard[0].topics[0].error_message
+        assert heard[0].throttle_time_ms > 1000, "which the controller knows"
+        client.disconnect()
+    assert "third" not in play.image.topics
+    assert set_quota(play, ("client-id", None), "controller_mutation_rate", None) == ErrorCode.NONE
+    assert play.create("third") == {"third": ErrorCode.NONE}

@@ -80,3 +80,11 @@ def test_what_is_advertised_and_not_served_is_refused_in_words(api: Api) -> None
 def test_the_limited_list_is_a_field_of_the_request(api: Api) -> None:
     if api.lists is not None:
         assert hasattr(messages.request_class(api.key)(), api.lists)
+
+
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+def test_what_changes_partitions_is_done_by_the_controller_and_tells_how_long_to_wait(api: Api) -> None:
+    """Only of what the controller answers the dispatcher asks whether it has a quota."""
+    if api.mutations is not None:
+        assert api.at_controller
+        assert hasattr(messages.response_class(api.key)(), "throttle_time_ms")

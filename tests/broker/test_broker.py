@@ -149,8 +149,8 @@ class Everywhere:
         self._network = network
         self._host = host
 
-    def listen(self, host: str, port: int, accept: Any) -> Any:
-        listener = self._network.listen(host, port, accept)
+    def listen(self, host: str, port: int, accept: Any, *how: Any) -> Any:
+        listener = self._network.listen(host, port, accept, *how)
         return type("Listener", (), {"host": self._host, "port": listener.port, "close": listener.close})
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from millpond.base.errors import RemoteError
 from millpond.base.later import Later
-from millpond.broker.serving.connection import Connection
+from millpond.broker.serving.connection import FEW_REQUESTS, Connection
 from millpond.broker.serving.request_memory import TURN_MS, RequestMemory
+from millpond.broker.serving.turns import Turns
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire.frames import FrameReader, SpareRoom
 
@@ -67,6 +68,9 @@ class Script:
             case "wake":
                 self.waits[name].finish(name)
                 connection.reply("awake", self.encode)  # type: ignore[arg-type]
+            case "slow":
+                self.clock.now_ms += 5
+                connection.reply(name, self.encode)  # type: ignore[arg-type]
             case "file":
                 connection.reply("file", self.encode)  # type: ignore[arg-type]
             case _:
@@ -192,6 +196,76 @@ def test_a_request_may_answer_an_earlier_one(play: Play) -> None:
     play.say("later a", "wake a", "now c")
     assert play.heard() == ["a", "awake", "c"]
     assert play.link.sends == 1
+
+
+# Turns.
+
+
+def test_many_requests_in_one_read_take_turns_with_other_connections(play: Play) -> None:
+    requests = [f"slow {number}" for number in range(50)]
+    play.say(*requests)
+    assert play.script.handled == requests[:FEW_REQUESTS], "its turn is over"
+    other, _ = play.connect()
+    other.say(frame("now x"))
+    assert [bytes(each) for each in other.frames()] == [b"x"], "whoever asks little does not wait"
+    turns = 1
+    while play.link.events[-1] == "pause":
+        play.script.clock.step()
+        turns += 1
+    assert play.script.handled == [*requests[:FEW_REQUESTS], "now x", *requests[FEW_REQUESTS:]]
+    assert play.heard() == [str(number) for number in range(50)], "in order, each once"
+    assert turns == -(-50 // FEW_REQUESTS)
+    assert play.link.events == ["pause", "resume"]
+
+
+def test_those_who_ask_much_share_a_round(play: Play) -> None:
+    """Three who wait get a turn each before any of them gets another."""
+    turns = Turns(play.script.clock)
+    order: list[str] = []
+
+    def waits(name: str, times: int) -> Callable[[], None]:
+        def go_on() -> None:
+            order.append(name)
+            if times > order.count(name):
+                turns.wait(go_on)
+
+        return go_on
+
+    for name in "abc":
+        turns.wait(waits(name, 2))
+    play.script.clock.step()
+    assert order == ["a", "b", "c"], "in one turn of the loop, and not more"
+    play.script.clock.step()
+    assert order == ["a", "b", "c", "a", "b", "c"]
+    assert not play.script.clock.step()
+
+
+def test_a_round_ends_when_its_time_is_over(play: Play) -> None:
+    turns = Turns(play.script.clock)
+    order: list[str] = []
+
+    def waits(name: str) -> Callable[[], None]:
+        def go_on() -> None:
+            order.append(name)
+            play.script.clock.now_ms += 2
+
+        return go_on
+
+    for name in "abc":
+        turns.wait(waits(name))
+    play.script.clock.step()
+    assert order == ["a", "b"]
+    play.script.clock.step()
+    assert order == ["a", "b", "c"]
+
+
+def test_whoever_rests_can_still_go_away(play: Play) -> None:
+    play.say(*["slow a"] * 100)
+    handled = len(play.script.handled)
+    play.link.end()
+    play.turn()
+    assert len(play.script.handled) == handled < 100
+    assert play.gone == [play.connection]
 
 
 # Back-pressure.

@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
+from millpond.base.errors import RemoteError
 from millpond.base.later import Later
+from millpond.base.settings import SettingError
+from millpond.broker.security.arrivals import Arrivals
+from millpond.broker.security.met_limits import TELL_MS, MetLimits
 from millpond.broker.serving.connections import Connections
 from millpond.broker.serving.request_memory import STUCK_BYTES, STUCK_MS, TURN_MS
 from millpond.config.node import node_settings
+from millpond.metadata.records import ClientQuotaRecord, QuotaPart
 from millpond.sim.world.clock import VirtualClock
 
 IDLE_MS = 100_000
@@ -40,16 +45,20 @@ class Play:
             **(texts or {}),
         }
         self.parking = Parking(self.clock)
+        self.told: list[dict[str, object]] = []
+        self.limits = MetLimits(self.clock, lambda _, **facts: self.told.append(facts))
+        self.arrivals = Arrivals(self.clock, lambda: node_settings(self.texts), self.limits)
         self.connections = Connections(
             self.parking,  # type: ignore[arg-type]
             self.clock,
             lambda: node_settings(self.texts),
+            self.arrivals,
         )
         self._make_link = make_link
 
-    def connect(self, peer: str = "10.0.0.1:5000") -> Any:
+    def connect(self, peer: str = "10.0.0.1:5000", listener: str = "PLAINTEXT") -> Any:
         """The peer's link, or None when it is turned away."""
-        link = self._make_link(peer)
+        link = self._make_link(peer, listener=listener)
         link.handler = self.connections.accept(link)
         return link if link.handler is not None else None
 
@@ -112,6 +121,21 @@ def test_only_those_who_are_silent_too_long_are_dropped(play: Play) -> None:
     assert play.events_after(1, silent, busy) == [["abort"], []]
 
 
+def test_who_has_to_wait_for_his_quota_is_not_silent(play: Play) -> None:
+    """Nothing is read from him: he could say what he wants. Whoever is to wait for as long as others may be silent is
+    not waited for, as in Kafka: nobody would see that he has gone."""
+    waiting, too_long = play.connect(), play.connect()
+    play.clock.run_for(IDLE_MS - 1_000)
+    for link in (waiting, too_long):
+        link.say(LENGTH.pack(0))
+    waiting.handler.mute(IDLE_MS - 1_000)
+    too_long.handler.mute(2 * IDLE_MS)
+    assert play.events_after(IDLE_MS, waiting, too_long) == [["pause", "resume"], ["pause"]]
+    assert play.events_after(1, waiting, too_long) == [["pause", "resume"], ["pause", "abort"]]
+    assert play.events_after(IDLE_MS - 1_001, waiting) == [["pause", "resume"]], "his time has begun anew"
+    assert play.events_after(1, waiting) == [["pause", "resume", "abort"]]
+
+
 def test_part_of_a_large_request_is_not_waited_for_as_long(play: Play) -> None:
     stuck, silent = play.connect(), play.connect()
     stuck.say(LENGTH.pack(1 << 20) + b"a")
@@ -139,8 +163,27 @@ def test_who_keeps_others_waiting_for_memory_must_come_faster(make_link: Callabl
     other.say(LENGTH.pack(1 << 20) + bytes(1000))
     slow.say(bytes(1000))
     assert play.events_after(TURN_MS + 1, slow, other) == [["abort"], ["pause"]]
+    assert play.told == [{"limit": "queued.max.request.bytes=65536", "peer": "10.0.0.1:5000"}]
     slow.end()
     assert play.events_after(0, other) == [["pause", "resume"]]
+
+
+@pytest.mark.parametrize("is_muted", [True, False])
+def test_who_is_not_read_from_by_his_own_fault_keeps_nobody_waiting(
+    make_link: Callable[..., Any], is_muted: bool
+) -> None:
+    """He has taken more than his quota, or does not read his answers, and the rest of his request cannot come."""
+    play = Play(make_link, {"queued.max.request.bytes": str(64 << 10)})
+    holder, other = play.connect(), play.connect()
+    holder.say(LENGTH.pack(4) + b"abcd" + LENGTH.pack(1 << 20) + bytes(1000))
+    if is_muted:
+        holder.handler.mute(10 * STUCK_MS)
+    else:
+        holder.stuck = True
+        play.parking.waits[0].finish(bytes(8 << 20))
+    assert play.events_after(2 * STUCK_MS, holder, other) == [["pause"], []], "nobody waits"
+    other.say(LENGTH.pack(1 << 20) + bytes(1000))
+    assert play.events_after(0, holder, other) == [["pause", "abort"], ["pause"]]
 
 
 def test_who_had_to_wait_for_memory_is_given_time_to_go_on(make_link: Callable[..., Any]) -> None:
@@ -156,6 +199,12 @@ def test_who_had_to_wait_for_memory_is_given_time_to_go_on(make_link: Callable[.
     assert waiter.events == ["pause", "resume"]
     assert play.events_after(STUCK_MS, waiter) == [["pause", "resume"]]
     assert play.events_after(1, waiter) == [["pause", "resume", "abort"]]
+
+
+def test_the_reason_why_a_request_is_too_large_names_the_setting(play: Play) -> None:
+    link = play.connect()
+    with pytest.raises(RemoteError, match=r"socket\.request\.max\.bytes"):
+        link.say(LENGTH.pack(1 << 30))
 
 
 def test_closing_takes_nobody_new_and_lets_the_answers_out(play: Play) -> None:
@@ -176,3 +225,218 @@ def test_in_the_end_all_are_dropped(play: Play) -> None:
     links[0].say(LENGTH.pack(0))
     play.connections.drop_all()
     assert [link.events for link in links] == [["abort"], ["abort"]]
+
+
+# How many, and how fast.
+
+MANY = {"max.connections": "1000", "max.connections.per.ip": "1000", "quota.window.num": "2"}
+
+
+def come(play: Play, count: int, host: str = "10.0.0.1") -> int:
+    """How many of so many are let in; none of them stays."""
+    links = [play.connect(f"{host}:{port}") for port in range(count)]
+    for link in links:
+        if link is not None:
+            link.end()
+    return sum(link is not None for link in links)
+
+
+def test_an_address_that_comes_too_fast_is_refused_until_it_comes_more_slowly(make_link: Callable[..., Any]) -> None:
+    play = Play(make_link, {**MANY, "max.connection.creation.rate.per.ip": "10"})
+    assert come(play, 100) == 10
+    assert come(play, 10, "10.0.0.2") == 10, "others are not held up by it"
+    play.clock.run_for(500)
+    assert come(play, 100) == 5
+    play.clock.run_for(60_000)
+    assert come(play, 100) == 10, "nothing more is saved up"
+    assert play.told[0] == {"address": "10.0.0.1", "limit": "max.connection.creation.rate.per.ip=10"}
+
+
+def test_whoever_is_refused_and_comes_again_at_once_gets_his_share(
+    make_link: Callable[..., Any],
+) -> None:
+    play = Play(make_link, {**MANY, "max.connection.creation.rate.per.ip": "10"})
+    come(play, 100)
+    admitted = 0
+    for _ in range(100):
+        play.clock.run_for(100)
+        admitted += come(play, 20)
+    assert 95 <= admitted <= 101
+
+
+def test_the_quota_of_an_address_counts_before_that_of_all_and_both_before_the_setting(
+    make_link: Callable[..., Any],
+) -> None:
+    play = Play(make_link, {**MANY, "max.connection.creation.rate.per.ip": "50"})
+    play.arrivals.replay(ClientQuotaRecord((QuotaPart("ip", "10.0.0.1"),), "connection_creation_rate", 3.0))
+    assert (come(play, 100), come(play, 100, "10.0.0.2")) == (3, 50)
+    play.arrivals.replay(ClientQuotaRecord((QuotaPart("ip", None),), "connection_creation_rate", 7.0))
+    play.arrivals.replay(ClientQuotaRecord((QuotaPart("ip", "2001:DB8::0:7"),), "connection_creation_rate", 2.0))
+    play.clock.run_for(10_000)
+    assert (come(play, 100), come(play, 100, "10.0.0.2"), come(play, 100, "2001:db8::7")) == (3, 7, 2)
+    assert play.told[-1]["limit"] == "connection_creation_rate=3", "each limit is told once"
+    for address in ("10.0.0.1", None):
+        play.arrivals.replay(ClientQuotaRecord((QuotaPart("ip", address),), "connection_creation_rate", remove=True))
+    play.clock.run_for(10_000)
+    assert come(play, 100) == 50
+
+
+def test_all_together_may_come_only_so_fast(make_link: Callable[..., Any]) -> None:
+    play = Play(make_link, {**MANY, "max.connection.creation.rate": "20"})
+    assert come(play, 15) == 15
+    assert come(play, 15, "10.0.0.2") == 5
+    assert play.told == [{"address": "10.0.0.2", "limit": "max.connection.creation.rate=20"}]
+
+
+def test_single_addresses_may_have_other_numbers(make_link: Callable[..., Any]) -> None:
+    texts = {"max.connections": "20", "max.connections.per.ip.overrides": "10.0.0.1:1,10.0.0.3:3"}
+    play = Play(make_link, texts)
+    counts = [
+        sum(play.connect(f"{host}:{port}") is not None for port in range(5)) for host in ("10.0.0.1", "10.0.0.2")
+    ]
+    assert counts == [1, 2]
+    assert sum(play.connect(f"10.0.0.3:{port}") is not None for port in range(5)) == 3
+    assert {each["limit"] for each in play.told} == {
+        "max.connections.per.ip.overrides=1",
+        "max.connections.per.ip=2",
+    }, "each name is told once in a while"
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1", "10.0.0.1:x", "example.com:5", ":5"])
+def test_what_is_no_address_with_a_number_is_no_setting(text: str) -> None:
+    with pytest.raises(SettingError):
+        node_settings({"max.connections.per.ip.overrides": text})
+
+
+def test_one_address_never_takes_the_last_tenth(make_link: Callable[..., Any]) -> None:
+    play = Play(make_link, {"max.connections": "20", "max.connections.per.ip": "1000"})
+    links = [play.connect(f"10.0.0.1:{port}") for port in range(20)]
+    assert sum(link is not None for link in links) == 18
+    assert play.connect("10.0.0.2:1")
+    assert play.told[0]["limit"] == "max.connections.per.ip=18"
+
+
+def test_a_limit_is_told_every_now_and_then_and_counted_each_time(make_link: Callable[..., Any]) -> None:
+    play = Play(make_link, {**MANY, "max.connection.creation.rate.per.ip": "1"})
+    come(play, 100)
+    play.clock.run_for(TELL_MS - 1)
+    come(play, 100)
+    assert len(play.told) == 1
+    play.clock.run_for(1)
+    come(play, 100)
+    assert len(play.told) == 2
+    assert play.limits.counts["max.connection.creation.rate.per.ip"] == 298
+
+
+# By which listener.
+
+SEVERAL = {
+    "listeners": "NODES://127.0.0.1:1,PUBLIC://127.0.0.1:2",
+    "listener.security.protocol.map": "NODES:PLAINTEXT,PUBLIC:PLAINTEXT",
+    "inter.broker.listener.name": "NODES",
+    "max.connections": "3",
+    "max.connections.per.ip": "1000",
+}
+
+
+def test_clients_do_not_lock_nodes_out(make_link: Callable[..., Any]) -> None:
+    play = Play(make_link, SEVERAL)
+    clients = []
+    for host in range(3):
+        clients.append(play.connect(f"10.0.1.{host}:1", "PUBLIC"))
+        play.clock.run_for(10)
+    clients[0].say(LENGTH.pack(0))
+    assert play.connect("10.0.1.9:1", "PUBLIC") is None
+    assert play.connect("10.0.0.1:1", "NODES")
+    assert [each.events for each in clients] == [[], ["abort"], []], "the one that was silent for longest has to go"
+    assert play.connect("10.0.0.2:1", "NODES")
+    assert [each.events for each in clients] == [[], ["abort"], ["abort"]]
+    for each in clients[1:]:
+        each.end()
+    assert play.connect("10.0.1.9:1", "PUBLIC") is None
+    assert play.connect("10.0.0.3:1", "NODES")
+    clients[0].end()
+    assert play.connect("10.0.0.4:1", "NODES") is None, "nobody is left who could go"
+    assert len(play.connections) == 3
+    assert {each["limit"] for each in play.told} == {"max.connections=3"}
+
+
+def test_where_all_come_by_one_listener_nobody_has_to_go(play: Play) -> None:
+    links = [play.connect(f"10.0.0.{host}:1") for host in range(4)]
+    assert play.connect("10.0.0.9:1") is None
+    assert [link.events for link in links] == [[]] * 4
+
+
+def test_a_listener_has_its_own_number_of_connections(make_link: Callable[..., Any]) -> None:
+    texts = {"max.connections": "100", "listener.name.public.max.connections": "2"}
+    play = Play(make_link, {**SEVERAL, **texts})
+    links = [play.connect(f"10.0.1.{host}:1", "PUBLIC") for host in range(3)]
+    assert [link is not None for link in links] == [True, True, False]
+    assert play.told == [{"address": "10.0.1.2", "limit": "listener.name.public.max.connections=2"}]
+    assert play.connect("10.0.1.2:1", "NODES")
+    links[0].end()
+    assert play.connect("10.0.1.2:2", "PUBLIC")
+
+
+def test_a_listener_has_its_own_rate(make_link: Callable[..., Any]) -> None:
+    texts = {
+        **MANY,
+        "max.connection.creation.rate": "7",
+        "listener.name.public.max.connection.creation.rate": "5",
+    }
+    play = Play(make_link, {**SEVERAL, **texts})
+
+    def come_by(listener: str, count: int) -> int:
+        links = [play.connect(f"10.0.0.{port}:1", listener) for port in range(count)]
+        return sum(link is not None for link in links)
+
+    assert come_by("NODES", 20) == 20, "nodes are not counted with all others"
+    assert come_by("PUBLIC", 20) == 5
+    assert play.told == [{"address": "10.0.0.5", "limit": "listener.name.public.max.connection.creation.rate=5"}]
+
+
+def test_a_listener_has_no_other_limits_of_its_own() -> None:
+    with pytest.raises(SettingError, match=r"max\.connections"):
+        node_settings({"listener.name.plaintext.max.connections.per.ip": "5"})
+
+
+# What is not read.
+
+
+def test_those_whose_answers_hold_most_of_the_memory_are_closed(make_link: Callable[..., Any]) -> None:
+    play = Play(make_link, {"queued.max.response.bytes": str(1 << 20), "max.connections.per.ip": "4"})
+    links = [play.connect(f"10.0.0.1:{port}") for port in range(3)]
+    for link, size in zip(links, (100_000, 600_000, 500_000), strict=True):
+        link.stuck = True
+        link.say(LENGTH.pack(4) + b"abcd")
+        play.parking.waits[-1].finish(b"x" * size)
+    assert play.events_after(1000, *links) == [[], ["abort"], []]
+    assert play.told[0] == {
+        "limit": "queued.max.response.bytes=1048576",
+        "peer": "10.0.0.1:1",
+        "unread_bytes": 600_000,
+    }
+
+
+def test_answers_that_wait_for_an_earlier_one_count_too(make_link: Callable[..., Any]) -> None:
+    play = Play(make_link, {"queued.max.response.bytes": str(1 << 20)})
+    link = play.connect()
+    for _ in range(12):
+        link.say(LENGTH.pack(4) + b"abcd")
+    for wait in play.parking.waits[1:11]:
+        wait.finish(b"x" * 100_000)
+    assert play.events_after(1000, link) == [[]]
+    play.parking.waits[11].finish(b"x" * 100_000)
+    assert play.events_after(1000, link) == [["abort"]]
+
+
+def test_records_on_their_way_from_the_disk_are_no_memory(
+    make_link: Callable[..., Any], make_file: Callable[..., Any]
+) -> None:
+    play = Play(make_link, {"queued.max.response.bytes": str(1 << 20)})
+    link = play.connect()
+    link.stuck = True
+    link.say(LENGTH.pack(4) + b"abcd")
+    play.parking.waits[0].finish(make_file(b"x" * (2 << 20)).range())
+    assert play.events_after(1000, link) == [["pause"]] or link.events == []
+    assert play.told == []

@@ -25,7 +25,7 @@ from millpond.metadata.features import (
 )
 from millpond.metadata.image import Image
 from millpond.metadata.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
-from millpond.metadata.records import NoOpRecord, Record, RegisterBrokerRecord
+from millpond.metadata.records import BrokerEndpoint, NoOpRecord, Record, RegisterBrokerRecord
 from millpond.metadata.topics import NewTopic, TopicRef, decide_create_topics, decide_delete_topics
 from millpond.sim.world.world import SimWorld
 from millpond.wire.records import Record as WireRecord
@@ -52,7 +52,7 @@ class Play:
         self.store = LogStore(self.world.disk, "data", LogLimits(), self.world.entropy)
         self.store.open(self.world.clock.wall_ms())
         self.controller = Controller(self.world, self.store, node_settings(texts or {}), supported=self.supported)
-        self.controller.load(("localhost", 9092), after_crash=after_crash)
+        self.controller.load((BrokerEndpoint("PLAINTEXT", "localhost", 9092),), after_crash=after_crash)
         self.controller.on_change(self._changed)
         return self.controller
 
@@ -247,7 +247,7 @@ def test_a_start_that_cannot_be_made_durable_fails(play: Play) -> None:
     store.open(0)
     world.disk.fail_syncs(METADATA_PARTITION.folder)
     with pytest.raises(OSError):
-        Controller(world, store, node_settings({})).load(("localhost", 9092))
+        Controller(world, store, node_settings({})).load((BrokerEndpoint("PLAINTEXT", "localhost", 9092),))
 
 
 # Deciding and committing.
@@ -448,6 +448,6 @@ def test_the_image_is_one_object_for_life(play: Play) -> None:
     store.open(0)
     controller = Controller(world, store, node_settings({}))
     image: Image = controller.image
-    controller.load(("localhost", 9092))
+    controller.load((BrokerEndpoint("PLAINTEXT", "localhost", 9092),))
     assert controller.image is image
     assert image.brokers

@@ -12,6 +12,7 @@ from tests.support.partitions import ME, partition_context, view
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
 from millpond.base.later import Later
+from millpond.base.principal import ANONYMOUS
 from millpond.broker.coordination.coordination import Coordination, Home, Producer, Writing
 from millpond.broker.flusher import Flusher
 from millpond.broker.replication.partitions import Partition
@@ -245,8 +246,9 @@ def test_an_offline_partition_does_not_change_where_others_belong(play: Play) ->
 
 
 class FakeConnection:
-    class link:  # noqa: N801
-        peer = "10.0.0.7:4000"
+    principal = ANONYMOUS
+    may_be_node = True
+    host = "10.0.0.7"
 
 
 def call() -> Call:

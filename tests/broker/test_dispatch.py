@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from millpond.base.errors import ErrorCode, MalformedMessage
+from millpond.broker.apis.k18_api_versions import known_answer
+from millpond.broker.security.access import EVERYBODY
+from millpond.broker.security.audit import Audit
+from millpond.broker.security.rights import FREE
 from millpond.broker.serving.api import Api
+from millpond.broker.serving.api_answers import ApiAnswers
 from millpond.broker.serving.dispatch import Dispatcher, UnservedRequest, _Entry
 from millpond.broker.serving.replies import UnwritableReply
 from millpond.broker.serving.request_counts import RequestCounts
@@ -25,9 +30,13 @@ LENGTH = Struct(">i")
 class Ear:
     """A connection that encodes what it is given at once."""
 
+    may_be_node = True
+
     def __init__(self) -> None:
         self.frames: list[bytes] = []
         self.arrived_us = 0
+        self.must_log_in = False
+        self.may_be_node = True
 
     def reply(self, outcome: Any, encode: Callable[[Any], Any]) -> None:
         self.frames.append(b"".join(encode(outcome)))
@@ -39,7 +48,14 @@ class Ear:
 class Play:
     def __init__(self) -> None:
         self.broker = SimpleNamespace(
-            settings=node_settings({"max.request.topics": "3"}), lifecycle=SimpleNamespace(knows_itself=True)
+            settings=node_settings({"max.request.topics": "3"}),
+            lifecycle=SimpleNamespace(knows_itself=True),
+            access=EVERYBODY,
+            quotas=SimpleNamespace(is_on=False),
+            api_answers=ApiAnswers(),
+            controller=SimpleNamespace(applied_offset=5, kraft_version=0, supported={}),
+            image=SimpleNamespace(features={}),
+            audit=Audit(None, VirtualClock(), 1),
         )
         self.dispatcher = Dispatcher(self.broker, VirtualClock())  # type: ignore[arg-type]
         self.broker.apis = self.dispatcher.apis
@@ -61,7 +77,7 @@ class Play:
 
     def serve(self, **parts: Any) -> None:
         """Put an API of the test's own in the place of DescribeCluster."""
-        api = Api(key=60, name="DescribeCluster", versions=(0, 1), **parts)
+        api = Api(key=60, name="DescribeCluster", versions=(0, 1), rights=FREE, **parts)
         self.dispatcher._entries[60] = _Entry(api)
 
 
@@ -75,6 +91,21 @@ def test_a_request_goes_to_its_handler_and_is_counted(play: Play) -> None:
     served = {each.api_key: (each.min_version, each.max_version) for each in reply.api_keys}
     assert served == {api.key: api.advertised or api.versions for api in play.dispatcher.apis if api.is_advertised}
     assert play.dispatcher.requests.received[18] == 1
+
+
+def test_which_apis_there_are_is_written_once_and_anew_when_the_metadata_go_on(play: Play) -> None:
+    broker: Any = play.broker
+    assert known_answer(broker, 3) is known_answer(broker, 3)
+    assert known_answer(broker, 3).body != known_answer(broker, 0).body
+    before = known_answer(broker, 3)
+    broker.controller.applied_offset = 6
+    broker.image.features = {"metadata.version": 27}
+    after, _ = m.ApiVersionsResponse.decode(memoryview(known_answer(broker, 3).body), 3, 0, 1000)
+    assert known_answer(broker, 3) is not before
+    assert (after.finalized_features_epoch, [each.name for each in after.finalized_features]) == (
+        6,
+        ["metadata.version"],
+    )
 
 
 def test_a_key_that_is_not_served_ends_the_connection(play: Play) -> None:
@@ -141,19 +172,23 @@ def test_the_handler_learns_who_asks_and_in_which_version(play: Play) -> None:
 @pytest.mark.parametrize(("count", "is_served"), [(3, True), (4, False)])
 def test_a_request_may_name_only_so_many_topics(play: Play, count: int, is_served: bool) -> None:
     entry = play.dispatcher._entries[3]
-    entry.api = Api(key=3, name="Metadata", versions=(0, 13), lists="topics", handle=lambda *_: m.MetadataResponse())
+    entry.api = Api(
+        key=3, name="Metadata", versions=(0, 13), rights=FREE, lists="topics", handle=lambda *_: m.MetadataResponse()
+    )
     names = [m.MetadataRequest.MetadataRequestTopic(name=f"topic-{number}") for number in range(count)]
     body = m.MetadataRequest(topics=names).encode(4)
     if is_served:
         assert len(play.handle(3, 4, body)) == 1
     else:
-        with pytest.raises(UnservedRequest, match="Metadata names 4 topics or resources, at most 3"):
+        with pytest.raises(UnservedRequest, match=r"names 4 topics or resources, max.request.topics=3"):
             play.handle(3, 4, body)
 
 
 def test_a_list_that_is_null_is_no_list_too_many(play: Play) -> None:
     entry = play.dispatcher._entries[3]
-    entry.api = Api(key=3, name="Metadata", versions=(0, 13), lists="topics", handle=lambda *_: m.MetadataResponse())
+    entry.api = Api(
+        key=3, name="Metadata", versions=(0, 13), rights=FREE, lists="topics", handle=lambda *_: m.MetadataResponse()
+    )
     assert len(play.handle(3, 4, m.MetadataRequest(topics=None).encode(4))) == 1
 
 

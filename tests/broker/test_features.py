@@ -30,12 +30,12 @@ def test_clients_are_told_what_is_supported_and_what_is_final(desk: Any) -> None
     caller = desk.connect()
     supported, final, epoch = told(caller)
     assert supported == {
-        "metadata.version": (25, 26),
+        "metadata.version": (25, 27),
         "group.version": (0, 1),
         "transaction.version": (1, 2),
         "kraft.version": (0, 1),
     }
-    assert final == {"metadata.version": 26, "group.version": 1, "transaction.version": 2}
+    assert final == {"metadata.version": 27, "group.version": 1, "transaction.version": 2}
     assert epoch == desk.broker.controller.applied_offset
     # Clients that know no version 4 fail at a range that begins with zero.
     assert told(caller, 3)[0].keys() == {"metadata.version", "transaction.version"}
@@ -76,7 +76,7 @@ def test_one_that_is_refused_spoils_all(desk: Any) -> None:
     assert reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert "there is no feature 'share.version'" in reply.error_message
     assert update(caller, 2).error_code == ErrorCode.INVALID_REQUEST
-    assert told(caller)[1]["metadata.version"] == 26
+    assert told(caller)[1]["metadata.version"] == 27
 
 
 def test_without_group_version_members_of_the_new_protocol_are_refused(desk: Any) -> None:

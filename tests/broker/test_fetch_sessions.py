@@ -10,6 +10,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
+from millpond.base.principal import Principal
 from millpond.broker.fetch_sessions import EVICTION_MS, FetchContext, FetchSessions
 from millpond.sim.world.entropy import SeededEntropy
 from millpond.wire import messages as m
@@ -37,6 +38,7 @@ class Play:
         *,
         version: int = 12,
         offset: int = 0,
+        owner: Principal | None = None,
     ) -> FetchContext:
         by_id = version >= 13
         request = m.FetchRequest(
@@ -66,7 +68,7 @@ class Play:
                 for name in forgotten
             ],
         )
-        return self.sessions.context(request, version, self.now_ms)
+        return self.sessions.context(request, version, self.now_ms, owner)
 
     def refusal(self, *args: Any, **options: Any) -> str:
         with pytest.raises(Refused) as refused:
@@ -98,6 +100,19 @@ def told(context: FetchContext, high_watermark: int = 0, records: bytes = b"", e
 @pytest.fixture
 def play() -> Play:
     return Play()
+
+
+def test_a_session_is_its_owners_and_to_others_it_does_not_exist(play: Play) -> None:
+    alice, bob = Principal("User", "alice"), Principal("User", "bob")
+    number = play.fetch(0, 0, ["a0"], owner=alice).session_id
+    assert play.refusal(number, 1, owner=bob) == "FETCH_SESSION_ID_NOT_FOUND"
+    assert play.refusal(number, 7, owner=bob) == "FETCH_SESSION_ID_NOT_FOUND", "nor does its epoch show"
+    assert play.fetch(number, 0, ["b0"], owner=bob).session_id != number
+    assert play.fetch(number, -1, owner=bob).session_id == 0
+    again = Principal("User", "alice", by_token=True)
+    assert read(play.fetch(number, 1, owner=again)) == ["a0"], "it goes on, by another login too"
+    play.fetch(number, -1, owner=alice)
+    assert play.refusal(number, 2, owner=alice) == "FETCH_SESSION_ID_NOT_FOUND"
 
 
 # A session's life.
@@ -288,3 +303,24 @@ def test_a_session_does_not_grow_beyond_what_one_request_may_name() -> None:
     session = play.fetch(wanted=[f"a{number}" for number in range(60)]).session_id
     assert play.refusal(session, 1, [f"b{number}" for number in range(60)]) == "INVALID_REQUEST"
     assert len(play.sessions) == 0
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_no_session_remembers_a_name_that_no_topic_can_have(is_later: bool) -> None:
+    """A thousand sessions of thousands of names of 32 KiB would fill the memory."""
+    sessions = FetchSessions(10, lambda: 100, SeededEntropy(1))
+    partition = m.FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
+
+    def fetch(name: str, session_id: int = 0, epoch: int = 0) -> FetchContext:
+        topics = [m.FetchRequest.FetchTopic(topic=name, partitions=[partition])]
+        return sessions.context(m.FetchRequest(session_id=session_id, session_epoch=epoch, topics=topics), 12, 0)
+
+    if is_later:
+        begun = fetch("a" * 249)
+        assert begun.session_id
+        with pytest.raises(Refused) as refused:
+            fetch("a" * 250, begun.session_id, 1)
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+    else:
+        assert not fetch("a" * 250).session_id
+    assert len(sessions) == 0

@@ -9,13 +9,17 @@ import pytest
 from millpond.base.errors import ErrorCode
 from millpond.wire import messages as m
 
-OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
+OFFSETS, TRANSACTIONS, HISTORY = "__consumer_offsets", "__transaction_state", "__group_history"
 COORDINATORS = (OFFSETS, TRANSACTIONS)
+OWN = (*COORDINATORS, HISTORY)
 
 
 @pytest.fixture
 def caller(make_desk: Any) -> Any:
-    caller = make_desk({"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "3"}).connect()
+    desk = make_desk({"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "3"})
+    desk.create(HISTORY)
+    caller = desk.connect()
+    caller.desk = desk
     for key_type in (0, 1):
         request = m.FindCoordinatorRequest(key_type=key_type, coordinator_keys=["g"])
         (found,) = caller.ask(request, 4).coordinators
@@ -23,7 +27,7 @@ def caller(make_desk: Any) -> Any:
     return caller
 
 
-@pytest.mark.parametrize("topic", COORDINATORS)
+@pytest.mark.parametrize("topic", OWN)
 def test_no_partitions_are_added(caller: Any, topic: str) -> None:
     """The number of partitions says where a group lives: with another one it would be looked for elsewhere."""
     wanted = m.CreatePartitionsRequest.CreatePartitionsTopic(name=topic, count=4)
@@ -57,7 +61,7 @@ def test_replacing_all_settings_does_not_bring_the_default_policy_back(caller: A
     assert result.error_code == ErrorCode.INVALID_CONFIG
 
 
-@pytest.mark.parametrize("topic", COORDINATORS)
+@pytest.mark.parametrize("topic", OWN)
 def test_no_records_are_deleted_or_written(caller: Any, topic: str, make_batch: Any) -> None:
     wanted = m.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=-1)
     named = m.DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[wanted])
@@ -71,11 +75,66 @@ def test_no_records_are_deleted_or_written(caller: Any, topic: str, make_batch: 
     assert response.partition_responses[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-@pytest.mark.parametrize("topic", COORDINATORS)
+@pytest.mark.parametrize("topic", OWN)
 def test_they_are_not_deleted(caller: Any, topic: str) -> None:
     named = m.DeleteTopicsRequest.DeleteTopicState(name=topic)
     (result,) = caller.ask(m.DeleteTopicsRequest(topics=[named], timeout_ms=1000), 6).responses
     assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def begun(caller: Any) -> Any:
+    """A transaction that has begun."""
+    wanted = m.InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=60_000)
+    for _ in range(50):
+        reply = caller.ask(wanted, 4, within_ms=5_000)
+        if not reply.error_code:
+            return reply
+        caller.desk.run(100)
+    raise AssertionError(reply)
+
+
+def in_transaction(caller: Any) -> list[str]:
+    """The topics of it."""
+    (state,) = caller.ask(m.DescribeTransactionsRequest(transactional_ids=["tx"]), 0).transaction_states
+    return [each.topic for each in state.topics]
+
+
+@pytest.mark.parametrize("topic", OWN)
+def test_they_have_no_part_in_a_clients_transaction(caller: Any, topic: str, make_batch: Any) -> None:
+    """Its end is written into every partition of it."""
+    caller.desk.create("pond")
+    producer = begun(caller)
+    kind = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+    wanted = m.AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="tx",
+        v3_and_below_producer_id=producer.producer_id,
+        v3_and_below_producer_epoch=producer.producer_epoch,
+        v3_and_below_topics=[kind(name=each, partitions=[0]) for each in ("pond", topic, "none")],
+    )
+    results = caller.ask(wanted, 3).results_by_topic_v3_and_below
+    codes = {each.name: each.results_by_partition[0].partition_error_code for each in results}
+    assert codes == {
+        "pond": ErrorCode.OPERATION_NOT_ATTEMPTED,
+        topic: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        "none": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    batch = make_batch(
+        b"v",
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=0,
+        transactional=True,
+    )
+    data = m.ProduceRequest.PartitionProduceData(index=0, records=batch)
+    request = m.ProduceRequest(
+        transactional_id="tx",
+        acks=-1,
+        timeout_ms=1000,
+        topic_data=[m.ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
+    )
+    (response,) = caller.ask(request, 12, within_ms=5_000).responses
+    assert response.partition_responses[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert in_transaction(caller) == []
 
 
 @pytest.mark.parametrize("topic", [*COORDINATORS, "__consumer.offsets", "__transaction.state", "__share_group_state"])

@@ -16,7 +16,7 @@ from millpond.config.node import node_settings
 from millpond.metadata.brokers import after_power_cut
 from millpond.metadata.features import SUPPORTED, features_to_record
 from millpond.metadata.image import Image
-from millpond.metadata.records import FeatureLevelRecord, RegisterBrokerRecord
+from millpond.metadata.records import BrokerEndpoint, FeatureLevelRecord, RegisterBrokerRecord
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 
@@ -63,7 +63,11 @@ class Stage:
         life = Lifecycle(
             world, settings, lambda event, **_: self.journal.append(event), controller, to_controller, lambda: None
         )
-        life.start(Appearance("127.0.0.1", 9092, DISK_ID), was_clean=was_clean, has_lost=has_lost)
+        life.start(
+            Appearance((BrokerEndpoint("PLAINTEXT", "127.0.0.1", 9092),), DISK_ID),
+            was_clean=was_clean,
+            has_lost=has_lost,
+        )
         return life
 
     def _ask(self, request: Any, version: int, timeout_ms: int) -> Later[Any]:
@@ -169,7 +173,7 @@ def test_a_program_that_the_cluster_has_left_behind_ends_with_a_sentence(stage: 
     assert life.shut_out.ended
     reasons: list[str] = []
     life.shut_out.then(lambda why: reasons.append(str(why)))
-    assert "it is at metadata.version 99, and it supports 25 to 26. Start the version that" in reasons[0]
+    assert "it is at metadata.version 99, and it supports 25 to 27. Start the version that" in reasons[0]
 
 
 def test_a_lost_answer_is_asked_for_again(stage: Stage) -> None:

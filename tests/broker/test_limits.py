@@ -62,8 +62,12 @@ def test_the_policy_says_whether_to_delete_and_whether_to_compact(policy: str) -
 
 
 def test_what_belongs_to_the_node_comes_from_the_node() -> None:
-    of_node = {"producer.id.expiration.ms": "31", "log.cleaner.dedupe.buffer.size": str(32 << 20)}
-    expected = replace(LogLimits(), producer_id_expiration_ms=31, dedupe_buffer_bytes=32 << 20)
+    of_node = {
+        "producer.id.expiration.ms": "31",
+        "log.cleaner.dedupe.buffer.size": str(32 << 20),
+        "max.producers.per.partition": "33",
+    }
+    expected = replace(LogLimits(), producer_id_expiration_ms=31, dedupe_buffer_bytes=32 << 20, producers_max=33)
     assert limits(of_node=of_node) == expected
 
 
@@ -75,6 +79,12 @@ def test_a_topic_inherits_from_its_node() -> None:
 def test_no_limit_is_left_out() -> None:
     """Whoever gives the log a new limit must say here where it comes from."""
     tested = {name for _, change in CHANGES.values() for name in change}  # type: ignore[attr-defined]
-    tested |= {"cleanup_delete", "cleanup_compact", "producer_id_expiration_ms", "dedupe_buffer_bytes"}
+    tested |= {
+        "cleanup_delete",
+        "cleanup_compact",
+        "producer_id_expiration_ms",
+        "dedupe_buffer_bytes",
+        "producers_max",
+    }
     assert tested == {field.name for field in fields(LogLimits)}
     assert LogLimits().flush_ms == FOREVER

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 from millpond.broker.links.peers import NodeAddresses, Peers
 from millpond.broker.links.requester import RequestLost
 from millpond.config.node import node_settings
 from millpond.metadata.image import Image
+from millpond.metadata.records import BrokerEndpoint
+from millpond.quorum.voters import Voter, VoterEndPoint
 from millpond.sim.node import SimNode
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
@@ -67,3 +71,47 @@ def test_what_the_operator_wrote_goes_before_what_a_node_says(make_desk: Any) ->
     assert alone(2) is None
     several = NodeAddresses(node_settings({"cluster.nodes": "1@10.0.0.1:7,2@10.0.0.2:8"}), image)
     assert [several(1), several(2), several(3)] == [("10.0.0.1", 7), ("10.0.0.2", 8), None]
+
+
+SSL, CLEAR = 1, 0
+BOTH = {
+    "listeners": "PLAINTEXT://h:1,SAFE://h:2",
+    "listener.security.protocol.map": "SAFE:SSL",
+    "ssl.keystore.location": "/n.pem",
+    "ssl.truststore.location": "/ca.pem",
+}
+
+
+def registered(*end_points: BrokerEndpoint) -> Any:
+    return SimpleNamespace(brokers={2: SimpleNamespace(end_points=end_points)})
+
+
+def test_a_node_is_reached_by_its_listener_of_the_same_name_as_ours() -> None:
+    clear, safe = BrokerEndpoint("PLAINTEXT", "two", 1, CLEAR), BrokerEndpoint("SAFE", "two", 2, SSL)
+    by_safe = node_settings({**BOTH, "inter.broker.listener.name": "SAFE"})
+    by_clear = node_settings({**BOTH, "inter.broker.listener.name": "PLAINTEXT"})
+    for image in (registered(clear, safe), registered(safe, clear)):
+        assert NodeAddresses(by_safe, image)(2) == ("two", 2)
+        assert NodeAddresses(by_clear, image)(2) == ("two", 1)
+    # By another name where the same is spoken; not where another is.
+    assert NodeAddresses(by_safe, registered(clear, BrokerEndpoint("TLS", "two", 7, SSL)))(2) == ("two", 7)
+    assert NodeAddresses(by_safe, registered(clear))(2) is None
+    told = NodeAddresses(by_safe, registered(clear, safe)).by_listener("PLAINTEXT")
+    assert told(2) == ("two", 1), "who asks in the clear is told where to go on in the clear"
+
+
+def test_of_a_leader_that_tells_where_it_is_the_listener_of_our_name_counts() -> None:
+    addresses = NodeAddresses(node_settings({**BOTH, "inter.broker.listener.name": "SAFE"}), Image())
+    kind = m.BeginQuorumEpochRequest.LeaderEndpoint
+    addresses.learn_leader(2, [kind(name="SAFE", host="two", port=2), kind(name="PLAINTEXT", host="two", port=1)])
+    assert addresses(2) == ("two", 2)
+    addresses.learn_leader(3, [])
+    assert addresses(3) is None
+
+
+def test_voters_are_known_by_all_their_listeners() -> None:
+    addresses = NodeAddresses(node_settings({**BOTH, "inter.broker.listener.name": "SAFE"}), Image())
+    end_points = (VoterEndPoint("PLAINTEXT", "two", 1), VoterEndPoint("SAFE", "two", 2))
+    addresses.voters = lambda: (Voter(2, UUID(int=2), end_points), Voter(3, UUID(int=3), end_points[:1]))
+    assert addresses(2) == ("two", 2)
+    assert addresses(3) == ("two", 1), "better than none"

@@ -13,12 +13,15 @@ from millpond.base.errors import ErrorCode, MalformedMessage, RemoteError
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.later import Later
 from millpond.broker.apis import k00_produce
+from millpond.config.node import node_settings
 from millpond.sim.world.clock import WALL_START_MS
 from millpond.wire import messages as m
 from millpond.wire.batch import walk
 from millpond.wire.records import Record, decode_batch, encode_batch
 
 VERSIONS = range(3, 14)
+ASKED: Any = SimpleNamespace(settings=node_settings({}))
+"""What the oldest requests need of a broker."""
 SLOW_MS = 100_000
 """So long may a worker take when the test wants nothing to be synced."""
 
@@ -50,7 +53,7 @@ class Play:
 
     @staticmethod
     def _replace(entry: Any, **parts: Any) -> None:
-        names = ("key", "name", "versions", "handle", "lists", "quick", "advertised", "refuse")
+        names = ("key", "name", "versions", "handle", "lists", "quick", "advertised", "refuse", "rights")
         kept = {name: getattr(entry.api, name) for name in names}
         entry.api = type(entry.api)(**{**kept, **parts})
 
@@ -414,7 +417,7 @@ def old_body(*names: bytes, partitions: int = 2) -> bytes:
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_old_formats_are_refused_for_each_partition(version: int) -> None:
-    response: Any = k00_produce.refuse_old_format(None, version, memoryview(old_body(b"a", b"bc")))  # type: ignore[arg-type]
+    response: Any = k00_produce.refuse_old_format(ASKED, version, memoryview(old_body(b"a", b"bc")))
     code = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
     time = pack(">q", -1) if version == 2 else b""
     partitions = b"".join(pack(">ihq", index, code, -1) + time for index in (0, 1))
@@ -437,11 +440,11 @@ def test_old_formats_are_refused_for_each_partition(version: int) -> None:
 )
 def test_old_requests_that_cannot_be_are_the_peers_fault(body: bytes) -> None:
     with pytest.raises(MalformedMessage):
-        k00_produce.refuse_old_format(None, 2, memoryview(body))  # type: ignore[arg-type]
+        k00_produce.refuse_old_format(ASKED, 2, memoryview(body))
 
 
 @pytest.mark.parametrize("version", range(3))
 def test_nobody_waits_for_an_answer_to_an_old_request_with_acks_zero(version: int) -> None:
     body = pack(">h", 0) + old_body(b"pond")[2:]
     with pytest.raises(RemoteError, match="acks=0"):
-        k00_produce.refuse_old_format(SimpleNamespace(), version, memoryview(body))
+        k00_produce.refuse_old_format(ASKED, version, memoryview(body))

@@ -1,5 +1,5 @@
 """All campaigns, one after the other: real kills under load and under transactions, faults and operations on a
-cluster, churned groups, then many simulated runs.
+cluster, churned groups, slow and hostile clients, then many simulated runs.
 
 python tests/campaigns/chaos.py --loops 200 --records 100000 --faults 200 --minutes 6 --seeds 1000
 """
@@ -23,6 +23,7 @@ def main() -> int:
     parser.add_argument("--records", default="100000", help="how many are copied exactly once")
     parser.add_argument("--faults", default="200", help="how many are done to a real cluster")
     parser.add_argument("--minutes", default="6", help="how long groups are churned")
+    parser.add_argument("--frames", default="10000000", help="how many hostile requests are sent")
     parser.add_argument("--seeds", default="1000", help="how many runs are simulated")
     wanted = parser.parse_args()
     failed = 0
@@ -34,6 +35,9 @@ def main() -> int:
         ["cluster.py", "--faults", wanted.faults],
         ["operations.py"],
         ["churn.py", "--minutes", wanted.minutes, "--node-kills"],
+        ["slow_clients.py"],
+        ["fuzz.py", "--frames", "200000", "--node"],
+        ["fuzz.py", "--frames", wanted.frames],
         ["simulate.py", "--seeds", wanted.seeds],
         ["simulate_coordination.py", "--seeds", wanted.seeds, "--jobs", "2"],
         ["simulate_machines.py", "--seeds", wanted.seeds, "--jobs", "2"],

@@ -37,6 +37,11 @@ ELSEWHERE = {
     ("pipeline", "run"): "needs Spark: tests/cli/pipeline",
     ("pipeline", "status"): "tests/cli/pipeline",
     ("sim", "replay"): "needs a link: tests/cli/test_sim.py",
+    **{
+        (noun, verb): "needs a login: tests/cli/test_secure.py"
+        for noun, verbs in {"acl": ("add", "list", "change", "remove"), "token": ("add", "list", "change")}.items()
+        for verb in verbs
+    },
 }
 """Whose JSON other tests read."""
 
@@ -130,7 +135,8 @@ def run(node: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def test_what_json_prints_is_json(run: Any, node: Any, quick: Any, topic: str) -> None:
+def test_what_json_prints_is_json(run: Any, node: Any, quick: Any, topic: str, tmp_path: Path) -> None:
+    certificates = ("--folder", str(tmp_path / "tls"))
     quick.create("letters.dlq")
     quick.send(topic, "a", b"\xff")
     writer = Producer({"bootstrap.servers": node.address, "transactional.id": topic, "log_level": 0})
@@ -172,6 +178,17 @@ def test_what_json_prints_is_json(run: Any, node: Any, quick: Any, topic: str) -
         ("top",): ("--once",),
         ("sim", "list"): (),
         ("sim", "run"): ("keys",),
+        ("user", "add"): ("ann", "--random"),
+        ("user", "change"): ("ann", "--random"),
+        ("user", "list"): (),
+        ("quota", "add"): ("--client-id", topic, "--produce", "9GB/s"),
+        ("quota", "change"): ("--client-id", topic, "--fetch", "9GB/s"),
+        ("quota", "list"): (),
+        ("cert", "authority"): certificates,
+        ("cert", "add"): ("ann", *certificates),
+        ("cert", "change"): ("ann", *certificates),
+        ("cert", "list"): certificates,
+        ("cert", "show"): ("ann", *certificates),
     }
     having = {path for path, command in leaves() if "--json" in options_of(command)}
     # Whether all is well on this machine is not for this test to say; its own reads it.

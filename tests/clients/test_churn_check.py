@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from support import churn_worker
 from support.churn_check import findings, read_diary
 
 GOOD = {
@@ -125,3 +127,35 @@ def test_going_back_is_wrong_unless_the_library_itself_did_it(judged, tmp_path):
     assert judged(story) == ["a in partition 0 read 0 after 19"]
     (tmp_path / "a.err").write_text(late.format(0, "active"))
     assert judged(story) == []
+
+
+class Refusing:
+    """A consumer whose commits are refused as often as it is told, as in the middle of a rebalance."""
+
+    def __init__(self, _settings):
+        self.refusals = 1
+
+    def subscribe(self, _topics, **_callbacks): ...
+
+    def commit(self, offsets, asynchronous):
+        assert not asynchronous
+        if self.refusals:
+            self.refusals -= 1
+            raise KafkaException(KafkaError(KafkaError.ILLEGAL_GENERATION))
+        return offsets
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_worker_commits_again_what_was_refused_unless_it_has_lost_it(tmp_path, monkeypatch, is_lost):
+    monkeypatch.setattr(churn_worker, "Consumer", Refusing)
+    monkeypatch.setattr(churn_worker, "generation_of", lambda _: 1)
+    path = tmp_path / "a.txt"
+    worker = churn_worker.Worker("nowhere", "g", "t", "cooperative-sticky", 1000, str(path))
+    worker.note(0, 7)
+    worker.commit()
+    if is_lost:
+        worker.on_lost(worker.consumer, [TopicPartition("t", 0)])
+    worker.commit()
+    worker.commit()
+    commits = [(each.offset, each.is_done) for each in read_diary(path, ended_us=0).commits]
+    assert commits == ([(8, False)] if is_lost else [(8, False), (8, True)])

@@ -86,11 +86,11 @@ def test_a_key_that_was_never_advertised_ends_the_connection_only(node, raw):
 def test_an_api_that_is_not_served_is_no_fault_of_the_clients(make_node):
     node = make_node()
     with Raw(node.port) as other:
-        body = encode_request_header(38, 1, 1, "asks")
+        body = encode_request_header(73, 0, 1, "asks")
         other.send_bytes(LENGTH.pack(len(body)) + body)
         assert other.is_closed()
     journal = node.wait_for_word("not served  peer=")
-    assert "CreateDelegationToken (API key 38)" in journal
+    assert "AssignReplicasToDirs (API key 73)" in journal
     assert "broke the protocol" not in journal
 
 

@@ -208,10 +208,10 @@ def test_nobody_writes_to_the_coordinators_topics(raw, topic):
     producer = RawProducer(raw, topic).begin_session()
     reply = raw.produce("__transaction_state", 0, batch(b"x"))
     assert reply.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert producer.add("__transaction_state", 0) == {ErrorCode.NONE}
+    assert producer.add("__transaction_state", 0) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
     reply = producer.produce("__transaction_state", 0, producer.batch("__transaction_state", 0, b"x"))
     assert reply.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    producer.abort()
+    assert state_of(raw, topic).transaction_state == "Empty"
 
 
 def test_partitions_that_do_not_exist_cannot_be_added(raw, made):

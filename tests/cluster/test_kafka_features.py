@@ -35,20 +35,20 @@ def levels(tool: list[str], cluster: Ponds) -> dict[str, str]:
 
 def test_levels_are_told_lowered_and_raised(tool: list[str], cluster: Ponds) -> None:
     told = levels(tool, cluster)
-    assert told["metadata.version"] == "4.1-IV0"
+    assert told["metadata.version"] == "4.1-IV1"
     assert (told["group.version"], told["transaction.version"]) == ("1", "2")
     code, why = try_tool(tool, cluster, "upgrade", "--feature", "metadata.version=25")
     assert code == 1
-    assert "metadata.version is at 26: to lower it to 25, ask for a downgrade" in why
+    assert "metadata.version is at 27: to lower it to 25, ask for a downgrade" in why
     code, why = try_tool(tool, cluster, "downgrade", "--metadata", "4.0-IV3", "--dry-run")
     assert code == 0, why
-    assert levels(tool, cluster)["metadata.version"] == "4.1-IV0"
+    assert levels(tool, cluster)["metadata.version"] == "4.1-IV1"
     code, why = try_tool(tool, cluster, "downgrade", "--metadata", "4.0-IV3")
     assert code == 0, why
     assert levels(tool, cluster)["metadata.version"] == "4.0-IV3"
-    code, why = try_tool(tool, cluster, "upgrade", "--feature", "metadata.version=26", "--feature", "group.version=1")
+    code, why = try_tool(tool, cluster, "upgrade", "--feature", "metadata.version=27", "--feature", "group.version=1")
     assert code == 0, why
-    assert levels(tool, cluster)["metadata.version"] == "4.1-IV0"
+    assert levels(tool, cluster)["metadata.version"] == "4.1-IV1"
 
 
 def test_what_gives_something_up_must_be_called_unsafe(tool: list[str], cluster: Ponds) -> None:

@@ -89,6 +89,7 @@ RUN = {
 SPARK = "a part of a Spark job; tests/spark has the whole of it"
 OWN = "a part of a test whose other part is the reader's own; tests/testing tries each call"
 NOT_RUN = {
+    "README.md: import runpy": "a secure node; tests/cli/test_secure.py takes the settings in the same way",
     "README.md: import millpond.spark": "Spark: run by test_the_snippet_for_spark_shows_rows",
     "docs/client.md: producer = Producer(serializer=registry_serializer(AvroSerializer(registry, schema)))":
         "needs a schema registry; tests/client/test_payloads.py has stand-ins for one",
@@ -104,6 +105,7 @@ COMMANDS_NOT_RUN = {
     "README.md: make up": "installs; tests/clients/test_readme.py runs it on a clean copy",
     "README.md: . .venv/bin/activate": "tests/clients/test_readme.py runs it on a clean copy",
     "README.md: millpond cluster up": "three nodes and a pid from a table; tests/cli/cluster kills one so",
+    "README.md: millpond up --secure": "tests/cli/test_secure.py runs them",
     "README.md: millpond pipeline run": "Spark; tests/docs/test_tutorial.py runs one",
     "README.md: pip install": "installs; the tests of the wheels do it in an empty environment",
     "docs/cli.md": "a profile with a password, a shell's own files; tests/cli runs each of them",
@@ -114,6 +116,7 @@ COMMANDS_NOT_RUN = {
     "docs/ecosystem.md": "parts of examples; tests/examples runs them with the archives of Apache Kafka",
     "docs/planning.md": "what a command prints",
     "docs/simulator.md": "tests/cli/test_sim.py and tests/console/test_simulator.py run them",
+    "docs/security.md": "tests/cli/test_secure.py, test_cert.py and test_quota.py run them; settings of nodes",
     "docs/spark.md": "Spark; tests/docs/test_tutorial.py runs the same",
     "docs/moving.md": "tests/docs/test_moving.py runs the page against Apache Kafka",
     "docs/operations.md": "tests/docs/test_operations.py runs the page",

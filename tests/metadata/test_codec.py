@@ -23,20 +23,28 @@ from millpond.metadata.features import SUPPORTED
 from millpond.metadata.image import Image, Resource
 from millpond.metadata.producer_ids import decide_allocate_producer_ids
 from millpond.metadata.records import (
+    AccessControlEntryRecord,
     BrokerEndpoint,
     BrokerFeature,
     BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
     ConfigRecord,
+    DelegationTokenRecord,
     FeatureLevelRecord,
     LeadAnewRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    QuotaPart,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
 )
 from millpond.metadata.snapshot import records_of
 from millpond.metadata.topics import (
@@ -99,6 +107,25 @@ records = st.one_of(
     st.builds(ConfigRecord, st.integers(0, 127), text, text, st.none() | text),
     st.builds(FeatureLevelRecord, text, st.integers(-32768, 32767)),
     st.builds(ProducerIdsRecord, int32, int64, int64),
+    st.builds(
+        AccessControlEntryRecord,
+        *(ids, st.integers(0, 7), text, st.integers(0, 4), text, text, st.integers(0, 15), st.integers(0, 3)),
+    ),
+    st.builds(RemoveAccessControlEntryRecord, ids),
+    st.builds(
+        ClientQuotaRecord,
+        st.lists(st.builds(QuotaPart, text, st.none() | text), max_size=3).map(tuple),
+        text,
+        st.floats(allow_nan=False),
+        st.booleans(),
+    ),
+    st.builds(
+        UserScramCredentialRecord,
+        *(text, st.integers(1, 2), st.binary(max_size=20), st.binary(max_size=64), st.binary(max_size=64), int32),
+    ),
+    st.builds(RemoveUserScramCredentialRecord, text, st.integers(1, 2)),
+    st.builds(DelegationTokenRecord, *(text, text, st.lists(text, max_size=3).map(tuple), int64, int64, int64, text)),
+    st.builds(RemoveDelegationTokenRecord, text),
     st.builds(NoOpRecord),
 )
 

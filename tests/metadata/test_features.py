@@ -65,7 +65,7 @@ def test_a_level_is_lowered_only_by_who_says_so(image: Image) -> None:
     lowered = FeatureUpdate("metadata.version", 25, UpgradeType.SAFE_DOWNGRADE)
     assert ask(image, lowered) == ((FeatureLevelRecord("metadata.version", 25),), ["ok"])
     _, (why,) = ask(image, FeatureUpdate("metadata.version", 24, UpgradeType.UNSAFE_DOWNGRADE))
-    assert why.endswith("the active controller does not support metadata.version 24, but 25 to 26")
+    assert why.endswith("the active controller does not support metadata.version 24, but 25 to 27")
 
 
 def test_what_gives_something_up_is_lowered_only_unsafely(image: Image) -> None:

@@ -6,19 +6,27 @@ import pytest
 
 from millpond.metadata.image import Broker, Image, Partition, Resource
 from millpond.metadata.records import (
+    AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
     ConfigRecord,
+    DelegationTokenRecord,
     FeatureLevelRecord,
     LeadAnewRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    QuotaPart,
     Record,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     ResourceType,
     TopicRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
 )
 
 A, B = UUID(int=1), UUID(int=2)
@@ -193,6 +201,13 @@ def test_every_kind_of_record_can_be_replayed(broker) -> None:
         ConfigRecord(TOPIC, "a", "b", "c"),
         FeatureLevelRecord("f", 1),
         ProducerIdsRecord(1, 0, 1000),
+        ClientQuotaRecord((QuotaPart("user", None),), "request_percentage", 50.0),
+        UserScramCredentialRecord("alice", 1, b"salt", b"stored", b"server", 4096),
+        RemoveUserScramCredentialRecord("alice", 1),
+        DelegationTokenRecord("User:alice", "User:alice", (), 1, 3, 2, "t"),
+        RemoveDelegationTokenRecord("t"),
+        AccessControlEntryRecord(A, 2, "a", 3, "User:alice", "*", 3, 3),
+        RemoveAccessControlEntryRecord(A),
         UnregisterBrokerRecord(1, 0),
     ]
     assert {type(record) for record in history} == set(get_args(Record))

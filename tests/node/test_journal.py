@@ -120,3 +120,12 @@ def test_as_json_each_event_is_an_object_on_one_line() -> None:
 def test_as_json_events_that_were_dropped_are_one_too() -> None:
     journal = LineJournal(io.StringIO(), shape=as_json)
     assert json.loads(journal._tell_dropped(3))["count"] == 3
+
+
+def test_what_strangers_name_begins_no_line_and_speaks_to_no_terminal() -> None:
+    out = io.StringIO()
+    journal = LineJournal(out)
+    journal("connection closed", client="a\n12:00:00  all is well  x=\x1b[2J", reason=ValueError("b\r\u202ec é"))
+    line = written(journal, out)
+    assert line.count("\n") == 1
+    assert r"client=a\n12:00:00  all is well  x=\x1b[2J  reason=b\r\u202ec " in line

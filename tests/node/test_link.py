@@ -15,7 +15,7 @@ import pytest
 from millpond.base.ports import FileRange
 from millpond.node import link as link_module
 from millpond.node.disk import RealDisk
-from millpond.node.link import SocketLink
+from millpond.node.link import SEND_BYTES_PER_TURN, SendTurns, SocketLink
 
 MIB = 1 << 20
 
@@ -23,7 +23,7 @@ MIB = 1 << 20
 class Scene:
     """A link with one end of a socket pair; the test holds the other."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, turns: SendTurns | None = None) -> None:
         self.loop = loop
         self.heard: list[str] = []
         self.faults: list[BaseException] = []
@@ -33,7 +33,7 @@ class Scene:
         listener.close()
         near.setblocking(False)
         self.far.setblocking(False)
-        self.link = SocketLink(loop, near, "peer", True, lambda _, error: self.faults.append(error))
+        self.link = SocketLink(loop, near, "peer", True, lambda _, error: self.faults.append(error), turns)
         self.link.start(self)
 
     def buffer(self) -> memoryview:
@@ -119,7 +119,63 @@ def test_a_kernel_that_takes_everything_does_not_starve_the_others(
     assert asked == [MIB]
     assert scene.link.unsent_bytes() == 5 * MIB
     assert scene.run_until(lambda: scene.heard == ["drained"])
-    assert asked == [MIB] * 6
+    assert (sum(asked), max(asked)) == (6 * MIB, MIB)
+
+
+def test_many_who_ask_for_much_at_once_share_a_turn_of_the_loop(
+    loop: asyncio.AbstractEventLoop, big, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty who take a MiB each would have all others wait for twenty."""
+    asked: list[int] = []
+    monkeypatch.setattr(os, "sendfile", lambda *args: asked.append(args[3]) or args[3])
+    turns = SendTurns(loop)
+    scenes = [Scene(loop, turns) for _ in range(20)]
+    for scene in scenes:
+        scene.link.send([whole(big)])
+        # However long it takes: a turn is no length of time.
+        time.sleep(0.001)
+    assert sum(asked) == SEND_BYTES_PER_TURN
+    for scene in scenes:
+        scene.link.send([b"little"])
+    assert sum(asked) == SEND_BYTES_PER_TURN, "they have to wait for their turn"
+    quick = Scene(loop, turns)
+    quick.link.send([b"head", b"little"])
+    assert quick.link.unsent_bytes() == 0, "who has little to send does not wait"
+    assert scenes[0].run_until(lambda: all(scene.heard == ["drained"] for scene in scenes))
+    assert sum(asked) == 20 * 6 * MIB
+    scenes.append(quick)
+    del asked[:]
+    loop.run_until_complete(asyncio.sleep(0.003))
+    scenes[0].link.send([whole(big)])
+    assert asked == [MIB], "who is alone has as much as ever"
+    for scene in scenes:
+        scene.link.abort()
+        scene.far.close()
+    loop.run_until_complete(asyncio.sleep(0))
+
+
+def test_where_a_crowd_does_not_read_little_is_left_with_the_kernel(
+    loop: asyncio.AbstractEventLoop, big, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take megabytes for each of them, of memory that all connections share."""
+    monkeypatch.setattr(link_module, "CROWD", 3)
+    turns = SendTurns(loop)
+    scenes = [Scene(loop, turns) for _ in range(6)]
+    for scene in scenes:
+        scene.link.send([whole(big)])
+        scene.run_until(lambda: False, seconds=0.02)
+    assert turns.waiting == 6
+    left = [scene.link.unsent_bytes() for scene in scenes]
+    assert min(left[3:]) > 5 * MIB > max(left[:3]), left
+    # Whoever reads after all is sent everything, as fast as others.
+    assert scenes[5].drain() == big.read_at(0, 6 * MIB)
+    assert scenes[5].heard == ["drained"]
+    assert turns.waiting == 5
+    for scene in scenes:
+        scene.link.abort()
+        scene.far.close()
+    assert turns.waiting == 0
+    loop.run_until_complete(asyncio.sleep(0))
 
 
 def test_a_file_system_without_sendfile_is_read_instead(scene: Scene, big, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import resource
 import socket
@@ -190,3 +191,53 @@ def test_descriptors_are_given_back(scene: Scene) -> None:
     scene.run_until(lambda: False, seconds=0.01)
     # Fewer, when the interpreter has just closed what an earlier test left to it.
     assert len(os.listdir("/dev/fd")) <= before
+
+
+def test_a_crowd_that_comes_at_once_takes_turns_with_those_who_work(scene: Scene) -> None:
+    """One in a turn of the loop, and none for a while where that takes much of it: here a core for 3 ms."""
+    moments: list[float] = []
+    turns: list[int] = [0]
+
+    def accept(link: Link) -> Quiet:
+        moments.append(time.monotonic())
+        until = time.thread_time() + 0.003
+        while time.thread_time() < until:
+            pass
+        return scene.accept(link)
+
+    def turn() -> bool:
+        turns[0] += 1
+        return len(moments) == len(crowd)
+
+    listener = scene.network.listen("127.0.0.1", 0, accept)
+    crowd = [socket.create_connection((listener.host, listener.port)) for _ in range(30)]
+    assert scene.run_until(turn)
+    assert turns[0] >= len(crowd), "whoever works has a turn in between"
+    rests = [after - before for before, after in itertools.pairwise(moments)]
+    # The first ones use what nobody has used before.
+    assert min(rests[15:]) > 0.0045, rests
+    listener.close()
+    for each in crowd:
+        each.close()
+
+
+def test_a_listener_may_be_closed_by_whom_it_lets_in_and_while_it_rests(scene: Scene) -> None:
+    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+    crowd = [socket.create_connection((listener.host, listener.port)) for _ in range(8)]
+    assert scene.run_until(lambda: len(scene.served) >= 4)
+    listener._rest(0.01)
+    listener.close()
+    assert not scene.run_until(lambda: scene.faults, seconds=0.05)
+
+    def accept(link: Link) -> Quiet:
+        if len(scene.served) == 7:
+            other.close()
+        return scene.accept(link)
+
+    del scene.served[4:]
+    other = scene.network.listen("127.0.0.1", 0, accept)
+    crowd += [socket.create_connection((other.host, other.port)) for _ in range(4)]
+    assert scene.run_until(lambda: len(scene.served) == 8)
+    assert not scene.run_until(lambda: scene.faults, seconds=0.05)
+    for each in crowd:
+        each.close()

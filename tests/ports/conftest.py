@@ -6,18 +6,20 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 import uvloop
 
 from millpond.base.ports import Disk, Link, LinkHandler, Network
+from millpond.base.tls import ClientTls, ServerTls, TlsFiles
 from millpond.node.disk import RealDisk
 from millpond.node.link import SocketLink
-from millpond.node.network import SocketNetwork
+from millpond.node.network import SocketListener, SocketNetwork
 from millpond.sim.world.clock import VirtualClock
 from millpond.sim.world.disk import SimDisk
 from millpond.sim.world.network import SimNetwork
+from support.tls import Certificates
 
 
 class Arena(Protocol):
@@ -31,13 +33,35 @@ class Arena(Protocol):
     def run_until(self, condition: Callable[[], bool], seconds: float = 60) -> bool: ...
 
 
+class TlsNetwork(SocketNetwork):
+    """Encrypts everything, whoever asks for it."""
+
+    def __init__(self, certificates: Certificates, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        server, authority = str(certificates.server), str(certificates.authority)
+        self.server_tls = ServerTls(TlsFiles(server, server))
+        self.client_tls = ClientTls(TlsFiles(authorities=authority))
+
+    def listen(self, host: str, port: int, accept: Any, *_: Any) -> SocketListener:
+        return super().listen(host, port, accept, self.server_tls)
+
+    def connect(self, host: str, port: int, make_handler: Any, *_: Any) -> Any:
+        return super().connect(host, port, make_handler, self.client_tls)
+
+
 class RealArena:
-    def __init__(self, loop: asyncio.AbstractEventLoop, sendfile: bool, folder: str) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, sendfile: bool, folder: str, certificates: Certificates | None = None
+    ) -> None:
         self.loop = loop
         self.folder = folder
         self.disk = RealDisk()
         self.faults: list[BaseException] = []
-        self.network = SocketNetwork(loop, on_fault=self._note, sendfile=sendfile)
+        self.network = (
+            SocketNetwork(loop, on_fault=self._note, sendfile=sendfile)
+            if certificates is None
+            else TlsNetwork(certificates, loop, on_fault=self._note)
+        )
         self.links: list[SocketLink] = []
         loop.set_exception_handler(lambda _, context: self.faults.append(context["exception"]))
 
@@ -80,14 +104,18 @@ class SimArena:
         return self.clock.run_until(condition, within_ms=int(seconds * 1000))
 
 
-@pytest.fixture(params=["uvloop", "asyncio", "uvloop-copying", "asyncio-copying", "sim-1", "sim-2"])
+REAL = [f"{loop}{variant}" for variant in ("", "-copying", "-tls") for loop in ("uvloop", "asyncio")]
+
+
+@pytest.fixture(params=[*REAL, "sim-1", "sim-2"])
 def arena(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Arena]:
     kind, _, variant = request.param.partition("-")
     if kind == "sim":
         yield SimArena(int(variant))
         return
     loop = uvloop.new_event_loop() if kind == "uvloop" else asyncio.SelectorEventLoop()
-    real = RealArena(loop, variant != "copying", str(tmp_path))
+    certificates = Certificates(tmp_path / "certificates") if variant == "tls" else None
+    real = RealArena(loop, variant != "copying", str(tmp_path), certificates)
     yield real
     for link in real.links:
         link.abort()

@@ -403,10 +403,21 @@ def test_a_leader_that_says_itself_that_it_leads_no_more_is_given_up_at_once(
     assert play.replica.leader_id == (NO_LEADER if is_given_up else 2)
 
 
-def test_two_leaders_in_one_epoch_stop_the_process() -> None:
+def test_two_leaders_in_one_epoch_stop_the_process_of_who_is_answered_so() -> None:
     play = Play().lead()
+    begin = next(each for each in play.asks() if isinstance(each.request, BeginQuorumEpoch))
     with pytest.raises(QuorumBroken, match="two leaders"):
-        play.ask(BeginQuorumEpoch(1, 2, ONE))
+        play.answer(begin, EpochResponse(ErrorCode.INVALID_REQUEST, 1, 2))
+
+
+def test_who_only_says_to_lead_an_epoch_that_has_a_leader_is_refused_and_stops_nobody() -> None:
+    play = Play().lead()
+    assert play.ask(BeginQuorumEpoch(1, 2, ONE)) == [EpochResponse(ErrorCode.INVALID_REQUEST, 1, 1)]
+    assert play.replica.is_leader
+    follower = Play()
+    follower.follow(2, 3)
+    assert follower.ask(BeginQuorumEpoch(3, 3, ONE)) == [EpochResponse(ErrorCode.INVALID_REQUEST, 3, 2)]
+    assert (follower.replica.epoch, follower.replica.leader_id) == (3, 2)
 
 
 # Following.

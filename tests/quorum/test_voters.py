@@ -14,7 +14,7 @@ from millpond.quorum.ports import Election
 from millpond.quorum.ready import Ask, Durable
 from millpond.quorum.replica import Replica
 from millpond.quorum.roles import Candidate, Resigned, Unattached
-from millpond.quorum.voters import Voter, next_voters, wanted_count
+from millpond.quorum.voters import Voter, VoterEndPoint, next_voters, wanted_count
 from millpond.sim.machines.toy_log import ToyLog
 
 NOBODY = UUID(int=0)
@@ -30,7 +30,7 @@ def key(node_id: int) -> ReplicaKey:
 
 
 def voters(*node_ids: int) -> tuple[Voter, ...]:
-    return tuple(Voter(each, NOBODY, "", 0) for each in node_ids)
+    return tuple(Voter(each, NOBODY) for each in node_ids)
 
 
 class Alone:
@@ -230,5 +230,5 @@ def test_voters_are_chosen_step_by_step() -> None:
     assert next_voters(voters(1, 2, 3), few, {3}, 3) is None
     assert next_voters(voters(1, 2, 3), few, {3}, 1) == voters(1, 2)
     # Where a node has another disk, or another address, that is written down.
-    moved = {**able, 2: Voter(2, UUID(int=9), "h", 1)}
+    moved = {**able, 2: Voter(2, UUID(int=9), (VoterEndPoint("PLAINTEXT", "h", 1),))}
     assert next_voters(voters(1, 2), moved, set(), 1) == (*voters(1), moved[2])

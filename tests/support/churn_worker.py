@@ -92,7 +92,6 @@ class Worker:
         if not self._next:
             return
         wanted = [TopicPartition(self.topic, partition, offset) for partition, offset in self._next.items()]
-        self._next.clear()
         commits = (f"{each.partition}:{each.offset}" for each in wanted)
         self.say("committing", now_us(), generation_of(self.consumer), *commits)
         code = 0
@@ -102,6 +101,10 @@ class Worker:
         except KafkaException as error:
             code = error.args[0].code()
         self.say("committed", now_us(), code)
+        # A commit in the middle of a rebalance is refused. Where the worker keeps its partitions in it, and nothing
+        # more is written to them, it is for the next one to say the same again; what it loses is forgotten.
+        if not code:
+            self._next.clear()
 
     # What the group decides.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+import ssl
 import struct
 import time
 from typing import Any
@@ -21,18 +22,29 @@ class Closed(Exception):
     """The broker closed the connection."""
 
 
-def frame(request: m.Message, version: int, correlation_id: int) -> bytes:
+def frame(request: m.Message, version: int, correlation_id: int, client_id: str = CLIENT_ID) -> bytes:
     assert request.API_KEY is not None
-    body = encode_request_header(request.API_KEY, version, correlation_id, CLIENT_ID) + request.encode(version)
+    body = encode_request_header(request.API_KEY, version, correlation_id, client_id) + request.encode(version)
     return LENGTH.pack(len(body)) + body
 
 
 class Raw:
     """One connection. `call` asks and waits; `send` and `receive` do the halves of it."""
 
-    def __init__(self, port: int, host: str = "127.0.0.1", timeout_seconds: float = 20.0) -> None:
+    def __init__(
+        self,
+        port: int,
+        host: str = "127.0.0.1",
+        timeout_seconds: float = 20.0,
+        *,
+        context: ssl.SSLContext | None = None,
+        client_id: str = CLIENT_ID,
+    ) -> None:
         self.socket = socket.create_connection((host, port), timeout=timeout_seconds)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is not None:
+            self.socket = context.wrap_socket(self.socket, server_hostname=host)
+        self._client_id = client_id
         self._ids = itertools.count(1)
 
     def __enter__(self) -> Raw:
@@ -47,7 +59,7 @@ class Raw:
     def send(self, request: m.Message, version: int) -> int:
         """Send without waiting; the correlation id."""
         correlation_id = next(self._ids)
-        self.socket.sendall(frame(request, version, correlation_id))
+        self.socket.sendall(frame(request, version, correlation_id, self._client_id))
         return correlation_id
 
     def send_bytes(self, data: bytes) -> None:

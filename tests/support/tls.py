@@ -16,12 +16,20 @@ class Certificates:
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self._root = root
-        authority = trustme.CA()
+        self._authority = authority = trustme.CA()
         self.authority = self._write("authority", authority.cert_pem.bytes())
         self.stranger = self._write("stranger", trustme.CA().cert_pem.bytes())
         self.server = self._write("server", _key_and_chain(authority.issue_cert(HOST, "localhost")))
         self.elsewhere = self._write("elsewhere", _key_and_chain(authority.issue_cert("elsewhere.example")))
         self.client = self._write("client", _key_and_chain(authority.issue_cert("client@example.org")))
+
+    def named(self, user: str) -> Path:
+        """The certificate of a client or node of this name, good for the loopback: `CN=user,OU=…,O=…`."""
+        return self._write(user, _key_and_chain(self._authority.issue_cert(HOST, "localhost", common_name=user)))
+
+    def server_settings(self, user: str = "node") -> dict[str, str]:
+        """What a node is told so that it speaks TLS, with certificates of its own authority only."""
+        return {"ssl.keystore.location": str(self.named(user)), "ssl.truststore.location": str(self.authority)}
 
     def _write(self, name: str, data: bytes) -> Path:
         path = self._root / f"{name}.pem"

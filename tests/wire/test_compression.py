@@ -99,6 +99,20 @@ def test_gzip_members_are_read_as_one_stream() -> None:
         decompress(GZIP, gzip.compress(b"one") + gzip.compress(b"two"), 5)
 
 
+def test_very_many_gzip_members_are_refused_before_each_is_read() -> None:
+    """Each takes twenty bytes, and would cost a copy of all the others."""
+    with pytest.raises(MalformedMessage, match="more than 16 streams"):
+        decompress(GZIP, gzip.compress(b"") * 50_000, 1 << 20)
+
+
+def test_very_many_snappy_blocks_are_refused_before_each_is_read() -> None:
+    block = b"\0\0\0\1" + b"\0"
+    head = compress(SNAPPY, b"")
+    assert decompress(SNAPPY, head + block * 1000, 100) == b""
+    with pytest.raises(MalformedMessage, match="more than 1000 blocks"):
+        decompress(SNAPPY, head + block * 1001, 100)
+
+
 def test_zstd_frames_without_a_content_size_and_in_sequence_are_read() -> None:
     packer = cramjam.zstd.Compressor(level=1)
     packer.compress(SAMPLE)

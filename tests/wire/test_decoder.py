@@ -26,6 +26,22 @@ def test_more_tagged_fields_than_could_be(tagged: Any) -> None:
         tagged.decode(b"\0\5\1\0\1", 1)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        # The message's own tags: unknown ones, and one that is known, again and again.
+        b"\0\4" + b"\x09\0" * 4,
+        b"\0\4" + b"\1\4\0\0\0\5" * 4,
+        # Those of an item in a list.
+        b"\0\1\2\x09\2\1\3" + b"\x09\0" * 3,
+    ],
+)
+def test_tagged_fields_count_as_items(data: bytes, tagged: Any) -> None:
+    tagged.decode(data, 1, 0, 5)
+    with pytest.raises(MalformedMessage, match="more items"):
+        tagged.decode(data, 1, 0, 3)
+
+
 def test_records_are_decoded_as_views_of_the_buffer(with_records: Any) -> None:
     buffer = bytearray(b"\6first\7\7second\0")
     value, position = with_records.decode(buffer, 1)

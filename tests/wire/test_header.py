@@ -110,3 +110,10 @@ def test_malformed_request_headers(frame: bytes) -> None:
 def test_malformed_response_headers(frame: bytes) -> None:
     with pytest.raises(MalformedMessage, match="response header"):
         decode_response_header(frame, 1, 12)
+
+
+def test_a_header_of_very_many_tagged_fields_is_refused_before_they_are_read() -> None:
+    head = encode_request_header(3, 12, 1, "me")[:-1]
+    assert decode_request_header(head + b"\x64" + b"\1\0" * 100).body_position == len(head) + 201
+    with pytest.raises(MalformedMessage, match="more items"):
+        decode_request_header(head + b"\x65" + b"\1\0" * 101)

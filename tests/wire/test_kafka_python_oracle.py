@@ -15,7 +15,28 @@ from millpond.wire import messages, notation
 from millpond.wire.header import NAMES
 
 ROUNDS = 4
-ONLY_KIO_KNOWS = {52, 53, 54, 56, 59, 62, 63, 64, 67, 68, 69, 70, 71, 72, *range(76, 88), 90, 91, 92}
+ONLY_KIO_KNOWS = {
+    *range(38, 42),
+    52,
+    53,
+    54,
+    56,
+    58,
+    59,
+    62,
+    63,
+    64,
+    67,
+    68,
+    69,
+    70,
+    71,
+    72,
+    *range(76, 88),
+    90,
+    91,
+    92,
+}
 
 
 def kafka_python_classes() -> dict[str, Any]:

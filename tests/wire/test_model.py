@@ -24,6 +24,27 @@ def test_values_behave() -> None:
         hash(one)
 
 
+@pytest.mark.parametrize(
+    "secret",
+    [
+        messages.SaslAuthenticateRequest(auth_bytes=b"SECRET"),
+        messages.SaslAuthenticateResponse(auth_bytes=b"SECRET"),
+        messages.CreateDelegationTokenResponse(hmac=b"SECRET"),
+        messages.RenewDelegationTokenRequest(hmac=b"SECRET"),
+        messages.ExpireDelegationTokenRequest(hmac=b"SECRET"),
+        messages.DescribeDelegationTokenResponse(
+            tokens=[messages.DescribeDelegationTokenResponse.DescribedDelegationToken(hmac=b"SECRET")]
+        ),
+        messages.EnvelopeRequest(request_data=b"SECRET", client_host_address=b""),
+        messages.EnvelopeResponse(response_data=b"SECRET"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_whoever_prints_a_message_prints_no_secret(secret: messages.Message) -> None:
+    assert "SECRET" not in repr(secret)
+    assert "(hidden)" in repr(secret)
+
+
 def test_defaults_are_not_shared() -> None:
     one, other = messages.FetchRequest(), messages.FetchRequest()
     one.topics.append(messages.FetchRequest.FetchTopic())

@@ -39,20 +39,22 @@ def test_tags() -> None:
     data = memoryview(b"\5\2ab" + b"\x80\1\0" + b"rest")
     assert open_tag(data, 0, len(data)) == (5, 4, 2)
     assert open_tag(data, 4, len(data)) == (128, 7, 7)
-    assert skip_tags(data, 0, len(data), 2) == 7
+    assert skip_tags(data, 0, len(data), 2, 10) == (7, 8)
     many = b"\1\0" * 200
-    assert skip_tags(memoryview(b"\xc8\1" + many), 1, 402, 0xC8) == 402
+    assert skip_tags(memoryview(b"\xc8\1" + many), 1, 402, 0xC8, 200) == (402, 0)
+    with pytest.raises(Bad, match="more items"):
+        skip_tags(memoryview(b"\xc8\1" + many), 1, 402, 0xC8, 199)
 
 
 @pytest.mark.parametrize("data", [b"\5\3ab", b"\5\xff\xff\xff\xff\x0f"])
 def test_tags_longer_than_what_is_left(data: bytes) -> None:
     with pytest.raises(Bad, match="bytes are left"):
-        skip_tags(memoryview(data), 0, len(data), 1)
+        skip_tags(memoryview(data), 0, len(data), 1, 10)
 
 
 def test_more_tags_than_could_be() -> None:
     with pytest.raises(Bad, match="asks for 3 where 4 bytes"):
-        skip_tags(memoryview(b"\1\0\1\0"), 0, 4, 3)
+        skip_tags(memoryview(b"\1\0\1\0"), 0, 4, 3, 10)
 
 
 def test_packers_of_long_arrays_are_not_kept() -> None:

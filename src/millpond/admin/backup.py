@@ -32,11 +32,14 @@ from millpond.log.names import (
     CORES_FOLDER,
     LOCK_FILE,
     METADATA_FILE,
+    SECURE_MARK,
+    SECURITY_FOLDER,
     START_FILE,
     read_partition_folder,
 )
 from millpond.log.scan import sound_end
 from millpond.node.disk import RealDisk
+from millpond.node.private_files import make_private_folder, private_opener
 
 MANIFEST: Final = "manifest.json"
 PARTIAL: Final = "manifest.partial"
@@ -44,7 +47,7 @@ PARTIAL: Final = "manifest.partial"
 STORED: Final = "files"
 VERSION: Final = 1
 
-TOP_FILES: Final = (START_FILE, HIGH_WATERMARKS_FILE, IDENTITY_FILE)
+TOP_FILES: Final = (START_FILE, HIGH_WATERMARKS_FILE, IDENTITY_FILE, SECURE_MARK)
 CHUNK: Final = 1 << 20
 WRITING_SECONDS: Final = 0.05
 TRIES: Final = 10
@@ -176,7 +179,9 @@ class _Backup:
         files = self.target / STORED
         if self.target.exists() and not files.exists() and any(self.target.iterdir()):
             raise BackupFault(f"{self.target} holds other things than a backup: name an empty or a new folder")
-        files.mkdir(parents=True, exist_ok=True)
+        # What is private in the data folder is so in its copy.
+        make_private_folder(self.target)
+        make_private_folder(files)
         return identity
 
     def run(self, identity: Identity, now_ms: Callable[[], int]) -> Result:
@@ -188,6 +193,10 @@ class _Backup:
             for name in TOP_FILES:
                 with contextlib.suppress(FileNotFoundError):
                     self._take_small(f"{root}{name}")
+        for file in sorted((self.source / SECURITY_FOLDER).glob("[!.]*")):
+            # Without it the node would come back with an open door.
+            if file.is_file():
+                self._take_small(f"{SECURITY_FOLDER}/{file.name}")
         self.moment = find_moment(self.source, roots)
         self.is_one_moment = self.moment.is_one
         for folder in self.moment.logs:
@@ -304,7 +313,7 @@ class _Backup:
     def _store(self, stored: Stored, pieces: Iterator[bytes]) -> None:
         if not self._is_stored(stored):
             path = self.target / STORED / stored.name
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(path.parent)
             write_checked(path, pieces, stored)
             self.copied_files += 1
             self.copied_bytes += stored.size
@@ -315,7 +324,7 @@ class _Backup:
     def _note(self, stored: Stored) -> None:
         # Known from now on: a folder that has to be listed anew is not read anew.
         self.taken[stored.path] = self.known[stored.path] = stored
-        with (self.target / PARTIAL).open("a", encoding="utf-8") as partial:
+        with open(self.target / PARTIAL, "a", encoding="utf-8", opener=private_opener) as partial:
             partial.write(json.dumps(asdict(stored)) + "\n")
         self.on_progress(self.copied_bytes + self.kept_bytes)
 
@@ -368,7 +377,7 @@ def write_checked(path: Path, pieces: Iterator[bytes], wanted: Stored) -> None:
     """There whole, checked and safe, or not at all."""
     part = path.with_name(path.name + ".part")
     crc = size = 0
-    with part.open("wb") as out:
+    with open(part, "wb", opener=private_opener) as out:
         for piece in pieces:
             out.write(piece)
             crc, size = zlib.crc32(piece, crc), size + len(piece)

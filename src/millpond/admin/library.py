@@ -32,7 +32,7 @@ _WORDS: Final = {
     "_MSG_TIMED_OUT": "the record was not acknowledged in time; `millpond status` says how the nodes are.",
     "MSG_SIZE_TOO_LARGE": "a record is too large; raise -X message.max.bytes and the topic's max.message.bytes.",
     "_UNSUPPORTED_FEATURE": "the cluster is too old for this command.",
-    "_AUTHENTICATION": "the cluster refused the credentials; give others with -X sasl.username=… -X sasl.password=…",
+    "_AUTHENTICATION": "the cluster refused the credentials; give others with --client-config FILE",
 }
 """What librdkafka's own errors mean to the person at the keyboard."""
 
@@ -67,7 +67,7 @@ class PlainLibrary:
     """Clients by an address and the settings that somebody gave beside it."""
 
     bootstrap: str
-    extras: Mapping[str, str] = field(default_factory=dict)
+    extras: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def producer(self, settings: Mapping[str, object]) -> Producer:
         from confluent_kafka import KafkaException, Producer
@@ -86,4 +86,6 @@ class PlainLibrary:
             raise refused("The client library refused a setting", refusal.args[0]) from None
 
     def _all(self, settings: Mapping[str, object]) -> dict[str, object]:
-        return {**COMMON, "bootstrap.servers": self.bootstrap, **settings, **self.extras}
+        from millpond.remote.client_file import for_librdkafka
+
+        return {**COMMON, "bootstrap.servers": self.bootstrap, **settings, **for_librdkafka(self.extras)}

@@ -36,6 +36,7 @@ from millpond.broker.rescue.plan import Wish, choose_source, plan_rescue
 from millpond.broker.rescue.survivor import CannotRescue, read_survivor
 from millpond.log.names import LOCK_FILE
 from millpond.node.disk import RealDisk
+from millpond.node.private_files import make_private_folder
 
 ORDER_FILE: Final = "restore.order"
 """In a folder that is being restored: all files are back, and the order says how its nodes go on."""
@@ -92,7 +93,7 @@ def restore(backup: Path, folder: Path, on_progress: Progress = lambda _: None) 
             raise BackupFault(f"{folder} is not empty: restore into a new folder, or empty this one")
         if _read_note(note) != source:
             raise BackupFault(f"another backup was being restored into {folder}: empty it first")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder)
     with only_one(folder, f"another restore into {folder} is under way: let it end first"):
         if not (folder / ORDER_FILE).exists():
             _put_all_back(backup, folder, manifest, source, on_progress)
@@ -117,7 +118,7 @@ def _put_all_back(
     for stored in manifest.files:
         path = folder / stored.path
         if not _has(path, stored):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(path.parent)
             _put_back(backup / STORED / stored.name, path, stored)
         done += stored.size
         on_progress(done)

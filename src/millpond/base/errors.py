@@ -164,3 +164,12 @@ class Refused(Exception):
         super().__init__(message or code.name)
         self.code = code
         self.message = message or None
+
+
+class LimitMet(Refused):
+    """There is as much of something as there may be. The message names the setting, and the operator hears of it."""
+
+    def __init__(self, code: ErrorCode, limit: str, most: int, message: str) -> None:
+        super().__init__(code, message)
+        self.limit = limit
+        self.most = most

@@ -15,6 +15,7 @@ from uuid import UUID
 from millpond.base.clock import Clock as Clock
 from millpond.base.clock import Timer as Timer
 from millpond.base.later import Later
+from millpond.base.tls import ClientTls, ServerTls
 
 T = TypeVar("T")
 
@@ -185,12 +186,24 @@ class Link(Protocol):
     """The peer's host:port."""
     local_host: str
     """The address of ours that the peer came in by."""
+    listener: str
+    """The name of the listener that the peer came in by; empty where we have connected to it."""
+    is_encrypted: bool
+    certificate_name: str | None
+    """The distinguished name (RFC 2253) in the certificate that the peer has shown and that was found good."""
+    on_secured: Callable[[], None] | None
+    """Who accepts an encrypted link sets this: called once, when the peer's certificate is known and no byte of the
+    peer has been received yet."""
 
     def send(self, parts: Sequence[ReplyPart]) -> None:
         """Queue for sending, in order; never blocks. File ranges are released once sent or once the link is gone."""
         ...
 
     def unsent_bytes(self) -> int: ...
+
+    def unsent_memory_bytes(self) -> int:
+        """How many of them are in memory, and not in files. Costs in proportion to the queue."""
+        ...
 
     def pause_reading(self) -> None: ...
 
@@ -235,11 +248,21 @@ class Listener(Protocol):
 
 
 class Network(Protocol):
-    def listen(self, host: str, port: int, accept: Callable[[Link], LinkHandler | None]) -> Listener:
-        """Accept links from now on. `accept` returns the handler, or None to turn the peer away at once."""
+    def listen(
+        self,
+        host: str,
+        port: int,
+        accept: Callable[[Link], LinkHandler | None],
+        tls: ServerTls | None = None,
+        name: str = "",
+    ) -> Listener:
+        """Accept links from now on. `accept` returns the handler, or None to turn the peer away at once: also before
+        the peer of an encrypted link has shown anything."""
         ...
 
-    def connect(self, host: str, port: int, make_handler: Callable[[Link], LinkHandler]) -> Link:
+    def connect(
+        self, host: str, port: int, make_handler: Callable[[Link], LinkHandler], tls: ClientTls | None = None
+    ) -> Link:
         """A link to a peer that listens, usable at once: what is sent waits for the connection. A peer that cannot be
         reached shows as `closed`. `host` is an address, because looking up a name would take its time."""
         ...
@@ -259,3 +282,6 @@ class World:
     boot_id: str
     """Another one after every loss of power; the same over the lives of a process. What a process wrote and never
     synced is still there while it is the same."""
+    fetch: Callable[[str], Later[bytes]] | None = None
+    """The small document at a URL; OSError or ValueError where it cannot be had. It takes nobody's place: the workers
+    do not wait for other machines. None where there is no such thing."""

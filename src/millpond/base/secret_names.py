@@ -20,9 +20,13 @@ _SECRET: Final = re.compile(
 )
 
 
+_HARMLESS: Final = re.compile(r"[._](?:bytes|class|file|ms|rate|seconds|type)$", re.IGNORECASE)
+"""How names end that say how long, how much, or where: `delegation.token.max.lifetime.ms`, `password.file`."""
+
+
 def is_secret(name: str) -> bool:
     """Whether the value of a setting of this name is one that is not shown."""
-    return _SECRET.search(name) is not None
+    return _SECRET.search(name) is not None and _HARMLESS.search(name) is None
 
 
 def shown(name: str, value: str) -> str:

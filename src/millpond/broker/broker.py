@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -10,10 +11,10 @@ from uuid import UUID
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NodeId
 from millpond.base.later import Later, done
-from millpond.base.ports import Listener, World
+from millpond.base.ports import World
 from millpond.base.settings import Settings
 from millpond.broker.checkpoint_writer import CheckpointWriter
-from millpond.broker.controller import WILDCARDS, Controller
+from millpond.broker.controller import Controller
 from millpond.broker.coordination.coordination import Coordination, Home
 from millpond.broker.coordination.markers import Markers
 from millpond.broker.coordination.permissions import Permissions
@@ -24,7 +25,8 @@ from millpond.broker.fetch_sessions import FetchSessions
 from millpond.broker.flusher import Flusher
 from millpond.broker.housekeeping import Housekeeping, Journal
 from millpond.broker.image_watch import ImageWatch
-from millpond.broker.links.peers import Peers
+from millpond.broker.links.node_network import NodeNetwork
+from millpond.broker.links.peers import NodeAddresses, Peers
 from millpond.broker.links.to_controller import ToController
 from millpond.broker.lives.lifecycle import Appearance, Lifecycle
 from millpond.broker.lives.lifelines import Lifelines
@@ -41,15 +43,32 @@ from millpond.broker.replication.partitions import Partition, Partitions
 from millpond.broker.replication.scrub import Scrub
 from millpond.broker.replication.sessions import ReplicaSessions, Source
 from millpond.broker.replication.throttle import Throttle
+from millpond.broker.security.arrivals import Arrivals
+from millpond.broker.security.audit import Audit
+from millpond.broker.security.authorizer import access_of
+from millpond.broker.security.login_parts import (
+    in_the_clear,
+    make_logins,
+    node_login_of,
+    node_user_of,
+    token_proofs_of,
+)
+from millpond.broker.security.login_upkeep import LoginUpkeep
+from millpond.broker.security.met_limits import MetLimits
+from millpond.broker.security.quotas import Quotas
 from millpond.broker.serving.api import Api
+from millpond.broker.serving.api_answers import ApiAnswers
 from millpond.broker.serving.call import NODE_CLIENT_ID
 from millpond.broker.serving.connection import Connection
 from millpond.broker.serving.connections import Connections
 from millpond.broker.serving.dispatch import Dispatcher
+from millpond.broker.serving.listeners import Listeners, end_point_of
 from millpond.broker.topic_creation import CREATE_MS, VERSION, create_topics, request_for
 from millpond.broker.topics import TopicKeeper
 from millpond.config import node
 from millpond.config.effective import NodeLayers
+from millpond.config.listeners import WILDCARDS, ListenerSettings, controllers_of, listeners_of, preferred_of
+from millpond.config.quota import MAX_FETCH_SESSION_PARTITIONS
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore, OpenReport
 from millpond.metadata.features import SUPPORTED, Supported
@@ -57,6 +76,7 @@ from millpond.metadata.image import ALL_BROKERS, INTERNAL_TOPICS, RESCUE_NAME, I
 from millpond.metadata.producer_ids import BLOCK_SIZE, ProducerIdBlock
 from millpond.metadata.records import (
     BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
     ConfigRecord,
     LeadAnewRecord,
     PartitionChangeRecord,
@@ -102,8 +122,22 @@ CLOCKS_APART_MS = 300_000
 class Broker:
     """Everything between the wire and the disk of one node. Runs in any `World`."""
 
-    def __init__(self, world: World, settings: Settings, journal: Journal, supported: Supported = SUPPORTED) -> None:
+    def __init__(
+        self,
+        world: World,
+        settings: Settings,
+        journal: Journal,
+        supported: Supported = SUPPORTED,
+        audit: Callable[[str], None] | None = None,
+    ) -> None:
+        """`audit` takes the lines of the audit log, if there is one."""
+        listeners = listeners_of(settings)
+        self.node_user = node_user_of(settings, world.disk)
+        to_controllers = self._by_listener(world, settings, controllers_of(listeners))
+        world = self._by_listener(world, settings, preferred_of(listeners))
         self.world = world
+        self._to_controllers = to_controllers
+        """The same world, with the way to the controller."""
         self.clock = world.clock
         self.workers = world.workers
         self.entropy = world.entropy
@@ -117,8 +151,13 @@ class Broker:
         self.partitions = Partitions()
         self.flusher = Flusher(world.sync_workers, world.disk, settings[node.DATA_FOLDER])
         self.checkpoints = CheckpointWriter(self.store, world.sync_workers)
+        self.limits = MetLimits(world.clock, journal)
         self.fetch_sessions = FetchSessions(
-            settings[node.FETCH_SESSION_SLOTS], lambda: self.settings[node.MAX_REQUEST_ITEMS], world.entropy
+            settings[node.FETCH_SESSION_SLOTS],
+            lambda: self.settings[node.MAX_REQUEST_ITEMS],
+            world.entropy,
+            lambda: self.settings[MAX_FETCH_SESSION_PARTITIONS],
+            self.limits.note,
         )
         self.replica_sessions = ReplicaSessions(
             Source(
@@ -133,13 +172,31 @@ class Broker:
                 throttle=Throttle(lambda: self.settings[node.LEADER_THROTTLED_RATE]),
             )
         )
+        self.audit = Audit(audit, world.clock, settings[node.NODE_ID])
+        self.quotas = Quotas(world.clock, lambda: self.settings)
+        self.arrivals = Arrivals(world.clock, lambda: self.settings, self.limits, self.audit.turned_away)
         self.dispatcher = Dispatcher(self, world.clock)
         self.requests = self.dispatcher.requests
+        self.api_answers = ApiAnswers()
         self.rebalances = RebalanceCounts()
-        self.connections = Connections(self.dispatcher, world.clock, lambda: self.settings)
-        self.controller = Controller(world, self.store, settings, self.checkpoints, supported)
+        self.listeners = Listeners(listeners)
+        self.connections = Connections(self.dispatcher, world.clock, lambda: self.settings, self.arrivals, listeners)
+        self.controller = Controller(to_controllers, self.store, settings, self.checkpoints, supported)
+        is_one_way = preferred_of(listeners).is_to_controllers
+        self.addresses = self.controller.addresses if is_one_way else NodeAddresses(settings, self.image)
+        """Where the other nodes are, for all that is not asked of the controller."""
+        self.access = access_of(settings, self.image, self.audit.refused)
+        self.token_proofs = token_proofs_of(settings, self.image)
+        self.logins = make_logins(
+            *(world, lambda: self.settings, self.image, listeners_of(settings)),
+            *(self.connections, self.token_proofs, self.node_user, self.audit),
+            journal=journal,
+        )
+        self.connections.begin_login = self.logins.login_at
+        self.connections.witness = self.audit
+        self._login_upkeep = LoginUpkeep(world, self.controller, lambda: self.settings, journal)
         # Clients say how long their requests may take: none may end the wait of another.
-        asked = self._new_peers(is_shared=True).ask
+        asked = self._controller_peers(is_shared=True).ask
         self.to_controller = ToController(world.clock, self.controller, self.dispatcher.ask, asked)
         self.sessions = Sessions(
             clock=world.clock,
@@ -147,11 +204,11 @@ class Broker:
             layers=lambda: self.layers,
             settings=lambda: self.settings,
             journal=journal,
-            lifelines=partial(Lifelines, world, f"{NODE_CLIENT_ID}{self.node_id}", self.controller.addresses),
+            lifelines=partial(Lifelines, world, f"{NODE_CLIENT_ID}{self.node_id}", self.addresses),
         )
         self.voter_keeper = VoterKeeper(world.clock, self.controller, lambda: self.settings, journal)
         # Its heartbeats wait behind nothing.
-        beating = ToController(world.clock, self.controller, self.dispatcher.ask, self._new_peers().ask)
+        beating = ToController(world.clock, self.controller, self.dispatcher.ask, self._controller_peers().ask)
         self.lifecycle = Lifecycle(
             world, settings, journal, self.controller, beating, forget_loss=self.store.forget_loss
         )
@@ -192,7 +249,9 @@ class Broker:
             lag_ms_max=lambda: self.settings[node.REPLICA_LAG_MS_MAX],
             broker_epoch_of=self._broker_epoch_of,
             # Who is in sync must not wait behind what clients ask for.
-            ask_controller=ToController(world.clock, self.controller, self.dispatcher.ask, self._new_peers().ask).ask,
+            ask_controller=ToController(
+                world.clock, self.controller, self.dispatcher.ask, self._controller_peers().ask
+            ).ask,
             journal=journal,
         )
         self.fetchers = ReplicaFetchers(
@@ -200,7 +259,7 @@ class Broker:
                 world=world,
                 node_id=self.node_id,
                 broker_epoch=lambda: self.lifecycle.broker_epoch,
-                peers=Peers(world, f"{NODE_CLIENT_ID}{self.node_id}", self.controller.addresses, for_bulk=True),
+                peers=Peers(world, f"{NODE_CLIENT_ID}{self.node_id}", self.addresses, for_bulk=True),
                 store=self.store,
                 flusher=self.flusher,
                 checkpoints=self.checkpoints,
@@ -270,8 +329,6 @@ class Broker:
         self._has_begun = False
         self._was_clean = False
         """Whether the last end was a clean one, and nothing is missing."""
-        self._listener: Listener | None = None
-        self._address: tuple[str, int] | None = None
 
     @property
     def apis(self) -> Sequence[Api]:
@@ -283,9 +340,8 @@ class Broker:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where this broker listens, or listened until it began to drain."""
-        assert self._address is not None, "not started"
-        return self._address
+        """Where this broker listens for clients, or listened until it began to drain."""
+        return self.listeners.address
 
     # Starting.
 
@@ -299,23 +355,26 @@ class Broker:
             self.journal("partition cannot be opened", partition=name.folder, reason=reason)
         for note in report.notes:
             self.journal("recovery", note=note)
+        for listener in in_the_clear(self._static, listeners_of(self._static)):
+            self.journal("passwords can be read on their way: use SASL_SSL, or only SCRAM", listener=listener)
         self.high_watermarks.load()
-        host, port = node.host_and_port(self._static[node.LISTEN])
-        self._listener = self.world.network.listen(host, port, self.connections.accept)
-        # Kept beyond the listener's life: whoever is still answered while the broker drains may ask for it.
-        self._address = self._listener.host, self._listener.port
-        self.controller.load(self.advertised(), after_crash=not self._was_clean)
+        self.listeners.open(self.world.network, self.connections.accept)
+        self.controller.load(self.listeners.end_points(), after_crash=not self._was_clean)
         if self.controller.is_copy:
             self.journal(
                 "the data folder is a copy: this node has no vote, and is in sync only when it has caught up",
                 otherwise="where all nodes were moved or restored: millpond cluster rescue --restored",
             )
         self._read_broker_settings()
+        self._follow_quotas(self.image.quotas.records())
         self.controller.on_change(self._on_records)
         self.controller.on_change(self.sessions.on_records)
         self.controller.on_role(self.sessions.on_role)
         self.controller.on_role(self.lifecycle.on_role)
         self.controller.on_change(self.voter_keeper.on_records)
+        self.controller.on_change(self.logins.on_records)
+        self.controller.on_change(self._login_upkeep.on_records)
+        self.controller.on_role(self._login_upkeep.on_role)
         self.controller.on_role(self.voter_keeper.on_role)
         self.lifecycle.on_cut_off(self._on_cut_off)
         self.controller.outlived.then(lambda _: self.lifecycle.outlive())
@@ -361,17 +420,21 @@ class Broker:
         self.lifecycle.start(self._appearance(), was_clean=report.clean, has_lost=report.has_lost)
 
     def _appearance(self) -> Appearance:
-        host, port = self.advertised()
         written = [each.host for each in node.cluster_nodes(self._static) if each.node_id == self.node_id]
-        if host in WILDCARDS and not written:
+        instead = None
+        if not written:
             # The address by which its first companion reached it, or that it had before.
-            known = self.controller.addresses(self.node_id)
-            host = host if known is None else known[0]
-        elif host in WILDCARDS and not node.is_loopback(written[0]):
+            known = self.addresses(self.node_id)
+            instead = None if known is None else known[0]
+        elif not node.is_loopback(written[0]):
             # Others know it by the address that the operator wrote down for it. Where that is of no use to them, all
             # nodes are on one machine, and whoever reaches one of them reaches all by the same host.
-            host = written[0]
-        return Appearance(host, port, self.controller.directory_id)
+            instead = written[0]
+        end_points = tuple(
+            replace(each, host=instead) if instead is not None and each.host in WILDCARDS else each
+            for each in self.listeners.end_points()
+        )
+        return Appearance(end_points, self.controller.directory_id)
 
     def _begin(self, *, at_once: bool) -> None:
         """The metadata speaks to this life of the node: open its replicas, and lead and follow from now on."""
@@ -410,25 +473,24 @@ class Broker:
 
     def advertised(self) -> tuple[str, int]:
         """Where clients are told to connect, as far as that is the same for all of them."""
-        configured = self._static[node.ADVERTISED_LISTENER]
-        return node.host_and_port(configured) if configured else self.address
+        return self.listeners.advertised()
 
     def addresses_for(
         self, connection: Connection, *, with_fenced: bool = False
     ) -> list[tuple[int, str, int, str | None]]:
-        """Id, host, port and rack of every broker that lives, as this client can reach it.
+        """Id, host, port and rack of every broker that lives, as this client can reach it: by the listener that it
+        came in by.
 
         A node that listens on every address tells each client the one that it came in by; others that do so are on
         the same machine.
         """
         addresses = []
         for broker in list(self.image.brokers.values()):
-            if (broker.fenced and not with_fenced) or not broker.end_points:
+            end_point = end_point_of(broker.end_points, connection.link.listener)
+            if (broker.fenced and not with_fenced) or end_point is None:
                 continue
-            host, port = broker.end_points[0].host, broker.end_points[0].port
-            if host in WILDCARDS:
-                host = connection.link.local_host
-            addresses.append((int(broker.id), host, port, broker.rack))
+            host = connection.link.local_host if end_point.host in WILDCARDS else end_point.host
+            addresses.append((int(broker.id), host, end_point.port, broker.rack))
         return addresses
 
     @property
@@ -477,6 +539,7 @@ class Broker:
     def _on_records(self, records: Sequence[Record]) -> Later[None]:
         if any(isinstance(each, ConfigRecord) and each.resource_type == ResourceType.BROKER for each in records):
             self._read_broker_settings()
+        self._follow_quotas(each for each in records if isinstance(each, ClientQuotaRecord))
         if not self._has_begun:
             if not self.is_stopping and self.lifecycle.knows_itself:
                 self._begin(at_once=False)
@@ -534,9 +597,19 @@ class Broker:
 
     # Coordinators.
 
-    def _new_peers(self, *, is_shared: bool = False) -> Peers:
+    def _by_listener(self, world: World, settings: Settings, listener: ListenerSettings) -> World:
+        """The world of a node that goes to the others by this listener of theirs."""
+        login = node_login_of(settings, listener, self.node_user, world.entropy)
+        if listener.peer_tls is None and login is None:
+            return world
+        return replace(world, network=NodeNetwork(world.network, listener.peer_tls, login))
+
+    def _new_peers(self) -> Peers:
+        return Peers(self.world, f"{NODE_CLIENT_ID}{self.node_id}", self.addresses)
+
+    def _controller_peers(self, *, is_shared: bool = False) -> Peers:
         client_id = f"{NODE_CLIENT_ID}{self.node_id}"
-        return Peers(self.world, client_id, self.controller.addresses, is_shared=is_shared)
+        return Peers(self._to_controllers, client_id, self.controller.addresses, is_shared=is_shared)
 
     def _leads(self, topic: str, index: int) -> bool:
         known = self.image.partition(topic, index)
@@ -590,6 +663,11 @@ class Broker:
         self.layers = NodeLayers(self._static, own, self.image.config_of(ALL_BROKERS))
         self.settings = self.layers.settings()
 
+    def _follow_quotas(self, records: Iterable[ClientQuotaRecord]) -> None:
+        for each in records:
+            self.quotas.replay(each)
+            self.arrivals.replay(each)
+
     def _sweep(self) -> None:
         """What is looked at once a second."""
         self.connections.drop_idle()
@@ -609,13 +687,13 @@ class Broker:
             self.clock.call_later(KNOWN_STEP_MS, lambda: self._drain_once_known(done, until_ms))
 
     def _drain(self, done: Callable[[], None]) -> None:
-        if self._listener is None:
+        if not self.listeners.is_open:
             return
-        self._listener.close()
-        self._listener = None
+        self.listeners.close()
         self.housekeeping.stop()
         self.sessions.stop()
         self.voter_keeper.stop()
+        self._login_upkeep.stop()
         self.isr_keeper.stop()
         self._failed_replicas.stop()
         self._scrub.stop()

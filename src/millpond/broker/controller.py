@@ -32,6 +32,7 @@ from millpond.broker.quorum.snapshot_keeper import SnapshotKeeper
 from millpond.broker.quorum.voters import voter_of
 from millpond.broker.quorum.wire import METADATA_PARTITION, METADATA_TOPIC_ID
 from millpond.config.effective import NodeLayers
+from millpond.config.listeners import WILDCARDS, controllers_of, listeners_of
 from millpond.config.node import BROKER_RACK, CLUSTER_ID, NODE_ID, cluster_nodes
 from millpond.log.limits import FOREVER, LogLimits
 from millpond.log.partition_log import PartitionLog
@@ -44,6 +45,7 @@ from millpond.metadata.features import (
     METADATA_VERSION,
     SUPPORTED,
     Supported,
+    check_level,
     features_to_record,
     metadata_version,
     not_supported_by_all,
@@ -62,9 +64,6 @@ R = TypeVar("R")
 
 METADATA_LIMITS: Final = LogLimits(cleanup_delete=False, segment_ms=FOREVER, retention_ms=-1)
 """Nothing of the metadata log expires: it goes when a snapshot has taken its place."""
-
-WILDCARDS: Final = ("0.0.0.0", "::", "")
-"""Hosts by which a node listens on all its addresses, and at which nobody reaches it."""
 
 TURN_MS: Final = 5
 """How long committed records are applied in one turn of the loop; at least one batch is."""
@@ -96,8 +95,8 @@ class Controller:
         """Everything below is in `image`."""
         self.is_alone = False
         """Whether this node is its whole cluster; until another one has registered."""
-        self.addresses: Final = NodeAddresses(settings, self.image)
-        """Where the nodes are, as far as this one knows."""
+        self.addresses: Final = NodeAddresses(settings, self.image, controllers_of(listeners_of(settings)))
+        """Where those are who decide or vote, as far as this node knows."""
         self._ahead = Image()
         self._world = world
         self._clock = world.clock
@@ -234,7 +233,7 @@ class Controller:
 
     # Starting.
 
-    def load(self, advertised: tuple[str, int], *, after_crash: bool = False) -> None:
+    def load(self, end_points: tuple[BrokerEndpoint, ...], *, after_crash: bool = False) -> None:
         """Take part in the quorum. Waits for the disk.
 
         A node that is alone is its leader on return, and has added what this start changes: on the first one the
@@ -271,7 +270,7 @@ class Controller:
         if self._host.failed is not None:
             raise self._host.failed
         if self.is_alone:
-            self._join(advertised, after_crash=after_crash)
+            self._join(end_points, after_crash=after_crash)
         elif self.is_active:
             # The only voter among several nodes has elected itself just now.
             self._host.release()
@@ -316,13 +315,13 @@ class Controller:
         log.synced(ticket)
         self._world.disk.sync_folder(log.folder)
 
-    def _join(self, advertised: tuple[str, int], *, after_crash: bool) -> None:
+    def _join(self, end_points: tuple[BrokerEndpoint, ...], *, after_crash: bool) -> None:
         """A node that is alone registers with itself."""
         known = self.image.brokers.get(self.node_id)
         wanted = Registration(
             self.node_id,
             self._entropy.uuid(),
-            (BrokerEndpoint("PLAINTEXT", *advertised),),
+            end_points,
             self._settings[BROKER_RACK] or None,
             self.directory_id,
             -1 if after_crash or known is None else known.epoch,
@@ -356,6 +355,8 @@ class Controller:
         if not decision.records:
             return self._parked.park(start_offset, decision.reply) if self._parked else done(decision.reply)
         try:
+            # By the level of the log up to here: whoever reads the batch has read that level before.
+            check_level(decision.records, metadata_version(self._ahead))
             self.host.write(self._encode(decision.records))
         except Refused as refused:
             # Nothing was written, so nothing is lost but this one: the disk may have room again for the next.
@@ -428,10 +429,10 @@ class Controller:
     def _reveal(self, own_host: str) -> Later[None]:
         """A node that listens everywhere has told every client the address that it came in by; now one counts."""
         me = self.image.brokers[self.node_id]
-        if me.end_points[0].host not in WILDCARDS:
+        if all(each.host not in WILDCARDS for each in me.end_points):
             return done(None)
-        end_point = replace(me.end_points[0], host=own_host)
-        record = broker_record(replace(me, end_points=(end_point, *me.end_points[1:])))
+        end_points = tuple(replace(each, host=own_host) if each.host in WILDCARDS else each for each in me.end_points)
+        record = broker_record(replace(me, end_points=end_points))
         return self.submit(lambda _: Decision((record,), None))
 
     def change_voters(self, voters: Sequence[Voter]) -> Later[Verdict]:
@@ -470,7 +471,6 @@ class Controller:
     def _encode(self, records: tuple[Record, ...]) -> bytes:
         """One batch, so that the records of one decision are there all or not at all."""
         now_ms = self._clock.wall_ms()
-        # By the level of the log up to here: whoever reads the batch has read that level before.
         encoded = encode_records(records, metadata_version(self._ahead))
         return wire_records.encode_batch(
             [wire_records.Record(index, now_ms, None, value) for index, value in encoded],

@@ -2,7 +2,7 @@
 
 A session is the pair of an id and an epoch that rises by one with each request. What a session remembers per
 partition is what the client last asked for and what it was last told, so that a reply can leave out all that is
-still the same.
+still the same. Where clients have names it is its owner's: to anybody else it does not exist. It names topics.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import TOPIC_NAME_LENGTH_MAX
 from millpond.base.ports import Entropy
+from millpond.base.principal import Principal
+from millpond.config.node import FETCH_SESSION_SLOTS
+from millpond.config.quota import MAX_FETCH_SESSION_PARTITIONS
 from millpond.wire import messages as m
 
 INITIAL_EPOCH = 0
@@ -49,6 +53,7 @@ class Wanted:
 class FetchSession:
     id: int
     uses_topic_ids: bool
+    owner: Principal | None = None
     epoch: int = 1
     last_used_ms: int = 0
     wanted: dict[Key, Wanted] = field(default_factory=dict)
@@ -94,8 +99,20 @@ def _remember(wanted: Wanted, reply: m.FetchResponse.PartitionData) -> None:
 
 
 class FetchSessions:
-    def __init__(self, slots_max: int, partitions_max: Callable[[], int], entropy: Entropy) -> None:
+    def __init__(
+        self,
+        slots_max: int,
+        partitions_max: Callable[[], int],
+        entropy: Entropy,
+        total_max: Callable[[], int] = lambda: 1 << 31,
+        on_limit: Callable[[str, int], None] = lambda *_: None,
+    ) -> None:
+        """`on_limit` hears which setting leaves somebody without a session."""
+        self._on_limit = on_limit
         self._slots_max = slots_max
+        self._total_max = total_max
+        self._total = 0
+        """Partitions of all sessions together."""
         self._partitions_max = partitions_max
         self._entropy = entropy
         self._sessions: dict[int, FetchSession] = {}
@@ -103,15 +120,23 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def context(self, request: m.FetchRequest, version: int, now_ms: int) -> FetchContext:
-        """The partitions that this request is about. Refused when it names a session that we do not have."""
+    def context(
+        self, request: m.FetchRequest, version: int, now_ms: int, owner: Principal | None = None
+    ) -> FetchContext:
+        """The partitions that this request is about. Refused when it names a session that we do not have.
+
+        `owner` is who asks, where that matters.
+        """
         wishes = _wishes(request)
+        session = self._sessions.get(request.session_id)
+        if session is not None and session.owner is not owner and session.owner != owner:
+            session = None
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
+            if session is not None:
+                self._forget(session.id)
             if request.session_epoch == FINAL_EPOCH:
                 return FetchContext(NO_SESSION, wishes, is_incremental=False)
-            return self._start(wishes, version, now_ms)
-        session = self._sessions.get(request.session_id)
+            return self._start(wishes, version, now_ms, owner)
         if session is None:
             raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.session_epoch:
@@ -120,20 +145,25 @@ class FetchSessions:
             raise Refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         return self._go_on(session, request, wishes, now_ms)
 
-    def _start(self, wishes: list[Wanted], version: int, now_ms: int) -> FetchContext:
-        if not wishes or not self._make_room(now_ms):
+    def _start(self, wishes: list[Wanted], version: int, now_ms: int, owner: Principal | None) -> FetchContext:
+        if not wishes or _has_impossible_name(wishes) or not self._has_room(len(wishes), now_ms):
             return FetchContext(NO_SESSION, wishes, is_incremental=False)
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = self._entropy.below((1 << 31) - 1)
-        session = FetchSession(session_id, version >= 13, last_used_ms=now_ms)
+        session = FetchSession(session_id, version >= 13, owner, last_used_ms=now_ms)
         session.wanted = {wanted.key: wanted for wanted in wishes}
         self._sessions[session_id] = session
+        self._total += len(wishes)
         return FetchContext(session_id, wishes, is_incremental=False, session=session)
 
     def _go_on(
         self, session: FetchSession, request: m.FetchRequest, wishes: list[Wanted], now_ms: int
     ) -> FetchContext:
+        if _has_impossible_name(wishes):
+            self._forget(session.id)
+            raise Refused(ErrorCode.INVALID_REQUEST, "no topic has so long a name")
+        before = len(session.wanted)
         for wish in wishes:
             known = session.wanted.get(wish.key)
             if known is None:
@@ -143,9 +173,15 @@ class FetchSessions:
         for topic in request.forgotten_topics_data:
             for partition in topic.partitions:
                 session.wanted.pop((topic.topic, topic.topic_id, partition), None)
+        self._total += len(session.wanted) - before
+        if len(session.wanted) > before and self._total > self._total_max():
+            # The consumer sends its whole list again, and then each time.
+            self._forget(session.id)
+            self._on_limit(MAX_FETCH_SESSION_PARTITIONS.name, self._total_max())
+            raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if len(session.wanted) > self._partitions_max():
             # One request may not name so many, and a session is the sum of its requests.
-            del self._sessions[session.id]
+            self._forget(session.id)
             raise Refused(ErrorCode.INVALID_REQUEST, "the session has more partitions than one request may name")
         session.epoch = session.epoch % ((1 << 31) - 1) + 1
         session.last_used_ms = now_ms
@@ -153,14 +189,35 @@ class FetchSessions:
         self._sessions[session.id] = self._sessions.pop(session.id)
         return FetchContext(session.id, list(session.wanted.values()), is_incremental=True, session=session)
 
+    def _has_room(self, partitions: int, now_ms: int) -> bool:
+        if not self._make_room(now_ms):
+            if self._slots_max:
+                # With none at all that is what the operator wants.
+                self._on_limit(FETCH_SESSION_SLOTS.name, self._slots_max)
+            return False
+        if self._total + partitions > self._total_max():
+            self._on_limit(MAX_FETCH_SESSION_PARTITIONS.name, self._total_max())
+            return False
+        return True
+
     def _make_room(self, now_ms: int) -> bool:
         if len(self._sessions) < self._slots_max:
             return True
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None or now_ms - oldest.last_used_ms < EVICTION_MS:
             return False
-        del self._sessions[oldest.id]
+        self._forget(oldest.id)
         return True
+
+    def _forget(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._total -= len(session.wanted)
+
+
+def _has_impossible_name(wishes: list[Wanted]) -> bool:
+    """A session remembers the names of its topics: those of 32 KiB, by the thousand, would fill the memory."""
+    return any(len(wish.key[0]) > TOPIC_NAME_LENGTH_MAX for wish in wishes)
 
 
 def _wishes(request: m.FetchRequest) -> list[Wanted]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from millpond.base.settings import Settings
 from millpond.config import node, topic
+from millpond.config.quota import MAX_PRODUCERS_PER_PARTITION
 from millpond.log.limits import LogLimits
 
 
@@ -29,6 +30,7 @@ def log_limits(of_topic: Settings, of_node: Settings) -> LogLimits:
         timestamp_after_max_ms=of_topic[topic.MESSAGE_TIMESTAMP_AFTER_MAX_MS],
         compression_type=of_topic[topic.COMPRESSION_TYPE],
         producer_id_expiration_ms=of_node[node.PRODUCER_ID_EXPIRATION_MS],
+        producers_max=of_node[MAX_PRODUCERS_PER_PARTITION],
         dedupe_buffer_bytes=of_node[node.CLEANER_DEDUPE_BUFFER_BYTES],
         flush_messages=of_topic[topic.FLUSH_MESSAGES],
         flush_ms=of_topic[topic.FLUSH_MS],

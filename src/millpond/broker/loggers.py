@@ -11,6 +11,7 @@ from typing import Final
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.settings import Setting
+from millpond.base.words import quoted
 from millpond.config.effective import Effective, Layer, Source
 from millpond.metadata.configs import ConfigChange, Operation
 
@@ -45,8 +46,10 @@ class Loggers:
 
 def _check(change: ConfigChange) -> None:
     if change.name != ROOT:
-        raise Refused(ErrorCode.INVALID_CONFIG, f"there is no logger {change.name!r}, only {ROOT!r}")
+        raise Refused(ErrorCode.INVALID_CONFIG, f"there is no logger {quoted(change.name)}, only {ROOT!r}")
     if change.operation != Operation.SET:
         raise Refused(ErrorCode.INVALID_REQUEST, f"the level of {ROOT!r} can be set, not taken away or added to")
     if (change.value or "").upper() not in LEVELS:
-        raise Refused(ErrorCode.INVALID_CONFIG, f"{change.value!r} is no level: use one of {', '.join(LEVELS)}")
+        raise Refused(
+            ErrorCode.INVALID_CONFIG, f"{quoted(change.value or '')} is no level: use one of {', '.join(LEVELS)}"
+        )

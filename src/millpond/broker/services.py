@@ -27,15 +27,23 @@ if TYPE_CHECKING:
     from millpond.broker.fetch_sessions import FetchSessions
     from millpond.broker.flusher import Flusher
     from millpond.broker.housekeeping import Journal
-    from millpond.broker.links.peers import Peers
+    from millpond.broker.links.peers import NodeAddresses, Peers
     from millpond.broker.links.to_controller import ToController
     from millpond.broker.lives.lifecycle import Lifecycle
     from millpond.broker.lives.sessions import Sessions
     from millpond.broker.loggers import Loggers
     from millpond.broker.replication.partitions import Partitions
     from millpond.broker.replication.sessions import ReplicaSessions
+    from millpond.broker.security.access import Access
+    from millpond.broker.security.audit import Audit
+    from millpond.broker.security.logins import Logins
+    from millpond.broker.security.met_limits import MetLimits
+    from millpond.broker.security.quotas import Quotas
+    from millpond.broker.security.token_proofs import TokenProofs
+    from millpond.broker.serving.api_answers import ApiAnswers
     from millpond.broker.serving.connection import Connection
     from millpond.broker.serving.connections import Connections
+    from millpond.broker.serving.listeners import Listeners
     from millpond.broker.serving.request_counts import RequestCounts
     from millpond.config.effective import NodeLayers
     from millpond.coordinators.groups.shard import GroupShard
@@ -96,10 +104,21 @@ class Services(Protocol):
     journal: Journal
     loggers: Loggers
 
+    # Who may do what.
+
+    audit: Audit
+    access: Access
+    quotas: Quotas
+    limits: MetLimits
+    logins: Logins
+    token_proofs: TokenProofs
+
     # What is counted.
 
     connections: Connections
+    listeners: Listeners
     requests: RequestCounts
+    api_answers: ApiAnswers
     rebalances: RebalanceCounts
 
     # Metadata.
@@ -136,6 +155,7 @@ class Services(Protocol):
 
     groups: Coordination[GroupShard]
     transactions: Coordination[TransactionShard]
+    addresses: NodeAddresses
     markers: Markers
     marker_peers: Peers
     permissions: Permissions

@@ -28,6 +28,13 @@ def create_topics(
     broker: Services, request: m.CreateTopicsRequest, version: int, timeout_ms: int
 ) -> Later[m.CreateTopicsResponse]:
     """The controller's response, once this node's image shows the topics. Refused where there is no controller."""
+    return once_made(broker, request, broker.to_controller.ask(request, version, timeout_ms))
+
+
+def once_made(
+    broker: Services, request: m.CreateTopicsRequest, asked: Later[m.CreateTopicsResponse]
+) -> Later[m.CreateTopicsResponse]:
+    """The same for a response that is on its way."""
 
     def once_shown(response: m.CreateTopicsResponse) -> Later[m.CreateTopicsResponse]:
         there = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
@@ -35,7 +42,7 @@ def create_topics(
         shown = broker.once_shown(lambda: all(name in broker.image.topics for name in names), SHOWN_MS)
         return shown.map(lambda _: response)
 
-    return broker.to_controller.ask(request, version, timeout_ms).chain(once_shown)
+    return asked.chain(once_shown)
 
 
 def request_for(topics: Sequence[NewTopic]) -> m.CreateTopicsRequest:

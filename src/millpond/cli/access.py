@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from millpond.admin.library import ANSWER_SECONDS, COMMON
+from millpond.base.secret_names import is_secret
 from millpond.base.settings import SettingError
 from millpond.cli.errors import Failed, failed, sentence
 from millpond.cli.options import pairs
@@ -38,11 +39,13 @@ class Access:
     """Where the cluster is, and the client settings that somebody gave beside that."""
 
     bootstrap: str
-    extras: Mapping[str, str] = field(default_factory=dict)
+    extras: Mapping[str, str] = field(default_factory=dict, repr=False)
     option: str = "--bootstrap"
     """By which the address was given."""
     profile: str | None = None
     """The profile that names the cluster, if one does."""
+    client_file: str | None = None
+    """The file of client settings, if one says how to log in."""
 
     @contextmanager
     def open(self) -> Iterator[Cluster]:
@@ -102,8 +105,15 @@ class Access:
 
         if must_answer:
             self.probe()
+        from millpond.remote.client_file import for_librdkafka
+        from millpond.remote.errors import ConfigError
+
         try:
-            return kind({**COMMON, "bootstrap.servers": self.bootstrap, **settings, **self.extras})
+            chosen = {**COMMON, "bootstrap.servers": self.bootstrap, **settings, **for_librdkafka(self.extras)}
+        except ConfigError as fault:
+            raise click.UsageError(sentence(str(fault))) from None
+        try:
+            return kind(chosen)
         except KafkaException as refusal:
             raise click.UsageError(f"The client library refused a setting: {refusal.args[0].str()}") from None
 
@@ -164,16 +174,31 @@ def known_partitions(client: Producer | Consumer, topic: str, otherwise: str = "
     return sorted(topics[topic].partitions)
 
 
-def access_of(context: click.Context, bootstrap: str, profile: str | None, extras: Mapping[str, str]) -> Access:
+def access_of(
+    context: click.Context,
+    bootstrap: str,
+    profile: str | None,
+    extras: Mapping[str, str],
+    client_config: str | None = None,
+) -> Access:
     """The cluster that is meant, by the strongest word; `millpond help profiles` tells users the same.
 
-    A profile named on the command line gives address and settings, and --bootstrap may give another address. Else an
-    address that somebody gave stands alone: the secrets of a profile in use are not for just any cluster.
+    A profile named on the command line gives address and settings, and --bootstrap may give another address. So does
+    a file of client settings; one that a variable names counts where no profile is named. Else an address that
+    somebody gave stands alone: the secrets of a profile in use are not for just any cluster.
     """
     from millpond.cli.profile.file import VARIABLE, read_profiles, warn_of_readers
 
     source = context.get_parameter_source("bootstrap")
     is_here = source is ParameterSource.COMMANDLINE
+    if not context.resilient_parsing:
+        warn_of_words(extras)
+    is_named = profile is not None or context.find_root().params.get("profile") is not None
+    is_file_here = context.get_parameter_source("client_config") is ParameterSource.COMMANDLINE
+    if is_named and is_file_here:
+        raise click.UsageError("--profile and --client-config both say how to log in: give one of them.")
+    if client_config and not is_named:
+        return _access_by_file(client_config, bootstrap if source is not ParameterSource.DEFAULT else None, extras)
     named = profile if profile is not None else context.find_root().params.get("profile")
     if named == "":
         # A variable of a script that was not set: another cluster than the one that is meant must not be asked.
@@ -193,8 +218,32 @@ def access_of(context: click.Context, bootstrap: str, profile: str | None, extra
     return Access(bootstrap if is_here else chosen.bootstrap, {**chosen.settings, **extras}, profile=named)
 
 
+def _access_by_file(path: str, bootstrap: str | None, extras: Mapping[str, str]) -> Access:
+    from millpond.remote.client_file import read_client_file
+    from millpond.remote.errors import ConfigError
+
+    try:
+        settings = read_client_file(path, "--client-config")
+    except ConfigError as fault:
+        raise click.UsageError(sentence(str(fault))) from None
+    told = settings.pop("bootstrap.servers", None)
+    if any(map(is_secret, settings)) and os.stat(path).st_mode & 0o077:
+        click.echo(f"Others may read the secrets in {path}: chmod 600 {path}", err=True)
+    return Access(bootstrap or told or DEFAULT_BOOTSTRAP, {**settings, **extras}, "--client-config", client_file=path)
+
+
+def warn_of_words(settings: Mapping[str, str]) -> None:
+    """Say, beside the output, that a secret on a command line is none."""
+    if secret := next(filter(is_secret, settings), None):
+        click.echo(
+            f"Others on this machine can see {secret} on the command line (`ps`): put it into a file and give that "
+            "with --client-config, or add a profile with --ask.",
+            err=True,
+        )
+
+
 def cluster_options(function: F) -> F:
-    """Adds --bootstrap, --profile and -X to a command, which receives them together as `access`."""
+    """Adds --bootstrap, --profile, --client-config and -X to a command, which gets them together as `access`."""
 
     @click.option(
         "-b",
@@ -210,11 +259,24 @@ def cluster_options(function: F) -> F:
         "-X", "extras", metavar="NAME=VALUE", multiple=True, help="A setting for the client library, as for kcat."
     )
     @click.option("--profile", metavar="NAME", type=ProfileName(), help="The cluster of this profile; see -p.")
+    @click.option(
+        "-F",
+        "--client-config",
+        metavar="FILE",
+        envvar="MILLPOND_CLIENT_CONFIG",
+        show_envvar=True,
+        help="Where the cluster is and how to log in: a client.properties, as of Kafka's tools.",
+    )
     @wraps(function)
     def with_access(
-        *arguments: Any, bootstrap: str, profile: str | None, extras: tuple[str, ...], **options: Any
+        *arguments: Any,
+        bootstrap: str,
+        profile: str | None,
+        client_config: str | None,
+        extras: tuple[str, ...],
+        **options: Any,
     ) -> Any:
-        access = access_of(click.get_current_context(), bootstrap, profile, pairs(extras, "-X"))
+        access = access_of(click.get_current_context(), bootstrap, profile, pairs(extras, "-X"), client_config)
         return function(*arguments, access=access, **options)
 
     return with_access  # type: ignore[return-value]

@@ -7,6 +7,7 @@ a browser that comes early waits until the console answers. Nothing that goes wr
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
 import threading
@@ -19,6 +20,8 @@ from millpond.cli.errors import cause
 
 if TYPE_CHECKING:
     import subprocess
+
+    from millpond.node.secure_folder import SecureFolder
 
 DEFAULT: Final = "127.0.0.1:8080"
 NEEDS: Final = ("starlette", "uvicorn")
@@ -39,8 +42,15 @@ def missing_packages() -> list[str]:
 class ConsoleProcess:
     """None runs without an `address`."""
 
-    def __init__(self, address: str | None, password_file: str | None = None) -> None:
+    def __init__(
+        self, address: str | None, password_file: str | None = None, security: SecureFolder | None = None
+    ) -> None:
+        """The console of a secure node goes to it as its admin, so whoever uses it has to log in, with the admin's
+        password if no other is given."""
         self._address = address
+        self._security = security
+        if password_file is None and security is not None:
+            password_file = str(security.password_file)
         self._password_file = password_file
         self._listener: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -96,7 +106,12 @@ class ConsoleProcess:
             try:
                 # In a session of its own: Ctrl-C is for the node, and the console ends with it.
                 process = subprocess.Popen(
-                    words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[fd], start_new_session=True
+                    words,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[fd],
+                    start_new_session=True,
+                    env=self._environment(),
                 )
             except OSError as fault:
                 click.echo(f"The console cannot start: {cause(fault)}. The node goes on.", err=True)
@@ -110,6 +125,16 @@ class ConsoleProcess:
         assert process.stdin is not None
         with contextlib.suppress(OSError):
             process.stdin.close()
+
+    def _environment(self) -> dict[str, str] | None:
+        """Not among the words of the process: every user of the machine sees those."""
+        if self._security is None or not self._security.client_file.exists():
+            return None
+        import json
+
+        settings = self._security.client_settings()
+        settings.pop("bootstrap.servers", None)
+        return {**os.environ, CLIENT_SETTINGS: json.dumps(settings)}
 
 
 def console_address(given: str | None, *, is_off: bool, is_child: bool) -> str | None:

@@ -15,11 +15,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from millpond import __version__
+from millpond.base.secret_names import is_secret
 from millpond.broker.lives.identity import IDENTITY_FILE
 from millpond.cli.addresses import metrics_address, shown_address
 from millpond.cli.cluster.children import NODE, CannotRun, Child, Crew, Event, without_time
@@ -28,8 +29,10 @@ from millpond.cli.cluster.ports import free_ports
 from millpond.cli.cluster.spare import Spare
 from millpond.cli.console_process import ConsoleProcess
 from millpond.cli.errors import Failed, cause
+from millpond.cli.first_steps import first_steps
 from millpond.cli.folders import in_use, missing_folders, remove_folders
 from millpond.cli.join import identity_of
+from millpond.cli.secure import first_secure_steps
 from millpond.cli.stop import Stop, noted
 from millpond.cli.terminal import Row, panel
 from millpond.config.node import (
@@ -46,8 +49,12 @@ from millpond.config.node import (
 from millpond.log.names import CORES_FOLDER, LOCK_FILE
 from millpond.node.disk import RealDisk
 from millpond.node.journal import LineJournal, as_json, as_text
+from millpond.node.private_files import make_private_folder, write_private
 from millpond.node.service import tell_manager
 from millpond.node.signals import stop_signals
+
+if TYPE_CHECKING:
+    from millpond.node.secure_folder import SecureFolder
 
 WAIT_SECONDS: Final = 20.0
 """Then it is said who is waited for."""
@@ -73,7 +80,9 @@ def _cores_of(folder: str) -> int:
     return max((each for each in numbers if os.path.exists(_folder(folder, each, IDENTITY_FILE))), default=1)
 
 
-def run_cores(texts: Mapping[str, str], count: int, console: ConsoleProcess) -> None:
+def run_cores(
+    texts: Mapping[str, str], count: int, console: ConsoleProcess, security: SecureFolder | None = None
+) -> None:
     """Run all of them until they are told to stop. `texts` are the settings of the first one."""
     folder = texts.get(DATA_FOLDER.name, DATA_FOLDER.default)
     known = identity_of(folder)
@@ -90,7 +99,7 @@ def run_cores(texts: Mapping[str, str], count: int, console: ConsoleProcess) -> 
             remove_folders(made)
             raise
         with noted(*stop_signals()) as stop:
-            in_time = _Run(core_texts, folder, console).until(stop)
+            in_time = _Run(core_texts, folder, console, security).until(stop)
     if not in_time:
         raise Failed("Some cores did not end in time and were killed: the next start looks through what they wrote.")
     if sys.stdout.isatty():
@@ -108,10 +117,10 @@ def _locked(folder: str) -> Iterator[None]:
     cores = Path(folder) / CORES_FOLDER
     disk = RealDisk()
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        make_private_folder(Path(folder))
         # Before anything is made: the lock of the folder's own node is free, or nobody starts anything here.
         disk.lock(str(Path(folder) / LOCK_FILE)).release()
-        cores.mkdir(exist_ok=True)
+        make_private_folder(cores)
         lock = disk.lock(str(cores / LOCK_FILE))
     except BlockingIOError:
         raise in_use(folder) from None
@@ -155,8 +164,15 @@ def _texts_of_cores(texts: Mapping[str, str], folder: str, count: int) -> dict[i
 class _Run:
     """The cores as processes, and what is said of them."""
 
-    def __init__(self, texts: Mapping[int, Mapping[str, str]], folder: str, console: ConsoleProcess) -> None:
+    def __init__(
+        self,
+        texts: Mapping[int, Mapping[str, str]],
+        folder: str,
+        console: ConsoleProcess,
+        security: SecureFolder | None = None,
+    ) -> None:
         self._texts = texts
+        self._security = security
         self._folder = folder
         self._console = console
         self._is_json = texts[1].get(JOURNAL_FORMAT.name) == "json"
@@ -166,7 +182,7 @@ class _Run:
         children = {
             core: Child(
                 core,
-                [*NODE, *(each for name, text in own.items() for each in ("--set", f"{name}={text}"))],
+                [*NODE, *_words(own, self._folder)],
                 events,
                 # Nobody else has what it has.
                 pause_seconds=0,
@@ -234,9 +250,11 @@ class _Run:
             *self._console.open(),
             *self._metrics(),
             ("", ""),
-            ("topic", f"millpond topic create orders --partitions {len(ports)}{option}"),
-            ("kcat", f"kcat -b {reach} -L"),
-            ("python", f'Producer({{"bootstrap.servers": "{reach}"}})'),
+            *(
+                first_steps(reach, option, f" --partitions {len(ports)}")
+                if self._security is None
+                else first_secure_steps(self._security, reach)
+            ),
             ("", ""),
             ("stop", "Ctrl-C" if sys.stdout.isatty() else f"kill {os.getpid()}"),
         ]
@@ -252,6 +270,17 @@ class _Run:
             return []
         others = ", ".join(str(host_and_port(each)[1]) for each in listeners[1:])
         return [("metrics", f"http://{listeners[0]}/metrics, and at port {others}")]
+
+
+def _words(texts: Mapping[str, str], folder: str) -> list[str]:
+    """The settings on a core's command line; what is secret among them, which others would see there, in a file."""
+    words = [each for name, text in texts.items() if not is_secret(name) for each in ("--set", f"{name}={text}")]
+    secrets = {name: text for name, text in texts.items() if is_secret(name)}
+    if not secrets:
+        return words
+    path = Path(folder) / CORES_FOLDER / "secrets.properties"
+    write_private(path, "".join(f"{name}={text}\n" for name, text in secrets.items()).encode())
+    return ["--config", str(path), *words]
 
 
 def _as_object(child: Child | None, text: str) -> str:

@@ -68,9 +68,9 @@ def texts_to_join(join: str, node_id: int | None, texts: Mapping[str, str]) -> d
         )
     if known is not None and known.contacts:
         # It is one of them already; the others know it, and where it is now they hear from itself.
-        _check_cluster(join, folder, known.cluster_id, _cluster_id_at(join))
+        _check_cluster(join, folder, known.cluster_id, _cluster_id_at(join, folder))
         return {NODE_ID.name: str(known.node_id)}
-    cluster_id, contacts, taken = _ask(join)
+    cluster_id, contacts, taken = _ask(join, folder)
     if known is not None:
         _check_cluster(join, folder, known.cluster_id or "without a name", cluster_id)
         return {NODE_ID.name: str(known.node_id)}
@@ -87,6 +87,29 @@ def texts_to_join(join: str, node_id: int | None, texts: Mapping[str, str]) -> d
     return {NODE_ID.name: str(_take_number(join, folder, max(taken, default=0) + 1, {**texts, **told})), **told}
 
 
+def _access(join: str, folder: str) -> Access:
+    """How to log in there, if one has to, says MILLPOND_CLIENT_CONFIG, or what somebody has put into the folder."""
+    from millpond.remote.client_file import client_settings
+    from millpond.remote.errors import ConfigError
+
+    try:
+        settings = client_settings() or _settings_in(folder)
+    except ConfigError as fault:
+        raise Failed(f"{fault}.") from None
+    settings.pop("bootstrap.servers", None)
+    return Access(join, settings, option="--join")
+
+
+def _settings_in(folder: str) -> dict[str, str]:
+    """Those of the admin, where the files of a secure cluster were brought here for its next node."""
+    from millpond.node.secure_folder import secure_folder
+
+    security = secure_folder(folder)
+    if security is None or not security.client_file.exists():
+        return {}
+    return {**security.client_settings(), "ssl.truststore.location": str(security.authority_file)}
+
+
 def _check_cluster(join: str, folder: str, own: str | None, theirs: str | None) -> None:
     if own and theirs and own != theirs:
         raise Failed(
@@ -95,12 +118,12 @@ def _check_cluster(join: str, folder: str, own: str | None, theirs: str | None) 
         )
 
 
-def _cluster_id_at(join: str) -> str | None:
+def _cluster_id_at(join: str, folder: str) -> str | None:
     """Of a folder that knows its cluster: None where nobody answers, for that is no reason not to start."""
     from millpond.admin.members import cluster_id_of
 
     try:
-        with Access(join, option="--join").open() as cluster:
+        with _access(join, folder).open() as cluster:
             return cluster_id_of(cluster)
     except Failed:
         return None
@@ -145,7 +168,7 @@ def _take_number(join: str, folder: str, first: int, texts: Mapping[str, str]) -
         try:
             # First: a disk that takes nothing must not cost a number at every try.
             write_last_life(disk, folder, LastLife(LOST, boot_id(), newcomer.incarnation_id))
-            with Access(join, option="--join").open() as cluster:
+            with _access(join, folder).open() as cluster:
                 numbers = range(first, first + TRIES_MAX)
                 number = next((each for each in numbers if take_number(cluster, each, newcomer)), None)
             if number is None:
@@ -166,9 +189,10 @@ def _held(folder: str) -> Iterator[None]:
     """Nobody else begins anything in the folder meanwhile."""
     from millpond.log.names import LOCK_FILE
     from millpond.node.disk import RealDisk
+    from millpond.node.private_files import make_private_folder
 
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        make_private_folder(Path(folder))
         lock = RealDisk().lock(str(Path(folder) / LOCK_FILE))
     except BlockingIOError:
         raise in_use(folder) from None
@@ -182,11 +206,11 @@ def _held(folder: str) -> Iterator[None]:
         lock.release()
 
 
-def _ask(join: str) -> tuple[str, dict[int, str], set[int]]:
+def _ask(join: str, folder: str) -> tuple[str, dict[int, str], set[int]]:
     """The cluster's id, the nodes that are there with their addresses, and all numbers that were ever given."""
     from millpond.admin.members import describe_members
 
-    with Access(join, option="--join").open() as cluster:
+    with _access(join, folder).open() as cluster:
         members = describe_members(cluster)
     contacts = {each.node_id: each.facts.address for each in members.nodes if each.is_there and each.facts.address}
     if not members.cluster_id or not contacts:

@@ -9,15 +9,17 @@ import signal
 import socket
 import sys
 import threading
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
 from millpond import __version__
+from millpond.base.secret_names import is_secret
 from millpond.base.settings import SettingError, Settings
 from millpond.cli.addresses import METRICS_DEFAULT, address_of, metrics_address, shown_address
 from millpond.cli.console_process import OFF, ConsoleProcess, console_address
 from millpond.cli.errors import Failed, cause, sentence
+from millpond.cli.first_steps import first_steps
 from millpond.cli.folders import (
     CLUSTER_FOLDER,
     in_use,
@@ -27,7 +29,9 @@ from millpond.cli.folders import (
 )
 from millpond.cli.options import pair
 from millpond.cli.terminal import Row, panel
+from millpond.config.listeners import LISTEN_PROTOCOL, LISTENERS, SHORT_FORM
 from millpond.config.node import (
+    ADVERTISED_LISTENER,
     CLUSTER_CONTACTS,
     CLUSTER_NODES,
     COARSE,
@@ -41,11 +45,20 @@ from millpond.config.node import (
     host_and_port,
     node_settings,
 )
-from millpond.log.names import CORES_FOLDER
+from millpond.config.security import LISTENER_PREFIX, parsed_for_listeners
+from millpond.log.names import CORES_FOLDER, SECURITY_FOLDER
 from millpond.node.signals import stop_signals
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from millpond.broker.broker import Broker
     from millpond.node.monitor import Monitor
+    from millpond.node.secure_folder import SecureFolder
+
+USERS_STEP_MS: Final = 5
+USERS_MS_MAX: Final = 2_000
 
 
 @click.command("up")
@@ -92,6 +105,11 @@ if TYPE_CHECKING:
     envvar="MILLPOND_CONSOLE_PASSWORD_FILE",
     help="Its first line lets people log in to the console, which may then be anywhere.",
 )
+@click.option(
+    "--secure",
+    is_flag=True,
+    help="TLS, a login and rights: makes all that it needs in a new data folder, which is secure from then on.",
+)
 @click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input does.")
 def command(
     data: str | None,
@@ -107,6 +125,7 @@ def command(
     metrics: str | None,
     journal: str | None,
     console_password_file: str | None,
+    secure: bool,
     with_parent: bool,
 ) -> None:
     """Run a node in the foreground, until Ctrl-C, SIGTERM or SIGHUP.
@@ -121,9 +140,13 @@ def command(
     The console (topics, records, groups and more in a browser) runs in a process of its own, which starts when the
     node is ready and ends with it. /healthz and /readyz are beside /metrics, for whoever keeps the node running.
 
+    With --secure clients come by TLS and log in, and may do what `millpond acl` allows them. The first start makes an
+    authority, a certificate and a user `admin`, whose password it shows; see `millpond help security`.
+
     \b
     Examples:
       millpond up
+      millpond up --secure
       millpond up --cores 4
       millpond up --data /var/lib/millpond --listen 0.0.0.0:9092
       millpond up --set num.partitions=6 --set log.retention.hours=48
@@ -132,26 +155,44 @@ def command(
     """
     if join is not None and cluster is not None:
         raise click.UsageError("--join asks a running cluster who its nodes are: leave --cluster away.")
-    texts = _texts_in_cluster(cluster, None if join else node) | (_read_config(file) if file else {})
-    texts = _with_options(texts, data, listen, sets)
-    texts = _with_monitoring(texts, metrics, journal, is_child=with_parent)
-    if join is not None:
-        from millpond.cli.join import texts_to_join
+    by_cluster = _texts_in_cluster(cluster, None if join else node)
+    texts = _with_options(by_cluster | (_read_config(file) if file else {}), data, listen, sets)
+    if LISTENERS.name in texts:
+        # Where this node has several, the file of the cluster says only where the nodes reach each other.
+        texts = {name: text for name, text in texts.items() if name not in SHORT_FORM or by_cluster.get(name) != text}
+    if secure and (cluster is not None or join is not None):
+        raise click.UsageError(
+            "--secure makes an authority of its own, and the nodes of a cluster share one: "
+            "`millpond cluster up --secure`, or `millpond help security` for several machines."
+        )
+    made = missing_folders(texts.get(DATA_FOLDER.name, DATA_FOLDER.default))
+    security = _security(texts, secure)
+    try:
+        if security is not None:
+            texts = _with_security(texts, security)
+        texts = _with_monitoring(texts, metrics, journal, is_child=with_parent)
+        if join is not None:
+            from millpond.cli.join import texts_to_join
 
-        if cores is not None and cores > 1:
-            raise click.UsageError("--cores is for a machine by itself: join with one process, or with several.")
-        texts |= texts_to_join(join, node, texts)
-    elif cluster is None and NODE_ID.name not in texts:
-        from millpond.cli.join import texts_of_member
+            if cores is not None and cores > 1:
+                raise click.UsageError("--cores is for a machine by itself: join with one process, or with several.")
+            texts |= texts_to_join(join, node, texts)
+        elif cluster is None and NODE_ID.name not in texts:
+            from millpond.cli.join import texts_of_member
 
-        texts |= texts_of_member(texts.get(DATA_FOLDER.name, DATA_FOLDER.default))
-    settings = _settings(texts)
-    console_at = console_address(console_at, is_off=no_console, is_child=with_parent)
-    console = ConsoleProcess(console_at, console_password_file)
+            texts |= texts_of_member(texts.get(DATA_FOLDER.name, DATA_FOLDER.default))
+        settings = _settings(texts)
+        console_at = console_address(console_at, is_off=no_console, is_child=with_parent)
+        console = ConsoleProcess(console_at, console_password_file, security)
+    except click.ClickException:
+        if security is not None and security.is_new:
+            # Nothing has run yet that could have promised something; the password was not shown.
+            remove_folders(made)
+        raise
     if (count := _cores(settings, cores)) > 1:
         from millpond.cli.cores import run_cores
 
-        run_cores(texts, count, console)
+        run_cores(texts, count, console, security)
         return
     _stop_early_on_signals()
     if with_parent:
@@ -159,7 +200,7 @@ def command(
         threading.Thread(target=_end_with_parent, daemon=True).start()
     # Before the loop runs a signal comes as an exception; the logs are closed all the same.
     with contextlib.suppress(KeyboardInterrupt):
-        _serve(settings, console)
+        _serve(settings, console, security, made)
     if sys.stdout.isatty():
         click.echo("\rStopped; everything is on disk.")
 
@@ -173,23 +214,28 @@ def _monitoring_row(settings: Settings, monitoring: Monitor) -> list[Row]:
     return [("metrics", f"http://{shown_address(*monitoring.address)}/metrics")]
 
 
-def _serve(settings: Settings, console: ConsoleProcess) -> None:
-    from millpond.broker.lives.identity import CannotJoin, CannotStart
+def _serve(settings: Settings, console: ConsoleProcess, security: SecureFolder | None, made: list[Path]) -> None:
+    """`made` are the folders that were not there before."""
+    from millpond.broker.lives.identity import CannotJoin, CannotStart, Misconfigured
     from millpond.log.store import FolderInUse
     from millpond.node.journal import SHAPES, LineJournal
     from millpond.node.monitor import Monitor
+    from millpond.node.private_files import OpenToOthers
     from millpond.node.serve import serve
     from millpond.node.service import tell_manager
 
     folder = settings[DATA_FOLDER]
     monitoring = Monitor()
-    made = missing_folders(folder)
     is_ready = False
 
-    def on_ready(broker: object) -> None:
+    def on_ready(broker: Broker, patience_ms: int = USERS_MS_MAX) -> None:
         nonlocal is_ready
         is_ready = True
-        _announce(broker, console, _monitoring_row(settings, monitoring))
+        if security is not None and patience_ms > 0 and not broker.image.scram.users():
+            # Whoever reads that it is ready logs in at once: the first users should be there.
+            broker.clock.call_later(USERS_STEP_MS, lambda: on_ready(broker, patience_ms - USERS_STEP_MS))
+            return
+        _announce(broker, console, _monitoring_row(settings, monitoring), security)
         tell_manager("READY=1")
 
     try:
@@ -198,6 +244,10 @@ def _serve(settings: Settings, console: ConsoleProcess) -> None:
         raise in_use(folder) from None
     except CannotJoin as fault:
         raise Failed(f"This node cannot join its cluster: {fault}.") from None
+    except OpenToOthers as fault:
+        raise Failed(f"The data folder {folder} is not safe: {fault}.") from None
+    except Misconfigured as fault:
+        raise Failed(f"The node cannot start: {fault}.") from None
     except CannotStart as fault:
         raise Failed(f"{folder}: {fault}; choose another folder with --data DIR.") from None
     except OSError as error:
@@ -211,27 +261,31 @@ def _serve(settings: Settings, console: ConsoleProcess) -> None:
         console.close()
 
 
-def _announce(broker: object, console: ConsoleProcess, monitoring: list[Row]) -> None:
-    from millpond.broker.broker import Broker
-    from millpond.broker.controller import WILDCARDS
+def _announce(
+    broker: Broker, console: ConsoleProcess, monitoring: list[Row], security: SecureFolder | None = None
+) -> None:
+    from millpond.config.listeners import WILDCARDS
 
-    assert isinstance(broker, Broker)
     host, port = broker.address
     reach, reach_port = broker.advertised()
     at = shown_address("127.0.0.1" if reach in WILDCARDS else reach, reach_port)
     option = "" if at == LISTEN.default else f" -b {at}"
     nodes = len(cluster_nodes(broker.settings)) or len(broker.image.brokers)
     of_all = f" of {nodes}" if nodes > 1 or cluster_nodes(broker.settings) else ""
+    if security is None:
+        steps = first_steps(at, option)
+    else:
+        from millpond.cli.secure import first_secure_steps
+
+        steps = first_secure_steps(security, at)
     rows: list[Row] = [
-        ("listens on", shown_address(host, port)),
+        ("listens on", shown_address(host, port) if broker.listeners.is_one else broker.listeners.texts()[0]),
         ("data", os.path.abspath(broker.store.folder)),
         ("cluster", f"{broker.image.cluster_id}, node {broker.node_id}{of_all}"),
         *console.open(),
         *monitoring,
         ("", ""),
-        ("topic", f"millpond topic create orders{option}"),
-        ("kcat", f"kcat -b {at} -L"),
-        ("python", f'Producer({{"bootstrap.servers": "{at}"}})'),
+        *steps,
         ("", ""),
         ("stop", "Ctrl-C" if sys.stdout.isatty() else f"kill {os.getpid()}"),
     ]
@@ -241,6 +295,30 @@ def _announce(broker: object, console: ConsoleProcess, monitoring: list[Row]) ->
 
 
 # What was given.
+
+
+def _security(texts: Mapping[str, str], is_asked: bool) -> SecureFolder | None:
+    """What makes the node a secure one, made if it is asked for; None for one that is not."""
+    folder = texts.get(DATA_FOLDER.name, DATA_FOLDER.default)
+    if not is_asked and not os.path.isdir(os.path.join(folder, SECURITY_FOLDER)):
+        return None
+    from millpond.cli.secure import make_secure, secured
+
+    if not is_asked:
+        return secured(folder)
+    addresses = [texts.get(setting.name) or setting.default for setting in (LISTEN, ADVERTISED_LISTENER)]
+    hosts = [host_and_port(each)[0] for each in addresses if each]
+    return make_secure(folder, [each for each in hosts if each not in ("0.0.0.0", "::")])
+
+
+def _with_security(texts: dict[str, str], security: SecureFolder) -> dict[str, str]:
+    from millpond.cli.secure import node_texts
+
+    made = node_texts(security)
+    if LISTENERS.name in texts:
+        # Whoever names listeners says what is spoken there.
+        made.pop(LISTEN_PROTOCOL.name, None)
+    return made | texts
 
 
 def _texts_in_cluster(file: str | None, node_id: int | None) -> dict[str, str]:
@@ -279,7 +357,7 @@ def _cores(settings: Settings, asked: int | None) -> int:
 def _with_options(
     texts: dict[str, str], data: str | None, listen: str | None, sets: tuple[str, ...]
 ) -> dict[str, str]:
-    texts |= dict(assignment(text, f"--set {text}") for text in sets)
+    texts |= assignments(sets)
     if data is not None:
         texts[DATA_FOLDER.name] = data
     if listen is not None:
@@ -320,18 +398,34 @@ def _read_config(path: str) -> dict[str, str]:
             lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(f"--config {path} cannot be read: {cause(error)}.") from None
-    return dict(
+    texts = dict(
         assignment(line, f"{path}, line {number}")
         for number, line in enumerate(map(str.strip, lines), 1)
         if line and not line.startswith("#")
     )
+    if any(map(is_secret, texts)) and os.stat(path).st_mode & 0o077:
+        click.echo(f"Others may read the secrets in {path}: chmod 600 {path}", err=True)
+    return texts
+
+
+def assignments(sets: Iterable[str]) -> dict[str, str]:
+    """What --set says; no secrets."""
+    for text in sets:
+        if is_secret(name := text.partition("=")[0].strip()):
+            raise click.UsageError(
+                f"--set {name}=…: others on this machine can see a command line (`ps`). Put it into a file that is "
+                "yours alone, and give that with --config FILE."
+            )
+    return dict(assignment(text, f"--set {text}") for text in sets)
 
 
 def assignment(text: str, where: str) -> tuple[str, str]:
     """The name and value of one setting; it says where it stands when the name is unknown or the value cannot be."""
     name, value = pair(text, f"{where}: give it as name=value.")
     try:
-        if name not in COARSE:
+        if name.startswith(LISTENER_PREFIX):
+            parsed_for_listeners({name: value.strip()})
+        elif name not in COARSE:
             NODE.get(name).parse(value.strip())
     except SettingError as fault:
         raise click.UsageError(f"{where}: {sentence(str(fault))}") from None
@@ -343,10 +437,14 @@ def assignment(text: str, where: str) -> tuple[str, str]:
 
 def _explain(error: OSError, settings: Settings) -> NoReturn:
     """Turn the system's error at the start into what to do about it."""
+    from millpond.node.tls_contexts import UnusableFiles
+
     folder, listen = settings[DATA_FOLDER], settings[LISTEN]
     host, port = host_and_port(listen)
     if isinstance(error, socket.gaierror):
         raise Failed(f"The host name {host} is unknown: give --listen an address of this machine.")
+    if isinstance(error, UnusableFiles):
+        raise Failed(f"The node cannot start: {error.strerror}.")
     if error.filename is not None:
         raise Failed(f"The data folder {folder} cannot be used ({cause(error)}): choose another with --data DIR.")
     match error.errno:

@@ -88,7 +88,7 @@ class Options:
     """After so long the cluster ends the open transaction of a worker that is gone."""
     tracing: bool = False
     """Whether each try is a span of OpenTelemetry, in the trace that its record came with; needs `millpond[otel]`."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """librdkafka's own, for the consumer and the producer alike where both know it."""
 
     @property

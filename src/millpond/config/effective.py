@@ -13,6 +13,7 @@ from functools import cached_property
 
 from millpond.base.settings import AnySetting, Registry, SettingError, Settings, Value
 from millpond.config.node import NODE
+from millpond.config.security import LISTENER_PREFIX
 from millpond.config.topic import TOPIC
 
 
@@ -104,7 +105,10 @@ class NodeLayers:
 
     @cached_property
     def _values(self) -> dict[str, Value]:
-        return {setting.name: self.effective(setting).value for setting in NODE}
+        values = {setting.name: self.effective(setting).value for setting in NODE}
+        # What was said for one listener alone has names that no registry can list.
+        own = {name: value for name, value in self.static.overrides.items() if name.startswith(LISTENER_PREFIX)}
+        return values | own
 
     @cached_property
     def _inherited(self) -> dict[str, Value]:

@@ -11,12 +11,10 @@ from typing import Final
 
 from millpond.base.settings import AnySetting, Registry, Setting, Value
 from millpond.config.effective import Effective, Layer, NodeLayers, Source
+from millpond.config.listeners import ADVERTISED_LISTENER, ADVERTISED_LISTENERS, LISTEN, LISTENERS
 from millpond.config.node import (
-    ADVERTISED_LISTENER,
-    CLUSTER_NODES,
     COARSE,
     DATA_FOLDER,
-    LISTEN,
     NODE,
     NODE_ID,
     internal_in_sync_min,
@@ -31,15 +29,14 @@ OTHERWISE: Final[dict[str, AnySetting]] = {
 }
 """Other names of settings that we have."""
 
-LISTENERS: Final = {"listeners": LISTEN, "advertised.listeners": ADVERTISED_LISTENER}
-"""The same, with a protocol in front of the address."""
+SHOWN_AS_THEY_ARE: Final = {LISTENERS.name: LISTEN, ADVERTISED_LISTENERS.name: ADVERTISED_LISTENER}
+"""Whichever of both was set, the long form is shown with what is true."""
 
 _ONE_LOOP = "Without effect: a node is one process that serves everybody from one loop."
 _ALL_VOTE = "Without effect: every node votes, and `cluster.nodes` names them all."
 _OWN_TOPICS = (
     "Without effect: the brokers' own topics have a replica on each of up to three nodes, two of them in sync."
 )
-_NO_SECURITY = "Without effect: there is no TLS, no SASL and no authorizer yet."
 _WORKERS = "Without effect: a few worker threads do what waits for the disk."
 _SYSTEM = "Without effect: the system chooses."
 
@@ -47,15 +44,7 @@ WITHOUT_EFFECT: Final = Registry(
     "Kafka",
     (
         Setting("process.roles", ("broker", "controller"), "Without effect: every node is both."),
-        Setting("controller.listener.names", "", "Without effect: the controller has no listener of its own."),
-        Setting("controller.quorum.voters", "", _ALL_VOTE),
         Setting("controller.quorum.bootstrap.servers", "", _ALL_VOTE),
-        Setting("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT", _NO_SECURITY),
-        Setting("inter.broker.listener.name", "PLAINTEXT", _NO_SECURITY),
-        Setting("security.inter.broker.protocol", "PLAINTEXT", _NO_SECURITY),
-        Setting("authorizer.class.name", "", _NO_SECURITY),
-        Setting("sasl.enabled.mechanisms", "", _NO_SECURITY),
-        Setting("super.users", "", _NO_SECURITY),
         Setting("num.io.threads", 1, _ONE_LOOP, bits=32),
         Setting("num.network.threads", 1, _ONE_LOOP, bits=32),
         Setting("num.recovery.threads.per.data.dir", 1, _WORKERS, bits=32),
@@ -78,15 +67,18 @@ UNKNOWN_TO_ALL = "Neither this broker nor Kafka knows it: remembered, and withou
 
 def is_kafkas(name: str) -> bool:
     """Whether Kafka has a setting of this name for which a broker has to be started anew."""
-    return name in OTHERWISE or name in LISTENERS or name in COARSE or name in WITHOUT_EFFECT
+    return name in OTHERWISE or name in SHOWN_AS_THEY_ARE or name in COARSE or name in WITHOUT_EFFECT
 
 
-def kafka_settings(layers: NodeLayers, listens_on: str, is_advertised_as: str) -> Iterator[Effective]:
-    """All of Kafka's names with the values that are true here; addresses are given as host:port."""
+def kafka_settings(layers: NodeLayers, listeners: tuple[str, str]) -> Iterator[Effective]:
+    """All of Kafka's names with the values that are true here; those of the listeners, and what of them is told, are
+    given."""
     for name, own in OTHERWISE.items():
         yield _shown(layers, name, own, own.show(layers.effective(own).value))
-    for (name, own), address in zip(LISTENERS.items(), (listens_on, is_advertised_as), strict=True):
-        yield _shown(layers, name, own, f"PLAINTEXT://{address}")
+    for (name, short), text in zip(SHOWN_AS_THEY_ARE.items(), listeners, strict=True):
+        own = NODE.get(name)
+        source = max(layers.effective(own).source, layers.effective(short).source, key=lambda each: -each)
+        yield Effective(own, (Layer(name, text, text, source),))
     for name, (meant, unit_ms) in COARSE.items():
         own = NODE.get(meant)
         count = layers.effective(own).value
@@ -102,7 +94,6 @@ def _by_nodes(layers: NodeLayers) -> dict[str, Value]:
     """What depends on how many nodes the cluster has."""
     replicas = internal_replicas(layers.static)
     return {
-        "controller.quorum.voters": CLUSTER_NODES.show(layers.static[CLUSTER_NODES]),
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.replication.factor": replicas,
         "transaction.state.log.min.isr": internal_in_sync_min(layers.static),

@@ -22,37 +22,21 @@ from millpond.base.settings import (
     each_of,
     one_of,
 )
+from millpond.config import quota, security
+from millpond.config.addresses import address_or_nothing
+from millpond.config.addresses import host_and_port as host_and_port
+from millpond.config.addresses import is_loopback as is_loopback
+from millpond.config.listeners import ADVERTISED_LISTENER as ADVERTISED_LISTENER
+from millpond.config.listeners import CONTROLLER_LISTENERS, controllers_of, listeners_of
+from millpond.config.listeners import LISTEN as LISTEN
+from millpond.config.listeners import SETTINGS as OF_LISTENERS
+from millpond.config.quota import MAX_CONNECTIONS as MAX_CONNECTIONS
 from millpond.config.topic import DAY_MS, FOREVER, MIN_INSYNC_REPLICAS, TOPIC
 
 MIB: Final = 1024 * 1024
 
 REPLICAS_USUAL: Final = 3
 """With so many one can fail while another is being restarted, and no record is held by one node alone."""
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """Split `host:port` (or `[v6]:port`). A wrong one is a SettingError."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise SettingError(f"{address!r} is not an address of the form host:port")
-    try:
-        # As the system's look-up would, which has no error of its own for this.
-        host.encode("idna")
-    except UnicodeError:
-        raise SettingError(f"{address!r} is not an address: no host can have this name") from None
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _address(value: Value) -> str | None:
-    try:
-        host_and_port(str(value))
-    except SettingError as fault:
-        return str(fault)
-    return None
-
-
-def _address_or_nothing(value: Value) -> str | None:
-    return _address(value) if value else None
 
 
 class ClusterNode(NamedTuple):
@@ -106,25 +90,6 @@ def _cluster_contacts(value: Value) -> str | None:
     return None
 
 
-def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches it: localhost, ::1, and all of 127.0.0.0/8.
-
-    A name such as 127.example.com is none, though it begins like one.
-    """
-    if host in ("localhost", "127.0.0.1", "::1"):
-        return True
-    # Seldom needed, and a command starts sooner without it.
-    from ipaddress import IPv6Address, ip_address
-
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_loopback
-    return address.is_loopback
-
-
 def _node_ids(value: Value) -> str | None:
     assert isinstance(value, tuple), value
     for text in value:
@@ -159,6 +124,14 @@ CLUSTER_CONTACTS = Setting[tuple[str, ...]](
     "Nodes of a running cluster that this node joins, as `1@host:port,2@host:port`; `millpond up --join` finds them. "
     "Kept in the data folder, so that later starts need no more than that.",
     _cluster_contacts,
+)
+CONTROLLER_QUORUM_VOTERS = Setting[tuple[str, ...]](
+    "controller.quorum.voters",
+    (),
+    "Where the nodes that vote are reached by the first of `controller.listener.names`, as "
+    "`1@host:port,2@host:port`, the same on every node. Without effect where that is not a listener of its own: then "
+    "`cluster.nodes` has these addresses.",
+    _cluster_nodes,
 )
 QUORUM_VOTERS_MAX = Setting(
     "controller.quorum.voters.max",
@@ -212,23 +185,13 @@ BROKER_RACK = Setting(
 )
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 DATA_FOLDER = Setting("data.folder", "millpond-data", "The folder in which everything that this node knows is kept.")
-LISTEN = Setting(
-    "listen", "127.0.0.1:9092", "The host:port on which clients are answered; port 0 takes a free one.", _address
-)
-ADVERTISED_LISTENER = Setting(
-    "advertised.listener",
-    "",
-    "The host:port that clients are told to connect to; empty means the one that is listened on.",
-    _address_or_nothing,
-)
-
 METRICS_LISTENER = Setting(
     "metrics.listener",
     "",
     "The host:port at which monitoring asks this node: `/metrics` for Prometheus, `/healthz`, `/readyz`; port 0 "
     "takes a free one, empty is nowhere. `millpond up` takes 127.0.0.1:9692 if nothing is said. There is no login: "
     "what is not the loopback should be a network that outsiders do not reach.",
-    _address_or_nothing,
+    address_or_nothing,
 )
 JOURNAL_FORMAT = Setting(
     "journal.format",
@@ -361,18 +324,11 @@ MAX_PARTITIONS = Setting(
     bits=32,
 )
 
-MAX_CONNECTIONS = Setting(
-    "max.connections",
-    20_000,
-    "The largest number of connections at one time; a further one is closed at once.",
-    at_least(1),
-    live=True,
-    bits=32,
-)
 MAX_CONNECTIONS_PER_IP = Setting(
     "max.connections.per.ip",
     (1 << 31) - 1,
-    "The largest number of connections at one time from one address.",
+    "The largest number of connections at one time from one address; never the last tenth of `max.connections`, so "
+    "that somebody else can come in.",
     at_least(1),
     live=True,
     bits=32,
@@ -413,6 +369,14 @@ MAX_REQUEST_ITEMS = Setting(
     "The largest number of items that the lists of one request may have, all together: topics, their partitions, "
     "settings. What names more is not read, and its connection is closed.",
     at_least(100),
+    bits=32,
+)
+MAX_REQUEST_PLAIN_BYTES = Setting(
+    "max.request.plain.bytes",
+    16 * MIB,
+    "The largest request that brings no records. It is read on the loop, every name in it is looked at there, and "
+    "nothing that clients need comes near. The connection of a peer that sends a larger one is closed.",
+    at_least(1 << 20),
     bits=32,
 )
 MAX_REQUEST_PARTITION_SIZE_LIMIT = Setting(
@@ -501,7 +465,7 @@ GROUP_MAX_SESSION_TIMEOUT_MS = Setting(
     "group.max.session.timeout.ms", 1_800_000, "The longest session timeout that a member may ask for.", bits=32
 )
 GROUP_MAX_SIZE = Setting(
-    "group.max.size", (1 << 31) - 1, "The largest number of members of a classic group.", at_least(1), bits=32
+    "group.max.size", 10_000, "The largest number of members of a classic group.", at_least(1), bits=32
 )
 GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS = Setting(
     "group.consumer.heartbeat.interval.ms",
@@ -547,7 +511,7 @@ GROUP_CONSUMER_MAX_SESSION_TIMEOUT_MS = Setting(
 )
 GROUP_CONSUMER_MAX_SIZE = Setting(
     "group.consumer.max.size",
-    (1 << 31) - 1,
+    10_000,
     "The largest number of members of a group of the new protocol.",
     at_least(1),
     bits=32,
@@ -626,10 +590,10 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         CLUSTER_NODES,
         CLUSTER_VOTERS,
         CLUSTER_CONTACTS,
+        CONTROLLER_QUORUM_VOTERS,
         BROKER_RACK,
         DATA_FOLDER,
-        LISTEN,
-        ADVERTISED_LISTENER,
+        *OF_LISTENERS,
         METRICS_LISTENER,
         JOURNAL_FORMAT,
     ),
@@ -670,6 +634,7 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         MAX_INFLIGHT_REQUESTS_PER_CONNECTION,
         MAX_REQUEST_TOPICS,
         MAX_REQUEST_ITEMS,
+        MAX_REQUEST_PLAIN_BYTES,
         MAX_REQUEST_PARTITION_SIZE_LIMIT,
         NETWORK_SENDFILE,
     ),
@@ -707,6 +672,8 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         CLEANER_BACKOFF_MS,
         FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS,
     ),
+    **security.SECTIONS,
+    **quota.SECTIONS,
     "Defaults for topics": tuple(_default_for_topics(setting) for setting in TOPIC if setting.inherits is not None),
 }
 
@@ -730,8 +697,11 @@ def node_settings(texts: Mapping[str, str]) -> Settings:
             count = Setting(name, 0, "", at_least(-1)).parse(texts[name])
             # -1 is "no limit" in every unit, not a length of time.
             fine[meant] = str(count * unit_ms if count > 0 else count)
+    own = {name: fine.pop(name) for name in list(fine) if name.startswith(security.LISTENER_PREFIX)}
     settings = Settings.parsed(NODE, fine)
+    settings.overrides |= security.parsed_for_listeners(own)
     voters = cluster_voters(settings)
+    controller_nodes(settings)
     return Settings(NODE, _of_several(len(voters)) | settings.overrides) if voters else settings
 
 
@@ -766,6 +736,23 @@ def cluster_voters(settings: Settings) -> tuple[int, ...]:
         if node_id not in known:
             raise SettingError(f"cluster.voters names the node {node_id}, which cluster.nodes does not have")
     return tuple(named or known)
+
+
+def controller_nodes(settings: Settings) -> tuple[ClusterNode, ...]:
+    """Where those who vote are reached by the listener of controllers, as far as this node was told. SettingError
+    where it has a listener of its own for that, and does not know where the others have theirs."""
+    listener = controllers_of(listeners_of(settings))
+    if listener.is_preferred:
+        return cluster_nodes(settings)
+    named = tuple(sorted(map(_cluster_node, settings[CONTROLLER_QUORUM_VOTERS])))
+    missing = set(cluster_voters(settings)) - {each.node_id for each in named}
+    if missing or (settings[CLUSTER_CONTACTS] and not named):
+        who = f"the node {min(missing)}" if missing else "a node that votes"
+        raise SettingError(
+            f"{CONTROLLER_LISTENERS.name}={listener.name} has addresses of its own: say with "
+            f"{CONTROLLER_QUORUM_VOTERS.name} where {who} is reached by it"
+        )
+    return named
 
 
 def contacts_of(texts: Iterable[str]) -> tuple[ClusterNode, ...]:

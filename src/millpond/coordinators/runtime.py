@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from typing import Protocol, runtime_checkable
+from functools import lru_cache
+from typing import Final, Protocol, runtime_checkable
 
 from millpond.base.errors import MalformedMessage
 from millpond.base.ports import Buffer
@@ -35,9 +36,18 @@ class TransactionalShard(Protocol):
         ...
 
 
+KEY_LENGTH_MAX: Final = 1_000
+"""Of a group or a transactional id. Where it lives is worked out character by character: one of 32 KiB, which nobody
+needs, would take a millisecond or two each time it is named."""
+
+HASHES_KEPT: Final = 2_000
+"""The same members, and each partition of one transaction, ask for the same name again and again."""
+
+
 def partition_for(key: str, partitions: int) -> int:
-    """The partition of the internal topic that a group or a transactional id lives in."""
-    return _absolute(_java_hash(key)) % partitions
+    """The partition of the internal topic that a group or a transactional id lives in. One that is too long lives
+    nowhere."""
+    return _absolute(_java_hash(key[:KEY_LENGTH_MAX])) % partitions
 
 
 class CoordinatorTime:
@@ -109,6 +119,7 @@ def _replay_control(shard: TransactionalShard, view: memoryview, position: int, 
             shard.replay_marker(producer_id, epoch, kind == COMMIT_MARKER, record.offset)
 
 
+@lru_cache(HASHES_KEPT)
 def _java_hash(text: str) -> int:
     """`String.hashCode` of Java: over UTF-16 units, in 32 bits with a sign."""
     units = text.encode("utf-16-be", "surrogatepass")

@@ -11,11 +11,19 @@ answers with an error and forgets the shard; it is loaded again from the log.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from millpond.base.errors import ErrorCode
+from millpond.base.errors import ErrorCode, LimitMet
 from millpond.wire.messages import Message
+
+Sees: TypeAlias = Callable[[str], bool]
+"""Whether somebody may see a topic of this name."""
+
+
+def sees_all(topic: str) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +36,7 @@ class Request:
     """Stands for the one who waits for the reply; handed back with it, never looked into."""
     client_id: str = ""
     client_host: str = ""
+    sees: Sees = sees_all
 
 
 class CoordinatorRecord(NamedTuple):
@@ -50,6 +59,8 @@ class Effects:
     replies: list[Reply] = field(default_factory=list)
     orders: list[Any] = field(default_factory=list)
     """Things for others to do once the records are committed (transaction markers to write); see each coordinator."""
+    met: LimitMet | None = None
+    """A limit that somebody was refused by: the operator hears of it."""
 
     def reply(self, token: Any, response: Message) -> None:
         self.replies.append(Reply(token, response))
@@ -58,6 +69,7 @@ class Effects:
         self.records += other.records
         self.replies += other.replies
         self.orders += other.orders
+        self.met = other.met or self.met
 
 
 class Shard(Protocol):

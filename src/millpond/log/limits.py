@@ -34,6 +34,7 @@ class LogLimits:
     timestamp_after_max_ms: int = 3_600_000
     compression_type: str = "producer"
     producer_id_expiration_ms: int = DAY_MS
+    producers_max: int = 100_000
     dedupe_buffer_bytes: int = 128 * 1024 * 1024
     flush_messages: int = FOREVER
     flush_ms: int = FOREVER

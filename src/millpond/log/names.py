@@ -32,6 +32,15 @@ FAILED_SYNC_FILE = "failed-sync"
 CORES_FOLDER = "cores"
 """Within the data folder: the folders of all cores but the first. No partition can have such a name."""
 
+SECURITY_FOLDER = "security"
+"""Within the data folder: keys, certificates and settings of a secure node. No partition can have such a name."""
+
+SECURE_MARK = ".secure"
+"""In the data folder: its node has asked who comes, and does not come up where nobody is asked."""
+
+AUDIT_FOLDER = "audit"
+"""Within the data folder, the same: who did or was refused what."""
+
 LOST_FILE = "lost-records"
 """In the data folder: recovery has cut off the end of a log, and the others have not been told yet."""
 

@@ -184,7 +184,7 @@ class PartitionLog:
         if from_client:
             for header in headers:
                 if header.producer_id >= 0:
-                    seen = self.producers.check(headers, verification)
+                    seen = self.producers.check(headers, verification, self.limits.producers_max)
                     if seen is not None:
                         time_ms = seen.timestamp if limits.timestamp_type_append else -1
                         return Appended(seen.first_offset, seen.last_offset, time_ms, self.start_offset, True)

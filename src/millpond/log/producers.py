@@ -9,12 +9,15 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.ports import File
 from millpond.log.markers import Marker, read_marker
 from millpond.wire.batch import CONTROL, SEQUENCE_COUNT, TRANSACTIONAL, BatchHeader
 
 BATCHES_REMEMBERED = 5
+PRODUCERS_LIMIT = "max.producers.per.partition"
+"""By this name an operator knows how many a partition may remember."""
+
 NO_EPOCH = -1
 NO_SEQUENCE = -1
 
@@ -175,7 +178,12 @@ class ProducerStates:
         before it would be out of order for ever.
         """
 
-    def check(self, headers: Sequence[BatchHeader], verification: Verification | None = None) -> Span | None:
+    def check(
+        self,
+        headers: Sequence[BatchHeader],
+        verification: Verification | None = None,
+        count_max: int = 1 << 31,
+    ) -> Span | None:
         """Refuse what is out of order; the span of the first writing if the first batch has been written before."""
         ahead: dict[int, tuple[int, int]] = {}
         for header in headers:
@@ -196,8 +204,17 @@ class ProducerStates:
                     _check_forgotten(entry, header)
             if seen is not None:
                 _check_order(header, *seen)
-            elif header.base_sequence:
-                self._check_first(header)
+            else:
+                if len(self.entries) >= count_max:
+                    raise LimitMet(
+                        ErrorCode.POLICY_VIOLATION,
+                        PRODUCERS_LIMIT,
+                        count_max,
+                        f"the partition knows {len(self.entries)} producers, and {PRODUCERS_LIMIT}={count_max} "
+                        "allows no new one until some are forgotten",
+                    )
+                if header.base_sequence:
+                    self._check_first(header)
             if header.attributes & TRANSACTIONAL or header.producer_id in self.open_starts:
                 self._check_transaction(header, verification)
             ahead[header.producer_id] = header.producer_epoch, header.last_sequence

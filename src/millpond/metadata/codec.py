@@ -26,6 +26,7 @@ from millpond.metadata.records import (
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    QuotaPart,
     Record,
     RegisterBrokerRecord,
 )
@@ -210,6 +211,7 @@ def _parts() -> dict[type[Any], type[messages.Message]]:
     return {
         BrokerEndpoint: messages.RegisterBrokerRecord.BrokerEndpoint,
         BrokerFeature: messages.RegisterBrokerRecord.BrokerFeature,
+        QuotaPart: messages.ClientQuotaRecord.EntityData,
     }
 
 
@@ -217,7 +219,7 @@ def _list_to_wire(values: tuple[Any, ...]) -> list[Any]:
     return [_to_wire(each) for each in values] if values and type(values[0]) in _parts() else list(values)
 
 
-def _to_wire(part: BrokerEndpoint | BrokerFeature) -> messages.Message:
+def _to_wire(part: BrokerEndpoint | BrokerFeature | QuotaPart) -> messages.Message:
     kind = _parts()[type(part)]
     return kind(**{name: getattr(part, name) for name in _names_of(type(part))})
 

@@ -17,6 +17,7 @@ from typing import assert_never
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import topic_name_fault
 from millpond.base.settings import AnySetting, Kind, Registry, SettingError
+from millpond.base.words import quoted
 from millpond.config.client_metrics import CLIENT_METRICS
 from millpond.config.effective import NodeLayers
 from millpond.config.group import CONSUMER_HEARTBEAT_INTERVAL_MS, CONSUMER_SESSION_TIMEOUT_MS, GROUP
@@ -173,7 +174,7 @@ def _check_resource(image: Image, resource: Resource) -> None:
                 raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.name} does not exist")
         case ResourceType.BROKER:
             if resource.name and resource.name not in map(str, image.brokers):
-                raise Refused(ErrorCode.INVALID_REQUEST, f"there is no broker {resource.name!r}")
+                raise Refused(ErrorCode.INVALID_REQUEST, f"there is no broker {quoted(resource.name)}")
         case ResourceType.GROUP | ResourceType.CLIENT_METRICS:
             if not resource.name:
                 raise Refused(ErrorCode.INVALID_REQUEST, "settings belong to one group or subscription; name it")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.metadata.records import Record
 
 MESSAGE_LENGTH_MAX: Final = 500
@@ -27,6 +27,8 @@ class Verdict:
 
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None
+    met: LimitMet | None = field(default=None, compare=False)
+    """Where a limit of the cluster stood in the way: the operator hears of it."""
 
     @property
     def ok(self) -> bool:
@@ -35,7 +37,8 @@ class Verdict:
     @classmethod
     def of(cls, refused: Refused) -> Verdict:
         """A message may repeat what was asked, at length, for each of many items: little of it is kept."""
-        return cls(refused.code, refused.message and refused.message[:MESSAGE_LENGTH_MAX])
+        met = refused if isinstance(refused, LimitMet) else None
+        return cls(refused.code, refused.message and refused.message[:MESSAGE_LENGTH_MAX], met)
 
 
 OK = Verdict()

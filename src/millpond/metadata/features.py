@@ -8,6 +8,7 @@ registered node supports the new one; a node that does not support what is final
 |---|---|---|
 | `metadata.version` | 25 | the records of the first clusters; Kafka's tools call it 4.0-IV3 |
 | | 26 | partitions that change alike are one record (4.1-IV0) |
+| | 27 | who may do what, and how much: ACLs, credentials, tokens, quotas (4.1-IV1) |
 | `group.version` | 0 | classic groups only |
 | | 1 | groups whose members the broker assigns (KIP-848) |
 | `kraft.version` | 0 | the voters of the metadata are those of a list that every node was told |
@@ -21,9 +22,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import groupby
 from typing import Final, TypeAlias
 
-from millpond.base.errors import ErrorCode
+from millpond.base.errors import ErrorCode, Refused
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.image import Image
 from millpond.metadata.records import BrokerFeature, FeatureLevelRecord, Record
@@ -39,6 +41,21 @@ NAME_SHOWN_MAX: Final = 60
 
 ALIKE_FROM: Final = 26
 """From this metadata.version on, partitions that change alike are one record."""
+
+SECURITY_FROM: Final = 27
+"""From this one on there are the records of `SECURITY_RECORDS`: programs from before cannot read them."""
+
+SECURITY_RECORDS: Final = frozenset(
+    {
+        "AccessControlEntryRecord",
+        "RemoveAccessControlEntryRecord",
+        "UserScramCredentialRecord",
+        "RemoveUserScramCredentialRecord",
+        "ClientQuotaRecord",
+        "DelegationTokenRecord",
+        "RemoveDelegationTokenRecord",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +96,9 @@ FEATURES: Final[Mapping[str, Feature]] = {
     for feature in (
         Feature(
             METADATA_VERSION,
-            Levels(25, 26),
+            Levels(25, 27),
             Levels(25, 25),
-            {26: "one record for all partitions that change alike"},
+            {26: "one record for all partitions that change alike", 27: "ACLs, credentials, tokens and quotas"},
         ),
         Feature(
             GROUP_VERSION,
@@ -133,6 +150,27 @@ def first_level_records() -> list[Record]:
 def metadata_version(image: Image) -> int:
     """The level by which metadata records are written."""
     return image.features.get(METADATA_VERSION, FEATURES[METADATA_VERSION].first.newest)
+
+
+def what_needs_security(image: Image) -> str | None:
+    """What the image has that is there only from `SECURITY_FROM` on, in words."""
+    kept = {
+        "ACLs": len(image.acls),
+        "quotas": image.quotas.of,
+        "users": image.scram.users(),
+        "delegation tokens": list(image.tokens),
+    }
+    return ", ".join(name for name, some in kept.items() if some) or None
+
+
+def check_level(records: Sequence[Record], level: int) -> None:
+    """Refused if one of these cannot be written at this metadata.version."""
+    if level < SECURITY_FROM and any(kind.__name__ in SECURITY_RECORDS for kind, _ in groupby(records, type)):
+        raise Refused(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"{METADATA_VERSION} is at {level}, and ACLs, credentials, tokens and quotas need {SECURITY_FROM}: raise "
+            "it first, once all nodes run a version that supports it (millpond cluster upgrade)",
+        )
 
 
 def unsupported(image_levels: Mapping[str, int], supported: Supported) -> str | None:
@@ -206,6 +244,8 @@ def _judge(image: Image, levels: Mapping[str, int], update: FeatureUpdate, suppo
         return _refused(f"{name} is at {now}: to lower it to {level}, ask for a downgrade")
     if level > now and update.upgrade_type != UpgradeType.UPGRADE:
         return _refused(f"{name} is at {now}: to raise it to {level}, ask for an upgrade")
+    if name == METADATA_VERSION and level < SECURITY_FROM and (kept := what_needs_security(image)) is not None:
+        return _refused(f"there are {kept}, which {name} {level} does not have: take them away first")
     if level < now and FEATURES[name].is_for_good:
         return _refused(f"{name} is at {now} for good")
     own = supported.get(name)

@@ -1,4 +1,4 @@
-"""The metadata as it stands: topics, partitions, settings, brokers. `Image.replay` alone changes it."""
+"""The metadata as it stands: topics, partitions, settings, brokers, users. `Image.replay` alone changes it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from typing import Final, NamedTuple, assert_never
 from uuid import UUID
 
 from millpond.base.ids import LeaderEpoch, NodeId
+from millpond.metadata.acls import Acls
 from millpond.metadata.leadership import Leadership
+from millpond.metadata.quotas import ClientQuotas
 from millpond.metadata.records import (
     LEADER_UNCHANGED,
     RECOVERING,
     RECOVERY_UNCHANGED,
+    AccessControlEntryRecord,
     BrokerEndpoint,
     BrokerFeature,
     BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
     ConfigRecord,
+    DelegationTokenRecord,
     FeatureLevelRecord,
     LeadAnewRecord,
     NoOpRecord,
@@ -27,11 +32,17 @@ from millpond.metadata.records import (
     ProducerIdsRecord,
     Record,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     ResourceType,
     TopicRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
 )
+from millpond.metadata.scram import ScramCredentials
+from millpond.metadata.tokens import DelegationTokens
 
 COORDINATOR_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """All that coordinators know is in these; a change from outside would make them forget it."""
@@ -143,7 +154,11 @@ class Image:
     configs: dict[Resource, dict[str, str]] = field(default_factory=dict)
     brokers: dict[int, Broker] = field(default_factory=dict)
     features: dict[str, int] = field(default_factory=dict)
+    quotas: ClientQuotas = field(default_factory=ClientQuotas)
     next_producer_id: int = 0
+    scram: ScramCredentials = field(default_factory=ScramCredentials)
+    tokens: DelegationTokens = field(default_factory=DelegationTokens)
+    acls: Acls = field(default_factory=Acls)
     partitions_total: int = 0
     topics_version: int = field(default=0, compare=False)
     """Grows with every topic that comes or goes."""
@@ -209,7 +224,11 @@ class Image:
             configs={resource: dict(config) for resource, config in self.configs.items()},
             brokers=dict(self.brokers),
             features=dict(self.features),
+            quotas=self.quotas.copy(),
             next_producer_id=self.next_producer_id,
+            scram=self.scram.copy(),
+            tokens=self.tokens.copy(),
+            acls=self.acls.copy(),
             partitions_total=self.partitions_total,
             topics_version=self.topics_version,
             _names_by_sound={sound: dict(names) for sound, names in self._names_by_sound.items()},
@@ -265,6 +284,14 @@ class Image:
                 self._change_broker(record)
             case UnregisterBrokerRecord():
                 del self.brokers[record.broker_id]
+            case ClientQuotaRecord():
+                self.quotas.replay(record)
+            case UserScramCredentialRecord() | RemoveUserScramCredentialRecord():
+                self.scram.replay(record)
+            case DelegationTokenRecord() | RemoveDelegationTokenRecord():
+                self.tokens.replay(record)
+            case AccessControlEntryRecord() | RemoveAccessControlEntryRecord():
+                self.acls.replay(record)
             case NoOpRecord():
                 pass
             case _:

@@ -6,7 +6,7 @@ Only what this project uses of each kind is here; fields that the wire has and w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -166,6 +166,79 @@ class ProducerIdsRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaPart:
+    """Of whom a quota is: a type (user, client-id, ip) with a name, or None for all that have none of their own."""
+
+    entity_type: str
+    entity_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuotaRecord:
+    """A quota of an entity, which may have two parts (a user's client id)."""
+
+    entity: tuple[QuotaPart, ...]
+    key: str
+    value: float = 0.0
+    remove: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UserScramCredentialRecord:
+    """What shows whether somebody knows a user's password, by one mechanism. The password is not in it."""
+
+    name: str
+    mechanism: int
+    salt: bytes = field(repr=False)
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveUserScramCredentialRecord:
+    name: str
+    mechanism: int
+
+
+@dataclass(frozen=True, slots=True)
+class DelegationTokenRecord:
+    """A token that stands for its owner was made, or lives on. Principals are written as `User:name`."""
+
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issue_timestamp: int
+    max_timestamp: int
+    expiration_timestamp: int
+    token_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveDelegationTokenRecord:
+    token_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AccessControlEntryRecord:
+    """An ACL. Its id is only for the record that takes it away."""
+
+    id: UUID
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveAccessControlEntryRecord:
+    id: UUID
+
+
+@dataclass(frozen=True, slots=True)
 class NoOpRecord:
     """Nothing changed; shows that the log is alive."""
 
@@ -182,5 +255,12 @@ Record: TypeAlias = (
     | ConfigRecord
     | FeatureLevelRecord
     | ProducerIdsRecord
+    | ClientQuotaRecord
+    | UserScramCredentialRecord
+    | RemoveUserScramCredentialRecord
+    | DelegationTokenRecord
+    | RemoveDelegationTokenRecord
+    | AccessControlEntryRecord
+    | RemoveAccessControlEntryRecord
     | NoOpRecord
 )

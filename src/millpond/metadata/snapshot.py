@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millpond.metadata.image import NO_DIRECTORY, Broker, Image, Partition, Topic
+from millpond.metadata.quotas import records_between_quotas
 from millpond.metadata.records import (
     RECOVERED,
     RECOVERING,
@@ -15,6 +16,7 @@ from millpond.metadata.records import (
     ProducerIdsRecord,
     Record,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
     TopicRecord,
     UnregisterBrokerRecord,
@@ -37,8 +39,12 @@ def records_of(image: Image) -> Iterator[Record]:
     for resource, config in image.configs.items():
         for name, value in config.items():
             yield ConfigRecord(resource.type, resource.name, name, value)
+    yield from image.quotas.records()
     if image.next_producer_id:
         yield ProducerIdsRecord(-1, -1, image.next_producer_id)
+    yield from image.scram.records()
+    yield from image.tokens.records()
+    yield from image.acls.records()
 
 
 def records_between(old: Image, new: Image) -> Iterator[Record]:
@@ -73,6 +79,14 @@ def records_between(old: Image, new: Image) -> Iterator[Record]:
         for name in was.keys() | now.keys():
             if was.get(name) != now.get(name):
                 yield ConfigRecord(resource.type, resource.name, name, now.get(name))
+    yield from records_between_quotas(old.quotas, new.quotas)
+    yield from new.scram.records_since(old.scram)
+    yield from new.tokens.records_since(old.tokens)
+    for acl_id in old.acls.by_id.keys() - new.acls.by_id.keys():
+        yield RemoveAccessControlEntryRecord(acl_id)
+    for record in new.acls.records():
+        if record.id not in old.acls.by_id:
+            yield record
 
 
 def broker_record(broker: Broker) -> RegisterBrokerRecord:

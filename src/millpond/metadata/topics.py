@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.ids import NO_TOPIC_ID, topic_name_fault
 from millpond.base.ports import Entropy
 from millpond.base.settings import Settings
-from millpond.base.words import counted
+from millpond.base.words import counted, quoted
 from millpond.config.effective import NodeLayers
 from millpond.config.node import (
     DELETE_TOPIC_ENABLE,
@@ -26,7 +26,7 @@ from millpond.config.node import (
 )
 from millpond.metadata.configs import topic_config_records
 from millpond.metadata.decision import OK, Decision, Verdict
-from millpond.metadata.image import COORDINATOR_TOPICS, INTERNAL_TOPICS, Image, Topic, sound_of
+from millpond.metadata.image import INTERNAL_TOPICS, Image, Topic, sound_of
 from millpond.metadata.moves import target_of
 from millpond.metadata.placement import place, takers
 from millpond.metadata.records import PartitionRecord, Record, RemoveTopicRecord, TopicRecord
@@ -113,7 +113,7 @@ def decide_create_topics(
     for wanted in topics:
         try:
             if times_named[wanted.name] > 1:
-                raise Refused(ErrorCode.INVALID_REQUEST, f"topic {wanted.name!r} is named more than once")
+                raise Refused(ErrorCode.INVALID_REQUEST, f"topic {quoted(wanted.name)} is named more than once")
             _check_new_name(image, wanted.name, sounds, by_broker)
             config_records = topic_config_records(wanted.name, wanted.configs, layers)
             replicas = _replicas_of_new_topic(image, layers.static, wanted, partitions_total, entropy)
@@ -176,15 +176,15 @@ def decide_create_partitions(
     for wanted in topics:
         try:
             if times_named[wanted.name] > 1:
-                raise Refused(ErrorCode.INVALID_REQUEST, f"topic {wanted.name!r} is named more than once")
+                raise Refused(ErrorCode.INVALID_REQUEST, f"topic {quoted(wanted.name)} is named more than once")
             topic = image.topics.get(wanted.name)
             if topic is None:
-                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {wanted.name!r} does not exist")
-            if topic.name in COORDINATOR_TOPICS:
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {quoted(wanted.name)} does not exist")
+            if topic.is_internal:
                 raise Refused(
                     ErrorCode.INVALID_TOPIC_EXCEPTION,
-                    f"the number of partitions of {topic.name} cannot change: groups and transactional ids would be "
-                    "looked for in other partitions than those that they were written to",
+                    f"the number of partitions of {topic.name} cannot change: what the brokers keep there would be "
+                    "looked for in other partitions than those that it was written to",
                 )
             replicas = _replicas_of_more_partitions(image, layers.static, topic, wanted, partitions_total, entropy)
         except Refused as refused:
@@ -201,7 +201,7 @@ def _find(image: Image, ref: TopicRef) -> Topic | Refused:
     if (ref.name is None) == (ref.topic_id == NO_TOPIC_ID):
         return Refused(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, one of the two")
     if ref.name is not None:
-        unknown = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {ref.name!r} does not exist")
+        unknown = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {quoted(ref.name)} does not exist")
         return image.topics.get(ref.name, unknown)
     return image.topics_by_id.get(
         ref.topic_id, Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has id {ref.topic_id}")
@@ -289,15 +289,21 @@ def _replicas_of_more_partitions(
 def _check_count(static: Settings, in_topic: int, added: int, in_cluster: int) -> None:
     """Limits first: the number of partitions decides how much is allocated for them."""
     if in_topic > static[MAX_PARTITIONS_PER_TOPIC]:
-        raise Refused(
+        most = static[MAX_PARTITIONS_PER_TOPIC]
+        raise LimitMet(
             ErrorCode.POLICY_VIOLATION,
-            f"{in_topic} partitions are more than {MAX_PARTITIONS_PER_TOPIC.name}={static[MAX_PARTITIONS_PER_TOPIC]}",
+            MAX_PARTITIONS_PER_TOPIC.name,
+            most,
+            f"{in_topic} partitions are more than {MAX_PARTITIONS_PER_TOPIC.name}={most}",
         )
     if in_cluster + added > static[MAX_PARTITIONS]:
-        raise Refused(
+        most = static[MAX_PARTITIONS]
+        raise LimitMet(
             ErrorCode.POLICY_VIOLATION,
+            MAX_PARTITIONS.name,
+            most,
             f"{added} partitions more would make {in_cluster + added} in the cluster, and "
-            f"{MAX_PARTITIONS.name}={static[MAX_PARTITIONS]}",
+            f"{MAX_PARTITIONS.name}={most}",
         )
 
 

@@ -15,6 +15,7 @@ from functools import cache
 from threading import Lock
 
 from millpond.base.ports import Buffer
+from millpond.node.private_files import FILE_MODE, FOLDER_MODE
 
 REPLACE_SUFFIX = ".tmp"
 
@@ -236,7 +237,7 @@ class RealDisk:
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return RealFile(path, os.open(path, flags, 0o644))
+        return RealFile(path, os.open(path, flags, FILE_MODE))
 
     def read(self, path: str) -> bytes:
         with open(path, "rb") as file:
@@ -269,7 +270,7 @@ class RealDisk:
         return sorted(os.listdir(folder))
 
     def make_folder(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(path, FOLDER_MODE, exist_ok=True)
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)
@@ -290,7 +291,7 @@ class RealDisk:
 
     def write_aside(self, path: str, data: bytes) -> str:
         aside = path + SPARE_SUFFIX
-        descriptor = os.open(aside, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o644)
+        descriptor = os.open(aside, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, FILE_MODE)
         try:
             written = 0
             while written < len(data):
@@ -347,7 +348,7 @@ class RealDisk:
             os.close(descriptor)
 
     def lock(self, path: str) -> RealFileLock:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -22,6 +22,9 @@ from typing import Final, TextIO
 LINES_AT_ONCE_MAX: Final = 200
 """Of one event; after these, one line a second."""
 
+TRACEBACK: Final = "traceback"
+"""The one fact that has lines."""
+
 WAITING_BYTES_MAX: Final = 256 << 10
 """What may wait for a reader; what comes on top of it is dropped and counted."""
 
@@ -40,8 +43,14 @@ Shape = Callable[[str, Mapping[str, object]], str]
 
 
 def as_text(event: str, facts: Mapping[str, object]) -> str:
-    listed = "  ".join(f"{name}={value}" for name, value in facts.items())
+    listed = "  ".join(f"{name}={_harmless(name, value)}" for name, value in facts.items())
     return f"{time.strftime('%H:%M:%S')}  {event}  {listed}".rstrip()
+
+
+def _harmless(name: str, value: object) -> object:
+    """Strangers choose names, and errors quote them: none begins a line of its own or speaks to a terminal."""
+    text = str(value)
+    return text if name == TRACEBACK or text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def as_json(event: str, facts: Mapping[str, object]) -> str:
@@ -83,7 +92,7 @@ class LineJournal:
         text = self._shape(event, facts) + "\n"
         allowance.lines -= text.count("\n")
         # The one line that says why a process ended must not be among those for which there was no room.
-        if not self._writer.put(text, always="traceback" in facts):
+        if not self._writer.put(text, always=TRACEBACK in facts):
             self.dropped_total += 1
 
     def _tell_dropped(self, count: int) -> str:

@@ -23,6 +23,19 @@ READS_PER_WAKE = 4
 SEND_BYTES_PER_WAKE = 1 << 20
 """The same for sending; a small rest does not wait."""
 
+SEND_BYTES_PER_TURN = 2 << 20
+"""What all links may send in one turn of the loop; then whoever has much to send waits for the next one. A thousand
+who ask for much at the same moment, and perhaps never read it, would have everybody else wait for all of it."""
+
+SEND_BYTES_AT_LEAST = 64 << 10
+"""Little never waits."""
+
+CROWD = 64
+"""While so many links wait for peers that do not read, each further one leaves little with the kernel."""
+
+UNSENT_IN_KERNEL_BYTES = 64 << 10
+"""Without a bound it takes megabytes for each, from memory that all connections of the machine share."""
+
 INLINE_BYTES_MAX = 8 << 10
 """A file range up to this size is read and joined with its neighbours: cheaper than a sendfile of its own."""
 
@@ -39,19 +52,49 @@ PARTS_MAX = 1024
 
 HAS_SENDFILE = sys.platform.startswith("linux")
 _MORE = getattr(socket, "MSG_MORE", 0)
+_UNSENT_OPTION = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _NO_SENDFILE_HERE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 OnFault = Callable[["SocketLink | None", BaseException], None]
 """Hears of what went wrong on a link, or (None) while accepting one."""
 
 
+class SendTurns:
+    """How much may still be sent in this turn of the loop, by all links together."""
+
+    __slots__ = ("_is_due", "_loop", "left_bytes", "waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._is_due = False
+        self.left_bytes = SEND_BYTES_PER_TURN
+        self.waiting = 0
+        """Links with something to send that the kernel does not take now."""
+
+    def allowance(self) -> int:
+        """For one link, now; nothing, or less, where it is the others' turn."""
+        if self.left_bytes <= SEND_BYTES_PER_TURN // 2 and not self._is_due:
+            # The loop runs it between two turns: once half of it is used, so that who sends alone never has to wait.
+            self._is_due = True
+            self._loop.call_soon(self._begin)
+        return min(self.left_bytes, SEND_BYTES_PER_WAKE)
+
+    def _begin(self) -> None:
+        self._is_due = False
+        self.left_bytes = SEND_BYTES_PER_TURN
+
+
 class LostLink:
     """A link for which no socket could be had: nothing is sent, and it ends at once."""
 
     local_host = ""
+    listener = ""
+    is_encrypted = False
+    certificate_name: str | None = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop, peer: str) -> None:
         self.peer = peer
+        self.on_secured: Callable[[], None] | None = None
         self._loop = loop
 
     def start(self, handler: LinkHandler) -> None:
@@ -63,6 +106,9 @@ class LostLink:
                 part.file.release()
 
     def unsent_bytes(self) -> int:
+        return 0
+
+    def unsent_memory_bytes(self) -> int:
         return 0
 
     def pause_reading(self) -> None: ...
@@ -82,6 +128,7 @@ class SocketLink:
         "_closing",
         "_descriptor",
         "_handler",
+        "_is_held_short",
         "_loop",
         "_on_fault",
         "_paused",
@@ -91,17 +138,32 @@ class SocketLink:
         "_send",
         "_sendfile",
         "_socket",
+        "_turns",
         "_writing",
         "alive",
+        "certificate_name",
+        "is_encrypted",
+        "listener",
         "local_host",
+        "on_secured",
         "peer",
     )
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, sock: socket.socket, peer: str, sendfile: bool, on_fault: OnFault
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        peer: str,
+        sendfile: bool,
+        on_fault: OnFault,
+        turns: SendTurns | None = None,
     ) -> None:
         self.peer = peer
         self.local_host = plain_host(sock.getsockname()[0])
+        self.listener = ""
+        self.is_encrypted = False
+        self.certificate_name: str | None = None
+        self.on_secured: Callable[[], None] | None = None
         self.alive = True
         self._loop = loop
         self._socket = sock
@@ -110,11 +172,13 @@ class SocketLink:
         self._send = sock.send
         self._sendfile = sendfile and HAS_SENDFILE
         self._on_fault = on_fault
+        self._turns = turns or SendTurns(loop)
         self._handler: LinkHandler | None = None
         self._queue: deque[ReplyPart] = deque()
         self._queued_bytes = 0
         self._paused = False
         self._writing = False
+        self._is_held_short = False
         self._closing = False
         self._close_timer: asyncio.TimerHandle | None = None
 
@@ -172,7 +236,7 @@ class SocketLink:
 
     def send(self, parts: Sequence[ReplyPart]) -> None:
         if self._closing:
-            _release(parts)
+            release_parts(parts)
             return
         if not self._queue and len(parts) == 1 and not isinstance(parts[0], FileRange):
             self._send_alone(parts[0])
@@ -209,9 +273,9 @@ class SocketLink:
                 try:
                     part = _read(part.file.read_at(part.position, length), length, parts[index])
                 except OSError:
-                    _release(parts[index:])
+                    release_parts(parts[index:])
                     raise
-                _release(parts[index : index + 1])
+                release_parts(parts[index : index + 1])
             if length:
                 queue.append(part)
                 self._queued_bytes += length
@@ -219,16 +283,27 @@ class SocketLink:
     def unsent_bytes(self) -> int:
         return self._queued_bytes
 
+    def unsent_memory_bytes(self) -> int:
+        return sum(len(part) for part in self._queue if not isinstance(part, FileRange))
+
     def _flush(self) -> None:
         """Send until the queue is empty, the kernel takes no more, or it is the others' turn."""
         queue = self._queue
-        budget = SEND_BYTES_PER_WAKE
+        turns = self._turns
+        budget = turns.allowance()
+        if self._queued_bytes > JOIN_BYTES_MAX:
+            if turns.waiting >= CROWD and not self._is_held_short:
+                self._hold_short(True)
+            if budget <= 0:
+                self._wait_writable()
+                return
         try:
             while queue:
                 front = queue[0]
-                count = self._send_range(front) if isinstance(front, FileRange) else self._send_buffers(front)
+                count = self._send_range(front, budget) if isinstance(front, FileRange) else self._send_buffers(front)
                 self._queued_bytes -= count
                 budget -= count
+                turns.left_bytes -= count
                 if budget <= 0 and self._queued_bytes > JOIN_BYTES_MAX:
                     self._wait_writable()
                     return
@@ -271,12 +346,13 @@ class SocketLink:
             left -= len(part)
         return sent
 
-    def _send_range(self, part: FileRange) -> int:
+    def _send_range(self, part: FileRange, budget: int) -> int:
         source = part.file.descriptor() if self._sendfile else None
         if source is None:
             return self._unroll(part)
         try:
-            sent = os.sendfile(self._descriptor, source, part.position, min(part.length, SEND_BYTES_PER_WAKE))
+            length = min(part.length, max(budget, SEND_BYTES_AT_LEAST))
+            sent = os.sendfile(self._descriptor, source, part.position, length)
         except OSError as error:
             if error.errno not in _NO_SENDFILE_HERE:
                 raise
@@ -289,11 +365,14 @@ class SocketLink:
 
     def _unroll(self, part: FileRange) -> int:
         """Turn the beginning of the range into a buffer, to be sent as one; sends nothing itself."""
-        length = min(part.length, CHUNK_BYTES)
+        self._unroll_range(part, CHUNK_BYTES)
+        return 0
+
+    def _unroll_range(self, part: FileRange, bytes_max: int) -> None:
+        length = min(part.length, bytes_max)
         data = _read(part.file.read_at(part.position, length), length, part)
         self._shorten(part, length)
         self._queue.appendleft(data)
-        return 0
 
     def _shorten(self, part: FileRange, count: int) -> None:
         """Take `count` bytes off the range in front; release it once nothing is left."""
@@ -306,14 +385,29 @@ class SocketLink:
     def _wait_writable(self) -> None:
         if not self._writing:
             self._writing = True
+            self._turns.waiting += 1
             self._loop.add_writer(self._descriptor, self._on_writable)
+
+    def _stop_waiting(self) -> None:
+        """All has left."""
+        self._writing = False
+        self._turns.waiting -= 1
+        self._loop.remove_writer(self._descriptor)
+        if self._is_held_short:
+            # It reads after all.
+            self._hold_short(False)
+
+    def _hold_short(self, is_short: bool) -> None:
+        self._is_held_short = is_short
+        if _UNSENT_OPTION is not None:
+            # Nothing (0) is the system's own bound.
+            self._socket.setsockopt(socket.IPPROTO_TCP, _UNSENT_OPTION, UNSENT_IN_KERNEL_BYTES if is_short else 0)
 
     def _on_writable(self) -> None:
         self._flush()
         if self._queue or not self.alive:
             return
-        self._writing = False
-        self._loop.remove_writer(self._descriptor)
+        self._stop_waiting()
         if self._closing:
             self._die()
         elif self._handler is not None:
@@ -344,9 +438,11 @@ class SocketLink:
         if self._close_timer is not None:
             self._close_timer.cancel()
         if self._writing:
+            self._writing = False
+            self._turns.waiting -= 1
             self._loop.remove_writer(self._descriptor)
         self._socket.close()
-        _release(self._queue)
+        release_parts(self._queue)
         self._queue.clear()
         self._queued_bytes = 0
         if self._handler is not None:
@@ -363,7 +459,7 @@ def plain_host(address: str) -> str:
     return address.removeprefix("::ffff:")
 
 
-def _release(parts: Sequence[ReplyPart]) -> None:
+def release_parts(parts: Sequence[ReplyPart]) -> None:
     for part in parts:
         if isinstance(part, FileRange):
             part.file.release()

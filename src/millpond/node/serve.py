@@ -14,11 +14,17 @@ from millpond.base.ports import World
 from millpond.base.settings import Settings
 from millpond.broker.broker import Broker, load_coordinators
 from millpond.broker.housekeeping import Journal
+from millpond.broker.links.node_login import LoginNotTaken
+from millpond.broker.security.login import IllegalLoginState
+from millpond.broker.serving.connections import UnknownCertificate
 from millpond.broker.serving.dispatch import UnservedRequest
 from millpond.broker.serving.replies import UnwritableReply
-from millpond.config.node import MAX_CONNECTIONS, MAX_PARTITIONS, NETWORK_SENDFILE, cluster_nodes
+from millpond.config.listeners import listeners_of
+from millpond.config.node import DATA_FOLDER, MAX_CONNECTIONS, MAX_PARTITIONS, NETWORK_SENDFILE, cluster_nodes
 from millpond.log.open_files import share_for_files
+from millpond.node.audit_file import open_audit
 from millpond.node.bugs import leave, watch_for_bugs
+from millpond.node.certificate_watch import CertificateWatch
 from millpond.node.clock import LoopClock
 from millpond.node.collector import Collector
 from millpond.node.disk import RealDisk
@@ -28,10 +34,17 @@ from millpond.node.link import SocketLink
 from millpond.node.loop_delay import CoreWait, LoopDelay
 from millpond.node.monitor import Monitor
 from millpond.node.network import SocketNetwork
+from millpond.node.own_certificate import check_own_certificate
+from millpond.node.own_rights import check_own_rights
+from millpond.node.private_files import guard_data_folder
 from millpond.node.process_metrics import ProcessMetrics
 from millpond.node.reachability import Reachability
+from millpond.node.secure_mark import check_mark, leave_mark
 from millpond.node.service import tell_manager
 from millpond.node.signals import stop_signals
+from millpond.node.tls_contexts import OnReload
+from millpond.node.tls_link import TlsRefused
+from millpond.node.web import Web
 from millpond.node.workers import SYNC_THREADS, ThreadWorkers
 from millpond.wire import messages
 
@@ -71,19 +84,30 @@ def serve(
     # Kept until the node has started: whoever cannot start it needs that reason and no other.
     note = lambda event, **facts: notes.append(partial(journal, event, **facts))  # noqa: E731
     settings = fitted(settings, _raise_descriptor_limit(), note)
+    guard_data_folder(settings[DATA_FOLDER], note)
+    check_own_certificate(settings)
+    check_own_rights(settings)
+    check_mark(settings)
     messages.load()
     loop = new_loop()
     workers, sync_workers = ThreadWorkers(loop), ThreadWorkers(loop, SYNC_THREADS)
     world = World(
         clock=LoopClock(loop),
         disk=RealDisk(),
-        network=SocketNetwork(loop, on_fault=fault_reporter(journal), sendfile=settings[NETWORK_SENDFILE]),
+        network=SocketNetwork(
+            loop,
+            on_fault=fault_reporter(journal),
+            sendfile=settings[NETWORK_SENDFILE],
+            on_reload=reload_reporter(journal),
+        ),
         workers=workers,
         sync_workers=sync_workers,
         entropy=SystemEntropy(),
         boot_id=boot_id(),
+        fetch=Web(loop).fetch,
     )
-    broker = Broker(world, settings, journal)
+    audit = open_audit(settings, journal)
+    broker = Broker(world, settings, journal, audit=audit)
     collector = Collector(world.clock)
     watch_for_bugs(loop, journal, lambda _: leave(journal))
     before = {number: signal.getsignal(number) for number in signals}
@@ -91,11 +115,14 @@ def serve(
     core_wait = CoreWait()
     delay = LoopDelay(world.clock, journal, core_wait)
     monitor = monitor or Monitor()
+    certificates = CertificateWatch(world.clock, workers, [each.tls for each in listeners_of(settings)], journal)
     try:
         broker.start()
+        leave_mark(settings)
         monitor.open(settings, broker, ProcessMetrics(workers, delay, core_wait, journal))
         for tell in notes:
             tell()
+        certificates.start()
         collector.calm()
         asked: list[int] = []
 
@@ -140,11 +167,15 @@ def serve(
         is_clean = True
     finally:
         monitor.close()
+        certificates.stop()
         core_wait.close()
         collector.stop()
         workers.close()
         sync_workers.close()
         broker.close()
+        if audit is not None:
+            broker.audit.flush()
+            audit.close()
         if is_clean:
             # From here on nobody handles signals: being asked once more must not make a clean end look like a crash.
             signal.pthread_sigmask(signal.SIG_BLOCK, signals)
@@ -166,16 +197,34 @@ def fault_reporter(journal: Journal) -> Callable[[SocketLink | None, BaseExcepti
 
     def report(link: SocketLink | None, error: BaseException) -> None:
         peer = link.peer if link is not None else "-"
-        if isinstance(error, UnservedRequest):
+        if isinstance(error, TlsRefused | UnknownCertificate):
+            journal("connection closed: no TLS that this node accepts", peer=peer, reason=error)
+        elif isinstance(error, UnservedRequest):
             journal("connection closed: the client asked for what is not served", peer=peer, reason=error)
         elif isinstance(error, UnwritableReply):
             journal("connection closed: its answer cannot be written as asked for", peer=peer, reason=error)
+        elif isinstance(error, IllegalLoginState):
+            journal("connection closed: the client has not logged in", peer=peer, reason=error)
+        elif isinstance(error, LoginNotTaken):
+            journal("another node does not let this one in", peer=peer, reason=error)
         elif isinstance(error, RemoteError):
             journal("connection closed: the client broke the protocol", peer=peer, reason=error)
         elif link is None:
             journal("connections cannot be opened for a moment", reason=error)
         else:
             journal("connection closed: what it asked for could not be done", peer=peer, reason=repr(error))
+
+    return report
+
+
+def reload_reporter(journal: Journal) -> OnReload:
+    """The same of certificates that have changed while the node runs."""
+
+    def report(path: str, fault: Exception | None) -> None:
+        if fault is None:
+            journal("certificates were read again", file=path)
+        else:
+            journal("changed certificates cannot be used: those from before go on", reason=fault)
 
     return report
 

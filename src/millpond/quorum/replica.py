@@ -414,9 +414,17 @@ class Replica:
             if (epoch, leader_id) == self._resigned:
                 # Whoever says so has not heard of it yet: following it again would take the time of a dead leader.
                 return
-            if isinstance(self.role, Leader) or self.leader_id != NO_LEADER:
+            if self._contradicts(epoch, leader_id):
                 raise QuorumBroken(f"epoch {epoch} has two leaders: {self.leader_id} and {leader_id}")
             self._become_follower(epoch, leader_id, now_ms)
+
+    def _contradicts(self, epoch: int, leader_id: int) -> bool:
+        """Whether another one is known to lead this epoch than the one that is said to."""
+        if epoch != self.epoch or leader_id in (NO_LEADER, self.me.node_id, self.leader_id):
+            return False
+        if (epoch, leader_id) == self._resigned:
+            return False
+        return isinstance(self.role, Leader) or self.leader_id != NO_LEADER
 
     # Elections: asking.
 
@@ -534,6 +542,9 @@ class Replica:
             error = ErrorCode.INVALID_VOTER_KEY
         elif begin.epoch < self.epoch:
             error = ErrorCode.FENCED_LEADER_EPOCH
+        elif self._contradicts(begin.epoch, begin.leader_id):
+            # Anybody may say so. What a leader that we asked ourselves answers is another matter.
+            error = ErrorCode.INVALID_REQUEST
         else:
             error = ErrorCode.NONE
             self._learn(begin.epoch, begin.leader_id, now_ms)

@@ -13,13 +13,20 @@ from typing import NamedTuple
 from uuid import UUID
 
 
+class VoterEndPoint(NamedTuple):
+    """Where a voter is reached by those who go by their listener of this name."""
+
+    name: str
+    host: str
+    port: int
+
+
 class Voter(NamedTuple):
     """A voter as it is written down: which node, on which disk, and where the others reach it."""
 
     node_id: int
     directory_id: UUID
-    host: str
-    port: int
+    end_points: tuple[VoterEndPoint, ...] = ()
 
 
 def fault_of_change(old: Set[int], new: Set[int]) -> str | None:

@@ -18,9 +18,9 @@ class Address(NamedTuple):
     port: int
 
 
-def bootstrap_servers(given: str | None) -> str:
-    """What was given, else MILLPOND_BOOTSTRAP, else the local node."""
-    return given or os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
+def bootstrap_servers(given: str | None, otherwise: str | None = None) -> str:
+    """What was given, else MILLPOND_BOOTSTRAP, else `otherwise`, else the local node."""
+    return given or os.environ.get(BOOTSTRAP_VARIABLE) or otherwise or BOOTSTRAP_DEFAULT
 
 
 def addresses(text: str) -> list[Address]:

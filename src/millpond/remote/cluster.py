@@ -150,7 +150,7 @@ class Cluster(Closable):
     def any(self) -> BrokerConnection:
         """A connection to some broker, an open one if there is one."""
         for connection in list(self._connections.values()):
-            if not connection.is_closed and not connection.waiting_count:
+            if not connection.is_closed and not connection.waiting_count and not connection.is_stale:
                 return connection
         refusals: list[ClusterError] = []
         for address in dict.fromkeys([*self._brokers.values(), *self._bootstrap]):
@@ -231,6 +231,8 @@ class Cluster(Closable):
 
     def _connection(self, address: Address, purpose: str = _RECORDS) -> BrokerConnection:
         connection = self._connections.get((address, purpose))
+        if connection is not None and connection.is_stale:
+            connection.close()
         if connection is None or connection.is_closed:
             connection = self._connections[address, purpose] = BrokerConnection(
                 *address, security=self._security, client_id=self._client_id, answer_seconds=self._answer_seconds

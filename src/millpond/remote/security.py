@@ -7,10 +7,12 @@ import ssl
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from millpond.remote import signed_tokens
 from millpond.remote.errors import ConfigError
-from millpond.remote.sasl import MECHANISMS, Login
+from millpond.remote.sasl import MECHANISMS, OAUTHBEARER, Login
+from millpond.remote.signed_tokens import TokenSource
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
@@ -25,6 +27,7 @@ SETTINGS: Final = frozenset(
         *("ssl.truststore." + each for each in ("location", "type", "certificates")),
         *("ssl.keystore." + each for each in ("location", "type", "certificate.chain", "key")),
         "ssl.endpoint.identification.algorithm",
+        *signed_tokens.SETTINGS,
     }
 )
 """Every name that is looked at here."""
@@ -54,14 +57,12 @@ class Security:
 PLAIN_TEXT: Final = Security()
 
 
-def librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
+def librdkafka(settings: Mapping[str, str]) -> dict[str, Any]:
     """The security part of the settings in librdkafka's names, for the clients that stand on it."""
     protocol = settings.get("security.protocol", "PLAINTEXT").upper()
-    translated: dict[str, str] = {"security.protocol": protocol.lower()}
+    translated: dict[str, Any] = {"security.protocol": protocol.lower()}
     if protocol.startswith("SASL"):
-        login = _login(settings)
-        translated |= {"sasl.mechanisms": login.mechanism, "sasl.username": login.username}
-        translated["sasl.password"] = login.password
+        translated |= _librdkafka_login(_login(settings))
     if protocol.endswith("SSL"):
         for name in ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password"):
             if name in settings:
@@ -83,6 +84,19 @@ def librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
         if not _verifies(settings):
             translated["enable.ssl.certificate.verification"] = "false"
     return translated
+
+
+def _librdkafka_login(login: Login) -> dict[str, Any]:
+    if (tokens := login.tokens) is not None:
+        # It asks us for tokens: not all that we take them from is known to it.
+        return {"sasl.mechanisms": login.mechanism, "oauth_cb": lambda _: (tokens.token(), tokens.until())}
+    if login.is_token:
+        raise ConfigError("librdkafka does not log in by delegation tokens: give a user's own sasl.username")
+    return {
+        "sasl.mechanisms": login.mechanism,
+        "sasl.username": login.username,
+        "sasl.password": login.password,
+    }
 
 
 def _context(settings: Mapping[str, str]) -> ssl.SSLContext:
@@ -143,13 +157,17 @@ def _login(settings: Mapping[str, str]) -> Login:
     if mechanism not in MECHANISMS:
         reason = f"sasl.mechanism={mechanism} is not supported" if mechanism else "sasl.mechanism is missing"
         raise ConfigError(f"{reason}; choose one of {', '.join(MECHANISMS)}")
+    if mechanism == OAUTHBEARER:
+        source = TokenSource.from_settings(settings, _jaas_fields(settings.get("sasl.jaas.config", "")))
+        return Login(mechanism, "", "", tokens=source)
     username, password = settings.get("sasl.username"), settings.get("sasl.password")
+    fields: dict[str, str] = {}
     if username is None or password is None:
         fields = _jaas_fields(settings.get("sasl.jaas.config", ""))
         username, password = fields.get("username", username), fields.get("password", password)
     if username is None or password is None:
         raise ConfigError("a login needs sasl.username and sasl.password, or both inside sasl.jaas.config")
-    return Login(mechanism, username, password)
+    return Login(mechanism, username, password, fields.get("tokenauth", "").lower() == "true")
 
 
 def _jaas_fields(text: str) -> dict[str, str]:

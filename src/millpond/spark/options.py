@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
 from millpond.remote.bootstrap import bootstrap_servers
+from millpond.remote.client_file import client_settings
 from millpond.remote.cluster import SETTINGS
+from millpond.remote.errors import ConfigError
+from millpond.remote.security import SETTINGS as SECURITY_SETTINGS
 from millpond.spark import kafka_settings
 from millpond.spark.option import BATCH, READS, STREAM, WRITE, WRITES, at_least, boolean, duration_ms, one_of, text
 from millpond.spark.option import Option as Option
@@ -233,7 +236,7 @@ class Options:
     """The options of one reader or writer, read and checked. `options[FAIL_ON_DATA_LOSS]` has the declared type."""
 
     where: Where
-    kafka: Mapping[str, str]
+    kafka: Mapping[str, str] = field(repr=False)
     """The cluster's settings, without the prefix `kafka.`; bootstrap.servers is always among them."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """What was given, by declared name."""
@@ -277,8 +280,18 @@ def read_options(given: Mapping[str, str], where: Where) -> Options:
             _misplaced(option, where)
             continue
         values[option.name] = _parsed(option, str(value))
-    kafka["bootstrap.servers"] = bootstrap_servers(kafka.get("bootstrap.servers"))
-    return Options(where, kafka, values)
+    told = _told_by_file()
+    kafka["bootstrap.servers"] = bootstrap_servers(kafka.get("bootstrap.servers"), told.get("bootstrap.servers"))
+    return Options(where, {**told, **kafka}, values)
+
+
+def _told_by_file() -> dict[str, str]:
+    """How to log in, by MILLPOND_CLIENT_CONFIG: read on the driver's machine, and carried to where tasks run."""
+    try:
+        told = client_settings()
+    except ConfigError as fault:
+        raise OptionError(str(fault)) from None
+    return {name: value for name, value in told.items() if name in SECURITY_SETTINGS or name == "bootstrap.servers"}
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, Producer
     from confluent_kafka.admin import AdminClient
 
+    from millpond.node.secure_folder import SecureFolder
+
 Value = str | bytes | None
 Entry = Value | tuple[str | bytes | None, Value]
 """A value, or a key and a value."""
@@ -34,6 +36,10 @@ class TooFew(AssertionError):
 class Clients(ABC):
     """Topics and records of whoever says where clients connect."""
 
+    security: SecureFolder | None = None
+    """Keys, certificates and passwords of a secure broker."""
+    by_certificate: bool = False
+
     def __init__(self) -> None:
         self._clients: dict[str, Any] = {}
 
@@ -45,6 +51,41 @@ class Clients(ABC):
     def forget_clients(self) -> None:
         """librdkafka takes a second or two to come back to a broker that was gone; a new client does not."""
         self._clients.clear()
+
+    def login_settings(self, user: str = "admin") -> dict[str, str]:
+        """How a client of librdkafka, or of our own, logs in to a secure broker: as its admin; or with certificates,
+        as any user."""
+        if self.security is None:
+            return {}
+        if not self.by_certificate:
+            assert user == "admin", "of others only they know the password"
+            return self.security.library_settings(self.bootstrap)
+        certificate = str(self.security.certificate_of(user))
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(self.security.authority_file),
+            "ssl.certificate.location": certificate,
+            "ssl.key.location": certificate,
+        }
+
+    def wait_for_login(self) -> None:
+        """Until the first user of a secure broker is known, which is a moment after it serves."""
+        from millpond.remote.cluster import Cluster
+        from millpond.remote.errors import ClusterError
+
+        assert self.security is not None
+        self.security.tell_clients(self.bootstrap)
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                with Cluster(self.login_settings()) as cluster:
+                    cluster.topics([])
+                return
+            except ClusterError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.05)
 
     def create_topic(self, name: str, partitions: int = 1, *, replicas: int = -1, **settings: object) -> str:
         """Create a topic; its settings as keywords, `cleanup_policy="compact"`. The name comes back.
@@ -125,6 +166,7 @@ class Clients(ABC):
     def client_settings(self, **more: object) -> dict[str, Any]:
         """Settings for a confluent-kafka client that finds this broker and loses no time when it comes back."""
         return {
+            **self.login_settings(),
             "bootstrap.servers": self.bootstrap,
             "reconnect.backoff.ms": 10,
             "reconnect.backoff.max.ms": 100,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millpond.testing.clients import ANSWER_SECONDS, Clients, dotted
 from millpond.testing.loop_thread import LoopThread
-from millpond.testing.pond import DEFAULTS, JOURNAL_LINES_MAX
+from millpond.testing.pond import DEFAULTS, JOURNAL_LINES_MAX, Secure, secure_folder_of, secure_texts
 from millpond.testing.ports import HOST, free_port
 from millpond.testing.process_node import ProcessNode
 from millpond.testing.proxy import Proxy
@@ -112,7 +112,7 @@ class Ponds(Clients):
     """A real cluster on the loopback, its nodes numbered from 1: `ponds[2].kill()`. Also a context manager.
 
     Without a `folder` it gets one of its own, which goes with it. Names of settings may be written with underscores.
-    `racks` has one for each node.
+    `racks` has one for each node. A `secure` one is what `millpond cluster up --secure` makes.
     """
 
     def __init__(
@@ -122,10 +122,13 @@ class Ponds(Clients):
         settings: Mapping[str, object] | None = None,
         folder: Path | str | None = None,
         racks: Sequence[str] = (),
+        secure: Secure = False,
     ) -> None:
         super().__init__()
         self._own_folder = None if folder is not None else tempfile.mkdtemp(prefix="millponds-")
         self.folder = Path(folder if folder is not None else self._own_folder or "")
+        self.security = secure_folder_of(self.folder) if secure else None
+        self.by_certificate = secure == "certificates"
         self._thread = LoopThread("millpond-proxies")
         numbers = range(1, nodes + 1)
         self._for_clients = {number: Proxy(self._thread) for number in numbers}
@@ -140,6 +143,7 @@ class Ponds(Clients):
                 # Several, so that not all groups have the same coordinator.
                 "offsets.topic.num.partitions": str(nodes),
                 "transaction.state.log.num.partitions": str(nodes),
+                **secure_texts(self.security, by_certificate=self.by_certificate),
                 **dotted(settings or {}),
                 **({"broker.rack": racks[number - 1]} if racks else {}),
                 "node.id": str(number),
@@ -194,6 +198,8 @@ class Ponds(Clients):
         for node in started:
             node.wait_until_ready()
         self.forget_clients()
+        if self.security is not None:
+            self.wait_for_login()
         return self
 
     def kill_all(self) -> None:
@@ -299,6 +305,7 @@ class Ponds(Clients):
         ]
         return Cluster(
             {
+                **self.login_settings(),
                 "bootstrap.servers": ",".join(live) or self.bootstrap,
                 "request.timeout.ms": "2000",
                 "default.api.timeout.ms": answer_ms,
@@ -312,9 +319,10 @@ def ponds(
     settings: Mapping[str, object] | None = None,
     folder: Path | str | None = None,
     racks: Sequence[str] = (),
+    secure: Secure = False,
 ) -> Ponds:
     """A cluster for a test: `with ponds(nodes=3) as cluster: …`."""
-    return Ponds(nodes, settings=settings, folder=folder, racks=racks)
+    return Ponds(nodes, settings=settings, folder=folder, racks=racks, secure=secure)
 
 
 def _numbers_of(nodes: int | Iterable[int]) -> set[int]:

@@ -10,8 +10,8 @@ import pytest
 if TYPE_CHECKING:
     from millpond.testing import Pond, PondNode, Ponds
 
-MARKER = 'millpond(mode="thread"|"process", settings={}): how the broker of the fixture `millpond` is started.'
-CLUSTER_MARKER = "millponds(nodes=3, settings={}): how the cluster of the fixture `millponds` is started."
+MARKER = 'millpond(mode="thread"|"process", settings={}, secure=False): how the fixture `millpond` is started.'
+CLUSTER_MARKER = "millponds(nodes=3, settings={}, secure=False): how the fixture `millponds` is started."
 MODES = ("thread", "process")
 
 

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from millpond.testing.clients import Clients, dotted
 from millpond.testing.ports import HOST
@@ -15,7 +15,13 @@ from millpond.testing.process_node import ProcessNode
 from millpond.testing.proxy import Proxy
 from millpond.testing.thread_node import ThreadNode
 
+if TYPE_CHECKING:
+    from millpond.node.secure_folder import SecureFolder
+
 Mode = Literal["thread", "process"]
+Secure = bool | Literal["certificates"]
+"""Whether a broker asks who comes, and how they show it: by a password, or by a certificate."""
+
 DEFAULTS: Final[Mapping[str, str]] = {
     # Groups form at once, and the topics behind them are made with one partition instead of fifty.
     "group.initial.rebalance.delay.ms": "0",
@@ -33,7 +39,9 @@ class Pond(Clients):
     """A real broker on the loopback. Also a context manager, for use without pytest.
 
     `mode="thread"` runs it in this process, `mode="process"` as a child. Without a `folder` it gets one of its own,
-    which goes with it. Names of settings may be written with underscores.
+    which goes with it. Names of settings may be written with underscores. A `secure` one is what `millpond up
+    --secure` makes: TLS, a login, rights; its own clients are those of its `admin`. With `secure="certificates"`
+    users come by certificates (mutual TLS) in place of passwords.
     """
 
     def __init__(
@@ -42,6 +50,7 @@ class Pond(Clients):
         mode: Mode = "thread",
         settings: Mapping[str, object] | None = None,
         folder: Path | str | None = None,
+        secure: Secure = False,
     ) -> None:
         super().__init__()
         self.mode: Mode = mode
@@ -49,9 +58,12 @@ class Pond(Clients):
         """What the broker reported, over all its lives, and where each of them began and ended."""
         self._own_folder = None if folder is not None else tempfile.mkdtemp(prefix="millpond-")
         self.folder = Path(folder if folder is not None else self._own_folder or "")
+        self.security = secure_folder_of(self.folder) if secure else None
+        self.by_certificate = secure == "certificates"
         self._proxy = Proxy()
         texts = {
             **DEFAULTS,
+            **secure_texts(self.security, by_certificate=self.by_certificate),
             **dotted(settings or {}),
             "data.folder": str(self.folder),
             "listen": f"{HOST}:0",
@@ -88,6 +100,8 @@ class Pond(Clients):
         if not self._node.is_running:
             self._proxy.open(self._node.start())
             self.forget_clients()
+            if self.security is not None:
+                self.wait_for_login()
             self._report("pond: started")
         return self
 
@@ -148,6 +162,21 @@ class Pond(Clients):
     def _report(self, event: str, **facts: object) -> None:
         if len(self.journal) < JOURNAL_LINES_MAX:
             self.journal.append("  ".join([event, *(f"{name}={value}" for name, value in facts.items())]))
+
+
+def secure_texts(security: SecureFolder | None, *, by_certificate: bool) -> dict[str, str]:
+    """What a secure broker is told beside all else."""
+    if security is None:
+        return {}
+    if not by_certificate:
+        return security.node_texts()
+    return {**security.node_texts(), "listen.protocol": "SSL", "ssl.client.auth": "required"}
+
+
+def secure_folder_of(folder: Path) -> SecureFolder:
+    from millpond.node.secure_folder import make_secure_folder
+
+    return make_secure_folder(str(folder), [HOST])
 
 
 def _undo(action: Any) -> ExitStack:

@@ -6,15 +6,18 @@ import threading
 from collections.abc import Mapping
 
 from millpond.base.ports import World
+from millpond.base.tls import ServerTls
 from millpond.broker.broker import Broker
 from millpond.broker.housekeeping import Journal
 from millpond.config.node import NETWORK_SENDFILE, node_settings
+from millpond.node.audit_file import open_audit
 from millpond.node.bugs import watch_for_bugs
 from millpond.node.clock import LoopClock
 from millpond.node.disk import RealDisk
 from millpond.node.entropy import SystemEntropy, boot_id
 from millpond.node.network import Accept, SocketListener, SocketNetwork
-from millpond.node.serve import fault_reporter
+from millpond.node.serve import fault_reporter, reload_reporter
+from millpond.node.web import Web
 from millpond.node.workers import SYNC_THREADS, ThreadWorkers
 from millpond.testing.loop_thread import LoopThread
 
@@ -94,11 +97,18 @@ class _Running:
         self.workers, self.sync_workers = ThreadWorkers(loop), ThreadWorkers(loop, SYNC_THREADS)
         self.bug: BaseException | None = None
         watch_for_bugs(loop, journal, self._end_by_bug)
-        self.network = _Network(loop, on_fault=fault_reporter(journal), sendfile=settings[NETWORK_SENDFILE])
-        world = World(
-            LoopClock(loop), RealDisk(), self.network, self.workers, self.sync_workers, SystemEntropy(), boot_id()
+        self.network = _Network(
+            loop,
+            on_fault=fault_reporter(journal),
+            sendfile=settings[NETWORK_SENDFILE],
+            on_reload=reload_reporter(journal),
         )
-        self.broker = Broker(world, settings, journal)
+        world = World(
+            *(LoopClock(loop), RealDisk(), self.network, self.workers, self.sync_workers, SystemEntropy(), boot_id()),
+            fetch=Web(loop).fetch,
+        )
+        self.audit = open_audit(settings, journal)
+        self.broker = Broker(world, settings, journal, audit=self.audit)
 
     def end(self) -> None:
         self.thread.tell(lambda: self.broker.drain(self.thread.loop.stop))
@@ -109,6 +119,7 @@ class _Running:
             self.broker.close()
         else:
             self.broker.store.abandon()
+        self._close_audit()
         self.thread.loop.close()
         if self.bug is not None:
             raise RuntimeError("the node has ended because of a bug in it") from self.bug
@@ -125,7 +136,13 @@ class _Running:
         self.workers.close()
         self.sync_workers.close()
         self.broker.store.abandon()
+        self._close_audit()
         self.thread.loop.close()
+
+    def _close_audit(self) -> None:
+        if self.audit is not None:
+            self.broker.audit.flush()
+            self.audit.close()
 
     def let_go(self) -> None:
         """What the kernel does for a process that dies. Runs on the loop."""
@@ -141,7 +158,9 @@ class _Network(SocketNetwork):
 
     listeners: tuple[SocketListener, ...] = ()
 
-    def listen(self, host: str, port: int, accept: Accept) -> SocketListener:
-        listener = super().listen(host, port, accept)
+    def listen(
+        self, host: str, port: int, accept: Accept, tls: ServerTls | None = None, name: str = ""
+    ) -> SocketListener:
+        listener = super().listen(host, port, accept, tls, name)
         self.listeners += (listener,)
         return listener

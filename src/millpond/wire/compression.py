@@ -33,9 +33,16 @@ _FIRST_GUESS_BYTES_MIN = 64 << 10
 _TRUSTED_BYTES_MAX = 4 << 20
 _GUESS_GROWTH = 4
 
+_GZIP_MEMBERS_MAX = 16
+"""A stream can have several, though nobody writes more than one; each costs a copy of all that follows it."""
+
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEAD = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 << 10
+_XERIAL_BLOCK_BYTES_MIN = 8 << 10
+_XERIAL_SHORT_BLOCKS_MAX = 1000
+"""Most blocks hold no less; of shorter ones there may be some more. Each costs ten microseconds, however short."""
+
 _BLOCK_LENGTH = struct.Struct(">i")
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -85,7 +92,7 @@ def _gzip_decompress(data: Buffer, limit_bytes: int) -> bytes:
     parts: list[bytes] = []
     room = limit_bytes
     rest: Buffer = data
-    while True:
+    for _ in range(_GZIP_MEMBERS_MAX):
         # Java reads concatenated members as one stream, so we do too.
         member = zlib.decompressobj(wbits=31)
         try:
@@ -102,6 +109,7 @@ def _gzip_decompress(data: Buffer, limit_bytes: int) -> bytes:
         rest = member.unused_data
         if not rest:
             return parts[0] if len(parts) == 1 else b"".join(parts)
+    raise MalformedMessage(f"gzip: more than {_GZIP_MEMBERS_MAX} streams in one")
 
 
 def _snappy_compress(data: Buffer) -> bytes:
@@ -119,6 +127,7 @@ def _snappy_decompress(data: Buffer, limit_bytes: int) -> bytes:
         return bytes(_snappy_block(view, limit_bytes, limit_bytes))
     parts: list[bytearray] = []
     room = limit_bytes
+    blocks_max = _XERIAL_SHORT_BLOCKS_MAX + limit_bytes // _XERIAL_BLOCK_BYTES_MIN
     at = len(_XERIAL_HEAD)
     while at < len(view):
         if len(view) - at < _BLOCK_LENGTH.size:
@@ -127,6 +136,8 @@ def _snappy_decompress(data: Buffer, limit_bytes: int) -> bytes:
         at += _BLOCK_LENGTH.size
         if not 0 < length <= len(view) - at:
             raise MalformedMessage(f"snappy: a block of {length} bytes in {len(view) - at}")
+        if len(parts) == blocks_max:
+            raise MalformedMessage(f"snappy: more than {blocks_max} blocks")
         parts.append(_snappy_block(view[at : at + length], room, limit_bytes))
         room -= len(parts[-1])
         at += length

@@ -2,7 +2,7 @@
 
 A decoder reads from `buffer` (a memoryview) at `p` up to `end`, and stores straight into the attributes of fresh
 objects. Every length and count is held against the bytes that are left before anything is made for it, and all counts
-together against `left`, the number of items that the message may still have. Bytes that
+together, those of tagged fields too, against `left`, the number of items that the message may still have. Bytes that
 cannot be raise `Bad`, `struct.error`, `IndexError` or `UnicodeDecodeError`; the caller turns these into
 MalformedMessage.
 """
@@ -159,12 +159,14 @@ class DecoderGenerator(Generator):
         self.add("B", number)
         self.flush()
         if not known:
-            self.emit(f"if {number}: p = skip_tags(buffer, p, end, {number})")
+            self.emit(f"if {number}: p, left = skip_tags(buffer, p, end, {number}, left)")
             return
         self.emit(f"if {number}:")
         self.depth += 1
         self.emit(f"if {number} > 127: {number}, p = longer(buffer, p, {number})")
         self.emit(f"if {number} * 2 > end - p: raise beyond({number}, end - p)")
+        self.emit(f"left -= {number}")
+        self.emit("if left < 0: raise too_many()")
         stop = self.fresh("e")
         self.emit(f"for _ in range({number}):")
         self.depth += 1

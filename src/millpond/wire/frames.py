@@ -64,12 +64,26 @@ class FrameReader:
     rest is received directly into it.
     """
 
-    __slots__ = ("_filled", "_length", "_pending", "_prefix", "_room", "_scratch", "_spare_room", "frame_bytes_max")
+    __slots__ = (
+        "_filled",
+        "_length",
+        "_pending",
+        "_prefix",
+        "_room",
+        "_scratch",
+        "_spare_room",
+        "frame_bytes_max",
+        "limit_name",
+    )
 
-    def __init__(self, scratch: memoryview, frame_bytes_max: int, spare_room: SpareRoom) -> None:
+    def __init__(
+        self, scratch: memoryview, frame_bytes_max: int, spare_room: SpareRoom, limit_name: str = ""
+    ) -> None:
+        """`limit_name` is the setting that says how large a frame may be, where there is one."""
         assert len(scratch) > _PREFIX_BYTES
         assert not scratch.readonly
         self.frame_bytes_max = frame_bytes_max
+        self.limit_name = limit_name
         self._scratch = scratch
         self._prefix = b""
         self._spare_room = spare_room
@@ -124,7 +138,8 @@ class FrameReader:
         while end - at >= _PREFIX_BYTES:
             (length,) = _PREFIX.unpack_from(scratch, at)
             if not 0 <= length <= self.frame_bytes_max:
-                raise MalformedMessage(f"a frame of {length} bytes; at most {self.frame_bytes_max} are taken")
+                by = f" ({self.limit_name})" if self.limit_name else ""
+                raise MalformedMessage(f"a frame of {length} bytes; at most {self.frame_bytes_max} are taken{by}")
             at += _PREFIX_BYTES
             if length > end - at:
                 self._prefix = b""

@@ -56,6 +56,10 @@ APIS: dict[int, tuple[str, int]] = {
     35: ("DescribeLogDirs", 2),
     36: ("SaslAuthenticate", 2),
     37: ("CreatePartitions", 2),
+    38: ("CreateDelegationToken", 2),
+    39: ("RenewDelegationToken", 2),
+    40: ("ExpireDelegationToken", 2),
+    41: ("DescribeDelegationToken", 2),
     42: ("DeleteGroups", 2),
     43: ("ElectLeaders", 2),
     44: ("IncrementalAlterConfigs", 1),
@@ -72,6 +76,7 @@ APIS: dict[int, tuple[str, int]] = {
     55: ("DescribeQuorum", 0),
     56: ("AlterPartition", 2),
     57: ("UpdateFeatures", 0),
+    58: ("Envelope", 0),
     59: ("FetchSnapshot", 0),
     60: ("DescribeCluster", 0),
     61: ("DescribeProducers", 0),
@@ -112,11 +117,6 @@ WITHOUT_SCHEMA: dict[int, str] = {
     5: "StopReplica",
     6: "UpdateMetadata",
     7: "ControlledShutdown",
-    38: "CreateDelegationToken",
-    39: "RenewDelegationToken",
-    40: "ExpireDelegationToken",
-    41: "DescribeDelegationToken",
-    58: "Envelope",
     73: "AssignReplicasToDirs",
     88: "StreamsGroupHeartbeat",
     89: "StreamsGroupDescribe",
@@ -160,7 +160,7 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
             number = frame[position]
             position += 1
             if number:
-                position = runtime.skip_tags(memoryview(frame), position, end, number)
+                position, _ = runtime.skip_tags(memoryview(frame), position, end, number, runtime.HEADER_TAGS_MAX)
     except (runtime.Bad, struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedMessage(f"request header: {error}") from None
     return RequestHeader(api_key, api_version, correlation_id, client_id, position)
@@ -191,7 +191,9 @@ def decode_response_header(frame: Buffer, api_key: int, api_version: int) -> tup
             number = frame[position]
             position += 1
             if number:
-                position = runtime.skip_tags(memoryview(frame), position, len(frame), number)
+                position, _ = runtime.skip_tags(
+                    memoryview(frame), position, len(frame), number, runtime.HEADER_TAGS_MAX
+                )
     except (runtime.Bad, struct.error, IndexError) as error:
         raise MalformedMessage(f"response header: {error}") from None
     return correlation_id, position

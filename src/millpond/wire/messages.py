@@ -71,15 +71,18 @@ def _schema_paths() -> dict[str, str]:
     """Where each message is declared, by its name in small letters, told from the names of the files alone."""
     if _paths:
         return _paths
+    found: dict[str, str] = {}
     for entry in os.listdir(SCHEMAS):
         path = os.path.join(SCHEMAS, entry)
         if entry.endswith(SUFFIX):
             stem = entry.removesuffix(SUFFIX).partition("_")[2].replace("_", "")
-            _paths[stem + "request"] = _paths[stem + "response"] = path
+            found[stem + "request"] = found[stem + "response"] = path
         else:
             for inner in os.listdir(path):
                 stem = inner.removesuffix(SUFFIX).replace("_", "")
-                _paths.update({stem + suffix: os.path.join(path, inner) for suffix in ("", "key", "value")})
+                found.update({stem + suffix: os.path.join(path, inner) for suffix in ("", "key", "value")})
+    # All at once: another thread must not find half of them.
+    _paths.update(found)
     return _paths
 
 

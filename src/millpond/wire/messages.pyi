@@ -3101,6 +3101,176 @@ class CreatePartitionsResponse(Message):
         results: list[CreatePartitionsResponse.CreatePartitionsTopicResult] = ...,
     ) -> None: ...
 
+class CreateDelegationTokenRequest(Message):
+    API_KEY: ClassVar[int]
+    class CreatableRenewers(Struct):
+        principal_type: str
+        principal_name: str
+        def __init__(
+            self,
+            *,
+            principal_type: str = ...,
+            principal_name: str = ...,
+        ) -> None: ...
+
+    owner_principal_type: str | None
+    owner_principal_name: str | None
+    renewers: list[CreateDelegationTokenRequest.CreatableRenewers]
+    max_lifetime_ms: int
+    def __init__(
+        self,
+        *,
+        owner_principal_type: str | None = ...,
+        owner_principal_name: str | None = ...,
+        renewers: list[CreateDelegationTokenRequest.CreatableRenewers] = ...,
+        max_lifetime_ms: int = ...,
+    ) -> None: ...
+
+class CreateDelegationTokenResponse(Message):
+    API_KEY: ClassVar[int]
+    error_code: int
+    principal_type: str
+    principal_name: str
+    token_requester_principal_type: str
+    token_requester_principal_name: str
+    issue_timestamp_ms: int
+    expiry_timestamp_ms: int
+    max_timestamp_ms: int
+    token_id: str
+    hmac: bytes
+    throttle_time_ms: int
+    def __init__(
+        self,
+        *,
+        error_code: int = ...,
+        principal_type: str = ...,
+        principal_name: str = ...,
+        token_requester_principal_type: str = ...,
+        token_requester_principal_name: str = ...,
+        issue_timestamp_ms: int = ...,
+        expiry_timestamp_ms: int = ...,
+        max_timestamp_ms: int = ...,
+        token_id: str = ...,
+        hmac: bytes = ...,
+        throttle_time_ms: int = ...,
+    ) -> None: ...
+
+class RenewDelegationTokenRequest(Message):
+    API_KEY: ClassVar[int]
+    hmac: bytes
+    renew_period_ms: int
+    def __init__(
+        self,
+        *,
+        hmac: bytes = ...,
+        renew_period_ms: int = ...,
+    ) -> None: ...
+
+class RenewDelegationTokenResponse(Message):
+    API_KEY: ClassVar[int]
+    error_code: int
+    expiry_timestamp_ms: int
+    throttle_time_ms: int
+    def __init__(
+        self,
+        *,
+        error_code: int = ...,
+        expiry_timestamp_ms: int = ...,
+        throttle_time_ms: int = ...,
+    ) -> None: ...
+
+class ExpireDelegationTokenRequest(Message):
+    API_KEY: ClassVar[int]
+    hmac: bytes
+    expiry_time_period_ms: int
+    def __init__(
+        self,
+        *,
+        hmac: bytes = ...,
+        expiry_time_period_ms: int = ...,
+    ) -> None: ...
+
+class ExpireDelegationTokenResponse(Message):
+    API_KEY: ClassVar[int]
+    error_code: int
+    expiry_timestamp_ms: int
+    throttle_time_ms: int
+    def __init__(
+        self,
+        *,
+        error_code: int = ...,
+        expiry_timestamp_ms: int = ...,
+        throttle_time_ms: int = ...,
+    ) -> None: ...
+
+class DescribeDelegationTokenRequest(Message):
+    API_KEY: ClassVar[int]
+    class DescribeDelegationTokenOwner(Struct):
+        principal_type: str
+        principal_name: str
+        def __init__(
+            self,
+            *,
+            principal_type: str = ...,
+            principal_name: str = ...,
+        ) -> None: ...
+
+    owners: list[DescribeDelegationTokenRequest.DescribeDelegationTokenOwner] | None
+    def __init__(
+        self,
+        *,
+        owners: list[DescribeDelegationTokenRequest.DescribeDelegationTokenOwner] | None = ...,
+    ) -> None: ...
+
+class DescribeDelegationTokenResponse(Message):
+    API_KEY: ClassVar[int]
+    class DescribedDelegationToken(Struct):
+        principal_type: str
+        principal_name: str
+        token_requester_principal_type: str
+        token_requester_principal_name: str
+        issue_timestamp: int
+        expiry_timestamp: int
+        max_timestamp: int
+        token_id: str
+        hmac: bytes
+        renewers: list[DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer]
+        def __init__(
+            self,
+            *,
+            principal_type: str = ...,
+            principal_name: str = ...,
+            token_requester_principal_type: str = ...,
+            token_requester_principal_name: str = ...,
+            issue_timestamp: int = ...,
+            expiry_timestamp: int = ...,
+            max_timestamp: int = ...,
+            token_id: str = ...,
+            hmac: bytes = ...,
+            renewers: list[DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer] = ...,
+        ) -> None: ...
+
+    class DescribedDelegationTokenRenewer(Struct):
+        principal_type: str
+        principal_name: str
+        def __init__(
+            self,
+            *,
+            principal_type: str = ...,
+            principal_name: str = ...,
+        ) -> None: ...
+
+    error_code: int
+    tokens: list[DescribeDelegationTokenResponse.DescribedDelegationToken]
+    throttle_time_ms: int
+    def __init__(
+        self,
+        *,
+        error_code: int = ...,
+        tokens: list[DescribeDelegationTokenResponse.DescribedDelegationToken] = ...,
+        throttle_time_ms: int = ...,
+    ) -> None: ...
+
 class DeleteGroupsRequest(Message):
     API_KEY: ClassVar[int]
     groups_names: list[str]
@@ -4267,6 +4437,30 @@ class UpdateFeaturesResponse(Message):
         error_code: int = ...,
         error_message: str | None = ...,
         results: list[UpdateFeaturesResponse.UpdatableFeatureResult] = ...,
+    ) -> None: ...
+
+class EnvelopeRequest(Message):
+    API_KEY: ClassVar[int]
+    request_data: bytes
+    request_principal: bytes | None
+    client_host_address: bytes
+    def __init__(
+        self,
+        *,
+        request_data: bytes = ...,
+        request_principal: bytes | None = ...,
+        client_host_address: bytes = ...,
+    ) -> None: ...
+
+class EnvelopeResponse(Message):
+    API_KEY: ClassVar[int]
+    response_data: bytes | None
+    error_code: int
+    def __init__(
+        self,
+        *,
+        response_data: bytes | None = ...,
+        error_code: int = ...,
     ) -> None: ...
 
 class FetchSnapshotRequest(Message):

@@ -21,6 +21,12 @@ ITEMS_MAX = 1 << 31
 """No bound but the message's own bytes: for answers of a cluster that one has asked oneself."""
 
 
+_SECRET_FIELDS = frozenset(
+    {"auth_bytes", "hmac", "request_data", "response_data", "salt", "salted_password", "server_key", "stored_key"}
+)
+"""Of any message: whoever prints one, by mistake or in a traceback, must not print these."""
+
+
 class Struct:
     """A group of fields. Made with keywords; what is not given has the schema's default."""
 
@@ -40,7 +46,9 @@ class Struct:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._names)
+        shown = ", ".join(
+            f"{name}={'(hidden)' if name in _SECRET_FIELDS else repr(getattr(self, name))}" for name in self._names
+        )
         return f"{self.__class__.__qualname__}({shown})"
 
 

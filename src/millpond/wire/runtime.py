@@ -13,6 +13,8 @@ VARINT_LENGTH_MAX = 5
 UUIDS_KEPT = 4096
 ARRAY_LENGTH_KEPT = 64
 STRING_LENGTH_MAX = 0x7FFF
+HEADER_TAGS_MAX = 100
+"""So many tagged fields the header of a message may have. Nobody sends any so far."""
 
 FIXED = {
     "bool": "?",
@@ -39,7 +41,7 @@ def beyond(asked: int, left: int) -> Bad:
 
 def too_many() -> Bad:
     """Lists that have, all together, more items than are taken."""
-    return Bad("more items in lists than one message may have")
+    return Bad("more items in lists than one message may have (max.request.items)")
 
 
 def uneven(position: int, announced: int) -> Bad:
@@ -119,15 +121,18 @@ def open_tag(buffer: memoryview, position: int, end: int) -> tuple[int, int, int
     return tag, position + size, position
 
 
-def skip_tags(buffer: memoryview, position: int, end: int, number: int) -> int:
-    """Pass over tagged fields that nobody here knows; `number` is the first byte of their count."""
+def skip_tags(buffer: memoryview, position: int, end: int, number: int, left: int) -> tuple[int, int]:
+    """Pass over tagged fields that nobody here knows; `number` is the first byte of their count. Returns the position
+    after them, and what is left of `left`, the number of items that the message may have."""
     if number > 127:
         number, position = longer(buffer, position, number)
     if number * 2 > end - position:
         raise beyond(number, end - position)
+    if number > left:
+        raise too_many()
     for _ in range(number):
         _, position, _ = open_tag(buffer, position, end)
-    return position
+    return position, left - number
 
 
 @lru_cache(maxsize=UUIDS_KEPT)

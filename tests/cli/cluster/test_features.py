@@ -14,7 +14,7 @@ def levels(millpond: Any) -> dict[str, int]:
 def test_levels_are_shown_lowered_and_raised(millpond: Any, node: Any) -> None:
     shown = millpond("cluster", "features")
     assert shown.lines[0].split() == ["Feature", "Final", "Supported"]
-    assert shown.lines[1].split() == ["metadata.version", "26", "25", "to", "26"]
+    assert shown.lines[1].split() == ["metadata.version", "27", "25", "to", "27"]
     assert "kraft.version 1 comes by itself when it is needed: voters that can change." in shown.out
     assert max(map(len, shown.lines)) <= 80
     lowered = millpond("cluster", "downgrade", "metadata.version=25", "--yes")
@@ -24,14 +24,14 @@ def test_levels_are_shown_lowered_and_raised(millpond: Any, node: Any) -> None:
     assert "Nothing was changed." in tried.out
     assert levels(millpond)["metadata.version"] == 25
     raised = millpond("cluster", "upgrade", "--yes")
-    assert (raised.code, levels(millpond)["metadata.version"]) == (0, 26)
-    assert "metadata.version 26 brings: one record for all partitions that change alike." in raised.out
+    assert (raised.code, levels(millpond)["metadata.version"]) == (0, 27)
+    assert "metadata.version 27 brings: one record for all partitions that change alike." in raised.out
     assert "Every feature is at the newest level" in millpond("cluster", "upgrade").out
 
 
 def test_what_cannot_be_is_refused_with_a_sentence(millpond: Any, node: Any) -> None:
     for words, why in (
-        (("upgrade", "metadata.version=99"), "does not support metadata.version 99, but 25 to 26"),
+        (("upgrade", "metadata.version=99"), "does not support metadata.version 99, but 25 to 27"),
         (("upgrade", "share.version=1"), "there is no feature 'share.version'"),
         (("upgrade", "metadata.version=new"), "a level is a number"),
         (("downgrade", "group.version=0"), "members with group.protocol=consumer are refused"),

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from millpond.base.errors import ErrorCode as E
@@ -55,7 +57,33 @@ def test_unknown_states_are_named_and_let_nothing_through() -> None:
     assert (response.unknown_state_filters, response.transaction_states) == (["Sleeping"], [])
 
 
-@pytest.mark.parametrize("pattern", ["(", "(a+)+", "(a|aa)*b", ".*.*.*.*x", "a" * 300, "(.*){9}"])
-def test_wrong_or_dangerous_patterns_are_refused(pattern: str) -> None:
+def listed(ids: list[str], pattern: str) -> list[str] | E:
+    """What of these ids fits the pattern."""
     request = m.ListTransactionsRequest(state_filters=[], producer_id_filters=[], transactional_id_pattern=pattern)
-    assert list_all(ALL, request, 100).error_code == E.INVALID_REGULAR_EXPRESSION
+    response = list_all([Transaction(each, 7, 0, 1000, 50) for each in ids], request, 100)
+    return E(response.error_code) or [each.transactional_id for each in response.transaction_states]
+
+
+@pytest.mark.parametrize("pattern", ["(", "a" * 300, "(?=x)", r"(a)\1", "((a{30}){30}){30}"])
+def test_wrong_patterns_are_refused(pattern: str) -> None:
+    assert listed(["a"], pattern) == E.INVALID_REGULAR_EXPRESSION
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+b", "(a|aa)*b", ".*.*.*.*x", "(.*){9}b", "(a|a)" * 50 + "b", "(a|b|ab)*c", ".*a.{90}b.*"]
+)
+def test_no_pattern_keeps_anybody_waiting(pattern: str) -> None:
+    """One that nobody had thought of took for ever: fifty times either of two that are the same."""
+    ids = ["a" * length for length in range(200, 257)]
+    began = time.thread_time()
+    assert listed(ids, pattern) in ([], E.INVALID_REGULAR_EXPRESSION)
+    assert time.thread_time() - began < 0.5
+
+
+def test_patterns_know_all_that_ids_are_made_of() -> None:
+    ids = ["a:b/c d", "é", "A1", "x" * 257]
+    assert listed(ids, ".*") == ["a:b/c d", "é", "A1"]
+    assert listed(ids, r"a:b/c\sd") == ["a:b/c d"]
+    assert listed(ids, "[[:alnum:]]+") == ["A1"]
+    assert listed(ids, "[^a-z]") == ["é"]
+    assert listed(ids, "(?i)a1") == ["A1"]

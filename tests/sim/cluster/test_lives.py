@@ -562,6 +562,9 @@ def test_a_node_that_is_cut_off_tells_of_the_others_though_it_cannot_make_a_topi
     lives: Lives,
 ) -> None:
     victim = lives.other(lives.controller_id)
+    # A node is told that it may serve before it reads of it.
+    known = lives.nodes[victim].broker.image
+    lives.wait(lambda: [each.fenced for each in known.brokers.values()] == [False] * len(lives.nodes))
     cut_off(lives, victim)
     client = SimClient(lives.sim.network, f"node{victim}", PORT, "client")
     replies: list[Any] = []

@@ -253,13 +253,13 @@ def test_a_voter_tells_its_address_by_hand() -> None:
     assert controller.host.log.end_offset == before
     assert update() == 0
     assert controller.host.log.voters is not None
-    assert [each.host for each in controller.host.log.voters] == ["node1", "node2", "node3"]
+    assert [each.end_points[0].host for each in controller.host.log.voters] == ["node1", "node2", "node3"]
     # One that has been forgotten, and votes still, can be found elsewhere.
     grown.nodes[3].kill()
     grown.wait(lambda: grown.nodes[1].broker.image.brokers[3].fenced)
     assert grown.ask(1, m.UnregisterBrokerRequest(broker_id=3), 0).error_code == 0
     assert update(listeners=[stranger]) == 0
-    assert [each.host for each in controller.host.log.voters] == ["node1", "node2", "somewhere"]
+    assert [each.end_points[0].host for each in controller.host.log.voters] == ["node1", "node2", "somewhere"]
 
 
 def test_a_node_of_the_version_before_is_refused_by_one_that_is_alone_and_changes_nothing_there() -> None:

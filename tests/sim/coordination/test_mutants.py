@@ -230,14 +230,14 @@ MUTANTS: dict[Callable[[Patch], None], Hunt] = {
     reply_before_the_sync: Hunt(FELL_BACK, ("power cut", "slow disk"), Work.READ),
     forget_pending_offsets_on_restart: Hunt(FELL_BACK, ("kill", "slow disk"), Work.COPY),
     count_pending_offsets_at_once: Hunt(TOO_EARLY, CALM, Work.COPY),
-    take_commits_of_old_generations: Hunt(FELL_BACK, CALM, Work.READ, Sharing.CLASSIC, 89, freezes=True),
+    take_commits_of_old_generations: Hunt(FELL_BACK, CALM, Work.READ, Sharing.CLASSIC, 174, freezes=True),
     take_commits_of_old_epochs: Hunt(FELL_BACK, CALM, Work.READ, Sharing.CONSUMER, 67, freezes=True),
     tell_unstable_offsets: Hunt(TWICE, CALM, Work.COPY, Sharing.CLASSIC, 6, freezes=True),
     lose_offsets_on_restart: Hunt(FELL_BACK, KILLS, Work.READ),
     forget_members_on_restart: Hunt(TWO_OWNERS, ("kill",), Work.READ),
     send_no_markers_after_a_restart: Hunt(STUCK, ("kill", "slow disk"), Work.COPY),
     take_new_records_for_old_ones: Hunt("was never copied", CALM, Work.COPY, Sharing.FIXED, 0, (False,)),
-    fence_without_a_higher_epoch: Hunt(TWICE, CALM, Work.COPY, Sharing.FIXED),
+    fence_without_a_higher_epoch: Hunt(TWICE, CALM, Work.COPY, Sharing.FIXED, 27),
     skip_the_verification: Hunt(f"{TWICE}|{STUCK}", CALM, Work.COPY, None, 30, (False,), strays=True),
     let_a_late_end_decide_the_next_transaction: Hunt(
         "before its commit was asked for", CALM, Work.COPY, None, 0, (True,)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from millpond.base.errors import MalformedMessage
+from millpond.base.tls import ClientAuth, ClientTls, ServerTls, TlsFiles
 from millpond.sim.world.clock import VirtualClock
 from millpond.sim.world.network import SimNetwork
 
@@ -234,3 +237,32 @@ def test_what_is_lost_is_sent_again_and_stays_in_order(scene: Scene) -> None:
     client.link.send([b"quick"])
     assert scene.clock.run_until(lambda: client.data.endswith(b"quick"))
     assert scene.clock.now_ms - began < 20
+
+
+@pytest.mark.parametrize(
+    ("server", "client", "is_let_in"),
+    [
+        (None, None, True),
+        (ServerTls(TlsFiles("CN=b")), ClientTls(TlsFiles()), True),
+        (ServerTls(TlsFiles("CN=b")), None, False),
+        (None, ClientTls(TlsFiles()), False),
+        (ServerTls(TlsFiles("CN=b"), ClientAuth.REQUIRED), ClientTls(TlsFiles()), False),
+        (ServerTls(TlsFiles("CN=b"), ClientAuth.REQUIRED), ClientTls(TlsFiles("CN=a")), True),
+    ],
+)
+def test_both_ends_speak_tls_or_none(make_peer, server, client, is_let_in) -> None:
+    clock = VirtualClock(1)
+    network = SimNetwork(clock, 1)
+    served: list[Any] = []
+
+    network.listen("b", 1, lambda link: served.append(make_peer(link)) or served[-1], server, "SAFE")
+    made: list[Any] = []
+    network.connect("b", 1, lambda link: made.append(make_peer(link)) or made[-1], client, source="a")
+    clock.run_for(1_000)
+    assert bool(served) is is_let_in
+    assert made[0].closed_count == (not is_let_in)
+    if is_let_in:
+        assert served[0].link.listener == "SAFE"
+        assert served[0].link.is_encrypted is (server is not None)
+        wanted = server is not None and server.client_auth is ClientAuth.REQUIRED
+        assert served[0].link.certificate_name == ("CN=a" if wanted else None)

@@ -22,13 +22,29 @@ each member speaks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millpond.base.errors import ErrorCode
-from millpond.base.later import gather
-from millpond.broker.coordination.group_calls import ask_group
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import NO_TOPIC_ID
+from millpond.base.rights import AclResource, Operation
+from millpond.broker.coordination.group_calls import GROUPS_AT_ONCE, ask_group, refuse_group
+from millpond.broker.metrics.steps import ask_in_steps
+from millpond.broker.security.rights import (
+    NOT_AUTHORISED,
+    Need,
+    Rights,
+    Screened,
+    both,
+    demand_topic,
+    may_topic,
+    on_each,
+    split,
+    to_the_end,
+    whole,
+)
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.authorised_operations import ON_GROUP
+from millpond.broker.serving.authorised_operations import operations_on
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.features import GROUP_VERSION
@@ -48,14 +64,15 @@ def each_of(names: str, results: str) -> Callable[[Services, Call, Any], Outcome
     def ask_each(broker: Services, call: Call, request: Any) -> Outcome:
         kind = type(request)
         groups = dict.fromkeys(getattr(request, names))
-        parts = [ask_group(broker, call, each, kind(**{names: [each]})) for each in groups]
-        return gather(parts).map(lambda answers: join(request, answers))
+        questions = (partial(ask_group, broker, call, each, kind(**{names: [each]})) for each in groups)
+        answered = ask_in_steps(broker.clock, questions, GROUPS_AT_ONCE)
+        return answered.map(lambda answers: join(call, request, answers))
 
-    def join(request: Any, answers: list[Any]) -> Any:
+    def join(call: Call, request: Any, answers: list[Any]) -> Any:
         joined = [each for answer in answers for each in getattr(answer, results)]
         for each in joined:
             if getattr(request, "include_authorized_operations", False) and not each.error_code:
-                each.authorized_operations = ON_GROUP
+                each.authorized_operations = operations_on(call, AclResource.GROUP, each.group_id)
         return m.response_class(request.API_KEY)(**{results: joined})
 
     return ask_each
@@ -71,15 +88,160 @@ def assigned_by_us(broker: Services, call: Call, request: Any) -> Outcome:
     )
 
 
+def on_group(operation: Operation) -> Rights:
+    """A right on the group that a request is about."""
+    return whole(operation, AclResource.GROUP, lambda request: request.group_id, _refuse_group)
+
+
+def _refuse_group(call: Call, request: Any, code: ErrorCode) -> Any:
+    return refuse_group(call, request, Refused(code))
+
+
+def on_groups(operation: Operation, names: str, results: str, refused: type[Any]) -> Rights:
+    """A right on each group that a request names."""
+    return on_each(
+        operation,
+        AclResource.GROUP,
+        of=names,
+        named=str,
+        refuse=lambda name, code: refused(group_id=name, error_code=code),
+        into=results,
+    )
+
+
+def _on_topics(topic_kind: type[Any], partition_kind: type[Any]) -> Rights:
+    """The right to read each topic whose offsets are changed."""
+    need = Need(Operation.READ, AclResource.TOPIC)
+
+    def screen(broker: Services, call: Call, request: Any) -> Screened | None:
+        def is_allowed(topic: Any) -> bool:
+            return demand_topic(broker, call, need.operation, topic.name, getattr(topic, "topic_id", NO_TOPIC_ID))
+
+        def refuse(topic: Any) -> Any:
+            partitions = [
+                partition_kind(partition_index=each.partition_index, error_code=need.refusal)
+                for each in topic.partitions
+            ]
+            topic_id = getattr(topic, "topic_id", NO_TOPIC_ID)
+            named = {"name": topic.name} | ({"topic_id": topic_id} if topic_id != NO_TOPIC_ID else {})
+            return topic_kind(**named, partitions=partitions)
+
+        return split(request, "topics", is_allowed, refuse, "topics")
+
+    return Rights((need,), screen)
+
+
+def _hide_groups_of_hidden_topics(broker: Services, call: Call, request: Any) -> Screened | None:
+    """A group whose members read a topic that one may not see is not described."""
+    if call.is_unlimited:
+        return None
+    need = Need(Operation.DESCRIBE, AclResource.TOPIC)
+
+    def mend(response: m.ConsumerGroupDescribeResponse) -> m.ConsumerGroupDescribeResponse:
+        for group in response.groups:
+            if not all(call.may(*need, name) for name in _topics_of(group)):
+                group.error_code, group.error_message = need.refusal, "the group reads topics that you may not see"
+                group.members = []
+        return response
+
+    return Screened(request, mend=mend)
+
+
+def _topics_of(group: m.ConsumerGroupDescribeResponse.DescribedGroup) -> set[str]:
+    assigned = (each.assignment for each in group.members), (each.target_assignment for each in group.members)
+    names = {topic.topic_name for part in assigned for each in part for topic in each.topic_partitions}
+    return names.union(*(each.subscribed_topic_names for each in group.members))
+
+
+def _subscribes(broker: Services, call: Call, request: m.ConsumerGroupHeartbeatRequest) -> Screened | None:
+    """Topics that one may not see cannot be subscribed to."""
+    need = Need(Operation.DESCRIBE, AclResource.TOPIC)
+    if call.is_unlimited:
+        return None
+    if not all(call.demand(*need, name) for name in request.subscribed_topic_names or ()):
+        return Screened(None, m.ConsumerGroupHeartbeatResponse(error_code=need.refusal, error_message=NOT_AUTHORISED))
+
+    def mend(response: m.ConsumerGroupHeartbeatResponse) -> m.ConsumerGroupHeartbeatResponse:
+        """A pattern may also stand for topics that this member may not see: it is given none of them."""
+        if response.assignment is not None:
+            response.assignment.topic_partitions = [
+                each
+                for each in response.assignment.topic_partitions
+                if may_topic(broker, call, Operation.DESCRIBE, None, each.topic_id)
+            ]
+        return response
+
+    return Screened(request, mend=mend)
+
+
+READ_GROUP = on_group(Operation.READ)
+WAIT_IN_GROUP = to_the_end(READ_GROUP, lambda request: request.group_id, _refuse_group)
+"""For what waits for the other members, minutes perhaps, and is then told of them."""
+SEE_TOPICS = (Need(Operation.DESCRIBE, AclResource.TOPIC),)
+
 APIS = (
-    Api(8, "OffsetCommit", (2, 10), ask, lists="topics"),
-    Api(11, "JoinGroup", (0, 9), ask),
-    Api(12, "Heartbeat", (0, 4), ask),
-    Api(13, "LeaveGroup", (0, 5), ask),
-    Api(14, "SyncGroup", (0, 5), ask),
-    Api(15, "DescribeGroups", (0, 6), each_of("groups", "groups"), lists="groups"),
-    Api(42, "DeleteGroups", (0, 2), each_of("groups_names", "results"), lists="groups_names"),
-    Api(47, "OffsetDelete", (0, 0), ask, lists="topics"),
-    Api(68, "ConsumerGroupHeartbeat", (0, 1), assigned_by_us),
-    Api(69, "ConsumerGroupDescribe", (0, 1), each_of("group_ids", "groups"), lists="group_ids"),
+    Api(
+        8,
+        "OffsetCommit",
+        (2, 10),
+        ask,
+        lists="topics",
+        rights=both(
+            READ_GROUP,
+            _on_topics(
+                m.OffsetCommitResponse.OffsetCommitResponseTopic, m.OffsetCommitResponse.OffsetCommitResponsePartition
+            ),
+        ),
+    ),
+    Api(11, "JoinGroup", (0, 9), ask, rights=WAIT_IN_GROUP),
+    Api(12, "Heartbeat", (0, 4), ask, rights=READ_GROUP),
+    Api(13, "LeaveGroup", (0, 5), ask, rights=READ_GROUP),
+    Api(14, "SyncGroup", (0, 5), ask, rights=WAIT_IN_GROUP),
+    Api(
+        15,
+        "DescribeGroups",
+        (0, 6),
+        each_of("groups", "groups"),
+        lists="groups",
+        rights=on_groups(Operation.DESCRIBE, "groups", "groups", m.DescribeGroupsResponse.DescribedGroup),
+    ),
+    Api(
+        42,
+        "DeleteGroups",
+        (0, 2),
+        each_of("groups_names", "results"),
+        lists="groups_names",
+        rights=on_groups(Operation.DELETE, "groups_names", "results", m.DeleteGroupsResponse.DeletableGroupResult),
+    ),
+    Api(
+        47,
+        "OffsetDelete",
+        (0, 0),
+        ask,
+        lists="topics",
+        rights=both(
+            on_group(Operation.DELETE),
+            _on_topics(
+                m.OffsetDeleteResponse.OffsetDeleteResponseTopic, m.OffsetDeleteResponse.OffsetDeleteResponsePartition
+            ),
+        ),
+    ),
+    Api(
+        68,
+        "ConsumerGroupHeartbeat",
+        (0, 1),
+        assigned_by_us,
+        rights=both(READ_GROUP, Rights(SEE_TOPICS, _subscribes)),
+    ),
+    Api(
+        69,
+        "ConsumerGroupDescribe",
+        (0, 1),
+        each_of("group_ids", "groups"),
+        lists="group_ids",
+        rights=both(
+            on_groups(Operation.DESCRIBE, "group_ids", "groups", m.ConsumerGroupDescribeResponse.DescribedGroup),
+            Rights(SEE_TOPICS, _hide_groups_of_hidden_topics),
+        ),
+    ),
 )

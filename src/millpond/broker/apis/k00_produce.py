@@ -20,13 +20,15 @@ from millpond.base.errors import ErrorCode, MalformedMessage, Refused, RemoteErr
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.later import Later, done, gather
 from millpond.base.ports import ReplyPart
+from millpond.base.rights import AclResource, Operation
 from millpond.broker.coordination.transaction_calls import permission_for_batch
 from millpond.broker.replication.current_leader import MOVED, current_leader, endpoints
 from millpond.broker.replication.partitions import Partition
+from millpond.broker.security.rights import NOT_AUTHORISED, Need, Rights, Screened, demand_topic, split
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Encoded, Outcome, Response, encode_reply
-from millpond.config.node import PRODUCE_WAIT_MAX_MS
+from millpond.config.node import MAX_REQUEST_ITEMS, PRODUCE_WAIT_MAX_MS
 from millpond.log.checks import InvalidRecords
 from millpond.wire import messages as m
 from millpond.wire.batch import HEADER_BYTES, CorruptBatch, read_header
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     from millpond.broker.serving.connection import Connection
     from millpond.log.producers import Verification
     from millpond.wire.header import RequestHeader
+
+ON_ID = Need(Operation.WRITE, AclResource.TRANSACTIONAL_ID)
+ON_TOPIC = Need(Operation.WRITE, AclResource.TOPIC)
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 ZSTD_FROM = 7
@@ -70,12 +75,15 @@ Permits = dict[tuple[str, int], "Verification | Refused | None"]
 
 def _after_leave(broker: Services, call: Call, request: m.ProduceRequest, transactional_id: str) -> Outcome:
     """Inside a transaction every partition must be part of it: ask its coordinator first, then append."""
+    twice = _named_twice(request)
     asked: list[tuple[str, int]] = []
     permits: list[Later[Verification | Refused | None]] = []
     for topic in request.topic_data:
         for data in topic.partition_data:
             partition = _find(broker, call.version, topic.name, topic.topic_id, data.index)
-            if isinstance(partition, ErrorCode):
+            is_named_twice = (topic.topic_id, topic.name, data.index) in twice
+            if isinstance(partition, ErrorCode) or partition.is_internal or is_named_twice:
+                # It will be refused. It must not become part of the transaction, whose end is written there.
                 continue
             asked.append(partition.name)
             permit = permission_for_batch(broker, transactional_id, call.version, partition, data.records)
@@ -101,6 +109,10 @@ def quick(broker: Services, connection: Connection, header: RequestHeader, frame
         return False
     partition = broker.partitions.by_raw(single.topic, single.partition, is_id=version >= TOPIC_IDS_FROM)
     if partition is None:
+        return False
+    access = broker.access
+    if access.is_on and not access.may_often(connection, Operation.WRITE, partition.name.topic):
+        # Likewise refused the general way.
         return False
     try:
         appended = partition.append(
@@ -268,6 +280,7 @@ class _Produce:
         except Refused as refusal:
             if refusal.code is ErrorCode.KAFKA_STORAGE_ERROR:
                 self._broker.disk_watch.on_refused(str(refusal))
+            self._broker.limits.note_refused(refusal, topic=partition.name.topic)
             return self._refused(data.index, refusal.code, str(refusal))
         except CorruptBatch as fault:
             return self._refused(data.index, ErrorCode.CORRUPT_MESSAGE, str(fault))
@@ -400,20 +413,21 @@ def _find(broker: Services, version: int, name: str, topic_id: UUID, index: int)
 def _refuse_all(request: m.ProduceRequest, code: ErrorCode, message: str) -> Outcome:
     if request.acks == ACKS_NONE:
         raise RemoteError(f"produce with acks=0: {message}")
-    return m.ProduceResponse(
-        responses=[
-            m.ProduceResponse.TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[
-                    m.ProduceResponse.PartitionProduceResponse(
-                        index=data.index, error_code=code, base_offset=-1, error_message=message
-                    )
-                    for data in topic.partition_data
-                ],
+    return m.ProduceResponse(responses=[_refuse_topic(topic, code, message) for topic in request.topic_data])
+
+
+def _refuse_topic(
+    topic: m.ProduceRequest.TopicProduceData, code: ErrorCode, message: str
+) -> m.ProduceResponse.TopicProduceResponse:
+    return m.ProduceResponse.TopicProduceResponse(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partition_responses=[
+            m.ProduceResponse.PartitionProduceResponse(
+                index=data.index, error_code=code, base_offset=-1, error_message=message
             )
-            for topic in request.topic_data
-        ]
+            for data in topic.partition_data
+        ],
     )
 
 
@@ -426,19 +440,20 @@ _OLD_REPLY = Struct(">ihq")
 
 def refuse_old_format(broker: Services, version: int, body: memoryview) -> Response:
     try:
-        out = _old_topics(body, version)
+        out = _old_topics(body, version, broker.settings[MAX_REQUEST_ITEMS])
     except struct.error as fault:
         raise MalformedMessage(f"Produce version {version}: {fault}") from None
     return Encoded(out + (_INT32.pack(0) if version >= 1 else b""))
 
 
-def _old_topics(body: memoryview, version: int) -> bytes:
+def _old_topics(body: memoryview, version: int, items_max: int) -> bytes:
     acks, _timeout = _OLD_HEAD.unpack_from(body, 0)
     if acks == ACKS_NONE:
         # An answer would be taken for that of the next request.
         raise RemoteError("produce with acks=0: message formats before record batches (Kafka 0.11) are not supported")
     (topics,) = _INT32.unpack_from(body, 6)
     position = 10
+    left = items_max - topics
     out = [_INT32.pack(topics)]
     for _ in range(topics):
         (length,) = _INT16.unpack_from(body, position)
@@ -447,6 +462,9 @@ def _old_topics(body: memoryview, version: int) -> bytes:
             raise MalformedMessage("Produce: a name of negative length")
         name_end = position + 2 + length
         (partitions,) = _INT32.unpack_from(body, name_end)
+        left -= partitions
+        if left < 0:
+            raise MalformedMessage(f"Produce: more than {items_max} items in lists")
         out += [bytes(body[position:name_end]), _INT32.pack(partitions)]
         position = name_end + 4
         for _ in range(partitions):
@@ -461,6 +479,22 @@ def _old_topics(body: memoryview, version: int) -> bytes:
     return b"".join(out)
 
 
+def _screen(broker: Services, call: Call, request: m.ProduceRequest) -> Screened | None:
+    if request.transactional_id is not None and not call.demand(*ON_ID, request.transactional_id):
+        return Screened(None, _refuse_all(request, ON_ID.refusal, NOT_AUTHORISED))
+
+    def refuse(topic: m.ProduceRequest.TopicProduceData) -> m.ProduceResponse.TopicProduceResponse:
+        if request.acks == ACKS_NONE:
+            # Nothing of it is written: nobody would know what was.
+            raise RemoteError(f"a batch sent with acks=0 was refused: {NOT_AUTHORISED}")
+        return _refuse_topic(topic, ON_TOPIC.refusal, NOT_AUTHORISED)
+
+    def is_allowed(topic: m.ProduceRequest.TopicProduceData) -> bool:
+        return demand_topic(broker, call, Operation.WRITE, topic.name, topic.topic_id)
+
+    return split(request, "topic_data", is_allowed, refuse, "responses")
+
+
 API = Api(
     key=0,
     name="Produce",
@@ -468,6 +502,8 @@ API = Api(
     advertised=(0, 13),
     handle=handle,
     lists="topic_data",
+    has_records=True,
     quick=quick,
     refuse=refuse_old_format,
+    rights=Rights((ON_ID, ON_TOPIC), _screen),
 )

@@ -16,13 +16,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.later import Later
 from millpond.base.ports import FileRange
-from millpond.broker.fetch_sessions import FetchContext, Wanted
+from millpond.base.rights import AclResource, Operation
+from millpond.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchContext, Wanted
 from millpond.broker.quorum.wire import is_metadata_fetch
 from millpond.broker.replication.closest_replica import closest
 from millpond.broker.replication.current_leader import MOVED, current_leader, endpoints
 from millpond.broker.replication.partitions import Partition
+from millpond.broker.security.rights import OF_NODES, Need, Rights, Screened, demand_node, demand_topic
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome, release_ranges
@@ -34,21 +37,30 @@ if TYPE_CHECKING:
 
 READ_COMMITTED = 1
 WARM_STEP_BYTES = 1 << 20
+ON_TOPIC = Need(Operation.READ, AclResource.TOPIC)
 CURRENT_LEADER_FROM, REPLICA_STATE_FROM, NODE_ENDPOINTS_FROM = 12, 15, 16
 
 
 def handle(broker: Services, call: Call, request: m.FetchRequest) -> Outcome:
     if is_metadata_fetch(request, call.version):
-        return broker.controller.host.answer(request, call.connection.number)
+        return broker.controller.host.answer(request, call.connection.number, call.connection.link.listener)
     state = request.replica_state
     if call.version >= REPLICA_STATE_FROM and state.replica_id >= 0:
         return broker.replica_sessions.fetch(request, state.replica_id, state.replica_epoch)
     if call.version < REPLICA_STATE_FROM and request.replica_id >= 0:
         return broker.replica_sessions.fetch(request, request.replica_id, -1)
+    consumer = None if call.meter is None else call.meter.consumer
+    owes = consumer is not None and consumer.wait_ms(broker.clock.monotonic_ms()) > 0
+    if owes and request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+        # No session begins by it: clients begin again when they were told to wait.
+        return m.FetchResponse(session_id=NO_SESSION, responses=[])
+    owner = call.principal if call.access.is_on else None
     try:
-        context = broker.fetch_sessions.context(request, call.version, broker.clock.monotonic_ms())
+        context = broker.fetch_sessions.context(request, call.version, broker.clock.monotonic_ms(), owner)
     except Refused as refusal:
         return m.FetchResponse(error_code=refusal.code, session_id=0, responses=[])
+    if owes:
+        return m.FetchResponse(session_id=context.session_id, responses=[])
     fetch = _Fetch(broker, call, request, context)
     if fetch.read(at_least_bytes=0 if request.max_wait_ms <= 0 else fetch.bytes_min):
         return fetch.outcome()
@@ -88,6 +100,7 @@ class _Fetch:
         self._leaders: set[int] = set()
         """Nodes that the client should ask instead."""
         self._version = call.version
+        self._quota = None if call.meter is None else call.meter.consumer
         self._by_id = call.version >= 13
         self._rack = request.rack_id if broker.settings[REPLICA_SELECTOR_CLASS] else ""
         self._committed_only = request.isolation_level == READ_COMMITTED
@@ -100,6 +113,8 @@ class _Fetch:
         self._reads: list[tuple[Wanted, m.FetchResponse.PartitionData, list[FileRange]]] = []
         self._watched: dict[Partition, _Watched] = {}
         self._reply: Later[m.FetchResponse] = Later(self._unpark)
+        self._call = call if call.access.is_on and not call.is_unlimited else None
+        """Whose rights are asked for, if they have to be."""
 
     # Reading.
 
@@ -107,8 +122,12 @@ class _Fetch:
         """Read every partition. False, with nothing kept, when it came to fewer bytes and no error."""
         read_bytes = 0
         is_at_once = False
+        bytes_max = self._bytes_max
+        if self._quota is not None:
+            # What is there for this client: of a batch that is larger only the first is sent.
+            bytes_max = min(bytes_max, max(int(self._quota.left(self._broker.clock.monotonic_ms())), 0))
         for wanted in self._context.wanted:
-            reply, ranges = self._read_one(wanted, self._bytes_max - read_bytes, first=read_bytes == 0)
+            reply, ranges = self._read_one(wanted, bytes_max - read_bytes, first=read_bytes == 0)
             for part in ranges:
                 read_bytes += part.length
             if reply.error_code or reply.preferred_read_replica >= 0:
@@ -126,6 +145,8 @@ class _Fetch:
     ) -> tuple[m.FetchResponse.PartitionData, list[FileRange]]:
         index = wanted.key[2]
         partition = self._partition(wanted)
+        if self._call is not None and not self._may_read(self._call, wanted, partition):
+            return self._failed(wanted, ON_TOPIC.refusal), []
         if partition is None:
             name, topic_id, _ = wanted.key
             return self._failed(wanted, self._broker.absence(topic_id if self._by_id else name, index)), []
@@ -160,6 +181,13 @@ class _Fetch:
             records=[*ranges],
         )
         return reply, ranges
+
+    def _may_read(self, call: Call, wanted: Wanted, partition: Partition | None) -> bool:
+        if partition is not None:
+            topic = partition.name.topic
+            return call.access.may_often(self._connection, Operation.READ, topic) or call.demand(*ON_TOPIC, topic)
+        name, topic_id, _ = wanted.key
+        return demand_topic(self._broker, call, Operation.READ, name, topic_id if self._by_id else NO_TOPIC_ID)
 
     def _sent_to(self, node_id: int, partition: Partition) -> m.FetchResponse.PartitionData:
         return m.FetchResponse.PartitionData(
@@ -332,4 +360,40 @@ class _Fetch:
         )
 
 
-API = Api(key=1, name="Fetch", versions=(4, 18), handle=handle, lists="topics")
+def _screen(broker: Services, call: Call, request: m.FetchRequest) -> Screened | None:
+    """Only nodes read as a replica does, and the metadata. What consumers read is asked for at each read."""
+    is_metadata = is_metadata_fetch(request, call.version)
+    replica_id = request.replica_state.replica_id if call.version >= REPLICA_STATE_FROM else request.replica_id
+    if (not is_metadata and replica_id < 0) or demand_node(call):
+        return None
+    if is_metadata:
+        return Screened(None, m.FetchResponse(error_code=OF_NODES.refusal, responses=[]))
+    return Screened(None, m.FetchResponse(responses=[_refuse_topic(topic) for topic in request.topics]))
+
+
+def _refuse_topic(topic: m.FetchRequest.FetchTopic) -> m.FetchResponse.FetchableTopicResponse:
+    return m.FetchResponse.FetchableTopicResponse(
+        topic=topic.topic,
+        topic_id=topic.topic_id,
+        partitions=[
+            m.FetchResponse.PartitionData(
+                partition_index=each.partition,
+                error_code=ON_TOPIC.refusal,
+                high_watermark=-1,
+                last_stable_offset=-1,
+                log_start_offset=-1,
+                records=b"",
+            )
+            for each in topic.partitions
+        ],
+    )
+
+
+API = Api(
+    key=1,
+    name="Fetch",
+    versions=(4, 18),
+    handle=handle,
+    lists="topics",
+    rights=Rights((ON_TOPIC, OF_NODES), _screen),
+)

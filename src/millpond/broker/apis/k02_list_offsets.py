@@ -11,11 +11,15 @@ unpack a batch: a worker does that for all partitions of the request.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Container
 from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
+from millpond.base.rights import AclResource, Operation
 from millpond.broker.replication.partitions import Partition
+from millpond.broker.security.rights import on_each
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 READ_COMMITTED = 1
+Topic = m.ListOffsetsResponse.ListOffsetsTopicResponse
+_Result = m.ListOffsetsResponse.ListOffsetsPartitionResponse
 CONSUMER = -1
 LEADER_EPOCH_FROM, NOT_AVAILABLE_FROM = 4, 5
 LOOKUPS_AGAIN_MAX = 5
@@ -42,22 +48,24 @@ class _Search(NamedTuple):
     timestamp: int | None
     end_offset: int
     lookup: TimeLookup
-    result: m.ListOffsetsResponse.ListOffsetsPartitionResponse
+    result: _Result
 
 
 def handle(broker: Services, call: Call, request: m.ListOffsetsRequest) -> Outcome:
     committed_only = request.isolation_level == READ_COMMITTED
     by_replica = request.replica_id != CONSUMER
     searches: list[_Search] = []
+    named_twice = _named_twice(request)
+
+    def list_one(topic: str, wanted: m.ListOffsetsRequest.ListOffsetsPartition) -> _Result:
+        if (topic, wanted.partition_index) in named_twice:
+            # A worker would read the same file again for each of them; Kafka refuses them, too.
+            return _empty(wanted, ErrorCode.INVALID_REQUEST)
+        return _list_one(broker, topic, wanted, committed_only, by_replica, searches)
+
     response = m.ListOffsetsResponse(
         topics=[
-            m.ListOffsetsResponse.ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
-                    _list_one(broker, topic.name, wanted, committed_only, by_replica, searches)
-                    for wanted in topic.partitions
-                ],
-            )
+            Topic(name=topic.name, partitions=[list_one(topic.name, wanted) for wanted in topic.partitions])
             for topic in request.topics
         ]
     )
@@ -77,6 +85,17 @@ def handle(broker: Services, call: Call, request: m.ListOffsetsRequest) -> Outco
     return _run(broker, searches, LOOKUPS_AGAIN_MAX).map(lambda _: answer())
 
 
+def _named_twice(request: m.ListOffsetsRequest) -> Container[tuple[str, int]]:
+    names = [(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
+    if len(names) == len(set(names)):
+        return ()
+    return {name for name, times in Counter(names).items() if times > 1}
+
+
+def _empty(wanted: m.ListOffsetsRequest.ListOffsetsPartition, code: ErrorCode) -> _Result:
+    return _Result(partition_index=wanted.partition_index, error_code=code, timestamp=-1, offset=-1, leader_epoch=-1)
+
+
 def _list_one(
     broker: Services,
     topic: str,
@@ -84,10 +103,8 @@ def _list_one(
     committed_only: bool,
     by_replica: bool,
     searches: list[_Search],
-) -> m.ListOffsetsResponse.ListOffsetsPartitionResponse:
-    result = m.ListOffsetsResponse.ListOffsetsPartitionResponse(
-        partition_index=wanted.partition_index, error_code=ErrorCode.NONE, timestamp=-1, offset=-1, leader_epoch=-1
-    )
+) -> _Result:
+    result = _empty(wanted, ErrorCode.NONE)
     partition = broker.partitions.get(topic, wanted.partition_index)
     if partition is None:
         result.error_code = broker.absence(topic, wanted.partition_index)
@@ -147,8 +164,24 @@ def _finish(search: _Search, may_repeat: bool) -> _Search | None:
     return None
 
 
-def _fill(result: m.ListOffsetsResponse.ListOffsetsPartitionResponse, match: TimedOffset) -> None:
+def _fill(result: _Result, match: TimedOffset) -> None:
     result.timestamp, result.offset, result.leader_epoch = match
 
 
-API = Api(key=2, name="ListOffsets", versions=(1, 11), handle=handle, lists="topics")
+def _refuse_topic(topic: m.ListOffsetsRequest.ListOffsetsTopic, code: ErrorCode) -> Topic:
+    return Topic(
+        name=topic.name,
+        partitions=[_empty(each, code) for each in topic.partitions],
+    )
+
+
+RIGHTS = on_each(
+    Operation.DESCRIBE,
+    AclResource.TOPIC,
+    of="topics",
+    named=lambda topic: topic.name,
+    refuse=_refuse_topic,
+    into="topics",
+)
+
+API = Api(key=2, name="ListOffsets", versions=(1, 11), handle=handle, lists="topics", rights=RIGHTS)

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Final
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import NO_TOPIC_ID, topic_name_fault
 from millpond.base.later import Later
+from millpond.base.rights import AclResource, Operation
 from millpond.broker.replication.partition_states import PartitionStates
+from millpond.broker.security.mutations import within_quota
+from millpond.broker.security.rights import Need, by_handler, demand_topic, may_by_cluster
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.authorised_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC
+from millpond.broker.serving.authorised_operations import NOT_ASKED_FOR, operations_on, operations_on_cluster
 from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Encoded, Outcome
+from millpond.broker.serving.replies import Encoded, Outcome, Response, encoded
 from millpond.config.node import AUTO_CREATE_TOPICS_ENABLE
 from millpond.metadata.image import Partition, Topic
 from millpond.metadata.records import NO_LEADER
@@ -24,11 +27,20 @@ from millpond.metadata.topics import NewTopic
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from millpond.broker.services import Services
 
     Topics = list[m.MetadataResponse.MetadataResponseTopic]
+    Found = Topic | m.MetadataResponse.MetadataResponseTopic
+    """What a client hears of: a topic, or that there is none for it."""
 
 BY_ID_FROM = 12
+
+SEEN = Need(Operation.DESCRIBE, AclResource.TOPIC)
+ON_TOPIC = Need(Operation.CREATE, AclResource.TOPIC)
+ON_CLUSTER = Need(Operation.CREATE, AclResource.CLUSTER)
+"""Either of these two is needed for topics that are made because somebody asked for them."""
 
 PARTITIONS_AT_ONCE_MAX = 500
 """What the loop describes by itself."""
@@ -39,82 +51,143 @@ one may be cut off from whoever could make it."""
 
 
 def handle(broker: Services, call: Call, request: m.MetadataRequest) -> Outcome:
-    missing = _to_create(broker, call, request)
+    missing = within_quota(broker, call, _to_create(broker, call, request))
     if missing:
-
-        def describe(_: None = None) -> m.MetadataResponse:
-            return _describe(broker, call, request, _topics(broker, call, request))
-
-        answer = broker.try_create([NewTopic(name) for name in missing]).map(describe)
-        answer.expire_after(broker.clock, CREATION_WAIT_MS, lambda: answer.finish(describe()))
-        return answer
-    if _wants_all(call, request) and broker.image.partitions_total > PARTITIONS_AT_ONCE_MAX:
-        return _describe_all(broker, call, request)
-    topics = None if _wants_all(call, request) else _topics(broker, call, request)
-    return _describe(broker, call, request, topics)
+        return _describe_once_created(broker, call, request, missing)
+    if not _wants_all(call, request):
+        return _describe_named(broker, call, request)
+    topics: Sequence[Found] = _visible(broker, call)
+    return _describe(broker, call, request, topics, list)
 
 
-def _describe_all(broker: Services, call: Call, request: m.MetadataRequest) -> Later[Encoded]:
-    """So many partitions take their time, which is not the loop's: a worker describes and encodes them."""
-    topics = list(broker.image.topics.values())
+def _describe_once_created(
+    broker: Services, call: Call, request: m.MetadataRequest, missing: list[str]
+) -> Later[Response]:
+    created = broker.try_create([NewTopic(name) for name in missing])
+    answer: Later[Response] = Later(created.cancel)
+    is_begun = False
 
-    def describe() -> Encoded:
-        states = PartitionStates(broker)
-        response = _describe(broker, call, request, [_topic(states, topic) for topic in topics])
-        return Encoded(response.encode(call.version))
+    def describe(_: object = None) -> None:
+        nonlocal is_begun
+        if not is_begun:
+            is_begun = True
+            outcome = _describe_named(broker, call, request)
+            if isinstance(outcome, Later):
+                outcome.then(answer.finish, answer.fail)
+            else:
+                answer.finish(outcome)
 
-    return broker.workers.run(describe)
+    created.then(describe, answer.fail)
+    answer.expire_after(broker.clock, CREATION_WAIT_MS, describe)
+    return answer
+
+
+def _describe_named(broker: Services, call: Call, request: m.MetadataRequest) -> Response | Later[Encoded]:
+    # Named again and again a large topic would fill the memory: Kafka tells of each once, too.
+    wanted = {(each.name, each.topic_id): each for each in request.topics or ()}
+    found = [_find(broker, call, each) for each in wanted.values()]
+    return _describe(broker, call, request, found, lambda topics: _set_right(broker, call, request, topics))
+
+
+class _Allowed:
+    """What whoever asks may do to these topics and to the cluster, as far as they want to know."""
+
+    def __init__(self, call: Call, request: m.MetadataRequest, names: list[str]) -> None:
+        asked = names if request.include_topic_authorized_operations else []
+        self.on_topics = {name: operations_on(call, AclResource.TOPIC, name) for name in asked}
+        self.on_cluster = operations_on_cluster(call, is_asked=request.include_cluster_authorized_operations)
 
 
 def _wants_all(call: Call, request: m.MetadataRequest) -> bool:
     return request.topics is None or (call.version == 0 and not request.topics)
 
 
-def _to_create(broker: Services, call: Call, request: m.MetadataRequest) -> list[str]:
+def _creates(broker: Services, call: Call, request: m.MetadataRequest) -> bool:
     if _wants_all(call, request) or not broker.settings[AUTO_CREATE_TOPICS_ENABLE]:
-        return []
-    if call.version >= 4 and not request.allow_auto_topic_creation:
+        return False
+    return call.version < 4 or request.allow_auto_topic_creation
+
+
+def _to_create(broker: Services, call: Call, request: m.MetadataRequest) -> list[str]:
+    if not _creates(broker, call, request):
         return []
     names = [topic.name for topic in request.topics or () if topic.name is not None]
-    return [name for name in dict.fromkeys(names) if name not in broker.image.topics and not topic_name_fault(name)]
+    missing = [
+        name for name in dict.fromkeys(names) if name not in broker.image.topics and not topic_name_fault(name)
+    ]
+    return [name for name in missing if call.may(*SEEN, name) and _may_create(call, name)]
 
 
-def _topics(broker: Services, call: Call, request: m.MetadataRequest) -> Topics:
-    states = PartitionStates(broker)
-    topics = [_named(broker, states, wanted) for wanted in request.topics or ()]
-    if call.version < BY_ID_FROM:
-        # Two versions let clients leave out a name that the answer has to have.
-        for topic in topics:
-            topic.name = topic.name or ""
-    if call.connection.astray:
-        _set_right(broker, call, topics)
-    return topics
+def _may_create(call: Call, name: str) -> bool:
+    return may_by_cluster(call, ON_CLUSTER, name) or call.may(*ON_TOPIC, name)
 
 
-def _describe(broker: Services, call: Call, request: m.MetadataRequest, topics: Topics | None) -> m.MetadataResponse:
-    """The response; without `topics` it has all of them."""
-    image = broker.image
-    if topics is None:
+def _describe(
+    broker: Services,
+    call: Call,
+    request: m.MetadataRequest,
+    found: Sequence[Found],
+    set_right: Callable[[Topics], Topics],
+) -> Response | Later[Encoded]:
+    """Many partitions take their time, which is not the loop's: a worker describes and encodes them."""
+    allowed = _Allowed(call, request, [each.name or "" for each in found])
+    partitions = sum(len(each.partitions) for each in found if isinstance(each, Topic))
+
+    def describe() -> Topics:
         states = PartitionStates(broker)
-        topics = [_topic(states, topic) for topic in image.topics.values()]
-    if request.include_topic_authorized_operations:
-        for topic in topics:
-            if not topic.error_code:
-                topic.topic_authorized_operations = ON_TOPIC
+        return [_topic(states, each) if isinstance(each, Topic) else each for each in found]
+
+    if partitions <= PARTITIONS_AT_ONCE_MAX:
+        return _response(broker, call, allowed, set_right(describe()))
+
+    def encode(topics: Topics) -> Later[Encoded]:
+        response = _response(broker, call, allowed, set_right(topics))
+        return broker.workers.run(lambda: encoded(response, call.version))
+
+    return broker.workers.run(describe).chain(encode)
+
+
+def _response(broker: Services, call: Call, allowed: _Allowed, topics: Topics) -> m.MetadataResponse:
+    for topic in topics if allowed.on_topics else ():
+        if not topic.error_code:
+            topic.topic_authorized_operations = allowed.on_topics.get(topic.name or "", NOT_ASKED_FOR)
     brokers = [
         m.MetadataResponse.MetadataResponseBroker(node_id=node_id, host=host, port=port, rack=rack)
         for node_id, host, port, rack in _addresses(broker, call)
     ]
     return m.MetadataResponse(
         brokers=brokers,
-        cluster_id=image.cluster_id,
+        cluster_id=broker.image.cluster_id,
         controller_id=broker.controller_id,
         topics=topics,
-        cluster_authorized_operations=ON_CLUSTER if request.include_cluster_authorized_operations else NOT_ASKED_FOR,
+        cluster_authorized_operations=allowed.on_cluster,
     )
 
 
-def _set_right(broker: Services, call: Call, topics: Topics) -> None:
+def _visible(broker: Services, call: Call) -> list[Topic]:
+    """All topics that whoever asks may see. Asked on the loop: rights change there."""
+    topics = broker.image.topics.values()
+    return list(topics) if call.is_unlimited else [each for each in topics if call.may(*SEEN, each.name)]
+
+
+def _set_right(broker: Services, call: Call, request: m.MetadataRequest, topics: Topics) -> Topics:
+    """What is told of topics that were named, as far as it depends on who asks."""
+    if call.access.is_on and _creates(broker, call, request):
+        for topic in topics:
+            # It would be made, had they the right.
+            is_missing = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if is_missing and topic.name is not None and not _may_create(call, topic.name):
+                topic.error_code = ON_TOPIC.refusal
+    if call.version < BY_ID_FROM:
+        # Two versions let clients leave out a name that the answer has to have.
+        for topic in topics:
+            topic.name = topic.name or ""
+    if call.connection.astray:
+        _tell_astray(broker, call, topics)
+    return topics
+
+
+def _tell_astray(broker: Services, call: Call, topics: Topics) -> None:
     """Who does not go to the leader it was told of hears once that there is none."""
     now_ms = broker.clock.monotonic_ms()
     for topic in topics:
@@ -136,19 +209,18 @@ def _addresses(broker: Services, call: Call) -> list[tuple[int, str, int, str | 
     return lives if 2 * len(lives) > len(known) else known
 
 
-def _named(
-    broker: Services, states: PartitionStates, wanted: m.MetadataRequest.MetadataRequestTopic
-) -> m.MetadataResponse.MetadataResponseTopic:
+def _find(broker: Services, call: Call, wanted: m.MetadataRequest.MetadataRequestTopic) -> Found:
     by_id = wanted.topic_id != NO_TOPIC_ID
     if by_id and wanted.name is not None:
         return _failed(wanted, ErrorCode.INVALID_REQUEST)
+    if not demand_topic(broker, call, Operation.DESCRIBE, wanted.name, wanted.topic_id):
+        return _failed(wanted, SEEN.refusal)
     if by_id:
         topic = broker.image.topics_by_id.get(wanted.topic_id)
-        return _failed(wanted, ErrorCode.UNKNOWN_TOPIC_ID) if topic is None else _topic(states, topic)
+        return topic or _failed(wanted, ErrorCode.UNKNOWN_TOPIC_ID)
     if wanted.name is None or topic_name_fault(wanted.name):
         return _failed(wanted, ErrorCode.INVALID_TOPIC_EXCEPTION)
-    topic = broker.image.topics.get(wanted.name)
-    return _failed(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if topic is None else _topic(states, topic)
+    return broker.image.topics.get(wanted.name) or _failed(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def _failed(
@@ -186,4 +258,11 @@ def _partition(
     )
 
 
-API = Api(key=3, name="Metadata", versions=(0, 13), handle=handle, lists="topics")
+API = Api(
+    key=3,
+    name="Metadata",
+    versions=(0, 13),
+    handle=handle,
+    lists="topics",
+    rights=by_handler(SEEN, ON_TOPIC, ON_CLUSTER),
+)

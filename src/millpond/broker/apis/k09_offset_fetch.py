@@ -13,11 +13,17 @@ the disk: after that it looks for the coordinator and asks whom it finds. It ask
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from millpond.base.errors import ErrorCode
-from millpond.base.later import Later, gather
-from millpond.broker.coordination.group_calls import ask_group
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import NO_TOPIC_ID
+from millpond.base.later import Later
+from millpond.base.rights import AclResource, Operation
+from millpond.broker.coordination.group_calls import GROUPS_AT_ONCE, ask_group, refuse_group
+from millpond.broker.metrics.steps import ask_in_steps
+from millpond.broker.security.rights import Need, Rights, Screened, demand_topic, may_topic
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -44,17 +50,21 @@ def handle(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Outco
 def _ask(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Later[m.OffsetFetchResponse]:
     if call.version < SEVERAL_GROUPS_FROM:
         return ask_group(broker, call, request.group_id, request)
+    # All offsets of one group, asked for again and again, would fill the memory: they are told once.
+    whole = {each.group_id: each for each in request.groups if each.topics is None}
+    groups = [each for each in request.groups if each.topics is not None or whole[each.group_id] is each]
     # Each group may live in another partition of the offsets topic.
-    parts = [
-        ask_group(
+    questions = (
+        partial(
+            ask_group,
             broker,
             call,
             group.group_id,
             m.OffsetFetchRequest(groups=[group], require_stable=request.require_stable),
         )
-        for group in request.groups
-    ]
-    return gather(parts).map(_join)
+        for group in groups
+    )
+    return ask_in_steps(broker.clock, questions, GROUPS_AT_ONCE).map(_join)
 
 
 def _to_be_asked_again(
@@ -82,4 +92,82 @@ def _join(parts: list[m.OffsetFetchResponse]) -> m.OffsetFetchResponse:
     return m.OffsetFetchResponse(groups=[group for part in parts for group in part.groups])
 
 
-API = Api(key=9, name="OffsetFetch", versions=(1, 10), handle=handle, lists="groups")
+def _screen(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Screened | None:
+    """Groups that one may not see are refused; offsets of topics that one may not see are left out, or refused where
+    they were asked for by name."""
+    if call.is_unlimited:
+        return None
+    if call.version < SEVERAL_GROUPS_FROM:
+        if not call.demand(*ON_GROUP, request.group_id):
+            return Screened(None, refuse_group(call, request, Refused(ON_GROUP.refusal)))
+        hide = _hide_topics(broker, call, request, _OldTopic, _OldPartition)
+        return Screened(request, mend=hide)
+    refused = [each.group_id for each in request.groups if not call.demand(*ON_GROUP, each.group_id)]
+    request.groups = [each for each in request.groups if each.group_id not in refused]
+    # In order: a group may be named twice.
+    hides = [_hide_topics(broker, call, each, _Topic, _Partition) for each in request.groups]
+
+    def mend(response: m.OffsetFetchResponse) -> m.OffsetFetchResponse:
+        for hide, group in zip(hides, response.groups, strict=True):
+            hide(group)
+        response.groups += [_Group(group_id=each, error_code=ON_GROUP.refusal) for each in refused]
+        return response
+
+    return Screened(request, mend=mend) if request.groups else Screened(None, mend(m.OffsetFetchResponse()))
+
+
+def _hide_topics(
+    broker: Services, call: Call, asked: Any, topic_kind: type[Any], partition_kind: type[Any]
+) -> Callable[[Any], Any]:
+    """Takes topics out of what is asked for, and returns what puts their refusals into the answer."""
+    refusals = []
+    for topic in asked.topics or ():
+        topic_id = getattr(topic, "topic_id", NO_TOPIC_ID)
+        if demand_topic(broker, call, Operation.DESCRIBE, topic.name, topic_id):
+            continue
+        partitions = [
+            partition_kind(
+                partition_index=index,
+                committed_offset=-1,
+                committed_leader_epoch=-1,
+                metadata="",
+                error_code=ON_TOPIC.refusal,
+            )
+            for index in topic.partition_indexes
+        ]
+        named = {"name": topic.name} | ({"topic_id": topic_id} if topic_id != NO_TOPIC_ID else {})
+        refusals.append((topic, topic_kind(**named, partitions=partitions)))
+    if refusals:
+        hidden = {id(topic) for topic, _ in refusals}
+        asked.topics = [each for each in asked.topics if id(each) not in hidden]
+
+    def mend(answer: Any) -> Any:
+        if not answer.error_code:
+            # All topics of the group are there where none was named.
+            answer.topics = [
+                each
+                for each in answer.topics
+                if may_topic(broker, call, Operation.DESCRIBE, each.name, getattr(each, "topic_id", NO_TOPIC_ID))
+            ]
+            answer.topics += [refusal for _, refusal in refusals]
+        return answer
+
+    return mend
+
+
+_OldTopic = m.OffsetFetchResponse.OffsetFetchResponseTopic
+_OldPartition = m.OffsetFetchResponse.OffsetFetchResponsePartition
+_Group = m.OffsetFetchResponse.OffsetFetchResponseGroup
+_Topic = m.OffsetFetchResponse.OffsetFetchResponseTopics
+_Partition = m.OffsetFetchResponse.OffsetFetchResponsePartitions
+ON_GROUP = Need(Operation.DESCRIBE, AclResource.GROUP)
+ON_TOPIC = Need(Operation.DESCRIBE, AclResource.TOPIC)
+
+API = Api(
+    key=9,
+    name="OffsetFetch",
+    versions=(1, 10),
+    handle=handle,
+    lists="groups",
+    rights=Rights((ON_GROUP, ON_TOPIC), _screen),
+)

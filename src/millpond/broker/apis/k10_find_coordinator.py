@@ -11,10 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millpond.base.errors import ErrorCode
+from millpond.base.later import Later
+from millpond.base.rights import CLUSTER_NAME, AclResource, Operation
+from millpond.broker.metrics.steps import Steps, run_steps
 from millpond.broker.replication.partition_states import likely_leader
+from millpond.broker.security.rights import NOT_AUTHORISED, Need, by_handler
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
+from millpond.coordinators.runtime import KEY_LENGTH_MAX
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -23,18 +28,39 @@ if TYPE_CHECKING:
 
 GROUP, TRANSACTION = 0, 1
 MANY_KEYS_FROM = 4
+CHARACTERS_AT_ONCE, CHARACTERS_PER_KEY = 50_000, 100
+"""How many the loop looks at in one step, each key counted for some more: it takes a few milliseconds."""
+
+NEEDS = {
+    GROUP: Need(Operation.DESCRIBE, AclResource.GROUP),
+    TRANSACTION: Need(Operation.DESCRIBE, AclResource.TRANSACTIONAL_ID),
+}
+FOR_NODES = Need(Operation.CLUSTER_ACTION, AclResource.CLUSTER)
 
 
 def handle(broker: Services, call: Call, request: m.FindCoordinatorRequest) -> Outcome:
     keys = request.coordinator_keys if call.version >= MANY_KEYS_FROM else [request.key]
-    if request.key_type not in (GROUP, TRANSACTION):
-        return _answer(call, keys, [_NO_TOPIC for _ in keys])
+    refused = _refused(call, request.key_type, keys)
+    if request.key_type not in (GROUP, TRANSACTION) or len(refused) == len(keys):
+        return _answer(call, keys, [refused.get(key, _NO_TOPIC) for key in keys])
     coordination: Coordination[Any] = broker.groups if request.key_type == GROUP else broker.transactions
-    if coordination.is_open:
-        return _answer(call, keys, _find(broker, call, coordination, keys))
-    return broker.open_coordination(coordination).map(
-        lambda _: _answer(call, keys, _find(broker, call, coordination, keys))
-    )
+
+    def find(_: None = None) -> Later[m.FindCoordinatorResponse]:
+        return run_steps(broker.clock, _find(broker, call, coordination, keys)).map(answer)
+
+    def answer(found: list[_Coordinator]) -> m.FindCoordinatorResponse:
+        return _answer(call, keys, [refused.get(key, each) for key, each in zip(keys, found, strict=True)])
+
+    return find() if coordination.is_open else broker.open_coordination(coordination).chain(find)
+
+
+def _refused(call: Call, key_type: int, keys: list[str]) -> dict[str, _Coordinator]:
+    """Those of whose groups or transactions one may not know; a node may ask for all of share groups."""
+    if not call.access.is_on:
+        return {}
+    need = NEEDS.get(key_type, FOR_NODES)
+    refused = _Coordinator(need.refusal, NOT_AUTHORISED)
+    return {key: refused for key in keys if not call.demand(*need, CLUSTER_NAME if need is FOR_NODES else key)}
 
 
 class _Coordinator(NamedTuple):
@@ -53,7 +79,14 @@ _NO_LEADER = _Coordinator(
 )
 
 
-def _find(broker: Services, call: Call, coordination: Coordination[Any], keys: list[str]) -> list[_Coordinator]:
+_TOO_LONG = _Coordinator(
+    ErrorCode.INVALID_REQUEST, f"no group or transactional id has more than {KEY_LENGTH_MAX} characters here"
+)
+
+
+def _find(
+    broker: Services, call: Call, coordination: Coordination[Any], keys: list[str]
+) -> Steps[list[_Coordinator]]:
     if not coordination.is_open:
         return [_NO_TOPIC for _ in keys]
     addresses = broker.addresses_for(call.connection, with_fenced=True)
@@ -62,7 +95,15 @@ def _find(broker: Services, call: Call, coordination: Coordination[Any], keys: l
     # Kafka says NONE to those who ask for one key, and nothing to those who ask for several.
     message = "NONE" if call.version < MANY_KEYS_FROM else ""
     coordinators = []
+    characters = 0
     for key in keys:
+        if characters > CHARACTERS_AT_ONCE:
+            characters = 0
+            yield None
+        if len(key) > KEY_LENGTH_MAX:
+            coordinators.append(_TOO_LONG)
+            continue
+        characters += CHARACTERS_PER_KEY + len(key)
         index = coordination.partition_of(key)
         partition = broker.image.partition(coordination.topic, index)
         if partition is None:
@@ -100,4 +141,11 @@ def _answer(call: Call, keys: list[str], coordinators: list[_Coordinator]) -> m.
     )
 
 
-API = Api(key=10, name="FindCoordinator", versions=(0, 6), handle=handle)
+API = Api(
+    key=10,
+    name="FindCoordinator",
+    versions=(0, 6),
+    handle=handle,
+    lists="coordinator_keys",
+    rights=by_handler(*NEEDS.values(), FOR_NODES),
+)

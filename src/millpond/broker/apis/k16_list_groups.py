@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
+from millpond.base.rights import CLUSTER_NAME, AclResource, Operation
+from millpond.broker.security.rights import Need, Rights, Screened, seen
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -30,4 +32,14 @@ def handle(broker: Services, call: Call, request: m.ListGroupsRequest) -> Outcom
     )
 
 
-API = Api(key=16, name="ListGroups", versions=(0, 5), handle=handle)
+def _screen(broker: Services, call: Call, request: m.ListGroupsRequest) -> Screened | None:
+    """Whoever may look at the cluster sees all of them."""
+    if call.may(Operation.DESCRIBE, AclResource.CLUSTER, CLUSTER_NAME):
+        return None
+    assert _SEEN.screen is not None
+    return _SEEN.screen(broker, call, request)
+
+
+_SEEN = seen(Need(Operation.DESCRIBE, AclResource.GROUP), of="groups", named=lambda group: group.group_id)
+
+API = Api(key=16, name="ListGroups", versions=(0, 5), handle=handle, rights=Rights(_SEEN.needs, _screen))

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
+from millpond.broker.security.rights import FREE
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Encoded, Outcome, Response
@@ -26,6 +27,9 @@ NAMED_FROM = 3
 ZERO_MINIMA_FROM = 4
 """Clients that know only version 3 fail at a minimum of zero (KAFKA-17011)."""
 
+SOFTWARE_LENGTH_MAX = 100
+"""So much of each is remembered, as long as the connection is there: there may be very many of them."""
+
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
@@ -33,15 +37,31 @@ def handle(broker: Services, call: Call, request: m.ApiVersionsRequest) -> Outco
     if call.version >= NAMED_FROM:
         if not (_is_name(request.client_software_name) and _is_name(request.client_software_version)):
             return m.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
-        call.connection.client_software = f"{request.client_software_name} {request.client_software_version}"
+        software = (request.client_software_name, request.client_software_version)
+        call.connection.client_software = " ".join(each[:SOFTWARE_LENGTH_MAX] for each in software)
         if broker.loggers.are_detailed:
-            software = call.connection.client_software
             broker.journal(
-                "a client connects", peer=call.connection.link.peer, client=call.client_id, software=software
+                "a client connects",
+                peer=call.connection.link.peer,
+                client=call.client_id,
+                software=call.connection.client_software,
             )
+    if call.meter is not None:
+        # It may have to be told how long to wait.
+        return _answer(broker, call.version)
+    return known_answer(broker, call.version)
+
+
+def known_answer(broker: Services, version: int) -> Encoded:
+    """The same bytes for everybody, until the metadata go on."""
+    made_of = broker.controller.applied_offset, broker.controller.kraft_version
+    return broker.api_answers.encoded(version, made_of, lambda: _answer(broker, version))
+
+
+def _answer(broker: Services, version: int) -> m.ApiVersionsResponse:
     response = describe(broker.apis)
-    if call.version >= NAMED_FROM:
-        _add_features(response, broker, call.version)
+    if version >= NAMED_FROM:
+        _add_features(response, broker, version)
     return response
 
 
@@ -80,4 +100,4 @@ def describe(apis: Iterable[ServedApi], error: ErrorCode = ErrorCode.NONE) -> m.
     return m.ApiVersionsResponse(error_code=error, api_keys=keys)
 
 
-API = Api(key=18, name="ApiVersions", versions=(0, 4), handle=handle, refuse=refuse)
+API = Api(key=18, name="ApiVersions", versions=(0, 4), handle=handle, refuse=refuse, rights=FREE)

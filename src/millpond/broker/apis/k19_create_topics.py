@@ -10,14 +10,17 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from millpond.base.errors import Refused
+from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, gather
+from millpond.base.rights import AclResource, Operation
 from millpond.base.settings import AnySetting
-from millpond.broker.links.to_controller import forward_ms
+from millpond.broker.links.envelope import ask_for_client
+from millpond.broker.security.mutations import Mutations, new_partitions
+from millpond.broker.security.rights import NOT_AUTHORISED, Need, Rights, Screened, may_by_cluster, split
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
-from millpond.broker.topic_creation import create_topics
+from millpond.broker.topic_creation import once_made
 from millpond.config.topic import TOPIC
 from millpond.metadata.decision import Verdict
 from millpond.metadata.image import INTERNAL_TOPICS
@@ -26,6 +29,9 @@ from millpond.wire import messages as m
 
 if TYPE_CHECKING:
     from millpond.broker.services import Services
+
+LARGE_TOPICS: Final = 100
+"""The answer has all settings of each topic: those of more are encoded by a worker."""
 
 PARTITIONS_AT_ONCE: Final = 1_000
 """How many partitions one turn of the loop decides on; more only if one topic has more: it is made whole."""
@@ -99,7 +105,7 @@ def forward(broker: Services, call: Call, request: m.CreateTopicsRequest) -> Lat
         response.topics = [*response.topics, *refusals]
         return response
 
-    return create_topics(broker, sent, call.version, forward_ms(sent)).map(join)
+    return once_made(broker, sent, ask_for_client(broker, call, sent)).map(join)
 
 
 def _wanted(topic: m.CreateTopicsRequest.CreatableTopic) -> NewTopic:
@@ -117,6 +123,8 @@ def _answer(
 ) -> m.CreateTopicsResponse:
     configs = {topic.name: topic.configs for topic in wanted}
     created = {each.name: each for part in decided for each in part}
+    for each in created.values():
+        broker.limits.note_refused(each.verdict.met)
     inherited = {each: _setting(broker, each, {}) for each in TOPIC}
     return m.CreateTopicsResponse(
         topics=[_result(broker, created[name], configs[name], inherited) for name in configs]
@@ -171,12 +179,66 @@ def _failed(name: str, verdict: Verdict) -> m.CreateTopicsResponse.CreatableTopi
     )
 
 
+def _beyond_quota(
+    topic: m.CreateTopicsRequest.CreatableTopic, code: ErrorCode, text: str
+) -> m.CreateTopicsResponse.CreatableTopicResult:
+    return _failed(topic.name, Verdict(code, text))
+
+
+MUTATIONS = Mutations(
+    strict_from=6,
+    lists=("topics",),
+    count=lambda broker, topic: new_partitions(broker, topic.name, topic.num_partitions, len(topic.assignments)),
+    refuse=_beyond_quota,
+    into="topics",
+)
+
+
+def _screen(broker: Services, call: Call, request: m.CreateTopicsRequest) -> Screened:
+    """Who may create but not look at settings is told no more than that it was made."""
+
+    def is_allowed(topic: m.CreateTopicsRequest.CreatableTopic) -> bool:
+        return may_by_cluster(call, ON_CLUSTER, topic.name) or call.demand(*ON_TOPIC, topic.name)
+
+    def refuse(topic: m.CreateTopicsRequest.CreatableTopic) -> m.CreateTopicsResponse.CreatableTopicResult:
+        return _failed(topic.name, Verdict(ON_TOPIC.refusal, NOT_AUTHORISED))
+
+    def hide(response: m.CreateTopicsResponse) -> m.CreateTopicsResponse:
+        for each in response.topics:
+            is_invalid = each.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+            if is_invalid and not _may_see_namesakes(broker, call, each.name):
+                each.error_message = "the name is too much like that of another topic"
+            if not each.error_code and not call.may(*SHOWN, each.name):
+                each.topic_config_error_code = SHOWN.refusal
+                each.num_partitions = each.replication_factor = -1
+                each.configs = []
+        return response if split_off is None or split_off.mend is None else split_off.mend(response)
+
+    split_off = split(request, "topics", is_allowed, refuse, "topics")
+    if split_off is not None and split_off.request is None:
+        return split_off
+    return Screened(request, mend=hide)
+
+
+def _may_see_namesakes(broker: Services, call: Call, name: str) -> bool:
+    """The reason why there can be no such topic names the one that stands in its way."""
+    seen = Operation.DESCRIBE, AclResource.TOPIC
+    return all(call.may(*seen, each) for each in broker.image.namesakes(name))
+
+
+ON_CLUSTER = Need(Operation.CREATE, AclResource.CLUSTER)
+ON_TOPIC = Need(Operation.CREATE, AclResource.TOPIC)
+SHOWN = Need(Operation.DESCRIBE_CONFIGS, AclResource.TOPIC)
+
 API = Api(
     key=19,
     name="CreateTopics",
     versions=(2, 7),
     handle=handle,
     lists="topics",
+    is_large=lambda response: len(response.topics) > LARGE_TOPICS,
     at_controller=True,
     forward=forward,
+    mutations=MUTATIONS,
+    rights=Rights((ON_CLUSTER, ON_TOPIC, SHOWN), _screen),
 )

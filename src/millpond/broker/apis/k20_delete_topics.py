@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.base.errors import Refused
+from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
-from millpond.broker.links.to_controller import SHOWN_MS, forward_ms
+from millpond.base.rights import AclResource, Operation
+from millpond.broker.links.envelope import ask_for_client
+from millpond.broker.links.to_controller import SHOWN_MS
+from millpond.broker.security.mutations import Mutations
+from millpond.broker.security.rights import NOT_AUTHORISED, Need, Rights, Screened, may_by_cluster, split, topic_named
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from millpond.metadata.image import Topic
 
 BY_ID_FROM = 6
+Result = m.DeleteTopicsResponse.DeletableTopicResult
 
 
 def handle(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Outcome:
@@ -40,7 +45,7 @@ def forward(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Lat
         shown = broker.once_shown(lambda: gone.isdisjoint(broker.image.topics_by_id), SHOWN_MS)
         return shown.map(lambda _: response)
 
-    return broker.to_controller.ask(request, call.version, forward_ms(request)).chain(once_gone)
+    return ask_for_client(broker, call, request).chain(once_gone)
 
 
 def _topic(broker: Services, ref: TopicRef) -> Topic | None:
@@ -56,7 +61,7 @@ def _refs(call: Call, request: m.DeleteTopicsRequest) -> list[TopicRef]:
 def _answer(deleted: tuple[DeletedTopic, ...]) -> m.DeleteTopicsResponse:
     return m.DeleteTopicsResponse(
         responses=[
-            m.DeleteTopicsResponse.DeletableTopicResult(
+            Result(
                 name=each.name,
                 topic_id=each.topic_id,
                 error_code=each.verdict.code,
@@ -71,6 +76,74 @@ def _refuse_all(refs: list[TopicRef], refused: Refused) -> m.DeleteTopicsRespons
     return _answer(tuple(DeletedTopic(ref.name, ref.topic_id, Verdict.of(refused)) for ref in refs))
 
 
+def _deleted_partitions(broker: Services, topic: str | m.DeleteTopicsRequest.DeleteTopicState) -> int:
+    ref = TopicRef(topic) if isinstance(topic, str) else TopicRef(topic.name, topic.topic_id)
+    known = _topic(broker, ref)
+    return 0 if known is None else len(known.partitions)
+
+
+def _beyond_quota(
+    topic: str | m.DeleteTopicsRequest.DeleteTopicState, code: ErrorCode, text: str
+) -> m.DeleteTopicsResponse.DeletableTopicResult:
+    if isinstance(topic, str):
+        return m.DeleteTopicsResponse.DeletableTopicResult(name=topic, error_code=code, error_message=text)
+    return m.DeleteTopicsResponse.DeletableTopicResult(
+        name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=text
+    )
+
+
+MUTATIONS = Mutations(
+    strict_from=5,
+    lists=("topics", "topic_names"),
+    count=_deleted_partitions,
+    refuse=_beyond_quota,
+    into="responses",
+)
+
+
+def _screen(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Screened | None:
+    def may(name: str) -> bool:
+        return may_by_cluster(call, ON_CLUSTER, name) or call.demand(*ON_TOPIC, name)
+
+    if call.version < BY_ID_FROM:
+        return split(
+            request,
+            "topic_names",
+            may,
+            lambda name: Result(name=name, error_code=ON_TOPIC.refusal, error_message=NOT_AUTHORISED),
+            "responses",
+        )
+
+    def refuse(topic: m.DeleteTopicsRequest.DeleteTopicState) -> m.DeleteTopicsResponse.DeletableTopicResult:
+        name = topic.name or topic_named(broker, None, topic.topic_id)
+        # Who knows the id need not know the name.
+        is_known = topic.name is not None or (name is not None and call.may(*SEEN, name))
+        return Result(
+            name=name if is_known else None,
+            topic_id=topic.topic_id,
+            error_code=ON_TOPIC.refusal,
+            error_message=NOT_AUTHORISED,
+        )
+
+    def is_allowed(topic: m.DeleteTopicsRequest.DeleteTopicState) -> bool:
+        meant = topic_named(broker, topic.name, topic.topic_id)
+        return meant is None or may(meant)
+
+    return split(request, "topics", is_allowed, refuse, "responses")
+
+
+ON_CLUSTER = Need(Operation.DELETE, AclResource.CLUSTER)
+ON_TOPIC = Need(Operation.DELETE, AclResource.TOPIC)
+SEEN = Need(Operation.DESCRIBE, AclResource.TOPIC)
+
 API = Api(
-    key=20, name="DeleteTopics", versions=(1, 6), handle=handle, lists="topics", at_controller=True, forward=forward
+    key=20,
+    name="DeleteTopics",
+    versions=(1, 6),
+    handle=handle,
+    lists="topics",
+    at_controller=True,
+    forward=forward,
+    mutations=MUTATIONS,
+    rights=Rights((ON_CLUSTER, ON_TOPIC), _screen),
 )

@@ -1,6 +1,7 @@
 """DeleteRecords (21), versions 0-2: move the start of partitions forward, giving up what lies before it.
 
 2 flexible. The offset -1 means all that is committed. Answered once the replicas that are there have followed.
+Nobody does this to the brokers' own topics.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, gather
+from millpond.base.rights import AclResource, Operation
+from millpond.broker.security.rights import on_each
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
 from millpond.config.node import PRODUCE_WAIT_MAX_MS
-from millpond.metadata.image import COORDINATOR_TOPICS
+from millpond.metadata.image import INTERNAL_TOPICS
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 TO_THE_END = -1
 
-
+Topic = m.DeleteRecordsResponse.DeleteRecordsTopicResult
 Result = m.DeleteRecordsResponse.DeleteRecordsPartitionResult
 
 
@@ -29,7 +32,7 @@ def handle(broker: Services, call: Call, request: m.DeleteRecordsRequest) -> Out
     moved: list[tuple[Result, Later[None]]] = []
     response = m.DeleteRecordsResponse(
         topics=[
-            m.DeleteRecordsResponse.DeleteRecordsTopicResult(
+            Topic(
                 name=topic.name,
                 partitions=[
                     _delete_before(broker, topic.name, wanted.partition_index, wanted.offset, moved)
@@ -70,7 +73,7 @@ def _delete_before(
         return result
     try:
         partition.check_leads()
-        if topic in COORDINATOR_TOPICS:
+        if topic in INTERNAL_TOPICS:
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
         if not partition.log.limits.cleanup_delete:
             raise Refused(ErrorCode.POLICY_VIOLATION)
@@ -89,4 +92,23 @@ def _refuse(result: Result, code: ErrorCode) -> None:
     result.low_watermark, result.error_code = -1, code
 
 
-API = Api(key=21, name="DeleteRecords", versions=(0, 2), handle=handle, lists="topics")
+def _refuse_topic(topic: m.DeleteRecordsRequest.DeleteRecordsTopic, code: ErrorCode) -> Topic:
+    return Topic(
+        name=topic.name,
+        partitions=[
+            Result(partition_index=each.partition_index, low_watermark=-1, error_code=code)
+            for each in topic.partitions
+        ],
+    )
+
+
+RIGHTS = on_each(
+    Operation.DELETE,
+    AclResource.TOPIC,
+    of="topics",
+    named=lambda topic: topic.name,
+    refuse=_refuse_topic,
+    into="topics",
+)
+
+API = Api(key=21, name="DeleteRecords", versions=(0, 2), handle=handle, lists="topics", rights=RIGHTS)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_PRODUCER_ID
+from millpond.base.rights import CLUSTER_NAME, AclResource, Operation
 from millpond.broker.coordination.transaction_calls import ask_transaction
+from millpond.broker.security.rights import Need, Rights, Screened
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -46,4 +48,20 @@ def _answer(error: ErrorCode, producer_id: int = NO_PRODUCER_ID, epoch: int = -1
     return m.InitProducerIdResponse(error_code=error, producer_id=producer_id, producer_epoch=epoch)
 
 
-API = Api(key=22, name="InitProducerId", versions=(0, 5), handle=handle)
+def _screen(broker: Services, call: Call, request: m.InitProducerIdRequest) -> Screened | None:
+    """Without a transactional id whoever may write to any topic may do so idempotently."""
+    if request.transactional_id is not None:
+        if call.demand(*NEEDS[0], request.transactional_id):
+            return None
+        return Screened(None, _answer(NEEDS[0].refusal))
+    if call.may_any(Operation.WRITE, AclResource.TOPIC) or call.demand(*NEEDS[1], CLUSTER_NAME):
+        return None
+    return Screened(None, _answer(NEEDS[1].refusal))
+
+
+NEEDS = (
+    Need(Operation.WRITE, AclResource.TRANSACTIONAL_ID),
+    Need(Operation.IDEMPOTENT_WRITE, AclResource.CLUSTER),
+)
+
+API = Api(key=22, name="InitProducerId", versions=(0, 5), handle=handle, rights=Rights(NEEDS, _screen))

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.base.errors import Refused
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.rights import CLUSTER_NAME, AclResource, Operation
+from millpond.broker.security.rights import Rights, Screened, on_each
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -16,11 +18,13 @@ from millpond.wire import messages as m
 if TYPE_CHECKING:
     from millpond.broker.services import Services
 
+Topic = m.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+
 
 def handle(broker: Services, call: Call, request: m.OffsetForLeaderEpochRequest) -> Outcome:
     return m.OffsetForLeaderEpochResponse(
         topics=[
-            m.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
+            Topic(
                 topic=topic.topic,
                 partitions=[_end_of_epoch(broker, topic.topic, wanted) for wanted in topic.partitions],
             )
@@ -49,4 +53,41 @@ def _end_of_epoch(
     return reply
 
 
-API = Api(key=23, name="OffsetForLeaderEpoch", versions=(2, 4), handle=handle, lists="topics")
+def _refuse_topic(topic: m.OffsetForLeaderEpochRequest.OffsetForLeaderTopic, code: ErrorCode) -> Topic:
+    return Topic(
+        topic=topic.topic,
+        partitions=[
+            m.OffsetForLeaderEpochResponse.EpochEndOffset(
+                partition=each.partition, error_code=code, leader_epoch=-1, end_offset=-1
+            )
+            for each in topic.partitions
+        ],
+    )
+
+
+_ON_TOPIC = on_each(
+    Operation.DESCRIBE,
+    AclResource.TOPIC,
+    of="topics",
+    named=lambda topic: topic.topic,
+    refuse=_refuse_topic,
+    into="topics",
+)
+
+
+def _screen(broker: Services, call: Call, request: m.OffsetForLeaderEpochRequest) -> Screened | None:
+    """Followers ask it of any topic."""
+    if call.may(Operation.CLUSTER_ACTION, AclResource.CLUSTER, CLUSTER_NAME):
+        return None
+    assert _ON_TOPIC.screen is not None
+    return _ON_TOPIC.screen(broker, call, request)
+
+
+API = Api(
+    key=23,
+    name="OffsetForLeaderEpoch",
+    versions=(2, 4),
+    handle=handle,
+    lists="topics",
+    rights=Rights(_ON_TOPIC.needs, _screen),
+)

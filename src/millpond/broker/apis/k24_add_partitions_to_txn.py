@@ -1,6 +1,7 @@
 """AddPartitionsToTxn (24), versions 0-5: a producer says which partitions its transaction will write to.
 
 2 PRODUCER_FENCED · 3 flexible · 4 for brokers: several transactions at once, verification only · 5 abortable errors.
+Clients have no part in the brokers' own topics: offsets join a transaction by AddOffsetsToTxn (25).
 """
 
 from __future__ import annotations
@@ -9,11 +10,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.base.later import Later, done, gather
+from millpond.base.later import Later, done
+from millpond.base.rights import AclResource, Operation
+from millpond.broker.coordination.group_calls import GROUPS_AT_ONCE
 from millpond.broker.coordination.transaction_calls import ask_transaction
+from millpond.broker.metrics.steps import ask_in_steps
+from millpond.broker.security.rights import OF_NODES, Need, Rights, Screened, demand_node, refuse_whole
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
+from millpond.metadata.image import INTERNAL_TOPICS
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -26,17 +32,17 @@ MANY_FROM = 4
 
 def handle(broker: Services, call: Call, request: m.AddPartitionsToTxnRequest) -> Outcome:
     if call.version < MANY_FROM:
-        unknown = _unknown(broker, request.v3_and_below_topics)
-        if unknown:
-            results = _results(request.v3_and_below_topics, ErrorCode.OPERATION_NOT_ATTEMPTED, unknown)
-            return m.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+        faulty = _refuse_some(broker, request.v3_and_below_topics)
+        if faulty is not None:
+            return faulty
         transactional_id = request.v3_and_below_transactional_id
         refuse = partial(_fail, call.version, request)
         return ask_transaction(broker, call, transactional_id, request, refuse, _error)
-    parts = [
-        _ask_one(broker, call, m.AddPartitionsToTxnRequest(transactions=[each])) for each in request.transactions
-    ]
-    return gather(parts).map(_join)
+    questions = (
+        partial(_ask_one, broker, call, m.AddPartitionsToTxnRequest(transactions=[each]))
+        for each in request.transactions
+    )
+    return ask_in_steps(broker.clock, questions, GROUPS_AT_ONCE).map(_join)
 
 
 def _ask_one(broker: Services, call: Call, body: m.AddPartitionsToTxnRequest) -> Later[Any]:
@@ -63,6 +69,21 @@ def _unknown(broker: Services, topics: TopicList) -> frozenset[tuple[str, int]]:
         for index in topic.partitions
         if broker.image.partition(topic.name, index) is None
     )
+
+
+def _refuse_some(
+    broker: Services, topics: TopicList, forbidden: frozenset[str] = frozenset()
+) -> m.AddPartitionsToTxnResponse | None:
+    """The answer where some of a client's partitions cannot be had, and so nothing is done; None where all can."""
+    forbidden |= INTERNAL_TOPICS.intersection(topic.name for topic in topics)
+    unknown = _unknown(broker, [topic for topic in topics if topic.name not in forbidden])
+    if not forbidden and not unknown:
+        return None
+    results = _results(topics, ErrorCode.OPERATION_NOT_ATTEMPTED, unknown)
+    for result in results:
+        for partition in result.results_by_partition if result.name in forbidden else ():
+            partition.partition_error_code = ON_TOPIC.refusal
+    return m.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
 
 
 def _results(
@@ -106,4 +127,27 @@ def _join(parts: list[m.AddPartitionsToTxnResponse]) -> m.AddPartitionsToTxnResp
     )
 
 
-API = Api(key=24, name="AddPartitionsToTxn", versions=(0, 5), handle=handle)
+def _screen(broker: Services, call: Call, request: m.AddPartitionsToTxnRequest) -> Screened | None:
+    """Of a client's request all is done or nothing. From version 4 on it is for brokers."""
+    if call.version >= MANY_FROM:
+        if demand_node(call):
+            return None
+        return Screened(None, refuse_whole(call, request, OF_NODES.refusal))
+    if not call.demand(*ON_ID, request.v3_and_below_transactional_id):
+        return Screened(None, _fail(call.version, request, Refused(ON_ID.refusal)))
+    topics = request.v3_and_below_topics
+    refused = frozenset(topic.name for topic in topics if not call.demand(*ON_TOPIC, topic.name))
+    return Screened(None, _refuse_some(broker, topics, refused)) if refused else None
+
+
+ON_ID = Need(Operation.WRITE, AclResource.TRANSACTIONAL_ID)
+ON_TOPIC = Need(Operation.WRITE, AclResource.TOPIC)
+
+API = Api(
+    key=24,
+    name="AddPartitionsToTxn",
+    versions=(0, 5),
+    handle=handle,
+    lists="v3_and_below_topics",
+    rights=Rights((ON_ID, ON_TOPIC, OF_NODES), _screen),
+)

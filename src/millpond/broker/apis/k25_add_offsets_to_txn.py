@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
+from millpond.base.rights import AclResource, Operation
 from millpond.broker.coordination.transaction_calls import ask_transaction, opened
+from millpond.broker.security.rights import both, whole
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -28,4 +30,9 @@ def _fail(refused: Refused) -> m.AddOffsetsToTxnResponse:
     return m.AddOffsetsToTxnResponse(error_code=refused.code)
 
 
-API = Api(key=25, name="AddOffsetsToTxn", versions=(0, 4), handle=handle)
+RIGHTS = both(
+    whole(Operation.WRITE, AclResource.TRANSACTIONAL_ID, lambda request: request.transactional_id),
+    whole(Operation.READ, AclResource.GROUP, lambda request: request.group_id),
+)
+
+API = Api(key=25, name="AddOffsetsToTxn", versions=(0, 4), handle=handle, rights=RIGHTS)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import done
+from millpond.base.rights import AclResource, Operation
 from millpond.broker.coordination.transaction_calls import ask_transaction, with_markers
+from millpond.broker.security.rights import whole
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -35,4 +37,11 @@ def _fail(refused: Refused) -> m.EndTxnResponse:
     return m.EndTxnResponse(error_code=refused.code, producer_id=-1, producer_epoch=-1)
 
 
-API = Api(key=26, name="EndTxn", versions=(0, 5), handle=handle)
+RIGHTS = whole(
+    Operation.WRITE,
+    AclResource.TRANSACTIONAL_ID,
+    lambda request: request.transactional_id,
+    lambda _call, _request, code: _fail(Refused(code)),
+)
+
+API = Api(key=26, name="EndTxn", versions=(0, 5), handle=handle, rights=RIGHTS)

@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
 from millpond.base.later import Later, done, gather
+from millpond.base.rights import CLUSTER_NAME, AclResource, Operation
 from millpond.broker.coordination.coordination import Producer
+from millpond.broker.security.rights import OF_NODES, Need, Rights, Screened, demand_node
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -32,30 +36,30 @@ def handle(broker: Services, call: Call, request: m.WriteTxnMarkersRequest) -> O
     else:
         codes = [_write(broker, marker, partition) for marker, partition in wanted]
 
-    def answer(codes: list[ErrorCode]) -> m.WriteTxnMarkersResponse:
-        in_order = iter(codes)
-        return m.WriteTxnMarkersResponse(
-            markers=[
-                m.WriteTxnMarkersResponse.WritableTxnMarkerResult(
-                    producer_id=marker.producer_id,
-                    topics=[
-                        m.WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(
-                            name=topic.name,
-                            partitions=[
-                                m.WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(
-                                    partition_index=index, error_code=next(in_order)
-                                )
-                                for index in topic.partition_indexes
-                            ],
-                        )
-                        for topic in marker.topics
-                    ],
-                )
-                for marker in request.markers
-            ]
-        )
+    return gather(codes).map(lambda codes: _answer(request, iter(codes)))
 
-    return gather(codes).map(answer)
+
+def _answer(request: m.WriteTxnMarkersRequest, in_order: Iterator[ErrorCode]) -> m.WriteTxnMarkersResponse:
+    return m.WriteTxnMarkersResponse(
+        markers=[
+            m.WriteTxnMarkersResponse.WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    m.WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            m.WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(
+                                partition_index=index, error_code=next(in_order)
+                            )
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
 
 
 def _write(
@@ -74,4 +78,13 @@ def _write(
     return written.map(lambda _: ErrorCode.NONE).recover(Refused, lambda refused: refused.code)
 
 
-API = Api(key=27, name="WriteTxnMarkers", versions=(1, 2), handle=handle)
+def _screen(broker: Services, call: Call, request: m.WriteTxnMarkersRequest) -> Screened | None:
+    """Coordinators write them, and whoever repairs what one has left."""
+    if call.may(*NEEDS[0], CLUSTER_NAME) or demand_node(call):
+        return None
+    return Screened(None, _answer(request, repeat(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)))
+
+
+NEEDS = (Need(Operation.ALTER, AclResource.CLUSTER), OF_NODES)
+
+API = Api(key=27, name="WriteTxnMarkers", versions=(1, 2), handle=handle, rights=Rights(NEEDS, _screen))

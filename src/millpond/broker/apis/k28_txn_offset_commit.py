@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
+from millpond.base.rights import AclResource, Operation
 from millpond.broker.coordination.coordination import Producer, Writing
 from millpond.broker.coordination.group_calls import ask_group, refuse_group
 from millpond.broker.coordination.transaction_calls import permission_to_write
+from millpond.broker.security.rights import both, on_each, whole
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -44,4 +46,35 @@ def handle(broker: Services, call: Call, request: m.TxnOffsetCommitRequest) -> O
     return permit.chain(write).recover(Refused, partial(refuse_group, call, request))
 
 
-API = Api(key=28, name="TxnOffsetCommit", versions=(0, 5), handle=handle, lists="topics")
+def _refuse_whole(call: Call, request: m.TxnOffsetCommitRequest, code: ErrorCode) -> m.Message:
+    return refuse_group(call, request, Refused(code))
+
+
+def _refuse_topic(
+    topic: m.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic, code: ErrorCode
+) -> m.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic:
+    return m.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
+        name=topic.name,
+        partitions=[
+            m.TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
+                partition_index=each.partition_index, error_code=code
+            )
+            for each in topic.partitions
+        ],
+    )
+
+
+RIGHTS = both(
+    whole(Operation.WRITE, AclResource.TRANSACTIONAL_ID, lambda request: request.transactional_id, _refuse_whole),
+    whole(Operation.READ, AclResource.GROUP, lambda request: request.group_id, _refuse_whole),
+    on_each(
+        Operation.READ,
+        AclResource.TOPIC,
+        of="topics",
+        named=lambda topic: topic.name,
+        refuse=_refuse_topic,
+        into="topics",
+    ),
+)
+
+API = Api(key=28, name="TxnOffsetCommit", versions=(0, 5), handle=handle, lists="topics", rights=RIGHTS)

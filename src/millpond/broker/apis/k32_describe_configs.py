@@ -7,17 +7,23 @@ what was set for it that nobody knows; as that may be a secret, its value is not
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import topic_name_fault
+from millpond.base.rights import Operation
+from millpond.base.secret_names import is_secret
+from millpond.base.words import quoted
+from millpond.broker.security.rights import NOT_AUTHORISED
+from millpond.broker.security.setting_rights import on_settings
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
 from millpond.config.client_metrics import CLIENT_METRICS
 from millpond.config.effective import Effective, Source
 from millpond.config.group import GROUP
-from millpond.config.kafka_names import kafka_settings, unknown_settings
+from millpond.config.kafka_names import SHOWN_AS_THEY_ARE, kafka_settings, unknown_settings
 from millpond.config.node import NODE
 from millpond.config.topic import TOPIC
 from millpond.metadata.image import Resource
@@ -28,17 +34,29 @@ if TYPE_CHECKING:
     from millpond.broker.services import Services
 
 
+AT_ONCE_MAX: Final = 20
+"""So many resources the loop describes by itself: each has dozens of settings, a broker hundreds."""
+
+OWN: Final = (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
+"""What there is one of: the loop describes it, since it changes there."""
+
+
 def handle(broker: Services, call: Call, request: m.DescribeConfigsRequest) -> Outcome:
-    return m.DescribeConfigsResponse(
-        results=[
-            _describe(broker, resource, request.include_synonyms, request.include_documentation)
-            for resource in request.resources
-        ]
-    )
+    # Named again and again one broker would take seconds, and all the memory.
+    wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
+    describe = partial(_describe, broker, request.include_synonyms, request.include_documentation)
+    if len(wanted) <= AT_ONCE_MAX:
+        return m.DescribeConfigsResponse(results=[describe(each) for each in wanted.values()])
+    own = {key: describe(each) for key, each in wanted.items() if key[0] in OWN}
+
+    def describe_all() -> m.DescribeConfigsResponse:
+        return m.DescribeConfigsResponse(results=[own.get(key) or describe(each) for key, each in wanted.items()])
+
+    return broker.workers.run(describe_all)
 
 
 def _describe(
-    broker: Services, resource: m.DescribeConfigsRequest.DescribeConfigsResource, synonyms: bool, docs: bool
+    broker: Services, synonyms: bool, docs: bool, resource: m.DescribeConfigsRequest.DescribeConfigsResource
 ) -> m.DescribeConfigsResponse.DescribeConfigsResult:
     result = m.DescribeConfigsResponse.DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[]
@@ -84,9 +102,13 @@ def _effective(broker: Services, kind: int, name: str) -> Iterable[_Shown]:
             return [each for each in every if each.effective.source == Source.DYNAMIC_DEFAULT_BROKER]
         case ResourceType.BROKER:
             _check_is_this_broker(broker, name)
-            kafkas = kafka_settings(layers, _address(broker.address), _address(broker.advertised()))
+            kafkas = kafka_settings(layers, broker.listeners.texts())
             return [
-                *(_Shown(layers.effective(setting), not setting.live) for setting in NODE),
+                *(
+                    _Shown(layers.effective(setting), not setting.live, is_secret(setting.name))
+                    for setting in NODE
+                    if setting.name not in SHOWN_AS_THEY_ARE
+                ),
                 *(_Shown(each, is_read_only=True) for each in kafkas),
                 *_unknown(broker),
             ]
@@ -100,17 +122,13 @@ def _effective(broker: Services, kind: int, name: str) -> Iterable[_Shown]:
 def _check_is_this_broker(broker: Services, name: str) -> None:
     if name != str(broker.node_id):
         raise Refused(
-            ErrorCode.INVALID_REQUEST, f"this is broker {broker.node_id}: ask broker {name!r} for its own settings"
+            ErrorCode.INVALID_REQUEST,
+            f"this is broker {broker.node_id}: ask broker {quoted(name)} for its own settings",
         )
 
 
 def _unknown(broker: Services) -> list[_Shown]:
     return [_Shown(each, is_secret=True) for each in unknown_settings(broker.layers)]
-
-
-def _address(host_and_port: tuple[str, int]) -> str:
-    host, port = host_and_port
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _one(each: _Shown, synonyms: bool, docs: bool) -> m.DescribeConfigsResponse.DescribeConfigsResourceResult:
@@ -133,4 +151,24 @@ def _one(each: _Shown, synonyms: bool, docs: bool) -> m.DescribeConfigsResponse.
     )
 
 
-API = Api(key=32, name="DescribeConfigs", versions=(1, 4), handle=handle, lists="resources")
+def _refuse(
+    resource: m.DescribeConfigsRequest.DescribeConfigsResource, code: ErrorCode
+) -> m.DescribeConfigsResponse.DescribeConfigsResult:
+    return m.DescribeConfigsResponse.DescribeConfigsResult(
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        error_code=code,
+        error_message=NOT_AUTHORISED,
+        configs=[],
+    )
+
+
+API = Api(
+    key=32,
+    name="DescribeConfigs",
+    versions=(1, 4),
+    handle=handle,
+    lists="resources",
+    is_large=lambda response: len(response.results) > AT_ONCE_MAX,
+    rights=on_settings(Operation.DESCRIBE_CONFIGS, _refuse, "results"),
+)

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millpond.base.errors import ErrorCode
+from millpond.base.rights import Operation
 from millpond.broker.config_changes import commit_changes
 from millpond.broker.links.change_relay import relay_change
+from millpond.broker.security.rights import NOT_AUTHORISED
+from millpond.broker.security.setting_rights import on_settings
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -35,6 +39,17 @@ def handle(broker: Services, call: Call, request: m.AlterConfigsRequest) -> Outc
     )
 
 
+def _refuse(
+    resource: m.AlterConfigsRequest.AlterConfigsResource, code: ErrorCode
+) -> m.AlterConfigsResponse.AlterConfigsResourceResponse:
+    return m.AlterConfigsResponse.AlterConfigsResourceResponse(
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        error_code=code,
+        error_message=NOT_AUTHORISED,
+    )
+
+
 API = Api(
     key=33,
     name="AlterConfigs",
@@ -43,4 +58,5 @@ API = Api(
     lists="resources",
     at_controller=True,
     forward=relay_change,
+    rights=on_settings(Operation.ALTER_CONFIGS, _refuse, "responses"),
 )

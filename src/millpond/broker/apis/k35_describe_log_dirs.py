@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
+from millpond.base.rights import Operation
 from millpond.broker.replication.partitions import Partition
+from millpond.broker.security.rights import on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -53,4 +55,11 @@ def _wanted(broker: Services, request: m.DescribeLogDirsRequest) -> list[Partiti
     return [partition for partition in named if partition is not None]
 
 
-API = Api(key=35, name="DescribeLogDirs", versions=(1, 5), handle=handle, lists="topics")
+API = Api(
+    key=35,
+    name="DescribeLogDirs",
+    versions=(1, 5),
+    handle=handle,
+    lists="topics",
+    rights=on_cluster(Operation.DESCRIBE),
+)

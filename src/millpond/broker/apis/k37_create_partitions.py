@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.base.errors import Refused
+from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
-from millpond.broker.links.to_controller import SHOWN_MS, forward_ms
+from millpond.base.rights import AclResource, Operation
+from millpond.broker.links.envelope import ask_for_client
+from millpond.broker.links.to_controller import SHOWN_MS
+from millpond.broker.security.mutations import Mutations, if_possible
+from millpond.broker.security.rights import NOT_AUTHORISED, on_each
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -28,7 +32,13 @@ def handle(broker: Services, call: Call, request: m.CreatePartitionsRequest) -> 
             image, broker.layers, wanted, broker.entropy, validate_only=request.validate_only
         )
     )
-    return decided.map(_answer).recover(
+
+    def answer(grown: tuple[GrownTopic, ...]) -> m.CreatePartitionsResponse:
+        for each in grown:
+            broker.limits.note_refused(each.verdict.met)
+        return _answer(grown)
+
+    return decided.map(answer).recover(
         Refused, lambda refused: _answer(tuple(GrownTopic(topic.name, Verdict.of(refused)) for topic in wanted))
     )
 
@@ -46,7 +56,7 @@ def forward(broker: Services, call: Call, request: m.CreatePartitionsRequest) ->
 
         return broker.once_shown(is_shown, SHOWN_MS).map(lambda _: response)
 
-    return broker.to_controller.ask(request, call.version, forward_ms(request)).chain(once_grown)
+    return ask_for_client(broker, call, request).chain(once_grown)
 
 
 def _wanted(topic: m.CreatePartitionsRequest.CreatePartitionsTopic) -> MorePartitions:
@@ -66,6 +76,38 @@ def _answer(grown: tuple[GrownTopic, ...]) -> m.CreatePartitionsResponse:
     )
 
 
+def _added_partitions(broker: Services, topic: m.CreatePartitionsRequest.CreatePartitionsTopic) -> int:
+    known = broker.image.topics.get(topic.name)
+    return 0 if known is None else if_possible(broker, topic.count, max(topic.count - len(known.partitions), 0))
+
+
+def _beyond_quota(
+    topic: m.CreatePartitionsRequest.CreatePartitionsTopic, code: ErrorCode, text: str
+) -> m.CreatePartitionsResponse.CreatePartitionsTopicResult:
+    return m.CreatePartitionsResponse.CreatePartitionsTopicResult(
+        name=topic.name, error_code=code, error_message=text
+    )
+
+
+MUTATIONS = Mutations(
+    strict_from=3,
+    lists=("topics",),
+    count=_added_partitions,
+    refuse=_beyond_quota,
+    into="results",
+)
+
+RIGHTS = on_each(
+    Operation.ALTER,
+    AclResource.TOPIC,
+    of="topics",
+    named=lambda topic: topic.name,
+    refuse=lambda topic, code: m.CreatePartitionsResponse.CreatePartitionsTopicResult(
+        name=topic.name, error_code=code, error_message=NOT_AUTHORISED
+    ),
+    into="results",
+)
+
 API = Api(
     key=37,
     name="CreatePartitions",
@@ -74,4 +116,6 @@ API = Api(
     lists="topics",
     at_controller=True,
     forward=forward,
+    mutations=MUTATIONS,
+    rights=RIGHTS,
 )

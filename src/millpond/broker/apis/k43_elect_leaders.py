@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
+from millpond.base.rights import Operation
 from millpond.broker.links.change_relay import relay_change
+from millpond.broker.security.rights import NOT_AUTHORISED, on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -71,6 +73,25 @@ def _answer(elected: tuple[Elected, ...]) -> m.ElectLeadersResponse:
     )
 
 
+def _refuse(call: Call, request: m.ElectLeadersRequest, code: ErrorCode) -> m.ElectLeadersResponse:
+    """Version 0 has no error for all."""
+    return m.ElectLeadersResponse(
+        error_code=code,
+        replica_election_results=[
+            Result(
+                topic=topic.topic,
+                partition_result=[
+                    m.ElectLeadersResponse.PartitionResult(
+                        partition_id=index, error_code=code, error_message=NOT_AUTHORISED
+                    )
+                    for index in topic.partitions
+                ],
+            )
+            for topic in request.topic_partitions or ()
+        ],
+    )
+
+
 API = Api(
     key=43,
     name="ElectLeaders",
@@ -79,4 +100,5 @@ API = Api(
     lists="topic_partitions",
     at_controller=True,
     forward=relay_change,
+    rights=on_cluster(Operation.ALTER, _refuse),
 )

@@ -9,8 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.base.rights import Operation
+from millpond.base.words import quoted
 from millpond.broker.config_changes import commit_changes
 from millpond.broker.links.change_relay import relay_change
+from millpond.broker.security.rights import NOT_AUTHORISED
+from millpond.broker.security.setting_rights import on_settings
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -74,11 +78,31 @@ def _result(verdict: ResourceVerdict) -> m.IncrementalAlterConfigsResponse.Alter
 def _change_loggers(broker: Services, wanted: ResourceChanges, validate_only: bool) -> ResourceVerdict:
     try:
         if wanted.resource.name != str(broker.node_id):
-            raise Refused(ErrorCode.INVALID_REQUEST, f"this is broker {broker.node_id}, not {wanted.resource.name!r}")
+            raise Refused(
+                ErrorCode.INVALID_REQUEST, f"this is broker {broker.node_id}, not {quoted(wanted.resource.name)}"
+            )
         broker.loggers.change(wanted.changes, validate_only=validate_only)
     except Refused as refused:
         return ResourceVerdict(wanted.resource, Verdict.of(refused))
     return ResourceVerdict(wanted.resource, OK)
 
 
-API = Api(key=44, name="IncrementalAlterConfigs", versions=(0, 1), handle=handle, lists="resources")
+def _refuse(
+    resource: m.IncrementalAlterConfigsRequest.AlterConfigsResource, code: ErrorCode
+) -> m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse:
+    return m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        error_code=code,
+        error_message=NOT_AUTHORISED,
+    )
+
+
+API = Api(
+    key=44,
+    name="IncrementalAlterConfigs",
+    versions=(0, 1),
+    handle=handle,
+    lists="resources",
+    rights=on_settings(Operation.ALTER_CONFIGS, _refuse, "responses"),
+)

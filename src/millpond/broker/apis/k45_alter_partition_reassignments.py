@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
 from millpond.base.later import Later, gather
+from millpond.base.rights import Operation
 from millpond.broker.links.change_relay import relay_change
+from millpond.broker.security.rights import on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -90,4 +92,5 @@ API = Api(
     lists="topics",
     at_controller=True,
     forward=relay_change,
+    rights=on_cluster(Operation.ALTER),
 )

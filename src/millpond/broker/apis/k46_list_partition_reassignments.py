@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
+from millpond.base.rights import Operation
+from millpond.broker.security.rights import on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -54,4 +56,5 @@ API = Api(
     handle=handle,
     lists="topics",
     at_controller=True,
+    rights=on_cluster(Operation.DESCRIBE),
 )

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode
+from millpond.base.rights import Operation
 from millpond.broker.quorum.host import ReplicaState
+from millpond.broker.security.rights import on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -42,7 +44,9 @@ def handle(broker: Services, call: Call, request: m.DescribeQuorumRequest) -> Ou
         response.nodes = [
             m.DescribeQuorumResponse.Node(
                 node_id=node_id,
-                listeners=[m.DescribeQuorumResponse.Listener(name="PLAINTEXT", host=host, port=port)],
+                listeners=[
+                    m.DescribeQuorumResponse.Listener(name=call.connection.link.listener, host=host, port=port)
+                ],
             )
             for node_id, host, port, _ in broker.addresses_for(call.connection)
         ]
@@ -97,4 +101,11 @@ def _state(
     )
 
 
-API = Api(key=55, name="DescribeQuorum", versions=(0, 2), handle=handle, at_controller=True)
+API = Api(
+    key=55,
+    name="DescribeQuorum",
+    versions=(0, 2),
+    handle=handle,
+    at_controller=True,
+    rights=on_cluster(Operation.DESCRIBE),
+)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, gather
+from millpond.broker.security.rights import for_nodes
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -107,4 +108,5 @@ API = Api(
     lists="topics",
     is_advertised=False,
     at_controller=True,
+    rights=for_nodes(),
 )

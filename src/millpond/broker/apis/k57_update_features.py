@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
+from millpond.base.rights import Operation
 from millpond.broker.links.change_relay import relay_change
+from millpond.broker.security.rights import on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -118,4 +120,5 @@ API = Api(
     lists="feature_updates",
     at_controller=True,
     forward=forward,
+    rights=on_cluster(Operation.ALTER),
 )

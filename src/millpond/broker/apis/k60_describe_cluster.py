@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
+from millpond.base.rights import AclResource, Operation
+from millpond.broker.security.rights import Need, by_handler
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.authorised_operations import NOT_ASKED_FOR, ON_CLUSTER
+from millpond.broker.serving.authorised_operations import operations_on_cluster
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
 from millpond.wire import messages as m
@@ -40,8 +42,16 @@ def handle(broker: Services, call: Call, request: m.DescribeClusterRequest) -> O
                 call.connection, with_fenced=request.include_fenced_brokers
             )
         ],
-        cluster_authorized_operations=ON_CLUSTER if request.include_cluster_authorized_operations else NOT_ASKED_FOR,
+        cluster_authorized_operations=operations_on_cluster(
+            call, is_asked=request.include_cluster_authorized_operations
+        ),
     )
 
 
-API = Api(key=60, name="DescribeCluster", versions=(0, 2), handle=handle)
+API = Api(
+    key=60,
+    name="DescribeCluster",
+    versions=(0, 2),
+    handle=handle,
+    rights=by_handler(Need(Operation.DESCRIBE, AclResource.CLUSTER)),
+)

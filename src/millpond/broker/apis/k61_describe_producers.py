@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from millpond.base.errors import ErrorCode
+from millpond.base.rights import AclResource, Operation
+from millpond.broker.metrics.steps import Steps, run_steps
+from millpond.broker.security.rights import on_each
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -12,17 +16,39 @@ from millpond.wire import messages as m
 if TYPE_CHECKING:
     from millpond.broker.services import Services
 
+Topic = m.DescribeProducersResponse.TopicResponse
+
+
+AT_ONCE_MAX: Final = 2_000
+"""So many partitions and producers the loop describes in one step; more only where one partition has more."""
+
 
 def handle(broker: Services, call: Call, request: m.DescribeProducersRequest) -> Outcome:
-    return m.DescribeProducersResponse(
-        topics=[
-            m.DescribeProducersResponse.TopicResponse(
-                name=topic.name,
-                partitions=[_describe(broker, topic.name, index) for index in topic.partition_indexes],
-            )
-            for topic in request.topics
-        ]
-    )
+    # Each partition once: its producers, told thousands of times over, would take all the memory.
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return run_steps(broker.clock, _describe_all(broker, wanted))
+
+
+def _describe_all(broker: Services, wanted: dict[str, dict[int, None]]) -> Steps[m.DescribeProducersResponse]:
+    response = m.DescribeProducersResponse(topics=[])
+    described = 0
+    for name, indexes in wanted.items():
+        topic = Topic(name=name, partitions=[])
+        response.topics.append(topic)
+        for index in indexes:
+            if described > AT_ONCE_MAX:
+                described = 0
+                yield None
+            each = _describe(broker, name, index)
+            topic.partitions.append(each)
+            described += 1 + len(each.active_producers)
+    return response
+
+
+def _is_large(response: m.DescribeProducersResponse) -> bool:
+    return sum(1 + len(each.active_producers) for topic in response.topics for each in topic.partitions) > AT_ONCE_MAX
 
 
 def _describe(broker: Services, topic: str, index: int) -> m.DescribeProducersResponse.PartitionResponse:
@@ -47,4 +73,31 @@ def _describe(broker: Services, topic: str, index: int) -> m.DescribeProducersRe
     )
 
 
-API = Api(key=61, name="DescribeProducers", versions=(0, 0), handle=handle, lists="topics")
+def _refuse_topic(topic: m.DescribeProducersRequest.TopicRequest, code: ErrorCode) -> Topic:
+    return Topic(
+        name=topic.name,
+        partitions=[
+            m.DescribeProducersResponse.PartitionResponse(partition_index=index, error_code=code)
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+RIGHTS = on_each(
+    Operation.READ,
+    AclResource.TOPIC,
+    of="topics",
+    named=lambda topic: topic.name,
+    refuse=_refuse_topic,
+    into="topics",
+)
+
+API = Api(
+    key=61,
+    name="DescribeProducers",
+    versions=(0, 0),
+    handle=handle,
+    lists="topics",
+    is_large=_is_large,
+    rights=RIGHTS,
+)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.broker.lives.identity import cluster_name, is_outlived
+from millpond.broker.security.rights import for_nodes
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -53,4 +54,12 @@ def handle(broker: Services, call: Call, request: m.BrokerRegistrationRequest) -
     )
 
 
-API = Api(key=62, name="BrokerRegistration", versions=(0, 4), handle=handle, is_advertised=False, at_controller=True)
+API = Api(
+    key=62,
+    name="BrokerRegistration",
+    versions=(0, 4),
+    handle=handle,
+    is_advertised=False,
+    at_controller=True,
+    rights=for_nodes(or_admins=True),
+)

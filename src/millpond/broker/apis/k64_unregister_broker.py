@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
 from millpond.base.later import Later, done
+from millpond.base.rights import Operation
 from millpond.broker.links.change_relay import relay_change
+from millpond.broker.security.rights import on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -35,4 +37,12 @@ def _unregister(broker: Services, broker_id: int) -> Later[Registered]:
     return decided.chain(lambda reply: done(reply) if reply.is_done else _unregister(broker, broker_id))
 
 
-API = Api(key=64, name="UnregisterBroker", versions=(0, 0), handle=handle, at_controller=True, forward=relay_change)
+API = Api(
+    key=64,
+    name="UnregisterBroker",
+    versions=(0, 0),
+    handle=handle,
+    at_controller=True,
+    forward=relay_change,
+    rights=on_cluster(Operation.ALTER),
+)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import Refused
-from millpond.base.later import Later, gather
+from millpond.base.later import Later
+from millpond.base.rights import AclResource, Operation
+from millpond.broker.coordination.group_calls import GROUPS_AT_ONCE
+from millpond.broker.metrics.steps import ask_in_steps
+from millpond.broker.security.rights import Need, Rights, Screened, both, on_each
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -16,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Services, call: Call, request: m.DescribeTransactionsRequest) -> Outcome:
-    return gather([_ask_one(broker, call, each) for each in dict.fromkeys(request.transactional_ids)]).map(_join)
+    questions = (partial(_ask_one, broker, call, each) for each in dict.fromkeys(request.transactional_ids))
+    return ask_in_steps(broker.clock, questions, GROUPS_AT_ONCE).map(_join)
 
 
 def _ask_one(broker: Services, call: Call, transactional_id: str) -> Later[Any]:
@@ -38,4 +44,33 @@ def _join(parts: list[m.DescribeTransactionsResponse]) -> m.DescribeTransactions
     )
 
 
-API = Api(key=65, name="DescribeTransactions", versions=(0, 0), handle=handle, lists="transactional_ids")
+def _hide_topics(broker: Services, call: Call, request: m.DescribeTransactionsRequest) -> Screened:
+    """Of the topics of a transaction only those are told that one may see."""
+
+    def mend(response: m.DescribeTransactionsResponse) -> m.DescribeTransactionsResponse:
+        for state in response.transaction_states:
+            topics = [each for each in state.topics if call.may(*SEEN, each.topic)]
+            state.topics = topics
+        return response
+
+    return Screened(request, mend=mend)
+
+
+SEEN = Need(Operation.DESCRIBE, AclResource.TOPIC)
+RIGHTS = both(
+    on_each(
+        Operation.DESCRIBE,
+        AclResource.TRANSACTIONAL_ID,
+        of="transactional_ids",
+        named=str,
+        refuse=lambda name, code: m.DescribeTransactionsResponse.TransactionState(
+            transactional_id=name, error_code=code
+        ),
+        into="transaction_states",
+    ),
+    Rights((SEEN,), _hide_topics),
+)
+
+API = Api(
+    key=65, name="DescribeTransactions", versions=(0, 0), handle=handle, lists="transactional_ids", rights=RIGHTS
+)

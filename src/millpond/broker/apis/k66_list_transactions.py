@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import gather
+from millpond.base.rights import AclResource, Operation
+from millpond.broker.security.rights import Need, seen
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -39,4 +41,10 @@ def _join(parts: list[m.ListTransactionsResponse]) -> m.ListTransactionsResponse
     return response
 
 
-API = Api(key=66, name="ListTransactions", versions=(0, 2), handle=handle)
+RIGHTS = seen(
+    Need(Operation.DESCRIBE, AclResource.TRANSACTIONAL_ID),
+    of="transaction_states",
+    named=lambda state: state.transactional_id,
+)
+
+API = Api(key=66, name="ListTransactions", versions=(0, 2), handle=handle, rights=RIGHTS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
+from millpond.broker.security.rights import for_nodes
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -32,4 +33,12 @@ def _answer(block: ProducerIdBlock) -> m.AllocateProducerIdsResponse:
     )
 
 
-API = Api(key=67, name="AllocateProducerIds", versions=(0, 0), handle=handle, is_advertised=False, at_controller=True)
+API = Api(
+    key=67,
+    name="AllocateProducerIds",
+    versions=(0, 0),
+    handle=handle,
+    is_advertised=False,
+    at_controller=True,
+    rights=for_nodes(),
+)

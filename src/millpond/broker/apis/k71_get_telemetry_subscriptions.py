@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
+from millpond.broker.security.rights import FREE
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -27,4 +28,4 @@ def handle(broker: Services, call: Call, request: m.GetTelemetrySubscriptionsReq
     )
 
 
-API = Api(key=71, name="GetTelemetrySubscriptions", versions=(0, 0), handle=handle, is_advertised=False)
+API = Api(key=71, name="GetTelemetrySubscriptions", versions=(0, 0), handle=handle, is_advertised=False, rights=FREE)

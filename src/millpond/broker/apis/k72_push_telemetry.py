@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
+from millpond.broker.security.rights import FREE
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -21,4 +22,4 @@ def handle(broker: Services, call: Call, request: m.PushTelemetryRequest) -> Out
     return m.PushTelemetryResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
 
 
-API = Api(key=72, name="PushTelemetry", versions=(0, 0), handle=handle, is_advertised=False)
+API = Api(key=72, name="PushTelemetry", versions=(0, 0), handle=handle, is_advertised=False, rights=FREE)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
+from millpond.base.rights import Operation
+from millpond.broker.security.rights import on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -42,4 +44,6 @@ def handle(broker: Services, call: Call, request: m.ListConfigResourcesRequest) 
     )
 
 
-API = Api(key=74, name="ListConfigResources", versions=(0, 1), handle=handle)
+API = Api(
+    key=74, name="ListConfigResources", versions=(0, 1), handle=handle, rights=on_cluster(Operation.DESCRIBE_CONFIGS)
+)

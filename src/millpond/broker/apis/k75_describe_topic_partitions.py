@@ -5,13 +5,16 @@ No names mean all topics. A cursor must name one of the topics that are asked fo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import topic_name_fault
+from millpond.base.rights import AclResource, Operation
 from millpond.broker.replication.partition_states import PartitionStates
+from millpond.broker.security.rights import Need, by_handler
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.authorised_operations import ON_TOPIC
+from millpond.broker.serving.authorised_operations import operations_on
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
 from millpond.config.node import MAX_REQUEST_PARTITION_SIZE_LIMIT
@@ -21,17 +24,22 @@ from millpond.wire import messages as m
 if TYPE_CHECKING:
     from millpond.broker.services import Services
 
+SEEN = Need(Operation.DESCRIBE, AclResource.TOPIC)
+
 
 def handle(broker: Services, call: Call, request: m.DescribeTopicPartitionsRequest) -> Outcome:
-    names = sorted({topic.name for topic in request.topics} or broker.image.topics)
+    wanted = {topic.name for topic in request.topics}
+    hidden = [name for name in sorted(wanted) if not call.demand(*SEEN, name)]
+    names = sorted(wanted.difference(hidden) if wanted else _visible(broker, call))
     left = min(max(request.response_partition_limit, 1), broker.settings[MAX_REQUEST_PARTITION_SIZE_LIMIT])
     first_index = 0
     if request.cursor is not None:
-        if request.cursor.partition_index < 0 or (request.topics and request.cursor.topic_name not in names):
+        if request.cursor.partition_index < 0 or (wanted and request.cursor.topic_name not in wanted):
             return m.DescribeTopicPartitionsResponse(
                 topics=[_failed(topic.name, ErrorCode.INVALID_REQUEST) for topic in request.topics]
             )
         start = request.cursor.topic_name
+        hidden = [name for name in hidden if name >= start]
         names = [name for name in names if name >= start]
         if names and names[0] == start:
             first_index = request.cursor.partition_index
@@ -47,13 +55,19 @@ def handle(broker: Services, call: Call, request: m.DescribeTopicPartitionsReque
             break
         else:
             page = topic.partitions[first_index : first_index + left]
-            response.topics.append(_topic(states, topic, first_index, len(page)))
+            response.topics.append(_topic(call, states, topic, first_index, len(page)))
             left -= len(page)
             if first_index + len(page) < len(topic.partitions):
                 response.next_cursor = _cursor(name, first_index + len(page))
                 break
         first_index = 0
+    response.topics += [_failed(name, SEEN.refusal) for name in hidden]
     return response
+
+
+def _visible(broker: Services, call: Call) -> Iterable[str]:
+    topics = broker.image.topics
+    return (name for name in topics if call.may(*SEEN, name)) if call.access.is_on else topics
 
 
 def _cursor(name: str, index: int) -> m.DescribeTopicPartitionsResponse.Cursor:
@@ -67,7 +81,7 @@ def _failed(name: str, code: ErrorCode) -> m.DescribeTopicPartitionsResponse.Des
 
 
 def _topic(
-    states: PartitionStates, topic: Topic, first: int, count: int
+    call: Call, states: PartitionStates, topic: Topic, first: int, count: int
 ) -> m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
     return m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
         name=topic.name,
@@ -76,7 +90,7 @@ def _topic(
         partitions=[
             _partition(states, topic, index, topic.partitions[index]) for index in range(first, first + count)
         ],
-        topic_authorized_operations=ON_TOPIC,
+        topic_authorized_operations=operations_on(call, AclResource.TOPIC, topic.name),
     )
 
 
@@ -97,4 +111,6 @@ def _partition(
     )
 
 
-API = Api(key=75, name="DescribeTopicPartitions", versions=(0, 0), handle=handle, lists="topics")
+API = Api(
+    key=75, name="DescribeTopicPartitions", versions=(0, 0), handle=handle, lists="topics", rights=by_handler(SEEN)
+)

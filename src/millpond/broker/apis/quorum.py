@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millpond.broker.security.rights import for_nodes
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 
 
 def ask(broker: Services, call: Call, request: Question) -> Outcome:
-    return broker.controller.host.answer(request, call.connection.number)
+    connection = call.connection
+    return broker.controller.host.answer(request, connection.number, connection.link.listener)
 
 
 APIS = (
-    Api(52, "Vote", (0, 2), ask, is_advertised=False),
-    Api(53, "BeginQuorumEpoch", (0, 1), ask, is_advertised=False),
-    Api(54, "EndQuorumEpoch", (0, 1), ask, is_advertised=False),
-    Api(59, "FetchSnapshot", (0, 1), ask, is_advertised=False),
+    Api(52, "Vote", (0, 2), ask, is_advertised=False, rights=for_nodes()),
+    Api(53, "BeginQuorumEpoch", (0, 1), ask, is_advertised=False, rights=for_nodes()),
+    Api(54, "EndQuorumEpoch", (0, 1), ask, is_advertised=False, rights=for_nodes()),
+    Api(59, "FetchSnapshot", (0, 1), ask, is_advertised=False, rights=for_nodes()),
 )

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
+from millpond.base.rights import Operation
 from millpond.broker.links.change_relay import relay_change
 from millpond.broker.quorum.voters import KRAFT_VERSION, voter_of
+from millpond.broker.security.rights import for_nodes, on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.decision import OK, Verdict
 from millpond.metadata.image import NO_DIRECTORY
-from millpond.quorum.voters import Voter
+from millpond.quorum.voters import Voter, VoterEndPoint
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -72,12 +74,13 @@ def update(broker: Services, call: Call, request: m.UpdateRaftVoterRequest) -> O
         known = next((each for each in voters if each.node_id == request.voter_id), None)
         if known is None or known.directory_id != request.voter_directory_id:
             raise Refused(ErrorCode.VOTER_NOT_FOUND, f"node {request.voter_id} has no vote with that data folder")
-        if not request.listeners or not request.listeners[0].host or not request.listeners[0].port:
+        if not request.listeners or not all(each.host and each.port for each in request.listeners):
             raise Refused(ErrorCode.INVALID_REQUEST, "a voter has an address")
         levels = request.k_raft_version_feature
         if not levels.min_supported_version <= KRAFT_VERSION <= levels.max_supported_version:
             raise Refused(ErrorCode.INVALID_REQUEST, f"a voter supports kraft.version {KRAFT_VERSION}")
-        moved = known._replace(host=request.listeners[0].host, port=request.listeners[0].port)
+        end_points = (VoterEndPoint(each.name, each.host, each.port) for each in request.listeners)
+        moved = known._replace(end_points=tuple(end_points))
         registered = voter_of(broker.image, request.voter_id)
         if registered is not None and registered != moved:
             raise Refused(ErrorCode.INVALID_REQUEST, f"node {request.voter_id} has registered at another address")
@@ -121,7 +124,25 @@ def _changed(broker: Services, cluster_id: str | None, change: Change) -> Later[
 
 
 APIS = (
-    Api(80, "AddRaftVoter", (0, 1), add, at_controller=True, forward=relay_change),
-    Api(81, "RemoveRaftVoter", (0, 0), remove, at_controller=True, forward=relay_change),
-    Api(82, "UpdateRaftVoter", (0, 0), update, at_controller=True, is_advertised=False),
+    Api(
+        80, "AddRaftVoter", (0, 1), add, at_controller=True, forward=relay_change, rights=on_cluster(Operation.ALTER)
+    ),
+    Api(
+        81,
+        "RemoveRaftVoter",
+        (0, 0),
+        remove,
+        at_controller=True,
+        forward=relay_change,
+        rights=on_cluster(Operation.ALTER),
+    ),
+    Api(
+        82,
+        "UpdateRaftVoter",
+        (0, 0),
+        update,
+        at_controller=True,
+        is_advertised=False,
+        rights=for_nodes(),
+    ),
 )

@@ -22,13 +22,19 @@ from enum import Enum
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.later import Later, end_all, failed, run_all
 from millpond.base.ports import Clock, Timer
 from millpond.broker.housekeeping import Journal
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.serving.call import Call
-from millpond.coordinators.runtime import CoordinatorTime, TransactionalShard, partition_for, replay_batches
+from millpond.coordinators.runtime import (
+    KEY_LENGTH_MAX,
+    CoordinatorTime,
+    TransactionalShard,
+    partition_for,
+    replay_batches,
+)
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request, Shard
 from millpond.log.producers import Verification
 from millpond.wire.batch import CorruptBatch, check_batch, walk
@@ -117,6 +123,8 @@ class Home(Generic[S]):
         """Hears that the home has resigned, and why."""
         self.on_overdue: Callable[[str, str], None] = _nobody_cares
         """Hears of a request, and whose, that has no answer after a long time."""
+        self.on_limit: Callable[[LimitMet], None] = _nobody_cares
+        """Hears of a limit that somebody was refused by."""
         self.failures = 0
         """How often it has resigned since it last could write."""
         self._unanswered: deque[_Unanswered] = deque()
@@ -222,6 +230,8 @@ class Home(Generic[S]):
         now_ms = self._time.now_ms(self._clock.monotonic_ms())
         self.shard.at(now_ms, self._clock.wall_ms())
         effects = decide(self.shard, now_ms)
+        if effects.met is not None:
+            self.on_limit(effects.met)
         if effects.records:
             try:
                 self._append(effects.records, writing)
@@ -262,7 +272,7 @@ class Home(Generic[S]):
     def ask(self, call: Call, body: Message, writing: Writing | None = None) -> Later[Any]:
         """Put a client's request to the shard; Refused when what it decides cannot be written down."""
         reply: Later[Any] = Later()
-        request = Request(body, call.version, reply, call.client_id or "", call.client_host)
+        request = Request(body, call.version, reply, call.client_id or "", call.client_host, call.sight())
         is_for_the_latest = body.API_KEY in ASKS_FOR_THE_LATEST
         self.run(lambda shard, now_ms: shard.step(request, now_ms), writing, is_for_the_latest=is_for_the_latest)
         if not reply.ended and body.API_KEY not in PARKED_FOR_LONG:
@@ -519,6 +529,10 @@ class Coordination(Generic[S]):
 
     def home_of(self, key: str) -> Home[S]:
         """The home of a group or transactional id. Refused while there is none that serves."""
+        if len(key) > KEY_LENGTH_MAX:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST, f"no group or transactional id has more than {KEY_LENGTH_MAX} characters"
+            )
         if not self._count:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet")
         index = self.partition_of(key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from millpond.base.errors import Refused
 from millpond.base.later import Later
@@ -13,6 +13,9 @@ from millpond.wire.messages import Message
 
 if TYPE_CHECKING:
     from millpond.broker.services import Services
+
+GROUPS_AT_ONCE: Final = 100
+"""So many coordinators are asked in one turn of the loop, by a request that names more of them."""
 
 
 def ask_group(

@@ -12,7 +12,9 @@ from millpond.base.settings import Settings
 from millpond.broker.coordination.coordination import Home
 from millpond.broker.coordination.group_history import keep_history
 from millpond.broker.replication.partitions import Partition
+from millpond.broker.security.authorizer import asks_for_rights
 from millpond.config import node
+from millpond.config.quota import GROUP_MEMBER_MAX_BYTES, MAX_GROUPS
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 from millpond.coordinators.groups.settings import MINUTE_MS, GroupSettings
 from millpond.coordinators.groups.shard import GroupShard
@@ -23,11 +25,17 @@ if TYPE_CHECKING:
 
 def group_home(broker: Services, partition: Partition) -> Home[GroupShard]:
     def make_shard() -> GroupShard:
-        return GroupShard(broker.image, group_settings(broker.settings), broker.entropy)
+        return GroupShard(broker.image, group_settings(broker.settings), broker.entropy, check_room)
 
-    return Home(
+    def check_room() -> None:
+        count = sum(len(home.shard.groups) for home in broker.groups.homes())
+        broker.limits.check(MAX_GROUPS.name, broker.settings[MAX_GROUPS], count, "groups here")
+
+    home = Home(
         make_shard, partition, broker.clock, _no_orders, broker.lifecycle.has_lease, partial(keep_history, broker)
     )
+    home.on_limit = broker.limits.note_refused
+    return home
 
 
 def group_settings(of_node: Settings) -> GroupSettings:
@@ -36,6 +44,7 @@ def group_settings(of_node: Settings) -> GroupSettings:
         session_timeout_min_ms=of_node[node.GROUP_MIN_SESSION_TIMEOUT_MS],
         session_timeout_max_ms=of_node[node.GROUP_MAX_SESSION_TIMEOUT_MS],
         group_size_max=of_node[node.GROUP_MAX_SIZE],
+        member_bytes_max=of_node[GROUP_MEMBER_MAX_BYTES],
         offset_metadata_bytes_max=of_node[node.OFFSET_METADATA_MAX_BYTES],
         offsets_retention_ms=of_node[node.OFFSETS_RETENTION_MINUTES] * MINUTE_MS,
         offsets_retention_check_interval_ms=of_node[node.OFFSETS_RETENTION_CHECK_INTERVAL_MS],
@@ -43,9 +52,11 @@ def group_settings(of_node: Settings) -> GroupSettings:
             heartbeat_interval_ms=of_node[node.GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS],
             session_timeout_ms=of_node[node.GROUP_CONSUMER_SESSION_TIMEOUT_MS],
             max_size=of_node[node.GROUP_CONSUMER_MAX_SIZE],
+            member_max_bytes=of_node[GROUP_MEMBER_MAX_BYTES],
             assignors=of_node[node.GROUP_CONSUMER_ASSIGNORS],
             migration_policy=of_node[node.GROUP_CONSUMER_MIGRATION_POLICY],
             classic_max_size=of_node[node.GROUP_MAX_SIZE],
+            hides_topics=asks_for_rights(of_node),
         ),
     )
 

@@ -23,10 +23,11 @@ QUORUM_VERSION = 1
 def relay_change(broker: Services, call: Call, request: m.Message) -> Later[Any]:
     """The controller's response, once what was committed by then is applied here. Refused without a controller."""
     asked = broker.to_controller.ask(request, call.version, forward_ms(request))
-    return asked.chain(lambda response: _caught_up(broker).map(lambda _: response))
+    return asked.chain(lambda response: caught_up(broker).map(lambda _: response))
 
 
-def _caught_up(broker: Services) -> Later[None]:
+def caught_up(broker: Services) -> Later[None]:
+    """Ends once what is committed now is applied here."""
     partition = m.DescribeQuorumRequest.PartitionData(partition_index=0)
     topic = m.DescribeQuorumRequest.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])
     asked = broker.to_controller.ask(m.DescribeQuorumRequest(topics=[topic]), QUORUM_VERSION, SHOWN_MS)

@@ -19,6 +19,10 @@ class CannotStart(Exception):
     """The data folder is not one that this node can go on with. Starting without it would lose topics."""
 
 
+class Misconfigured(CannotStart):
+    """It is not the folder: what this node was told does not fit together, or names files that cannot be read."""
+
+
 class CannotJoin(CannotStart):
     """The other nodes do not let this one in; the text says what can be done."""
 

@@ -26,6 +26,7 @@ from millpond.config.node import (
     DATA_FOLDER,
 )
 from millpond.metadata.features import features_to_record, unsupported
+from millpond.metadata.records import BrokerEndpoint
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -85,8 +86,7 @@ OUTDATED: Final = (
 class Appearance:
     """What a broker tells of itself when it registers."""
 
-    host: str
-    port: int
+    end_points: tuple[BrokerEndpoint, ...]
     directory_id: UUID
 
 
@@ -236,8 +236,9 @@ class Lifecycle:
             incarnation_id=incarnation_id,
             listeners=[
                 m.BrokerRegistrationRequest.Listener(
-                    name="PLAINTEXT", host=appearance.host, port=appearance.port, security_protocol=0
+                    name=each.name, host=each.host, port=each.port, security_protocol=each.security_protocol
                 )
+                for each in appearance.end_points
             ],
             features=[
                 m.BrokerRegistrationRequest.Feature(

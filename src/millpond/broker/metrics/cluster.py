@@ -28,8 +28,20 @@ def collect_node(page: Exposition, broker: Services) -> Steps[None]:
     fenced.add(int(broker.lifecycle.is_fenced))
     open_now = page.gauge("millpond_connections", "Connections that are open.")
     open_now.add(len(broker.connections))
-    away = page.counter("millpond_connections_turned_away_total", "Connections refused: too many were open.")
+    away = page.counter("millpond_connections_turned_away_total", "Connections refused: too many, or too fast.")
     away.add(broker.connections.turned_away_total)
+    newcomers = page.gauge("millpond_connections_not_logged_in", "Of these, those that have to log in yet.")
+    newcomers.add(len(broker.connections.newcomers))
+    logins = page.counter("millpond_logins_total", "Logins by mechanism, and whether they were right.")
+    for (mechanism, is_right), count in sorted(broker.logins.counts.items()):
+        logins.add(count, labels(mechanism=mechanism, outcome="in" if is_right else "refused"))
+    throttled = page.counter("millpond_throttled_requests_total", "Requests whose clients had to wait for a quota.")
+    throttled.add(broker.quotas.throttled_total)
+    waited = page.counter("millpond_throttle_seconds_total", "How long these clients were told to wait.")
+    waited.add(broker.quotas.throttled_ms_total / 1000)
+    met = page.counter("millpond_limits_met_total", "How often somebody was refused because of a limit, by its name.")
+    for limit, count in broker.limits.counts.items():
+        met.add(count, labels(limit=limit))
     yield from _collect_disk(page, broker)
 
 

@@ -88,7 +88,7 @@ class GroupMetrics:
     def __init__(self, broker: Services) -> None:
         self._broker = broker
         client_id = f"{NODE_CLIENT_ID}{broker.node_id}"
-        self._peers = Peers(broker.world, client_id, broker.controller.addresses)
+        self._peers = Peers(broker.world, client_id, broker.addresses)
         self._known: Mapping[_Unread, _Next] = {}
         """The records that groups read next, as of the last page: when they were written does not change."""
 

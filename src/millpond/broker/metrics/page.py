@@ -20,6 +20,7 @@ from millpond.broker.metrics.groups import GroupMetrics
 from millpond.broker.metrics.partitions import collect_partitions, collect_topics
 from millpond.broker.metrics.shared_run import SharedRun
 from millpond.broker.metrics.steps import Steps, run_steps
+from millpond.config.security import METRICS_NAMES
 
 if TYPE_CHECKING:
     from millpond.base.ports import Workers
@@ -128,9 +129,11 @@ class PageMaker:
         yield from collect_requests(page, broker)
         for collect in self._more:
             yield from collect(page)
-        yield from self._groups.collect(page)
-        yield from collect_topics(page, broker)
-        yield from collect_partitions(page, broker)
+        is_named = shows_names(broker)
+        if is_named:
+            yield from self._groups.collect(page)
+            yield from collect_topics(page, broker)
+        yield from collect_partitions(page, broker, is_named=is_named)
         return page.parts()
 
     def _spend(self, step_us: int) -> None:
@@ -156,6 +159,12 @@ class PageMaker:
     def _forget(self, page: Page) -> None:
         if self._last is page:
             self._last = None
+
+
+def shows_names(broker: Services) -> bool:
+    """Whether topics and groups are named: nobody is asked here who they are."""
+    wanted = broker.settings[METRICS_NAMES]
+    return wanted == "on" or (wanted == "auto" and not broker.access.is_on)
 
 
 def _pack(parts: Sequence[bytes]) -> bytes:

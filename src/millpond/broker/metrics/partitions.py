@@ -19,8 +19,8 @@ PARTITIONS_AT_ONCE: Final = 50
 TOPICS_AT_ONCE: Final = 20
 
 
-def collect_partitions(page: Exposition, broker: Services) -> Steps[None]:
-    """Each partition of which this node has a replica."""
+def collect_partitions(page: Exposition, broker: Services, *, is_named: bool = True) -> Steps[None]:
+    """Each partition of which this node has a replica; without their names only how many there are."""
     written_bytes = page.counter(
         "millpond_partition_written_bytes_total", "Bytes of batches written here as the leader."
     )
@@ -47,22 +47,24 @@ def collect_partitions(page: Exposition, broker: Services) -> Steps[None]:
             topic, index = partition.name
             named = f'{{topic="{topic}",partition="{index}"}}'
             log = partition.log
-            start.add(log.start_offset, named)
-            end.add(log.end_offset, named)
-            high_watermark.add(partition.committed_offset, named)
-            size.add(log.size_bytes, named)
-            written_bytes.add(partition.written_bytes, named)
-            written_records.add(partition.written_records, named)
-            read_bytes.add(partition.read_bytes, named)
-            copied_bytes.add(partition.copied_bytes, named)
-            leads.add(int(partition.is_leader), named)
-            failed.add(int(log.failed is not None), named)
+            if is_named:
+                start.add(log.start_offset, named)
+                end.add(log.end_offset, named)
+                high_watermark.add(partition.committed_offset, named)
+                size.add(log.size_bytes, named)
+                written_bytes.add(partition.written_bytes, named)
+                written_records.add(partition.written_records, named)
+                read_bytes.add(partition.read_bytes, named)
+                copied_bytes.add(partition.copied_bytes, named)
+                leads.add(int(partition.is_leader), named)
+                failed.add(int(log.failed is not None), named)
             if not partition.is_leader or partition.view is None:
                 continue
             is_behind = len(partition.view.isr) < len(partition.view.replicas)
-            replicas.add(len(partition.view.replicas), named)
-            in_sync.add(len(partition.view.isr), named)
-            behind.add(int(is_behind), named)
+            if is_named:
+                replicas.add(len(partition.view.replicas), named)
+                in_sync.add(len(partition.view.isr), named)
+                behind.add(int(is_behind), named)
             led_count += 1
             behind_count += is_behind
             unwritable_count += partition.leading is not None and not partition.leading.is_writable

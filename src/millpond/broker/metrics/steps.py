@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
-from millpond.base.later import Later, done
+from millpond.base.later import Later, done, gather
 from millpond.base.ports import Clock
 
 T = TypeVar("T")
@@ -45,6 +45,10 @@ def run_steps(clock: Clock, steps: Steps[T], on_step: Callable[[int], None] | No
                 on_step(took_us)
 
     def take_step(resume: Callable[[Any], Later[Any] | None], value: Any) -> None:
+        if result.ended:
+            # Nobody waits for it any more.
+            steps.close()
+            return
         done(value).map(partial(timed, resume)).then(wait, end)
 
     def wait(awaited: Later[Any] | None) -> None:
@@ -61,6 +65,21 @@ def run_steps(clock: Clock, steps: Steps[T], on_step: Callable[[int], None] | No
 
     take_step(steps.send, None)
     return result
+
+
+def ask_in_steps(clock: Clock, questions: Iterable[Callable[[], Later[T]]], size: int) -> Later[list[T]]:
+    """All answers, in the order of the questions; so many are asked in one step."""
+
+    def steps() -> Steps[list[T]]:
+        asked: list[Later[T]] = []
+        for some in in_slices(questions, size):
+            if asked:
+                yield None
+            asked += [ask() for ask in some]
+        answers: list[T] = yield gather(asked)
+        return answers
+
+    return run_steps(clock, steps())
 
 
 def in_slices(everything: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -126,8 +126,8 @@ class QuorumHost:
         self._timer: Timer | None = None
         self._wake_ms = 0
         self._request_ids = 0
-        self._waiting: dict[int, tuple[Request, Later[Message], int]] = {}
-        """With the connection that each came by."""
+        self._waiting: dict[int, tuple[Request, Later[Message], int, str]] = {}
+        """With the connection and the listener that each came by."""
         self._proofs = Proofs()
         self._turned_away_by: set[int] = set()
         self.is_outlived = False
@@ -306,8 +306,11 @@ class QuorumHost:
 
     # The others.
 
-    def answer(self, message: Any, connection: int = 0) -> Later[Message] | Message:
-        """The response to a voter's request, now or once what it promises is durable."""
+    def answer(self, message: Any, connection: int = 0, listener: str = "") -> Later[Message] | Message:
+        """The response to a voter's request, now or once what it promises is durable.
+
+        It came by a connection of this number, and by this listener.
+        """
         request = decode_request(message, self.me, goes_by_log=self.goes_by_log)
         if self._is_closed or self.failed is not None:
             return refusal(request, ErrorCode.BROKER_NOT_AVAILABLE)
@@ -334,7 +337,7 @@ class QuorumHost:
         self._request_ids += 1
         request_id = self._request_ids
         response: Later[Message] = Later(partial(self._forget, request_id))
-        self._waiting[request_id] = request, response, connection
+        self._waiting[request_id] = request, response, connection, listener
         self._step(Asked(request_id, request))
         return response
 
@@ -349,12 +352,12 @@ class QuorumHost:
     def _reply(self, reply: Reply) -> None:
         waiting = self._waiting.pop(reply.request_id, None)
         if waiting is not None:
-            request, response, connection = waiting
+            request, response, connection, listener = waiting
             is_served = reply.response.error is ErrorCode.NONE
             if is_served and isinstance(request, Fetch | FetchSnapshot) and request.replica in self.voters:
                 self._proofs.on_answer(request.replica, connection, request.epoch, self._clock.monotonic_ms())
             # Who asks may know an older cluster than this one.
-            address_of = self._addresses if self.goes_by_log else lambda _: None
+            address_of = self._addresses.by_listener(listener) if self.goes_by_log else lambda _: None
             response.finish(encode_response(request, reply.response, address_of))
 
     def _ask(self, ask: Ask) -> None:
@@ -363,8 +366,8 @@ class QuorumHost:
         request = without_list(ask.request) if self.goes_by_log else ask.request
         message, version = encode_request(request, self._cluster_name())
         if isinstance(message, BeginQuorumEpochRequest) and self.goes_by_log:
-            own = self._addresses(self.me.node_id)
-            message.leader_endpoints = [] if own is None else [leader_endpoint(*own)]
+            own = self._addresses.end_points(self.me.node_id)
+            message.leader_endpoints = [leader_endpoint(*each) for each in own]
         timeout_ms = self._replica.answer_ms(ask.request)
         asked_ms = self._clock.monotonic_ms()
 
@@ -509,7 +512,7 @@ class QuorumHost:
             self.stop()
         self.failed = error
         waiting, self._waiting = self._waiting, {}
-        for request, response, _ in waiting.values():
+        for request, response, _, _ in waiting.values():
             response.finish(refusal(request, ErrorCode.KAFKA_STORAGE_ERROR))
         if not self._is_stepping:
             self._on_step()

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from millpond.metadata.image import Image
-from millpond.quorum.voters import Voter
+from millpond.quorum.voters import Voter, VoterEndPoint
 from millpond.wire import messages
 from millpond.wire import records as wire_records
 from millpond.wire.batch import CONTROL, walk
 
 KRAFT_VERSION: Final = 1
 _KRAFT_VERSION_KEY, _VOTERS_KEY = b"\0\0\0\5", b"\0\0\0\6"
-_LISTENER: Final = "PLAINTEXT"
 
 
 def voters_records(voters: Sequence[Voter], now_ms: int, *, is_first: bool) -> list[wire_records.Record]:
@@ -28,7 +27,7 @@ def voters_records(voters: Sequence[Voter], now_ms: int, *, is_first: bool) -> l
             kind.Voter(
                 voter_id=each.node_id,
                 voter_directory_id=each.directory_id,
-                endpoints=[kind.Endpoint(name=_LISTENER, host=each.host, port=each.port)],
+                endpoints=[kind.Endpoint(name=name, host=host, port=port) for name, host, port in each.end_points],
                 k_raft_version_feature=kind.KRaftVersionFeature(
                     min_supported_version=0, max_supported_version=KRAFT_VERSION
                 ),
@@ -57,8 +56,8 @@ def named_voters(data: bytes | memoryview) -> list[tuple[int, tuple[Voter, ...]]
 
 
 def _voter(voter: messages.VotersRecord.Voter) -> Voter:
-    host, port = (voter.endpoints[0].host, voter.endpoints[0].port) if voter.endpoints else ("", 0)
-    return Voter(voter.voter_id, voter.voter_directory_id, host, port)
+    end_points = tuple(VoterEndPoint(each.name, each.host, each.port) for each in voter.endpoints)
+    return Voter(voter.voter_id, voter.voter_directory_id, end_points)
 
 
 def voter_of(image: Image, node_id: int) -> Voter | None:
@@ -66,7 +65,8 @@ def voter_of(image: Image, node_id: int) -> Voter | None:
     broker = image.brokers.get(node_id)
     if broker is None or not broker.end_points:
         return None
-    return Voter(node_id, broker.directory_id, broker.end_points[0].host, broker.end_points[0].port)
+    end_points = tuple(VoterEndPoint(each.name, each.host, each.port) for each in broker.end_points)
+    return Voter(node_id, broker.directory_id, end_points)
 
 
 class VoterSets:

@@ -129,9 +129,9 @@ def _begin_epoch(begin: BeginQuorumEpoch, cluster_id: str | None) -> m.BeginQuor
     )
 
 
-def leader_endpoint(host: str, port: int) -> m.BeginQuorumEpochRequest.LeaderEndpoint:
+def leader_endpoint(name: str, host: str, port: int) -> m.BeginQuorumEpochRequest.LeaderEndpoint:
     """Where the leader is, for whoever has never heard of it."""
-    return m.BeginQuorumEpochRequest.LeaderEndpoint(name="PLAINTEXT", host=host, port=port)
+    return m.BeginQuorumEpochRequest.LeaderEndpoint(name=name, host=host, port=port)
 
 
 def _end_epoch(end: EndQuorumEpoch, cluster_id: str | None) -> m.EndQuorumEpochRequest:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.histogram import Histogram
-from millpond.base.ids import LeaderEpoch, TopicPartition
+from millpond.base.ids import TOPIC_NAME_LENGTH_MAX, LeaderEpoch, TopicPartition
 from millpond.base.later import Later, done, failed
 from millpond.base.ports import Buffer
 from millpond.base.settings import Settings
@@ -627,6 +627,8 @@ class Partitions:
     def note_refused(self, topic: str | UUID, index: int, records: Buffer | None) -> None:
         """As a partition's own, for one that is not open yet: it may be in a moment."""
         if records is None or len(records) < batch.HEADER_BYTES:
+            return
+        if isinstance(topic, str) and len(topic) > TOPIC_NAME_LENGTH_MAX:
             return
         header = batch.read_header(records)
         known = self._refused.setdefault((topic, index), {})

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from millpond.base.principal import ANONYMOUS, Principal
+from millpond.base.rights import CLUSTER_NAME, AclResource, Operation
+from millpond.broker.security.access import EVERYBODY, Access
+from millpond.coordinators.shard import Sees, sees_all
+
 if TYPE_CHECKING:
+    from millpond.broker.security.quotas import Meter
     from millpond.broker.serving.connection import Connection
 
 NODE_CLIENT_ID = "millpond-node-"
@@ -25,6 +32,11 @@ class Call:
     client_id: str | None
     arrived_us: int = 0
     """When it came in, by the monotonic clock."""
+    access: Access = EVERYBODY
+    meter: Meter | None = None
+    """What the one who asks takes from, where there are quotas for it."""
+    asker: Principal | None = None
+    """For whom another node asks, where that matters to the answer."""
 
     @property
     def connection(self) -> Connection:
@@ -32,10 +44,61 @@ class Call:
         return self._connection
 
     @property
+    def is_own(self) -> bool:
+        """Whether this node asks itself: nobody else's rights are in question."""
+        return self._connection is None
+
+    @property
+    def principal(self) -> Principal:
+        """Who asks. What a node asks of itself is asked by nobody: see `is_own`."""
+        if self.asker is not None:
+            return self.asker
+        principal = ANONYMOUS if self._connection is None else self._connection.principal
+        assert principal is not None, "whoever has not logged in is not served"
+        return principal
+
+    @property
     def is_from_node(self) -> bool:
         """Whether a node of the cluster asks, this one or another: what it asks is not sent on to a third."""
-        return self._connection is None or is_of_node(self.client_id)
+        connection = self._connection
+        if connection is None:
+            return True
+        says_so = connection.may_be_node and is_of_node(self.client_id)
+        return says_so and self.may(Operation.CLUSTER_ACTION, AclResource.CLUSTER, CLUSTER_NAME)
 
     @property
     def client_host(self) -> str:
-        return self.connection.link.peer.rpartition(":")[0]
+        return self.connection.host
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether whoever asks may do everything, so that nothing has to be asked for piece by piece."""
+        access = self.access
+        return not access.is_on or self._connection is None or access.is_super(self.principal)
+
+    def demand(self, operation: Operation, resource: AclResource, name: str) -> bool:
+        """The same as `may` for what was asked for by name: if not, it is noted that they tried."""
+        if self.may(operation, resource, name):
+            return True
+        self.access.note_refused(self.principal, self.client_host, operation, resource, name)
+        return False
+
+    def may(self, operation: Operation, resource: AclResource, name: str) -> bool:
+        """Whether whoever asks may do this. What a node asks of itself it may."""
+        access = self.access
+        if not access.is_on or self._connection is None:
+            return True
+        return access.may(self.principal, self.client_host, operation, resource, name)
+
+    def sight(self) -> Sees:
+        """Whether whoever asks may see a topic, for those who remember it longer than this call."""
+        if self.is_unlimited:
+            return sees_all
+        return partial(self.access.may, self.principal, self.client_host, Operation.DESCRIBE, AclResource.TOPIC)
+
+    def may_any(self, operation: Operation, resource: AclResource) -> bool:
+        """Whether there is anything of this kind to which they may do this."""
+        access = self.access
+        if not access.is_on or self._connection is None:
+            return True
+        return access.may_any(self.principal, self.client_host, operation, resource)

@@ -7,19 +7,38 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from millpond.base.errors import RemoteError
 from millpond.base.later import Later
-from millpond.base.ports import Clock, Link, ReplyPart
+from millpond.base.ports import Clock, FileRange, Link, ReplyPart, Timer
+from millpond.base.principal import ANONYMOUS, Principal
 from millpond.broker.serving.astray import Astray
 from millpond.broker.serving.replies import Outcome, Response, release_ranges
 from millpond.broker.serving.request_memory import Pace, RequestMemory
+from millpond.broker.serving.turns import Turns
+from millpond.config.listeners import SecurityProtocol
 from millpond.wire.frames import FrameReader
+
+if TYPE_CHECKING:
+    from millpond.broker.security.granted import Granted
+    from millpond.broker.security.login import Login
+    from millpond.broker.security.quotas import Meter
 
 T = TypeVar("T")
 
+FEW_REQUESTS = 4
+"""What one read brings nearly always; after so many the clock is looked at, and the others may wait (see `turns`)."""
+
 Encode = Callable[[Response], list[ReplyPart]]
+
+
+HEAVY_BYTES: Final = 64 << 10
+HEAVY_COUNT: Final = 16
+"""Unsent answers of more bytes than this, or more of them than this, are weighed every now and then."""
+
+
+def _nobody_cares(_: object) -> None: ...
 
 
 class Dispatch(Protocol):
@@ -55,13 +74,29 @@ class Connection:
         in_flight_max: int,
         unsent_bytes_max: int,
         on_closed: Callable[[Connection], None],
+        turns: Turns | None = None,
+        on_heavy: Callable[[Connection], None] = _nobody_cares,
     ) -> None:
         self.link = link
+        self.host = link.peer.rpartition(":")[0]
         self.number = 0
         """Of two connections the later one has the higher."""
+        self.protocol = SecurityProtocol.PLAINTEXT
+        self.principal: Principal | None = ANONYMOUS
+        """Who asks; None while they have to log in first."""
+        self.must_log_in = False
+        """Whether nothing is served before a login: the first one, or the next one."""
+        self.login: Login | None = None
+        """Where its listener has one."""
+        self.may_be_node = True
+        """Whether its requests may be those of a node of the cluster, where they say so."""
         self.client_software = ""
         self.sent_away_ms: dict[str, int] = {}
         """When it last asked here for the offsets of a group that another node coordinates."""
+        self.metered: tuple[int, str | None, Principal | None, Meter | None] | None = None
+        """What `quotas` remembers of it."""
+        self.granted: Granted | None = None
+        """What `access` remembers of it."""
         self.astray = Astray()
         self.last_active_ms = 0
         self.arrived_us = 0
@@ -75,16 +110,34 @@ class Connection:
         self._ready: list[ReplyPart] = []
         self._in_flight_max = in_flight_max
         self._unsent_bytes_max = unsent_bytes_max
+        self._heavy_bytes = min(HEAVY_BYTES, unsent_bytes_max)
         self._on_closed = on_closed
+        self._on_heavy = on_heavy
+        """Hears that its unsent answers hold memory worth counting."""
         self._handling = False
         self._flushes_soon = False
         self._paused = False
         self._stalled = False
+        self._muted: Timer | None = None
+        """Ends when it may be read from again: it has taken more than its quota."""
+        self._muted_until_ms = 0
+        self._turns = turns or Turns(dispatcher.clock)
+        self._resting = False
         self._backlog: deque[bytearray] = deque()
         self._held_until: Later[None] | None = None
         self._early_bytes = 0
         """Of the request that waits for that."""
         self._open = True
+
+    @property
+    def is_open(self) -> bool:
+        return self._open
+
+    @property
+    def known(self) -> Principal:
+        """Who asks. Nobody who has not logged in is served."""
+        assert self.principal is not None, "whoever has not logged in is not served"
+        return self.principal
 
     # What the link tells.
 
@@ -96,7 +149,7 @@ class Connection:
         self.last_active_ms = self.arrived_us // 1_000
         self._handling = True
         try:
-            for frame in self._reader.advance(count):
+            for number, frame in enumerate(self._reader.advance(count), 1):
                 if self._paused:
                     # The frame lives in a buffer that the next connection reuses: keep a copy of our own.
                     self._backlog.append(bytearray(frame))
@@ -104,6 +157,8 @@ class Connection:
                 self._dispatcher.handle(self, frame)
                 if len(self._slots) >= self._in_flight_max:
                     self._pause()
+                elif number % FEW_REQUESTS == 0 and self._turns.is_over(self.arrived_us):
+                    self._rest()
         finally:
             self._handling = False
             self._flush()
@@ -139,6 +194,8 @@ class Connection:
         release_ranges(self._ready)
         self._ready = []
         self._backlog.clear()
+        if self._muted is not None:
+            self._muted.cancel()
         if self._held_until is not None:
             self._held_until.cancel()
         self._on_closed(self)
@@ -223,6 +280,24 @@ class Connection:
             self._begin_anew()
             self._resume_if_light()
 
+    def mute(self, wait_ms: int) -> None:
+        """Read no more for so long. What is answered by then is sent."""
+        if not self._open:
+            return
+        until_ms = self._dispatcher.clock.monotonic_ms() + wait_ms
+        if self._muted is not None:
+            if until_ms <= self._muted_until_ms:
+                return
+            self._muted.cancel()
+        self._muted_until_ms = until_ms
+        self._muted = self._dispatcher.clock.call_later(wait_ms, self._unmute)
+        self._pause()
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._begin_anew()
+        self._resume_if_light()
+
     def _begin_anew(self) -> None:
         """The peer could not go on while we did not read: its time begins anew."""
         self.last_active_ms = self._dispatcher.clock.monotonic_ms()
@@ -230,12 +305,33 @@ class Connection:
             self._pace.begin_anew(self.last_active_ms)
 
     def is_too_slow(self, now_ms: int, *, others_wait: bool) -> bool:
-        """Whether a large request has begun and does not go on as it should, through no fault of ours."""
-        return self._pace is not None and not self._paused and self._pace.is_too_slow(now_ms, others_wait=others_wait)
+        """Whether a large request has begun and does not go on as it should, through no fault of ours.
+
+        While others wait for the memory that it holds, that is also one by whoever is not read from, because he has
+        taken too much or does not read his answers.
+        """
+        if self._pace is None:
+            return False
+        is_own_fault = self._muted is not None or self.link.unsent_bytes() > self._unsent_bytes_max
+        is_judged = not self._paused or (others_wait and is_own_fault)
+        return is_judged and self._pace.is_too_slow(now_ms, others_wait=others_wait)
+
+    def take_frames_up_to(self, bytes_max: int, limit_name: str) -> None:
+        """As this setting says."""
+        self._reader.frame_bytes_max = bytes_max
+        self._reader.limit_name = limit_name
 
     def is_waiting(self) -> bool:
         """Whether some request is still unanswered or some answer unsent."""
         return bool(self._slots or self._backlog or self._ready or self.link.unsent_bytes())
+
+    def unsent_memory_bytes(self) -> int:
+        """The memory of answers that have not left: earlier ones are awaited, or the peer does not read."""
+        held = self.link.unsent_memory_bytes() if self.link.unsent_bytes() else 0
+        # The first of them is awaited, and has none.
+        for slot in self._slots if len(self._slots) > 1 else ():
+            held += sum(len(part) for part in slot.parts or () if not isinstance(part, FileRange))
+        return held
 
     def drop(self) -> None:
         """End the connection now. The link tells of its end later: until then nothing more is handled or answered."""
@@ -247,8 +343,14 @@ class Connection:
     def _answer(self, parts: list[ReplyPart]) -> None:
         if self._slots:
             self._slots.append(_Slot(None, parts))
+            self._weigh(parts)
         else:
             self._ready += parts
+
+    def _weigh(self, parts: list[ReplyPart]) -> None:
+        """These have to wait for an earlier answer."""
+        if len(self._slots) > HEAVY_COUNT or len(parts[0]) > self._heavy_bytes:
+            self._on_heavy(self)
 
     def _fill(self, slot: _Slot, parts: list[ReplyPart]) -> None:
         if not self._open:
@@ -260,6 +362,8 @@ class Connection:
         while slots and (head := slots[0].parts) is not None:
             self._ready += head
             slots.popleft()
+        if slots:
+            self._weigh(parts)
         if self._handling:
             return
         if not slots:
@@ -279,8 +383,21 @@ class Connection:
         if self._ready and self._open:
             parts, self._ready = self._ready, []
             self.link.send(parts)
-            if not self._paused and self.link.unsent_bytes() > self._unsent_bytes_max:
-                self._pause()
+            unsent_bytes = self.link.unsent_bytes()
+            if unsent_bytes > self._heavy_bytes:
+                self._on_heavy(self)
+                if unsent_bytes > self._unsent_bytes_max:
+                    self._pause()
+
+    def _rest(self) -> None:
+        """Go on when it is its turn: thousands of small requests in one read would keep everybody else waiting."""
+        self._resting = True
+        self._pause()
+        self._turns.wait(self._go_on)
+
+    def _go_on(self) -> None:
+        self._resting = False
+        self._resume_if_light()
 
     # Back-pressure: a client that asks faster than it is answered, or does not read its answers, is not read from.
 
@@ -293,9 +410,14 @@ class Connection:
         if not self._paused or self._handling or not self._open or not self._is_light():
             return
         self._handling = True
+        since_us = self._dispatcher.clock.monotonic_us()
+        served = 0
         try:
             while self._backlog and self._is_light():
                 self._dispatcher.handle(self, memoryview(self._backlog.popleft()))
+                served += 1
+                if served % FEW_REQUESTS == 0 and self._backlog and self._turns.is_over(since_us):
+                    self._rest()
         except RemoteError as error:
             self._dispatcher.report(self, error)
             self.drop()
@@ -311,6 +433,8 @@ class Connection:
     def _is_light(self) -> bool:
         return (
             not self._stalled
+            and self._muted is None
+            and not self._resting
             and self._held_until is None
             and len(self._slots) < self._in_flight_max
             and self.link.unsent_bytes() <= self._unsent_bytes_max

@@ -11,21 +11,29 @@ from millpond.base.later import Later, done
 from millpond.base.ports import Clock, ReplyPart
 from millpond.broker.apis import APIS
 from millpond.broker.links.to_controller import forward_ms, say_instead
+from millpond.broker.security.audit import DEEDS
+from millpond.broker.security.login import IllegalLoginState
+from millpond.broker.security.logins import API_VERSIONS, AUTHENTICATE, BEFORE_LOGIN, HANDSHAKE
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call, is_of_node
-from millpond.broker.serving.replies import Outcome, Response, encode_reply
+from millpond.broker.serving.replies import Encoded, Outcome, Response, encode_reply, encoded
 from millpond.broker.serving.request_counts import RequestCounts
-from millpond.config.node import MAX_REQUEST_ITEMS, MAX_REQUEST_TOPICS
+from millpond.config.node import MAX_REQUEST_ITEMS, MAX_REQUEST_PLAIN_BYTES, MAX_REQUEST_TOPICS
 from millpond.wire import messages
 from millpond.wire.header import NAMES, WITHOUT_SCHEMA, decode_request_header
 
 if TYPE_CHECKING:
+    from millpond.broker.security.quotas import Charge
     from millpond.broker.services import Services
     from millpond.broker.serving.connection import Connection
     from millpond.wire.header import RequestHeader
     from millpond.wire.messages import Message
 
-API_VERSIONS: Final = 18
+Encode = Callable[[Response], list[ReplyPart]]
+Tell = Callable[[Any], None]
+
+LARGE_BYTES: Final = 1 << 20
+"""Of a smaller request it need not be asked whether it is too large."""
 
 EARLY_MS_MAX: Final = 5_000
 """So long a client waits for a node that does not know its cluster yet; then it had better look for another one."""
@@ -56,6 +64,8 @@ class Dispatcher:
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
         """Serve one request. Raises RemoteError when the connection cannot go on."""
+        if connection.must_log_in and self._is_login(connection, frame):
+            return
         header = decode_request_header(frame)
         entry = self._entries.get(header.api_key)
         if entry is None:
@@ -68,41 +78,139 @@ class Dispatcher:
                 self._refusal(api, version, frame[header.body_position :]), partial(encode_reply, header)
             )
             return
-        if not self._knows_cluster and self._is_early(header):
+        if not self._knows_cluster and self._is_early(connection, header):
             connection.hold(frame, self._once_known())
             return
+        if len(frame) > LARGE_BYTES and not api.has_records:
+            self._check_size(api, len(frame))
         self.requests.received[header.api_key] += 1
-        if api.quick is not None and api.quick(self._broker, connection, header, frame):
+        broker = self._broker
+        quotas = broker.quotas
+        charge = self._charge(connection, api, header, frame) if quotas.is_on else None
+        if (
+            api.quick is not None
+            and (charge is None or not quotas.may_hold_up(charge))
+            and api.quick(broker, connection, header, frame)
+        ):
             return
         decode = entry.decode
         if decode is None:
             decode = entry.decode = getattr(messages, api.name + "Request").decode
-        request, _ = decode(frame, version, header.body_position, self._broker.settings[MAX_REQUEST_ITEMS])
+        request, _ = decode(frame, version, header.body_position, broker.settings[MAX_REQUEST_ITEMS])
         if api.lists is not None:
             self._check_count(api, request)
         arrived_us = connection.arrived_us
-        call = Call(connection, version, header.client_id, arrived_us)
-        if api.at_controller and not self._broker.controller.is_active and not call.is_from_node:
-            outcome: Outcome = self._forward(api, call, request)
+        access = broker.access
+        meter = None if charge is None else charge.meter
+        call = Call(connection, version, header.client_id, arrived_us, access, meter)
+        encode: Encode = partial(self._encode, header, arrived_us)
+        screened = api.rights.screen(broker, call, request) if access.is_on and api.rights.screen else None
+        tell: Tell | None = None
+        if broker.audit.is_on and api.key in DEEDS and not call.is_from_node:
+            tell = self._teller(api, call, request if screened is None else screened.request)
+            encode = encode if tell is None else partial(_told, tell, encode)
+        if screened is not None:
+            outcome = screened.served(partial(self._serve, api, call))
+        elif api.at_controller:
+            outcome = self._serve(api, call, request)
         else:
-            outcome = api.handle(self._broker, call, request)
+            # What nearly all ask, and often: straight on.
+            outcome = api.handle(broker, call, request)
+        if charge is not None:
+            outcome = self._charged(connection, charge, outcome)
+        if api.is_large is not None and isinstance(outcome, Later):
+            outcome = outcome.chain(partial(self._encode_apart, api.is_large, version, tell))
         if outcome is None:
             self.requests.on_answer(header.api_key, arrived_us)
         else:
-            connection.reply(outcome, partial(self._encode, header, arrived_us))
+            connection.reply(outcome, encode)
+
+    def _teller(self, api: Api, call: Call, request: Message | None) -> Tell | None:
+        """By whom the audit log hears what came of it. What was refused as a whole it has heard already."""
+        return None if request is None else self._broker.audit.deed(call, api.key, api.name, request)
+
+    def _charge(self, connection: Connection, api: Api, header: RequestHeader, frame: memoryview) -> Charge | None:
+        """What the request takes is counted, where its client has a quota. Nodes have none."""
+        if connection.may_be_node and is_of_node(header.client_id):
+            return None
+        quotas = self._broker.quotas
+        meter = quotas.meter_of(connection, header.client_id)
+        if meter is None:
+            return None
+        return quotas.begin(meter, api.key, len(frame), changes_partitions=api.mutations is not None)
+
+    def _charged(self, connection: Connection, charge: Charge, outcome: Outcome) -> Outcome:
+        """The outcome, whose client is told to wait, and is not read from, if it has taken more than its quota."""
+
+        def settle(response: Outcome) -> Outcome:
+            wait_ms = self._broker.quotas.settle(charge, response)
+            if wait_ms:
+                connection.mute(wait_ms)
+                if "throttle_time_ms" in getattr(response, "_names", ()):
+                    response.throttle_time_ms = wait_ms  # type: ignore[union-attr]
+            return response
+
+        if isinstance(outcome, Later):
+            # Whoever sends one request after the other, and waits for no answer, is held up at once.
+            wait_ms = self._broker.quotas.wait_ms(charge)
+            if wait_ms:
+                connection.mute(wait_ms)
+            return outcome.map(settle)
+        return settle(outcome)
+
+    def _is_login(self, connection: Connection, frame: memoryview) -> bool:
+        """Take a message of a login that has no header. Only what belongs to a login is served to a newcomer."""
+        if connection.login is not None and connection.login.takes_raw:
+            if self._knows_cluster or self._broker.lifecycle.knows_itself:
+                self._broker.logins.hear_raw(connection, bytes(frame))
+            else:
+                connection.hold(frame, self._once_known())
+            return True
+        api_key = decode_request_header(frame).api_key
+        if api_key not in BEFORE_LOGIN:
+            raise IllegalLoginState(f"{NAMES.get(api_key, 'an unknown API')} before a login")
+        return False
+
+    def _serve(self, api: Api, call: Call, request: Message) -> Outcome:
+        mutations = None if call.meter is None else call.meter.mutations
+        # The controller counts: see `ask_for_client`.
+        if mutations is not None and api.mutations is not None and self._broker.controller.is_active:
+            screened = api.mutations.screen(self._broker, call, mutations, request)
+            if screened is not None:
+                outcome: Outcome = screened.served(partial(self._serve_allowed, api, call))
+                return outcome
+        return self._serve_allowed(api, call, request)
+
+    def _serve_allowed(self, api: Api, call: Call, request: Message) -> Outcome:
+        if api.at_controller and not self._broker.controller.is_active and not call.is_from_node:
+            return self._forward(api, call, request)
+        return api.handle(self._broker, call, request)
 
     def _encode(self, header: RequestHeader, arrived_us: int, response: Response) -> list[ReplyPart]:
         self.requests.on_answer(header.api_key, arrived_us, response)
         return encode_reply(header, response)
 
-    def _is_early(self, header: RequestHeader) -> bool:
+    def _encode_apart(
+        self, is_large: Callable[[Any], bool], version: int, tell: Tell | None, response: Any
+    ) -> Later[Any]:
+        """The time that a large response takes is not the loop's."""
+        if not is_large(response):
+            return done(response)
+        if tell is not None:
+            tell(response)
+        return self._broker.workers.run(lambda: encoded(response, version))
+
+    def _is_early(self, connection: Connection, header: RequestHeader) -> bool:
         """Whether a client asks a node that has been started and has yet to hear of its cluster.
 
         Its image is empty or old: topics, and the other nodes, would seem not to exist. librdkafka forgets all nodes
         when it is told of none, and asks nobody any more.
         """
         self._knows_cluster = self._broker.lifecycle.knows_itself
-        return not self._knows_cluster and header.api_key != API_VERSIONS and not is_of_node(header.client_id)
+        # A node need not be known to the metadata to log in; nobody else can be found there yet.
+        may_be_node = connection.may_be_node or header.api_key == AUTHENTICATE
+        is_from_node = may_be_node and is_of_node(header.client_id)
+        return not self._knows_cluster and header.api_key not in (API_VERSIONS, HANDSHAKE) and not is_from_node
 
     def _once_known(self) -> Later[None]:
         lifecycle = self._broker.lifecycle
@@ -144,14 +252,31 @@ class Dispatcher:
             "connection closed: a request could not be answered", peer=connection.link.peer, reason=error
         )
 
+    def _check_size(self, api: Api, size: int) -> None:
+        most = self._broker.settings[MAX_REQUEST_PLAIN_BYTES]
+        if size > most:
+            raise UnservedRequest(
+                f"{api.name} of {size} bytes, {MAX_REQUEST_PLAIN_BYTES.name}={most} allows no more without records"
+            )
+
     def _check_count(self, api: Api, request: Any) -> None:
         count = len(getattr(request, api.lists or "") or ())
         most = self._broker.settings[MAX_REQUEST_TOPICS]
         if count > most:
-            raise UnservedRequest(f"{api.name} names {count} topics or resources, at most {most} are served at once")
+            raise UnservedRequest(
+                f"{api.name} names {count} topics or resources, {MAX_REQUEST_TOPICS.name}={most} allows no more"
+            )
 
     def _refusal(self, api: Api, version: int, body: memoryview) -> Response:
-        if api.refuse is not None:
+        low, high = api.advertised or (0, version)
+        if api.refuse is not None and low <= version <= high:
             return api.refuse(self._broker, version, body)
         low, high = api.versions
         raise UnservedRequest(f"{api.name} version {version} is not served, only {low} to {high}")
+
+
+def _told(tell: Tell, encode: Encode, response: Response) -> list[ReplyPart]:
+    """What was encoded apart has been told before."""
+    if not isinstance(response, Encoded):
+        tell(response)
+    return encode(response)

@@ -44,6 +44,14 @@ class UnwritableReply(RemoteError):
     """
 
 
+def encoded(response: model.Message, version: int) -> Encoded:
+    """A reply without records as bytes, for a worker: large ones take their time."""
+    try:
+        return Encoded(response.encode(version))
+    except ValueError as error:
+        raise UnwritableReply(str(error)) from error
+
+
 def encode_reply(header: RequestHeader, response: Response) -> list[ReplyPart]:
     """The whole frame that answers the request with this header."""
     version = header.api_version

@@ -43,8 +43,9 @@ def command() -> None:
     metavar="HOST:PORT",
     help="Where Prometheus asks the first node for /metrics; the others take the next ports.",
 )
+@click.option("--secure", is_flag=True, help="TLS, a login and rights, as of `millpond up --secure`.")
 def up_command(
-    nodes: int, data: str, listen: str, sets: tuple[str, ...], no_restart: bool, metrics: str | None
+    nodes: int, data: str, listen: str, sets: tuple[str, ...], no_restart: bool, metrics: str | None, secure: bool
 ) -> None:
     """Run a cluster on this machine, one process a node, until Ctrl-C or SIGTERM.
 
@@ -55,12 +56,13 @@ def up_command(
     \b
     Examples:
       millpond cluster up
+      millpond cluster up --secure
       millpond cluster up --nodes 5 --data /var/lib/millpond --listen 10.0.0.1:9092
       millpond cluster up --set num.partitions=6 --no-restart
     """
     from millpond.cli.cluster.run import run_cluster
 
-    run_cluster(nodes, data, listen, sets, restart=not no_restart, metrics=metrics)
+    run_cluster(nodes, data, listen, sets, restart=not no_restart, metrics=metrics, secure=secure)
 
 
 @command.command("status")
@@ -213,7 +215,7 @@ def upgrade_command(levels: tuple[str, ...], dry_run: bool, yes: bool, as_json: 
     Examples:
       millpond cluster upgrade --dry-run
       millpond cluster upgrade
-      millpond cluster upgrade metadata.version=26
+      millpond cluster upgrade metadata.version=27
     """
     from millpond.cli.cluster.features import raise_levels
 

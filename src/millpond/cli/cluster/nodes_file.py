@@ -92,10 +92,12 @@ def read_nodes(path: str) -> NodesFile:
 
 def write_nodes(path: Path, file: NodesFile) -> None:
     """So that each node can also be started alone, by `millpond up --node N --cluster FILE`."""
+    from millpond.node.private_files import write_private
+
     lines = ["[nodes]", *(f'{node_id} = "{address}"' for node_id, address in file.nodes.items())]
     if file.settings:
         lines += ["", "[settings]", *(f"{name} = {_quoted(text)}" for name, text in file.settings.items())]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_private(path, ("\n".join(lines) + "\n").encode())
 
 
 def _quoted(text: str) -> str:

@@ -7,6 +7,7 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,16 +22,21 @@ from millpond.cli.cluster.nodes_file import NodesFile, read_nodes, write_nodes
 from millpond.cli.cluster.ports import free_ports
 from millpond.cli.cluster.view import Lines, View, live_table, row, warnings
 from millpond.cli.errors import Failed, cause
+from millpond.cli.first_steps import first_steps
 from millpond.cli.folders import node_folder
+from millpond.cli.secure import first_secure_steps, make_secure, node_texts, secured
 from millpond.cli.stop import Stop, noted
 from millpond.cli.terminal import Row, panel
-from millpond.cli.up import assignment
+from millpond.cli.up import assignments
 from millpond.config.node import host_and_port
+from millpond.node.private_files import make_private_folder
+from millpond.node.secure_folder import SecureFolder
 from millpond.node.signals import stop_signals
 
 if TYPE_CHECKING:
     from millpond.admin.nodes import ClusterFacts
 
+NODES_FILE: Final = "nodes.toml"
 LOOK_SECONDS: Final = 1.0
 ANSWER_MS: Final = "2000"
 WAIT_SECONDS: Final = 20.0
@@ -38,20 +44,36 @@ WAIT_SECONDS: Final = 20.0
 
 
 def run_cluster(
-    count: int, data: str, listen: str, sets: tuple[str, ...], *, restart: bool, metrics: str | None
+    count: int,
+    data: str,
+    listen: str,
+    sets: tuple[str, ...],
+    *,
+    restart: bool,
+    metrics: str | None,
+    secure: bool = False,
 ) -> None:
     """Start all nodes and look after them."""
     try:
         monitored = [] if metrics is None else [metrics_address(metrics, at) for at in range(count)]
     except SettingError as fault:
         raise click.UsageError(f"--metrics {metrics}: {fault}.") from None
-    settings = dict(assignment(text, f"--set {text}") for text in sets)
+    settings = assignments(sets)
     folder = Path(data)
-    file = NodesFile(dict(enumerate(_addresses(listen, count), 1)), {}, settings)
+    nodes = dict(enumerate(_addresses(listen, count), 1))
+    _check_count(folder, nodes)
+    security = _security(data, nodes.values()) if secure else secured(data)
+    if security is not None:
+        settings = node_texts(security) | settings
+    file = NodesFile(nodes, {}, settings)
     _keep(file, folder)
     with noted(*stop_signals()) as stop:
-        _Run(file, folder, restart=restart, monitored=monitored).until(stop)
+        _Run(file, folder, restart=restart, monitored=monitored, security=security).until(stop)
     click.echo("Stopped; everything is on disk.")
+
+
+def _security(data: str, addresses: Iterable[str]) -> SecureFolder:
+    return make_secure(data, [host_and_port(each)[0] for each in addresses])
 
 
 def _addresses(listen: str, count: int) -> list[str]:
@@ -67,19 +89,23 @@ def _addresses(listen: str, count: int) -> list[str]:
     return [shown_address(host, port) for port in free_ports(host, first, count, f"a cluster of {count}")]
 
 
-def _keep(file: NodesFile, folder: Path) -> None:
-    """Write down who the nodes are. Those that a folder holds stay as many as they are: each has a vote."""
-    path = folder / "nodes.toml"
+def _check_count(folder: Path, nodes: Mapping[int, str]) -> None:
+    """Those that a folder holds stay as many as they are: each has a vote."""
+    path = folder / NODES_FILE
     if path.exists():
         before = sorted(read_nodes(str(path)).nodes)
-        if before != sorted(file.nodes):
+        if before != sorted(nodes):
             raise Failed(
                 f"{folder} holds a cluster of {len(before)} nodes: start it with --nodes {len(before)}, "
                 "or choose another folder with --data DIR."
             )
+
+
+def _keep(file: NodesFile, folder: Path) -> None:
+    """Write down who the nodes are."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_nodes(path, file)
+        make_private_folder(folder)
+        write_nodes(folder / NODES_FILE, file)
     except OSError as error:
         raise Failed(
             f"The data folder {folder} cannot be used ({cause(error)}): choose another with --data DIR."
@@ -89,15 +115,24 @@ def _keep(file: NodesFile, folder: Path) -> None:
 class _Run:
     """The children, what is known of the cluster, and what is shown of both."""
 
-    def __init__(self, file: NodesFile, folder: Path, *, restart: bool, monitored: list[str]) -> None:
+    def __init__(
+        self,
+        file: NodesFile,
+        folder: Path,
+        *,
+        restart: bool,
+        monitored: list[str],
+        security: SecureFolder | None = None,
+    ) -> None:
         """`monitored` says where monitoring asks each node; nowhere if it is empty."""
         self._monitored = monitored
+        self._security = security
         self._file = file
         self._folder = folder
         self._view: View = Lines()
         self._screen = ExitStack()
         events: queue.Queue[Event] = queue.Queue()
-        common = ("--cluster", str(folder / "nodes.toml"), "--data")
+        common = ("--cluster", str(folder / NODES_FILE), "--data")
         asked = dict(zip(file.nodes, (("--metrics", each) for each in monitored), strict=False))
         self._children = {
             each: Child(
@@ -108,7 +143,7 @@ class _Run:
             for each in file.nodes
         }
         self._crew = Crew("node", self._children, events, self._say, restart=restart)
-        self._watch = _Watch(",".join(file.nodes.values()), tuple(file.nodes))
+        self._watch = _Watch(",".join(file.nodes.values()), tuple(file.nodes), security)
         self._is_announced = False
 
     def until(self, stop: Stop) -> None:
@@ -149,8 +184,11 @@ class _Run:
             ("data", os.path.abspath(self._folder)),
             *([("metrics", f"http://{self._monitored[0]}/metrics …")] if self._monitored else []),
             ("", ""),
-            ("topic", f"millpond topic create orders -b {self._file.nodes[1]}"),
-            ("kcat", f"kcat -b {self._file.nodes[1]} -L"),
+            *(
+                first_steps(self._file.nodes[1], f" -b {self._file.nodes[1]}")[:2]
+                if self._security is None
+                else first_secure_steps(self._security, at)
+            ),
             ("", ""),
             ("stop", "Ctrl-C" if sys.stdout.isatty() else f"kill {os.getpid()}"),
         ]
@@ -186,7 +224,8 @@ class _Run:
 class _Watch:
     """Asks the cluster how it is, on a thread of its own: a node that does not answer must not hold up the others."""
 
-    def __init__(self, bootstrap: str, known: tuple[int, ...]) -> None:
+    def __init__(self, bootstrap: str, known: tuple[int, ...], security: SecureFolder | None = None) -> None:
+        self._security = security
         self.facts: ClusterFacts | None = None
         self.trouble: tuple[str, ...] = ()
         self._bootstrap = bootstrap
@@ -206,6 +245,7 @@ class _Watch:
         from millpond.remote.errors import ClientError
 
         settings = {
+            **({} if self._security is None else self._security.client_settings()),
             "bootstrap.servers": self._bootstrap,
             "client.id": "millpond-cluster-up",
             "request.timeout.ms": ANSWER_MS,

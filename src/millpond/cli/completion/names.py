@@ -115,7 +115,13 @@ def _answer(ctx: click.Context, question: Callable[[Cluster], list[str]]) -> lis
 
     given = ctx.params
     extras = pairs(given.get("extras") or (), "-X")
-    access = access_of(ctx, given.get("bootstrap") or DEFAULT_BOOTSTRAP, given.get("profile"), extras)
+    access = access_of(
+        ctx,
+        given.get("bootstrap") or DEFAULT_BOOTSTRAP,
+        given.get("profile"),
+        extras,
+        given.get("client_config"),
+    )
     patience_ms = str(round(PATIENCE_SECONDS * 1000))
     settings = {
         "bootstrap.servers": access.servers(),

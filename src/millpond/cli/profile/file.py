@@ -34,7 +34,7 @@ class Profile:
 
     name: str
     bootstrap: str
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def shown_settings(self) -> dict[str, str]:
         """The settings as they may be shown: without secrets."""

@@ -62,6 +62,8 @@ def create_command(
       millpond topic create orders
       millpond topic create orders --partitions 3 --set cleanup.policy=compact
     """
+    from millpond.base.errors import ErrorCode
+    from millpond.remote.errors import Answered
     from millpond.remote.topics import BY_DEFAULT, TopicExists, create_topic
 
     with access.open() as cluster:
@@ -72,9 +74,17 @@ def create_command(
                 raise
             click.echo(f"Topic {name} exists already.")
             return
-        there = cluster.topics([name]).get(name)
-    count = len(there.partitions) if there is not None else partitions or 0
-    click.echo(f"Created topic {name} with {counted(count, 'partition')}.")
+        try:
+            there = cluster.topics([name]).get(name)
+        except Answered as refusal:
+            if refusal.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                raise
+            # Whoever may make a topic need not be one who may look at it.
+            there = None
+    count = len(there.partitions) if there is not None else partitions
+    click.echo(
+        f"Created topic {name}." if count is None else f"Created topic {name} with {counted(count, 'partition')}."
+    )
 
 
 @command.command("list")

@@ -55,6 +55,8 @@ def command(specs: tuple[str, ...], processes: int, reload: bool, every: float, 
     """
     # Before the modules are imported: what they make may ask for it.
     os.environ["MILLPOND_BOOTSTRAP"] = access.bootstrap
+    if access.client_file is not None:
+        os.environ["MILLPOND_CLIENT_CONFIG"] = os.path.abspath(access.client_file)
     workers = find_workers(specs)
     if child:
         run_child(workers)

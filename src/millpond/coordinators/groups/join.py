@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.ids import topic_name_fault
+from millpond.config.node import GROUP_MAX_SIZE
+from millpond.config.quota import GROUP_MEMBER_MAX_BYTES
 from millpond.coordinators.groups.classic import ClassicGroup, State
 from millpond.coordinators.groups.group import Turn
 from millpond.coordinators.groups.history import Why
@@ -48,6 +50,13 @@ def check_join(turn: Turn, body: JoinGroupRequest) -> None:
         raise Refused(ErrorCode.INVALID_GROUP_ID)
     if not settings.session_timeout_min_ms <= body.session_timeout_ms <= settings.session_timeout_max_ms:
         raise Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
+    if sum(len(each.name) + len(each.metadata) for each in body.protocols) > settings.member_bytes_max:
+        raise LimitMet(
+            ErrorCode.POLICY_VIOLATION,
+            GROUP_MEMBER_MAX_BYTES.name,
+            settings.member_bytes_max,
+            f"a member says more of itself than {GROUP_MEMBER_MAX_BYTES.name}={settings.member_bytes_max} allows",
+        )
     if body.group_instance_id is not None and topic_name_fault(body.group_instance_id):
         raise Refused(ErrorCode.INVALID_CONFIG, "a group.instance.id is spelled like the name of a topic")
 
@@ -61,7 +70,12 @@ def join(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupReque
             group.history.note(member.cause(Why.OVER_CAPACITY, turn.now_ms))
             drop_member(turn, group, member)
             complete_if_all_joined(turn, group)
-        raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        raise LimitMet(
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            GROUP_MAX_SIZE.name,
+            turn.settings.group_size_max,
+            f"the group has all of its {GROUP_MAX_SIZE.name}={turn.settings.group_size_max} members",
+        )
     if not group.supports(body.protocol_type, protocols_of(body)):
         raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if member_id == NO_MEMBER_ID:
@@ -100,7 +114,9 @@ def _join_unknown(turn: Turn, group: ClassicGroup, request: Request, body: JoinG
     else:
         # A client that gives up waiting and tries again must not leave a nameless member behind each time.
         if len(group.pending) >= turn.settings.pending_members_max:
-            raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
+            raise Refused(
+                ErrorCode.GROUP_MAX_SIZE_REACHED, "as many as can be have been told their id and not come yet"
+            )
         group.pending[member_id] = None
         turn.timers.set(TimerKey(SESSION, group.group_id, member_id), turn.now_ms + body.session_timeout_ms)
         turn.reply(request.token, refused_join(request, ErrorCode.MEMBER_ID_REQUIRED, member_id))

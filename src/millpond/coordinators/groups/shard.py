@@ -7,16 +7,15 @@ about.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Final
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.ports import Entropy
 from millpond.coordinators.groups import description, expiry, offset_commit, offset_fetch, rebalance, refusals
 from millpond.coordinators.groups.classic import ClassicGroup, State
 from millpond.coordinators.groups.consumer.group import ConsumerGroup
-from millpond.coordinators.groups.consumer.patterns import compiled
 from millpond.coordinators.groups.group import Shared, Turn
 from millpond.coordinators.groups.history import Rebalance
 from millpond.coordinators.groups.join import check_join, join
@@ -34,6 +33,7 @@ from millpond.coordinators.groups.registry import AnyGroup, Registry
 from millpond.coordinators.groups.settings import GroupSettings
 from millpond.coordinators.groups.sync import heartbeat, sync
 from millpond.coordinators.groups.timers import TimerKey
+from millpond.coordinators.patterns import compiled
 from millpond.coordinators.shard import Effects, Request
 from millpond.metadata.image import Image
 from millpond.wire import messages as m
@@ -56,11 +56,19 @@ CONSUMER: Final = "consumer"
 class GroupShard:
     """Groups, their offsets and their timers. `image` is read, never changed."""
 
-    def __init__(self, image: Image, settings: GroupSettings, entropy: Entropy) -> None:
+    def __init__(
+        self,
+        image: Image,
+        settings: GroupSettings,
+        entropy: Entropy,
+        check_room: Callable[[], None] = lambda: None,
+    ) -> None:
         self.shared = Shared(image, settings, entropy)
         self.registry = Registry(self.shared)
         self.groups = self.registry.groups
         self.offsets = self.registry.offsets
+        self._check_room = check_room
+        """Refused if there are as many groups as there may be."""
         self._to_expire: list[str] = []
         self._to_look_again: dict[str, None] = {}
         """Groups that have yet to see which topics there are now."""
@@ -73,6 +81,8 @@ class GroupShard:
             self._decide(turn, request)
         except Refused as refused:
             turn.reply(request.token, refusals.refusal(request, refused))
+            if isinstance(refused, LimitMet):
+                turn.effects.met = refused
         return turn.effects
 
     def _decide(self, turn: Turn, request: Request) -> None:
@@ -115,7 +125,9 @@ class GroupShard:
         if not isinstance(group, ClassicGroup):
             if body.member_id != NO_MEMBER_ID:
                 raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
-            if group is not None:
+            if group is None:
+                self._check_room()
+            else:
                 # An empty group becomes what its next member wants.
                 turn.record(*group.tombstones())
             group = self.registry.new_classic(body.group_id)
@@ -156,6 +168,8 @@ class GroupShard:
             return
         if body.group_id and body.member_epoch != 0:
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {body.group_id}")
+        if known is None:
+            self._check_room()
         group = self.registry.new_consumer(body.group_id)
         if known is None:
             effects = group.heartbeat(request, turn.now_ms)
@@ -193,6 +207,8 @@ class GroupShard:
         elif generation >= 0:
             is_told = request.version >= offset_commit.GROUP_ID_NOT_FOUND_FROM
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.ILLEGAL_GENERATION)
+        else:
+            self._check_room()
         turn.reply(request.token, offset_commit.commit(turn, body, request.version))
 
     def _keep_alive(self, turn: Turn, group: AnyGroup, member_id: str) -> None:
@@ -216,6 +232,8 @@ class GroupShard:
                 raise Refused(ErrorCode.ILLEGAL_GENERATION) if is_stale else refused from None
         elif generation >= 0:
             raise Refused(ErrorCode.ILLEGAL_GENERATION)
+        else:
+            self._check_room()
         turn.reply(request.token, offset_commit.commit_in_transaction(turn, self.offsets, body))
 
     def _fetch(self, turn: Turn, request: Request, body: m.OffsetFetchRequest) -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 
 from millpond.base.errors import ErrorCode
+from millpond.coordinators.patterns import ANOTHER, TYPED_CHARACTERS, BadPattern, compiled
 from millpond.coordinators.transactions.records import by_topic
 from millpond.coordinators.transactions.states import BY_LABEL
 from millpond.coordinators.transactions.transaction import Transaction
 from millpond.wire import messages as m
 
 PATTERN_LENGTH_MAX = 256
-REPEATS_MAX = 3
 MATCHED_LENGTH_MAX = 256
-"""Python's regular expressions can take exponential time. Bounded like this, they cannot."""
-
-_REPEATED_GROUP = re.compile(r"\)[*+?{]")
-_REPEAT = re.compile(r"[*+{]")
+STEPS_MAX = 500
+WALKED_STEPS_MAX = 50_000
+"""How much may be worked out for one pattern; what people write takes some thousand."""
 
 
 def describe(
@@ -45,9 +43,19 @@ def list_all(
     transactions: Iterable[Transaction], request: m.ListTransactionsRequest, now_ms: int
 ) -> m.ListTransactionsResponse:
     """Those that pass every filter; an empty filter lets everything through."""
-    matches = _matcher(request.transactional_id_pattern)
-    if matches is None:
+    try:
+        matches = _matcher(request.transactional_id_pattern)
+        return _list_matching(transactions, request, now_ms, matches)
+    except BadPattern:
         return m.ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+
+
+def _list_matching(
+    transactions: Iterable[Transaction],
+    request: m.ListTransactionsRequest,
+    now_ms: int,
+    matches: Callable[[str], bool],
+) -> m.ListTransactionsResponse:
     states = {BY_LABEL[name] for name in request.state_filters if name in BY_LABEL}
     producer_ids = set(request.producer_id_filters)
     shown = [
@@ -67,18 +75,23 @@ def list_all(
     )
 
 
-def _matcher(pattern: str | None) -> Callable[[str], bool] | None:
-    """None when the pattern is wrong, or could take too long."""
+def _matcher(pattern: str | None) -> Callable[[str], bool]:
+    """BadPattern, at once or while it is matched, when it is wrong or keeps everybody waiting."""
     if not pattern:
         return lambda _: True
-    if len(pattern) > PATTERN_LENGTH_MAX or _REPEATED_GROUP.search(pattern):
-        return None
-    if len(_REPEAT.findall(pattern)) > REPEATS_MAX:
-        return None
-    try:
-        compiled = re.compile(pattern)
-    except (re.error, OverflowError):
-        return None
-    return lambda transactional_id: (
-        len(transactional_id) <= MATCHED_LENGTH_MAX and compiled.fullmatch(transactional_id) is not None
-    )
+    if len(pattern) > PATTERN_LENGTH_MAX:
+        raise BadPattern("the pattern is too long")
+    machine = compiled(pattern, TYPED_CHARACTERS)
+    if len(machine.steps) > STEPS_MAX:
+        raise BadPattern("the pattern repeats too much")
+
+    def matches(transactional_id: str) -> bool:
+        if len(transactional_id) > MATCHED_LENGTH_MAX:
+            return False
+        if not (transactional_id.isascii() and transactional_id.isprintable()):
+            transactional_id = "".join(each if each in TYPED_CHARACTERS else ANOTHER for each in transactional_id)
+        if machine.steps_walked > WALKED_STEPS_MAX:
+            raise BadPattern("the pattern takes too long")
+        return machine.matches(transactional_id)
+
+    return matches

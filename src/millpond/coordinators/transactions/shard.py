@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from millpond.base.errors import ErrorCode
+from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
 from millpond.coordinators.shard import Effects, Request
 from millpond.coordinators.transactions import outcome, overview, partitions, renewal
@@ -83,6 +83,7 @@ class TransactionShard:
         coordinator_epoch: int,
         take_producer_id: TakeProducerId,
         offsets_partition: Callable[[str], int],
+        check_room: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings = settings
         self.coordinator_epoch = coordinator_epoch
@@ -90,6 +91,8 @@ class TransactionShard:
         self.transactions: dict[str, Transaction] = {}
         self._take_producer_id = take_producer_id
         self._offsets_partition = offsets_partition
+        self._check_room = check_room
+        """Refused if there are as many transactional ids as there may be."""
         self._renewals: dict[str, Renewal] = {}
         self._timers = Timers()
         self._lives: dict[str, Life] = {}
@@ -147,6 +150,10 @@ class TransactionShard:
         shown = Shown(body.producer_id, body.producer_epoch) if body.producer_id != NO_ID else None
         timeout_ms = body.transaction_timeout_ms
         if current is None:
+            try:
+                self._check_room()
+            except Refused as refused:
+                return Verdict(refused.code)
             return renewal.begin(name, timeout_ms, now_ms, self._take_producer_id)
         verdict = renewal.renew(current, timeout_ms, shown, self._renewals.get(name), now_ms, self._take_producer_id)
         if verdict.steps:

@@ -30,7 +30,7 @@ def named_voters(value: int) -> tuple[Voter, ...] | None:
     if value > VOTERS:
         return None
     bits = VOTERS - value
-    return tuple(Voter(each, UUID(int=0), "", 0) for each in range(bits.bit_length()) if bits >> each & 1)
+    return tuple(Voter(each, UUID(int=0)) for each in range(bits.bit_length()) if bits >> each & 1)
 
 
 class _Content:

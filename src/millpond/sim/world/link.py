@@ -61,6 +61,10 @@ class SimLink:
         self.local_host = host
         self.peer_host = peer_host
         self.peer = peer
+        self.listener = ""
+        self.is_encrypted = False
+        self.certificate_name: str | None = None
+        self.on_secured: Callable[[], None] | None = None
         self.alive = True
         self.other: SimLink | None = None
         self._wires = wires
@@ -119,6 +123,9 @@ class SimLink:
 
     def unsent_bytes(self) -> int:
         return self._queued_bytes
+
+    def unsent_memory_bytes(self) -> int:
+        return sum(len(part) for part in self._queue if not isinstance(part, FileRange))
 
     def _flow(self) -> None:
         self._wires.run_at(self.host, self._flow_on)

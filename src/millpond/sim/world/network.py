@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from random import Random
 
 from millpond.base.ports import Clock, Link, LinkHandler
+from millpond.base.tls import ClientAuth, ClientTls, ServerTls
 from millpond.sim.world.file_tree import fault
 from millpond.sim.world.link import SimLink, Tap
 
@@ -31,10 +32,14 @@ class Path:
 
 
 class SimListener:
-    def __init__(self, network: SimNetwork, host: str, port: int, accept: Accept) -> None:
+    def __init__(
+        self, network: SimNetwork, host: str, port: int, accept: Accept, tls: ServerTls | None, name: str
+    ) -> None:
         self.host = host
         self.port = port
         self.accept = accept
+        self.tls = tls
+        self.name = name
         self._network = network
 
     def close(self) -> None:
@@ -68,17 +73,32 @@ class SimNetwork:
     def at(self, host: str) -> HostNetwork:
         return HostNetwork(self, host)
 
-    def listen(self, host: str, port: int, accept: Accept) -> SimListener:
+    def listen(
+        self, host: str, port: int, accept: Accept, tls: ServerTls | None = None, name: str = ""
+    ) -> SimListener:
         """`host` is the name of the simulated machine; port 0 takes a free one."""
         port = port or self._free_port()
         if (host, port) in self.listeners:
             raise fault(errno.EADDRINUSE, f"{host}:{port}")
-        listener = self.listeners[host, port] = SimListener(self, host, port, accept)
+        listener = self.listeners[host, port] = SimListener(self, host, port, accept, tls, name)
         return listener
 
-    def connect(self, host: str, port: int, make_handler: MakeHandler, *, source: str = "client") -> SimLink:
-        """A link to a listener, usable at once; a peer that is not there shows as `closed`."""
+    def connect(
+        self,
+        host: str,
+        port: int,
+        make_handler: MakeHandler,
+        tls: ClientTls | None = None,
+        *,
+        source: str = "client",
+    ) -> SimLink:
+        """A link to a listener, usable at once; a peer that is not there shows as `closed`.
+
+        Nothing is encrypted here, and no file is read: the name of a certificate's file stands for the peer's name.
+        """
         link = self._new_link(source, host, f"{host}:{port}")
+        link.is_encrypted = tls is not None
+        link.certificate_name = (tls.files.certificate or None) if tls is not None else None
         link.start(make_handler(link))
         self.clock.call_later(self.latency_ms(source, host), lambda: self._attempt(link, host, port, 1))
         return link
@@ -98,16 +118,23 @@ class SimNetwork:
         if not link.alive:
             return
         listener = self.listeners.get((host, port))
-        if listener is None:
+        if listener is None or not _agree(listener.tls, link):
             link.reset()
             return
         server = self._new_link(host, link.host, f"{link.host}:{self._free_port()}")
+        server.listener = listener.name
+        server.is_encrypted = listener.tls is not None
         handler = listener.accept(server)
         if handler is None:
             server.abort()
             link.reset()
             return
         server.start(handler)
+        if listener.tls is not None:
+            if listener.tls.client_auth is not ClientAuth.NONE:
+                server.certificate_name = link.certificate_name
+            if server.on_secured is not None:
+                server.on_secured()
         server.join(link)
 
     def _new_link(self, host: str, peer_host: str, peer: str) -> SimLink:
@@ -219,6 +246,14 @@ class SimNetwork:
             self.clock.call_soon(callback)
 
 
+def _agree(tls: ServerTls | None, client: SimLink) -> bool:
+    """Whether both ends would come to speak with each other: both by TLS or none, with a certificate where one is
+    wanted."""
+    if tls is None or not client.is_encrypted:
+        return tls is None and not client.is_encrypted
+    return tls.client_auth is not ClientAuth.REQUIRED or client.certificate_name is not None
+
+
 class HostNetwork:
     """The network port of one simulated host."""
 
@@ -226,9 +261,11 @@ class HostNetwork:
         self.host = host
         self._network = network
 
-    def listen(self, host: str, port: int, accept: Accept) -> SimListener:
+    def listen(
+        self, host: str, port: int, accept: Accept, tls: ServerTls | None = None, name: str = ""
+    ) -> SimListener:
         """Listens at this host, whatever address the broker was told to bind."""
-        return self._network.listen(self.host, port, accept)
+        return self._network.listen(self.host, port, accept, tls, name)
 
-    def connect(self, host: str, port: int, make_handler: MakeHandler) -> SimLink:
-        return self._network.connect(host, port, make_handler, source=self.host)
+    def connect(self, host: str, port: int, make_handler: MakeHandler, tls: ClientTls | None = None) -> SimLink:
+        return self._network.connect(host, port, make_handler, tls, source=self.host)

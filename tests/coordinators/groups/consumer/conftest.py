@@ -17,7 +17,7 @@ from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
 from millpond.coordinators.groups.consumer.records import TYPES, decode_record
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 from millpond.coordinators.groups.records import key_version
-from millpond.coordinators.shard import CoordinatorRecord, Effects, Request
+from millpond.coordinators.shard import CoordinatorRecord, Effects, Request, Sees, sees_all
 from millpond.metadata.image import Image
 from millpond.metadata.records import PartitionRecord, RemoveTopicRecord, TopicRecord
 from millpond.wire import messages as m
@@ -85,7 +85,9 @@ class Pond:
             replay_into(self.group, record)
         return effects
 
-    def ask(self, body: m.Message, version: int = 1, *, client_id: str = "c", host: str = "/h") -> Any:
+    def ask(
+        self, body: m.Message, version: int = 1, *, client_id: str = "c", host: str = "/h", sees: Sees = sees_all
+    ) -> Any:
         """Send a request of either protocol; the one reply."""
         handlers: dict[type[m.Message], Callable[[Request, int], Effects]] = {
             m.ConsumerGroupHeartbeatRequest: self.group.heartbeat,
@@ -94,7 +96,7 @@ class Pond:
             m.HeartbeatRequest: self.group.classic_heartbeat,
             m.LeaveGroupRequest: self.group.classic_leave,
         }
-        effects = handlers[type(body)](Request(body, version, "token", client_id, host), self.now_ms)
+        effects = handlers[type(body)](Request(body, version, "token", client_id, host, sees), self.now_ms)
         self.run(effects)
         ((token, response),) = effects.replies
         assert token == "token"
@@ -127,6 +129,7 @@ class Pond:
         self, member_id: str, epoch: int, *, version: int = 1, **fields: Any
     ) -> m.ConsumerGroupHeartbeatResponse:
         owned = fields.pop("owned", None)
+        sees = fields.pop("sees", sees_all)
         body = m.ConsumerGroupHeartbeatRequest(
             group_id="g",
             member_id=member_id,
@@ -134,7 +137,7 @@ class Pond:
             topic_partitions=None if owned is None else owned_list(owned),
             **fields,
         )
-        return cast(m.ConsumerGroupHeartbeatResponse, self.ask(body, version))
+        return cast(m.ConsumerGroupHeartbeatResponse, self.ask(body, version, sees=sees))
 
     def join(self, member_id: str, *topics: str, version: int = 1, **fields: Any) -> m.ConsumerGroupHeartbeatResponse:
         fields.setdefault("rebalance_timeout_ms", REBALANCE_TIMEOUT_MS)

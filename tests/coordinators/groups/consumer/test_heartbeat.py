@@ -241,6 +241,73 @@ class TestPatterns:
         assert pond.group.state.members["m2"].metadata.regex is None
 
 
+class TestPatternsWhereTopicsAreHidden:
+    @pytest.fixture
+    def pond(self, make_pond: Any) -> Any:
+        return make_pond(ConsumerGroupSettings(hides_topics=True), a=2, ab=1, b=1)
+
+    def rights_change(self, pond: Any) -> None:
+        pond.image.acls.version += 1
+
+    def test_a_pattern_stands_for_what_its_owner_may_see(self, pond: Any, in_reply: Any) -> None:
+        response = pond.join("m1", subscribed_topic_regex="a.*", sees=lambda name: name != "ab")
+        assert in_reply(response) == pond.parts(a=range(2))
+        assert pond.group.state.patterns["a.*"].topics == ("a",)
+
+    def test_hidden_topics_leave_no_trace(self, make_pond: Any) -> None:
+        """With and without them a member is told the same, whatever it asks."""
+        told = []
+        for topics in ({"a": 2}, {"a": 2, "secret": 3}):
+            pond = make_pond(ConsumerGroupSettings(hides_topics=True), **topics)
+            sees = {"sees": lambda name: name == "a"}
+            replies = [
+                pond.join("m1", subscribed_topic_regex="s.*", **sees),
+                pond.beat("m1", 1, **sees),
+                pond.beat("m1", 1, subscribed_topic_regex="x.*", **sees),
+                pond.beat("m1", 2, **sees),
+                pond.beat("m1", 2, subscribed_topic_regex=".*", **sees),
+                pond.beat("m1", 3, **sees),
+            ]
+            if len(topics) > 1:
+                pond.create("secret2", 1)
+            pond.topics_changed()
+            replies.append(pond.beat("m1", 3, **sees))
+            told.append([(each.error_code, each.member_epoch, repr(each.assignment)) for each in replies])
+        assert told[0] == told[1]
+
+    def test_what_may_be_seen_later_comes_with_the_next_heartbeat(self, pond: Any, in_reply: Any) -> None:
+        seen = {"a"}
+        sees = {"sees": lambda name: name in seen}
+        pond.join("m1", subscribed_topic_regex="a.*", **sees)
+        seen.add("ab")
+        assert pond.beat("m1", 1, **sees).member_epoch == 1, "nobody has said that rights have changed"
+        self.rights_change(pond)
+        response = pond.beat("m1", 1, **sees)
+        assert (response.member_epoch, in_reply(response)) == (2, pond.parts(a=range(2), ab=[0]))
+        seen.remove("a")
+        self.rights_change(pond)
+        response = pond.beat("m1", 2, **sees)
+        assert in_reply(response) == pond.parts(ab=[0])
+
+    def test_a_coordinator_that_was_loaded_waits_for_a_heartbeat(self, pond: Any, in_reply: Any) -> None:
+        sees = {"sees": lambda name: name in ("a", "abc")}
+        pond.join("m1", subscribed_topic_regex="a.*", **sees)
+        pond.create("abc", 1)
+        pond.reload()
+        assert pond.group.state.patterns["a.*"].topics == ("a",)
+        response = pond.beat("m1", 1, **sees)
+        assert in_reply(response) == pond.parts(a=range(2), abc=[0])
+        pond.create("abd", 1)
+        pond.topics_changed()
+        assert pond.beat("m1", 2, **sees).member_epoch == 2
+
+    def test_of_patterns_that_are_gone_nothing_is_kept(self, pond: Any) -> None:
+        pond.join("m1", subscribed_topic_regex="x0")
+        for number in range(1, 20):
+            pond.beat("m1", number, owned=frozenset(), subscribed_topic_regex=f"x{number}")
+        assert len(pond.group.sights) <= 2
+
+
 class TestStaticMembers:
     def test_back_under_another_id_with_everything_as_it_was(self, pond: Any, in_reply: Any) -> None:
         pond.join("m1", "a", instance_id="i")

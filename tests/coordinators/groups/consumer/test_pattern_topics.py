@@ -11,7 +11,7 @@ import pytest
 
 from millpond.coordinators.groups.consumer import pattern_topics
 from millpond.coordinators.groups.consumer.pattern_topics import WALKED_STEPS_MAX, PatternTopics
-from millpond.coordinators.groups.consumer.patterns import BadPattern, compiled
+from millpond.coordinators.patterns import BadPattern, compiled
 from millpond.metadata.image import Image
 from millpond.metadata.records import RemoveTopicRecord, TopicRecord
 

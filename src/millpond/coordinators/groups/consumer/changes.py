@@ -13,7 +13,9 @@ from millpond.coordinators.groups.consumer.target import (
     forget_unused_patterns,
     metadata_hash,
     preferred_assignor,
+    refresh_patterns,
     subscribed_names,
+    topics_meant,
     update_target,
 )
 from millpond.coordinators.groups.history import Why
@@ -27,12 +29,21 @@ def subscribe(group: Surroundings, draft: Draft, old: Member, metadata: MemberMe
     draft.set_metadata(old.id, metadata)
     has_changed = metadata.topics != old.metadata.topics or metadata.regex != old.metadata.regex
     if metadata.regex and metadata.regex not in draft.state.patterns:
-        draft.set_pattern(metadata.regex, ResolvedPattern(group.patterns.of(metadata.regex), 0, now_ms))
+        topics = topics_meant(group, metadata.regex, None)
+        draft.set_pattern(metadata.regex, ResolvedPattern(topics, 0, now_ms))
     if metadata.regex != old.metadata.regex:
         forget_unused_patterns(draft)
     if is_new or has_changed:
         why = Why.JOINED if is_new else Why.SUBSCRIPTION_CHANGED
         group.history.note_member(why, draft.state.members[old.id], now_ms)
+        turn_epoch(group, draft)
+
+
+def look_again(group: Surroundings, draft: Draft, now_ms: int) -> None:
+    """Topics came, went or grew, or may be seen now, or no more: when that concerns the group, its epoch turns."""
+    refresh_patterns(group, draft, now_ms)
+    if metadata_hash(subscribed_names(draft.state), group.image) != draft.state.metadata_hash:
+        group.history.note_topics(now_ms)
         turn_epoch(group, draft)
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import ErrorCode, LimitMet, Refused
+from millpond.base.words import quoted
+from millpond.config.node import GROUP_CONSUMER_MAX_SIZE
+from millpond.config.quota import GROUP_MEMBER_MAX_BYTES
 from millpond.coordinators.groups.consumer.members import AWAY_EPOCH, LEAVING_EPOCH, Member, Partitions
 from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
-from millpond.coordinators.groups.consumer.patterns import BadPattern
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 from millpond.coordinators.groups.consumer.state import GroupState
+from millpond.coordinators.patterns import BadPattern
 from millpond.wire import messages as m
 
 OWN_ID_VERSION = 1
@@ -55,11 +58,19 @@ def _check_choices(
         raise Refused(
             ErrorCode.UNSUPPORTED_ASSIGNOR, f"there is no assignor {body.server_assignor}; there are {offered}"
         )
+    if sum(map(len, body.subscribed_topic_names or ())) > settings.member_max_bytes:
+        raise LimitMet(
+            ErrorCode.POLICY_VIOLATION,
+            GROUP_MEMBER_MAX_BYTES.name,
+            settings.member_max_bytes,
+            f"the names of its topics are longer than {GROUP_MEMBER_MAX_BYTES.name}={settings.member_max_bytes}",
+        )
     if body.subscribed_topic_regex:
         try:
             patterns.admit(body.subscribed_topic_regex)
         except BadPattern as fault:
-            raise Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{body.subscribed_topic_regex!r}: {fault}") from None
+            pattern = quoted(body.subscribed_topic_regex)
+            raise Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{pattern}: {fault}") from None
 
 
 def _invalid(why: str) -> NoReturn:
@@ -85,7 +96,12 @@ def check_epoch(member: Member, epoch: int, owned: Partitions | None) -> None:
 
 def check_room(state: GroupState, size_max: int) -> None:
     if len(state.members) >= size_max:
-        raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has all of its {size_max} members")
+        raise LimitMet(
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            GROUP_CONSUMER_MAX_SIZE.name,
+            size_max,
+            f"the group has all of its {GROUP_CONSUMER_MAX_SIZE.name}={size_max} members",
+        )
 
 
 def known_member(state: GroupState, member_id: str, instance_id: str | None) -> Member:

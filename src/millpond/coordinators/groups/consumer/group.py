@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.ports import Entropy
-from millpond.coordinators.groups.consumer.changes import remove_members, turn_epoch
+from millpond.coordinators.groups.consumer.changes import look_again, remove_members
 from millpond.coordinators.groups.consumer.checks import check_member_epoch
 from millpond.coordinators.groups.consumer.classic_members import (
     decide_classic_heartbeat,
@@ -43,7 +43,6 @@ from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 from millpond.coordinators.groups.consumer.state import GroupState
 from millpond.coordinators.groups.consumer.surroundings import Surroundings
-from millpond.coordinators.groups.consumer.target import metadata_hash, refresh_patterns, subscribed_names
 from millpond.coordinators.groups.consumer.watch import REJOIN, REVOCATION, SESSION, SYNC
 from millpond.coordinators.groups.group import CONSUMER_PROTOCOL
 from millpond.coordinators.groups.history import Why
@@ -202,7 +201,7 @@ class ConsumerGroup(Surroundings):
         try:
             response: m.Message = decide(self, draft, request, now_ms)
         except Refused as why:
-            effects = Effects()
+            effects = Effects(met=why if isinstance(why, LimitMet) else None)
             effects.reply(request.token, refused(why))
             return effects
         effects = self._decided(draft, now_ms)
@@ -231,10 +230,7 @@ class ConsumerGroup(Surroundings):
         """Topics came, went or grew. When that concerns the group, its epoch turns; the next heartbeat assigns."""
         draft = self._draft()
         if not self.is_empty:
-            refresh_patterns(draft, self.patterns, now_ms)
-            if metadata_hash(subscribed_names(draft.state), self.image) != draft.state.metadata_hash:
-                self.history.note_topics(now_ms)
-                turn_epoch(self, draft)
+            look_again(self, draft, now_ms)
         return self._decided(draft, now_ms)
 
     def on_loaded(self, now_ms: int) -> None:

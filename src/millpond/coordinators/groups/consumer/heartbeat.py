@@ -10,7 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.coordinators.groups.consumer.changes import ensure_target, reconcile, remove_members, subscribe
+from millpond.coordinators.groups.consumer.changes import (
+    ensure_target,
+    look_again,
+    reconcile,
+    remove_members,
+    subscribe,
+)
 from millpond.coordinators.groups.consumer.checks import check_epoch, check_request, check_room, known_member
 from millpond.coordinators.groups.consumer.draft import Draft
 from millpond.coordinators.groups.consumer.members import (
@@ -24,7 +30,7 @@ from millpond.coordinators.groups.consumer.members import (
     from_topics,
 )
 from millpond.coordinators.groups.consumer.migration import go_on_without
-from millpond.coordinators.groups.consumer.surroundings import Surroundings
+from millpond.coordinators.groups.consumer.surroundings import Sight, Surroundings
 from millpond.coordinators.groups.history import Why
 from millpond.coordinators.shard import Request
 from millpond.wire import messages as m
@@ -53,7 +59,11 @@ def _stay(
 ) -> m.ConsumerGroupHeartbeatResponse:
     owned = _owned(body)
     old = _sender(group, draft, body, owned)
-    subscribe(group, draft, old, _told(old.metadata, request, body), now_ms)
+    told = _told(old.metadata, request, body)
+    sees_anew = _sees_anew(group, draft, told.regex, request)
+    subscribe(group, draft, old, told, now_ms)
+    if sees_anew:
+        look_again(group, draft, now_ms)
     ensure_target(group, draft, now_ms)
     reconcile(group, draft, old.id, owned, now_ms)
     group.watch.session(old.id, now_ms + group.settings.session_timeout_ms)
@@ -69,6 +79,19 @@ def _stay(
     if _is_full(body) or member.current.assigned != old.current.assigned:
         response.assignment = _as_assignment(member.current.assigned)
     return response
+
+
+def _sees_anew(group: Surroundings, draft: Draft, pattern: str | None, request: Request) -> bool:
+    """Take in what the member may see, where nobody has come with its pattern yet, or rights have changed since."""
+    if pattern is None or not group.settings.hides_topics:
+        return False
+    version = group.image.acls.version
+    known = group.sights.get(pattern)
+    if known is not None and known.version == version:
+        return False
+    group.sights = {each: sight for each, sight in group.sights.items() if each in draft.state.patterns}
+    group.sights[pattern] = Sight(request.sees, version)
+    return True
 
 
 def _sender(

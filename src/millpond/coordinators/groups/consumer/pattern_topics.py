@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Collection
 from typing import Final
 
-from millpond.coordinators.groups.consumer.patterns import BadPattern, compiled
+from millpond.coordinators.patterns import BadPattern, compiled
 from millpond.metadata.image import Image
 
 PATTERNS_KEPT: Final = 1000

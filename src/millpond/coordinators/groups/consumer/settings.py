@@ -22,12 +22,16 @@ class ConsumerGroupSettings:
     heartbeat_interval_ms: int = 5_000
     session_timeout_ms: int = 45_000
     max_size: int = INT32_MAX
+    member_max_bytes: int = 1 << 20
+    """`group.member.max.bytes`"""
     assignors: tuple[str, ...] = ("uniform", "range")
     """Those that members may ask for; the first serves groups whose members ask for none."""
     migration_policy: str = "bidirectional"
     """Whether a live group may change its protocol: disabled, upgrade, downgrade or bidirectional."""
     classic_max_size: int = INT32_MAX
     """`group.max.size`: a larger group is not turned back into a classic one."""
+    hides_topics: bool = False
+    """Whether some may not see all topics: then a pattern stands for those that whoever brings it may see."""
 
     def changed_by(self, texts: Mapping[str, str]) -> ConsumerGroupSettings:
         """With the values that a group has of its own."""

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from millpond.base.ports import Entropy
 from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
 from millpond.coordinators.groups.consumer.rebalance_history import ConsumerGroupHistory
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 from millpond.coordinators.groups.consumer.watch import Watch
+from millpond.coordinators.shard import Sees
 from millpond.metadata.image import Image, Resource
 from millpond.metadata.records import ResourceType
+
+
+class Sight(NamedTuple):
+    """Which topics a pattern may stand for."""
+
+    sees: Sees
+    version: int
+    """Of the ACLs at that time."""
 
 
 class Surroundings:
@@ -26,6 +37,8 @@ class Surroundings:
         self.entropy = entropy
         self.watch = Watch()
         self.history = ConsumerGroupHistory(history_length)
+        self.sights: dict[str, Sight] = {}
+        """By pattern: what the last one who brought it may see. Unused where everybody sees everything."""
 
     @property
     def image(self) -> Image:

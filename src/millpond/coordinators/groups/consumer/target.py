@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from millpond.coordinators.groups.consumer.assignors import ASSIGNORS, Subscriber
 from millpond.coordinators.groups.consumer.draft import Draft
 from millpond.coordinators.groups.consumer.members import Member
-from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
 from millpond.coordinators.groups.consumer.state import GroupState, ResolvedPattern
+from millpond.coordinators.groups.consumer.surroundings import Surroundings
 from millpond.metadata.image import Image
 
 
@@ -27,12 +27,26 @@ def metadata_hash(names: Iterable[str], image: Image) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
 
-def refresh_patterns(draft: Draft, patterns: PatternTopics, now_ms: int) -> None:
+def topics_meant(group: Surroundings, pattern: str, old: ResolvedPattern | None) -> tuple[str, ...]:
+    """What a pattern stands for. Topics that its owner may not see do not exist for it: neither an assignment nor an
+    epoch tells of them."""
+    topics = group.patterns.of(pattern)
+    if not group.settings.hides_topics:
+        return topics
+    sight = group.sights.get(pattern)
+    if sight is None:
+        # Nobody has come with it since this coordinator was loaded. The first heartbeat looks again.
+        known = frozenset(old.topics if old else ())
+        return tuple(name for name in topics if name in known)
+    return tuple(filter(sight.sees, topics))
+
+
+def refresh_patterns(group: Surroundings, draft: Draft, now_ms: int) -> None:
     """Write down what each subscribed pattern stands for where that has changed, and forget those nobody uses."""
     used = {member.metadata.regex for member in draft.state.members.values() if member.metadata.regex}
     for pattern in sorted(used):
-        topics = patterns.of(pattern)
         old = draft.state.patterns.get(pattern)
+        topics = topics_meant(group, pattern, old)
         if old is None or old.topics != topics:
             draft.set_pattern(pattern, ResolvedPattern(topics, old.version + 1 if old else 0, now_ms))
     forget_unused_patterns(draft)

@@ -77,7 +77,7 @@ class VotersScenario(Scenario):
                 continue
             old = {each.node_id for each in replica.voters}
             new = change(set(old))
-            voters = tuple(Voter(each, UUID(int=0), "", 0) for each in sorted(new))
+            voters = tuple(Voter(each, UUID(int=0)) for each in sorted(new))
             if self.now_ms - self._wiped_ms < SPARED_MS and new < old:
                 continue
             if new == old or replica.objection(voters, host.now_ms()) is not None:

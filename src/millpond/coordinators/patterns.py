@@ -1,6 +1,7 @@
-"""Subscription patterns in the syntax of RE2, matched against whole topic names in a time linear in their length.
+"""Patterns of clients in the syntax of RE2, matched against whole names in a time linear in their length.
 
-Topic names have 65 characters to choose from, so a class of characters is just a set of those. A pattern becomes a
+Topic names have 65 characters to choose from, transactional ids those that can be typed: so a class of characters is
+just a set of those. A pattern becomes a
 small machine of steps (Thompson's construction); sets of its steps become states as names are read, and are kept. No
 pattern, however hostile, can make a match take longer than its steps times the length of the name. What RE2 refuses
 (references back, looking ahead and behind) is refused here too, and so are word boundaries and Unicode classes, which
@@ -22,23 +23,30 @@ DEPTH_MAX: Final = 50
 STATES_KEPT: Final = 1000
 
 NAME_CHARACTERS: Final = frozenset(string.ascii_letters + string.digits + "._-")
+"""Of topics."""
+
+ANOTHER: Final = "\x7f"
+"""Stands for all characters that cannot be typed: only what matches any character matches it."""
+
+TYPED_CHARACTERS: Final = frozenset(map(chr, range(0x20, 0x7F))) | {ANOTHER}
 DIGITS: Final = frozenset(string.digits)
 WORD: Final = frozenset(string.ascii_letters + string.digits + "_")
-NONE: Final[frozenset[str]] = frozenset()
+SPACE: Final = frozenset(" \t\n\f\r\v")
+PRINTED: Final = frozenset(map(chr, range(0x20, 0x7F)))
 
-PERL_CLASSES: Final = {"d": DIGITS, "w": WORD, "s": NONE}
+PERL_CLASSES: Final = {"d": DIGITS, "w": WORD, "s": SPACE}
 POSIX_CLASSES: Final = {
     "alnum": WORD - {"_"},
     "alpha": frozenset(string.ascii_letters),
-    "ascii": NAME_CHARACTERS,
-    "blank": NONE,
-    "cntrl": NONE,
+    "ascii": PRINTED,
+    "blank": frozenset(" \t"),
+    "cntrl": frozenset(map(chr, range(0x20))),
     "digit": DIGITS,
-    "graph": NAME_CHARACTERS,
+    "graph": PRINTED - {" "},
     "lower": frozenset(string.ascii_lowercase),
-    "print": NAME_CHARACTERS,
-    "punct": frozenset("._-"),
-    "space": NONE,
+    "print": PRINTED,
+    "punct": frozenset(string.punctuation),
+    "space": SPACE,
     "upper": frozenset(string.ascii_uppercase),
     "word": WORD,
     "xdigit": frozenset(string.hexdigits),
@@ -103,6 +111,7 @@ class Machine:
         return len(self.steps) - 1
 
     def matches(self, name: str) -> bool:
+        """A name of the alphabet that the machine was made for."""
         if not name:
             return ACCEPT in self._reach([self.start], at_start=True, at_end=True)
         if self._first is None:
@@ -152,18 +161,19 @@ class Machine:
 
 
 @lru_cache(maxsize=256)
-def compiled(pattern: str) -> Machine:
-    """The machine of a pattern; BadPattern when it is none."""
+def compiled(pattern: str, alphabet: frozenset[str] = NAME_CHARACTERS) -> Machine:
+    """The machine of a pattern for names of these characters; BadPattern when it is none."""
     if len(pattern) > PATTERN_LENGTH_MAX:
         raise BadPattern(f"a pattern has at most {PATTERN_LENGTH_MAX} characters, this one has {len(pattern)}")
-    return _Parser(pattern).parse()
+    return _Parser(pattern, alphabet).parse()
 
 
 class _Parser:
     """Recursive descent: alternatives of sequences of repeated atoms."""
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, alphabet: frozenset[str]) -> None:
         self.pattern = pattern
+        self.alphabet = alphabet
         self.position = 0
         self.depth = 0
         self.ignore_case = False
@@ -286,7 +296,7 @@ class _Parser:
             case "[":
                 return self.taking(self.bracket())
             case ".":
-                return self.taking(NAME_CHARACTERS)
+                return self.taking(self.alphabet)
             case "^":
                 return lambda then: self.machine.add(AtStart(then))
             case "$":
@@ -301,7 +311,7 @@ class _Parser:
     def taking(self, characters: frozenset[str]) -> Builder:
         if self.ignore_case:
             characters |= {each.swapcase() for each in characters}
-        wanted = characters & NAME_CHARACTERS
+        wanted = characters & self.alphabet
         return lambda then: self.machine.add(Take(wanted, then))
 
     def group(self) -> Builder:
@@ -348,7 +358,7 @@ class _Parser:
         """What stands behind a backslash, in brackets or not."""
         if character.lower() in PERL_CLASSES:
             members = PERL_CLASSES[character.lower()]
-            return NAME_CHARACTERS - members if character.isupper() else members
+            return self.alphabet - members if character.isupper() else members
         if character in CONTROL_ESCAPES:
             return frozenset(CONTROL_ESCAPES[character])
         if character == "x":
@@ -372,25 +382,24 @@ class _Parser:
                 if name.removeprefix("^") not in POSIX_CLASSES:
                     raise BadPattern(f"[:{name}:] is no class of characters")
                 members = POSIX_CLASSES[name.removeprefix("^")]
-                characters |= NAME_CHARACTERS - members if name.startswith("^") else members
+                characters |= self.alphabet - members if name.startswith("^") else members
                 continue
             low = self.bracket_character()
             if self.peek("-") and not self.peek("-]") and len(low) == 1:
                 self.take()
-                characters |= _between(low, self.bracket_character())
+                characters |= self.between(low, self.bracket_character())
             else:
                 characters |= low
         self.take()
         if self.ignore_case:
             characters |= {each.swapcase() for each in characters}
-        return NAME_CHARACTERS - characters if negated else frozenset(characters)
+        return self.alphabet - characters if negated else frozenset(characters)
 
     def bracket_character(self) -> frozenset[str]:
         character = self.take()
         return self.escaped(self.take()) if character == "\\" else frozenset(character)
 
-
-def _between(low: frozenset[str], high: frozenset[str]) -> frozenset[str]:
-    if len(high) != 1 or min(high) < min(low):
-        raise BadPattern("a range of characters goes from a lower to a higher one")
-    return frozenset(each for each in NAME_CHARACTERS if min(low) <= each <= min(high))
+    def between(self, low: frozenset[str], high: frozenset[str]) -> frozenset[str]:
+        if len(high) != 1 or min(high) < min(low):
+            raise BadPattern("a range of characters goes from a lower to a higher one")
+        return frozenset(each for each in self.alphabet if min(low) <= each <= min(high))

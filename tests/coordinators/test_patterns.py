@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.coordinators.groups.consumer.patterns import PATTERN_LENGTH_MAX, BadPattern, compiled
+from millpond.coordinators.patterns import PATTERN_LENGTH_MAX, BadPattern, compiled
 
 ATOMS = st.sampled_from(
     ["a", "b", "B", "-", r"\.", ".", "[ab]", "[^a]", "[a-c-]", r"\d", r"\W", "^", "$", r"[\w.]", "0"]

@@ -1,0 +1,158 @@
+"""ACLs of a cluster: who is allowed or denied what. Found by a filter, added, removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.base.rights import CLUSTER_NAME, AclResource, Operation, PatternType, Permission
+from millpond.remote.cluster import Cluster
+from millpond.remote.errors import check
+from millpond.wire import messages as m
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Acl:
+    principal: str
+    """As `User:alice`; `User:*` is everybody."""
+    resource: AclResource
+    name: str
+    pattern: PatternType
+    operation: Operation
+    permission: Permission = Permission.ALLOW
+    host: str = "*"
+
+    def as_filter(self) -> AclFilter:
+        """Finds this one and no other."""
+        return AclFilter(
+            self.principal, self.resource, self.name, self.pattern, self.operation, self.permission, self.host
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AclFilter:
+    """What is None, or ANY, may be anything. The pattern MATCH finds all that a name falls under."""
+
+    principal: str | None = None
+    resource: AclResource = AclResource.ANY
+    name: str | None = None
+    pattern: PatternType = PatternType.ANY
+    operation: Operation = Operation.ANY
+    permission: Permission = Permission.ANY
+    host: str | None = None
+
+
+def list_acls(cluster: Cluster, wanted: AclFilter = AclFilter()) -> list[Acl]:  # noqa: B008 (it is frozen)
+    def ask() -> list[Acl]:
+        response = cluster.any().ask(m.DescribeAclsRequest(**_fields(wanted)), m.DescribeAclsResponse)
+        check(response.error_code, "the ACLs are not told", response.error_message)
+        return sorted(
+            _acl(each, resource.resource_type, resource.resource_name, resource.pattern_type)
+            for resource in response.resources
+            for each in resource.acls
+        )
+
+    return cluster.retrying("ask for the ACLs", ask)
+
+
+def add_acls(cluster: Cluster, acls: Sequence[Acl]) -> None:
+    """One that is there already stays as it is."""
+    request = m.CreateAclsRequest(
+        creations=[
+            m.CreateAclsRequest.AclCreation(
+                resource_type=each.resource,
+                resource_name=each.name,
+                resource_pattern_type=each.pattern,
+                principal=each.principal,
+                host=each.host,
+                operation=each.operation,
+                permission_type=each.permission,
+            )
+            for each in acls
+        ]
+    )
+
+    def ask() -> None:
+        response = cluster.controller().ask(request, m.CreateAclsResponse)
+        for each, result in zip(acls, response.results, strict=False):
+            check(result.error_code, f"{each.principal} is not given {each.operation.name}", result.error_message)
+
+    cluster.retrying("add ACLs", ask)
+
+
+def remove_acls(cluster: Cluster, filters: Iterable[AclFilter]) -> list[Acl]:
+    """All that a filter finds; which ones they were."""
+    request = m.DeleteAclsRequest(filters=[m.DeleteAclsRequest.DeleteAclsFilter(**_fields(each)) for each in filters])
+
+    def ask() -> list[Acl]:
+        response = cluster.controller().ask(request, m.DeleteAclsResponse)
+        removed = []
+        for result in response.filter_results:
+            check(result.error_code, "ACLs are not removed", result.error_message)
+            for each in result.matching_acls:
+                check(each.error_code, "an ACL is not removed", each.error_message)
+                removed.append(_acl(each, each.resource_type, each.resource_name, each.pattern_type))
+        return sorted(set(removed))
+
+    return cluster.retrying("remove ACLs", ask)
+
+
+def producer_acls(
+    principal: str, topics: Sequence[tuple[str, PatternType]], *, transactional_id: str | None
+) -> list[Acl]:
+    """What somebody needs who writes to these topics, and creates them where they are missing."""
+    acls = [
+        Acl(principal, AclResource.TOPIC, name, pattern, operation)
+        for name, pattern in topics
+        for operation in (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
+    ]
+    if transactional_id is not None:
+        pattern = PatternType.LITERAL
+        acls += [
+            Acl(principal, AclResource.TRANSACTIONAL_ID, transactional_id, pattern, operation)
+            for operation in (Operation.WRITE, Operation.DESCRIBE)
+        ]
+    return acls
+
+
+def consumer_acls(
+    principal: str, topics: Sequence[tuple[str, PatternType]], groups: Sequence[tuple[str, PatternType]]
+) -> list[Acl]:
+    """What somebody needs who reads these topics as a member of these groups."""
+    return [
+        *(
+            Acl(principal, AclResource.TOPIC, name, pattern, operation)
+            for name, pattern in topics
+            for operation in (Operation.READ, Operation.DESCRIBE)
+        ),
+        *(Acl(principal, AclResource.GROUP, name, pattern, Operation.READ) for name, pattern in groups),
+    ]
+
+
+def on_cluster(principal: str, operation: Operation) -> Acl:
+    return Acl(principal, AclResource.CLUSTER, CLUSTER_NAME, PatternType.LITERAL, operation)
+
+
+def _fields(wanted: AclFilter) -> dict[str, Any]:
+    return {
+        "resource_type_filter": wanted.resource,
+        "resource_name_filter": wanted.name,
+        "pattern_type_filter": wanted.pattern,
+        "principal_filter": wanted.principal,
+        "host_filter": wanted.host,
+        "operation": wanted.operation,
+        "permission_type": wanted.permission,
+    }
+
+
+def _acl(each: Any, resource: int, name: str, pattern: int) -> Acl:
+    return Acl(
+        each.principal,
+        AclResource(resource),
+        name,
+        PatternType(pattern),
+        Operation(each.operation),
+        Permission(each.permission_type),
+        each.host,
+    )

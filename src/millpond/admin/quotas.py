@@ -1,0 +1,89 @@
+"""Quotas of a cluster: how much users, client ids and addresses may take. Found, set and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from millpond.remote.cluster import Cluster
+from millpond.remote.errors import check
+from millpond.wire import messages as m
+
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+ADDRESS: Final = "ip"
+KINDS: Final = (USER, CLIENT_ID, ADDRESS)
+
+LIMITS: Final[Mapping[str, str]] = {
+    "producer_byte_rate": "bytes a second that are written",
+    "consumer_byte_rate": "bytes a second that are read",
+    "request_percentage": "percent of a core that requests may take",
+    "controller_mutation_rate": "partitions a second that are made or deleted",
+    "connection_creation_rate": "new connections a second",
+}
+"""What can be limited, by Kafka's names, and its unit."""
+
+_EXACTLY, _DEFAULT, _SPECIFIED = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Whom it is for, by kind, and what they may take. A name of None stands for all that have none of their own."""
+
+    entity: Mapping[str, str | None]
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+
+def list_quotas(cluster: Cluster, wanted: Mapping[str, str | None] | None = None) -> list[Quota]:
+    """All of them, or those of one entity and no other."""
+    components = [
+        m.DescribeClientQuotasRequest.ComponentData(
+            entity_type=kind, match_type=_DEFAULT if name is None else _EXACTLY, match=name
+        )
+        for kind, name in (wanted or {}).items()
+    ]
+
+    def ask() -> list[Quota]:
+        response = cluster.any().ask(
+            m.DescribeClientQuotasRequest(components=components, strict=wanted is not None),
+            m.DescribeClientQuotasResponse,
+        )
+        check(response.error_code, "the quotas are not told", response.error_message)
+        quotas = [
+            Quota(
+                {each.entity_type: each.entity_name for each in entry.entity},
+                {each.key: each.value for each in sorted(entry.values, key=lambda value: value.key)},
+            )
+            for entry in response.entries or ()
+        ]
+        return sorted(quotas, key=_order)
+
+    return cluster.retrying("ask for the quotas", ask)
+
+
+def alter_quota(
+    cluster: Cluster, entity: Mapping[str, str | None], limits: Mapping[str, float], removed: Collection[str] = ()
+) -> None:
+    """Set these limits of the entity and take away those that are `removed`."""
+    op = m.AlterClientQuotasRequest.OpData
+    entry = m.AlterClientQuotasRequest.EntryData(
+        entity=[
+            m.AlterClientQuotasRequest.EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()
+        ],
+        ops=[
+            *(op(key=key, value=value) for key, value in limits.items()),
+            *(op(key=key, value=0.0, remove=True) for key in removed),
+        ],
+    )
+
+    def ask() -> None:
+        response = cluster.controller().ask(m.AlterClientQuotasRequest(entries=[entry]), m.AlterClientQuotasResponse)
+        for each in response.entries:
+            check(each.error_code, "the quota stays as it is", each.error_message)
+
+    cluster.retrying("change a quota", ask)
+
+
+def _order(quota: Quota) -> tuple[tuple[str, bool, str], ...]:
+    return tuple((kind, name is not None, name or "") for kind, name in sorted(quota.entity.items()))

@@ -1,0 +1,27 @@
+"""SaslHandshake (17), versions 0-1: choose how to log in.
+
+0 what is shown next comes without a header · 1 it comes as SaslAuthenticate. A mechanism that is not enabled is
+answered with those that are, and the connection ends. Where nobody has to log in it is refused (34).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.broker.security.rights import FREE
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+WITH_HEADER_FROM = 1
+
+
+def handle(broker: Services, call: Call, request: m.SaslHandshakeRequest) -> Outcome:
+    return broker.logins.handshake(call.connection, request.mechanism, is_raw=call.version < WITH_HEADER_FROM)
+
+
+API = Api(key=17, name="SaslHandshake", versions=(0, 1), handle=handle, rights=FREE)

@@ -1,0 +1,62 @@
+"""DescribeAcls (29), versions 1-3: which ACLs there are, as far as a filter fits them.
+
+1 patterns that are prefixes · 2 flexible · 3 ACLs of users.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode
+from millpond.base.rights import Operation
+from millpond.broker.security.rights import on_cluster
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
+from millpond.metadata.acls import AclFilter, fault_of_filter, grouped
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+NO_AUTHORIZER = "no authorizer is on: set authorizer.class.name, or a listener that asks who comes"
+
+
+def handle(broker: Services, call: Call, request: m.DescribeAclsRequest) -> Outcome:
+    if not broker.access.is_on:
+        return m.DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+    wanted = AclFilter(
+        request.resource_type_filter,
+        request.resource_name_filter,
+        request.pattern_type_filter,
+        request.principal_filter,
+        request.host_filter,
+        request.operation,
+        request.permission_type,
+    )
+    fault = fault_of_filter(wanted)
+    if fault is not None:
+        return m.DescribeAclsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=fault)
+    by_resource = grouped(acl for _, acl in broker.image.acls.fitting(wanted))
+    return m.DescribeAclsResponse(
+        resources=[
+            m.DescribeAclsResponse.DescribeAclsResource(
+                resource_type=kind,
+                resource_name=name,
+                pattern_type=pattern_type,
+                acls=[
+                    m.DescribeAclsResponse.AclDescription(
+                        principal=acl.principal,
+                        host=acl.host,
+                        operation=acl.operation,
+                        permission_type=acl.permission,
+                    )
+                    for acl in acls
+                ],
+            )
+            for (kind, name, pattern_type), acls in by_resource.items()
+        ]
+    )
+
+
+API = Api(key=29, name="DescribeAcls", versions=(1, 3), handle=handle, rights=on_cluster(Operation.DESCRIBE))

@@ -1,0 +1,68 @@
+"""CreateAcls (30), versions 1-3: allow or deny somebody something. One that is there already stays.
+
+1 patterns that are prefixes · 2 flexible · 3 ACLs of users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.rights import Operation
+from millpond.broker.apis.k29_describe_acls import NO_AUTHORIZER
+from millpond.broker.links.change_relay import relay_change
+from millpond.broker.security.rights import NOT_AUTHORISED, on_cluster
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
+from millpond.metadata.acls import Acl, decide_create_acls
+from millpond.metadata.decision import Verdict
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+
+def handle(broker: Services, call: Call, request: m.CreateAclsRequest) -> Outcome:
+    if not broker.access.is_on:
+        return _refuse_all(request, Verdict(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER))
+    wanted = [
+        Acl(
+            each.resource_type,
+            each.resource_name,
+            each.resource_pattern_type,
+            each.principal,
+            each.host,
+            each.operation,
+            each.permission_type,
+        )
+        for each in request.creations
+    ]
+    decided = broker.controller.submit(lambda image: decide_create_acls(image, wanted, broker.entropy))
+    return decided.map(_answer).recover(Refused, lambda refused: _refuse_all(request, Verdict.of(refused)))
+
+
+def _refuse_all(request: m.CreateAclsRequest, verdict: Verdict) -> m.CreateAclsResponse:
+    return _answer([verdict for _ in request.creations])
+
+
+def _answer(verdicts: Sequence[Verdict]) -> m.CreateAclsResponse:
+    return m.CreateAclsResponse(
+        results=[
+            m.CreateAclsResponse.AclCreationResult(error_code=each.code, error_message=each.message)
+            for each in verdicts
+        ]
+    )
+
+
+API = Api(
+    key=30,
+    name="CreateAcls",
+    versions=(1, 3),
+    handle=handle,
+    lists="creations",
+    at_controller=True,
+    forward=relay_change,
+    rights=on_cluster(Operation.ALTER, lambda _, request, code: _refuse_all(request, Verdict(code, NOT_AUTHORISED))),
+)

@@ -1,0 +1,25 @@
+"""SaslAuthenticate (36), versions 0-2: the messages of a login.
+
+1 how long the session lasts (KIP-368) · 2 flexible. Whatever is wrong is refused with the same words (58), after a
+wait, and the connection ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.broker.security.rights import FREE
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+
+def handle(broker: Services, call: Call, request: m.SaslAuthenticateRequest) -> Outcome:
+    return broker.logins.authenticate(call.connection, bytes(request.auth_bytes))
+
+
+API = Api(key=36, name="SaslAuthenticate", versions=(0, 2), handle=handle, rights=FREE)

@@ -1,0 +1,60 @@
+"""RenewDelegationToken (39), versions 1-2: let a token live on, not beyond its longest life.
+
+2 flexible. By its owner and those whom he named for it. Who shows the token's proof knows the token.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import Refused
+from millpond.base.later import Later, done
+from millpond.broker.links.envelope import relay_enveloped
+from millpond.broker.security.rights import by_handler
+from millpond.broker.security.token_requests import lifetimes, objection
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
+from millpond.metadata.decision import Decision, Verdict
+from millpond.metadata.image import Image
+from millpond.metadata.tokens import TokenTime, decide_renew_token
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+
+def handle(broker: Services, call: Call, request: m.RenewDelegationTokenRequest) -> Outcome:
+    code = objection(broker, call)
+    if code is not None:
+        return _answer(TokenTime(Verdict(code)))
+    proof, who, now_ms = bytes(request.hmac), str(call.principal), broker.clock.wall_ms()
+
+    def decide(image: Image) -> Decision[TokenTime]:
+        token_id = broker.token_proofs.id_of(proof, image.tokens)
+        return decide_renew_token(image, token_id, who, request.renew_period_ms, lifetimes(broker), now_ms)
+
+    decided = broker.controller.submit(decide)
+    return decided.recover(Refused, lambda refused: TokenTime(Verdict.of(refused))).map(_answer)
+
+
+def forward(
+    broker: Services, call: Call, request: m.RenewDelegationTokenRequest
+) -> Later[m.RenewDelegationTokenResponse]:
+    code = objection(broker, call)
+    return done(_answer(TokenTime(Verdict(code)))) if code is not None else relay_enveloped(broker, call, request)
+
+
+def _answer(time: TokenTime) -> m.RenewDelegationTokenResponse:
+    return m.RenewDelegationTokenResponse(error_code=time.verdict.code, expiry_timestamp_ms=time.until_ms)
+
+
+API = Api(
+    key=39,
+    name="RenewDelegationToken",
+    versions=(1, 2),
+    handle=handle,
+    at_controller=True,
+    forward=forward,
+    rights=by_handler(),
+)

@@ -1,0 +1,60 @@
+"""ExpireDelegationToken (40), versions 1-2: let a token end, at once (a negative period) or after a time.
+
+2 flexible. By its owner and those whom he named for it. Sessions that stand on a token end with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import Refused
+from millpond.base.later import Later, done
+from millpond.broker.links.envelope import relay_enveloped
+from millpond.broker.security.rights import by_handler
+from millpond.broker.security.token_requests import objection
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
+from millpond.metadata.decision import Decision, Verdict
+from millpond.metadata.image import Image
+from millpond.metadata.tokens import TokenTime, decide_expire_token
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+
+def handle(broker: Services, call: Call, request: m.ExpireDelegationTokenRequest) -> Outcome:
+    code = objection(broker, call)
+    if code is not None:
+        return _answer(TokenTime(Verdict(code)))
+    proof, who, now_ms = bytes(request.hmac), str(call.principal), broker.clock.wall_ms()
+
+    def decide(image: Image) -> Decision[TokenTime]:
+        token_id = broker.token_proofs.id_of(proof, image.tokens)
+        return decide_expire_token(image, token_id, who, request.expiry_time_period_ms, now_ms)
+
+    decided = broker.controller.submit(decide)
+    return decided.recover(Refused, lambda refused: TokenTime(Verdict.of(refused))).map(_answer)
+
+
+def forward(
+    broker: Services, call: Call, request: m.ExpireDelegationTokenRequest
+) -> Later[m.ExpireDelegationTokenResponse]:
+    code = objection(broker, call)
+    return done(_answer(TokenTime(Verdict(code)))) if code is not None else relay_enveloped(broker, call, request)
+
+
+def _answer(time: TokenTime) -> m.ExpireDelegationTokenResponse:
+    return m.ExpireDelegationTokenResponse(error_code=time.verdict.code, expiry_timestamp_ms=time.until_ms)
+
+
+API = Api(
+    key=40,
+    name="ExpireDelegationToken",
+    versions=(1, 2),
+    handle=handle,
+    at_controller=True,
+    forward=forward,
+    rights=by_handler(),
+)

@@ -1,0 +1,76 @@
+"""AlterUserScramCredentials (51), version 0: make, change and remove what users log in with.
+
+A password never comes here: clients send it salted and iterated. Sessions of a user whose credential changes or goes
+end soon after; whose last credential goes loses their delegation tokens, too. A user may be named once in a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.rights import Operation
+from millpond.broker.links.change_relay import relay_change
+from millpond.broker.security.rights import on_cluster
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
+from millpond.metadata.decision import Verdict
+from millpond.metadata.scram import AlteredUser, Deletion, Upsertion, decide_alter_credentials
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+SECRET_BITS = 512
+USERS_MAX = 1000
+"""How many may be changed at once."""
+
+
+def handle(broker: Services, call: Call, request: m.AlterUserScramCredentialsRequest) -> Outcome:
+    deletions = [Deletion(each.name, each.mechanism) for each in request.deletions]
+    upsertions = [
+        Upsertion(each.name, each.mechanism, each.iterations, bytes(each.salt), bytes(each.salted_password))
+        for each in request.upsertions
+    ]
+    users = list(dict.fromkeys([*(each.user for each in deletions), *(each.user for each in upsertions)]))
+    if len(users) > USERS_MAX:
+        why = f"{len(users)} users are changed at once, at most {USERS_MAX} can be"
+        return _refuse_all(users, Verdict(ErrorCode.INVALID_REQUEST, why))
+    secret = broker.entropy.below(1 << SECRET_BITS).to_bytes(SECRET_BITS // 8)
+    decided = broker.controller.submit(lambda image: decide_alter_credentials(image, deletions, upsertions, secret))
+    return decided.map(_answer).recover(Refused, lambda refused: _refuse_all(users, Verdict.of(refused)))
+
+
+def _answer(users: Sequence[AlteredUser]) -> m.AlterUserScramCredentialsResponse:
+    return m.AlterUserScramCredentialsResponse(
+        results=[
+            m.AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult(
+                user=each.user, error_code=each.verdict.code, error_message=each.verdict.message
+            )
+            for each in users
+        ]
+    )
+
+
+def _refuse_all(users: Sequence[str], verdict: Verdict) -> m.AlterUserScramCredentialsResponse:
+    return _answer([AlteredUser(user, verdict) for user in users])
+
+
+def _not_authorised(
+    call: Call, request: m.AlterUserScramCredentialsRequest, code: ErrorCode
+) -> m.AlterUserScramCredentialsResponse:
+    users = [*(each.name for each in request.deletions), *(each.name for each in request.upsertions)]
+    return _refuse_all(list(dict.fromkeys(users)), Verdict(code))
+
+
+API = Api(
+    key=51,
+    name="AlterUserScramCredentials",
+    versions=(0, 0),
+    handle=handle,
+    at_controller=True,
+    forward=relay_change,
+    rights=on_cluster(Operation.ALTER, _not_authorised),
+)

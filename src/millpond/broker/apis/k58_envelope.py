@@ -1,0 +1,99 @@
+"""Envelope (58), version 0: a node sends on what its client asks of the controller, and says who that client is.
+
+For nodes alone, and only for what the controller answers by who asks: delegation tokens, and changes of partitions by
+somebody whose quota it keeps. Not advertised.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from millpond.base.errors import ErrorCode
+from millpond.base.later import Later
+from millpond.broker.apis import (
+    k19_create_topics,
+    k20_delete_topics,
+    k37_create_partitions,
+    k38_create_delegation_token,
+    k39_renew_delegation_token,
+    k40_expire_delegation_token,
+)
+from millpond.broker.links.envelope import principal_from_bytes
+from millpond.broker.links.to_controller import is_refused_by_follower
+from millpond.broker.security.rights import for_nodes
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
+from millpond.config.node import MAX_REQUEST_ITEMS
+from millpond.wire import messages as m
+from millpond.wire.header import decode_request_header, response_header
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+WITHIN: Final[dict[int, Api]] = {
+    each.key: each
+    for each in (
+        k19_create_topics.API,
+        k20_delete_topics.API,
+        k37_create_partitions.API,
+        k38_create_delegation_token.API,
+        k39_renew_delegation_token.API,
+        k40_expire_delegation_token.API,
+    )
+}
+
+
+def handle(broker: Services, call: Call, request: m.EnvelopeRequest) -> Outcome:
+    if not call.is_from_node or request.request_principal is None:
+        return m.EnvelopeResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    asker = principal_from_bytes(bytes(request.request_principal))
+    frame = memoryview(bytes(request.request_data))
+    header = decode_request_header(frame)
+    api = WITHIN.get(header.api_key)
+    if api is None or not api.serves(header.api_version):
+        return m.EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if not broker.controller.is_active:
+        return m.EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
+    version = header.api_version
+    decode = m.request_class(api.key).decode
+    inner, _ = decode(frame, version, header.body_position, broker.settings[MAX_REQUEST_ITEMS])
+    outcome = _serve(broker, api, Call(None, version, header.client_id, asker=asker), inner)
+
+    def fold(response: Any) -> m.EnvelopeResponse:
+        if is_refused_by_follower(response):
+            return m.EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
+        head = response_header(api.key, version, header.correlation_id)
+        return m.EnvelopeResponse(error_code=ErrorCode.NONE, response_data=head + response.encode(version))
+
+    return outcome.map(fold) if isinstance(outcome, Later) else fold(outcome)
+
+
+def _serve(broker: Services, api: Api, call: Call, request: Any) -> Outcome:
+    """As the one who asks may: where he has a quota, this node keeps it."""
+    serve = partial(api.handle, broker, call)
+    meter = broker.quotas.meter_for(call.principal, call.client_id) if broker.quotas.is_on else None
+    if api.mutations is None or meter is None or meter.mutations is None:
+        outcome: Outcome = serve(request)
+        return outcome
+    bucket = meter.mutations
+    screened = api.mutations.screen(broker, call, bucket, request)
+    outcome = serve(request) if screened is None else screened.served(serve)
+
+    def tell(response: Any) -> Any:
+        response.throttle_time_ms = bucket.wait_ms(broker.clock.monotonic_ms())
+        return response
+
+    return outcome.map(tell) if isinstance(outcome, Later) else tell(outcome)
+
+
+API = Api(
+    key=58,
+    name="Envelope",
+    versions=(0, 0),
+    handle=handle,
+    is_advertised=False,
+    at_controller=True,
+    rights=for_nodes(),
+)

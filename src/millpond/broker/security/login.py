@@ -1,0 +1,114 @@
+"""The login of one connection: what may come next, as a table; pure, driven by `logins`.
+
+A connection that has logged in may do so again at any time (KIP-368), as the same user and by the same mechanism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from millpond.base.errors import RemoteError
+from millpond.broker.security.mechanisms import AnswerLater, Authenticated, Conversation, LoginRefused
+
+if TYPE_CHECKING:
+    from millpond.base.ports import Timer
+
+
+class IllegalLoginState(RemoteError):
+    """A request that cannot come now. Whoever sends it has not logged in, so it is not answered."""
+
+
+class State(Enum):
+    NEW = "nothing was said yet"
+    GREETED = "the mechanism is chosen"
+    CHECKING = "what was shown is being checked"
+    IN = "logged in"
+    OVER = "refused"
+
+
+class Event(Enum):
+    HANDSHAKE = "SaslHandshake"
+    TOKEN = "SaslAuthenticate"
+    CHECKED = "the check has ended"
+    PASSED = "all was right"
+    FAILED = "something was not"
+
+
+ALLOWED: Final[Mapping[State, Mapping[Event, State]]] = {
+    State.NEW: {Event.HANDSHAKE: State.GREETED, Event.FAILED: State.OVER},
+    State.GREETED: {Event.TOKEN: State.CHECKING, Event.FAILED: State.OVER},
+    State.CHECKING: {Event.CHECKED: State.GREETED, Event.PASSED: State.IN, Event.FAILED: State.OVER},
+    State.IN: {Event.HANDSHAKE: State.GREETED, Event.FAILED: State.OVER},
+    State.OVER: {},
+}
+assert ALLOWED.keys() == set(State)
+
+
+@dataclass(slots=True)
+class Login:
+    """`mechanisms` are those of the listener, by name, each with what begins its conversation."""
+
+    mechanisms: Mapping[str, Callable[[], Conversation]]
+    state: State = State.NEW
+    mechanism: str = ""
+    is_raw: bool = False
+    """Whether what is shown comes without the header of a request, as it did before Kafka 1.0."""
+    was: Authenticated | None = None
+    """Who is logged in."""
+    began_ms: int = 0
+    """When the last login began, by the monotonic clock."""
+    expiry: Timer | None = None
+    expires_ms: int | None = None
+    """When the session ends, by the monotonic clock."""
+    conversation: Conversation | None = None
+
+    @property
+    def takes_raw(self) -> bool:
+        return self.is_raw and self.state in (State.GREETED, State.CHECKING)
+
+    def _go(self, event: Event) -> None:
+        after = ALLOWED[self.state].get(event)
+        if after is None:
+            raise IllegalLoginState(f"{event.value} where {self.state.value}")
+        self.state = after
+
+    def begin(self, mechanism: str, *, is_raw: bool) -> None:
+        """A mechanism was chosen. LoginRefused where it is none of those, or another one than before."""
+        self._go(Event.HANDSHAKE)
+        make = self.mechanisms.get(mechanism)
+        if make is None:
+            raise LoginRefused(f"the mechanism {mechanism[:32]!r} is not enabled")
+        if self.was is not None and mechanism != self.mechanism:
+            raise LoginRefused(f"the mechanism {mechanism} where {self.mechanism} was used before")
+        self.mechanism, self.is_raw = mechanism, is_raw
+        self.conversation = make()
+
+    def hear(self, shown: bytes) -> AnswerLater:
+        """Something was shown. LoginRefused where it is wrong."""
+        self._go(Event.TOKEN)
+        assert self.conversation is not None
+        return self.conversation.answer(shown)
+
+    def go_on(self) -> None:
+        """It was right as far as it goes, and there is more to say."""
+        self._go(Event.CHECKED)
+
+    def let_in(self, who: Authenticated) -> None:
+        """LoginRefused where it is another one than before."""
+        if self.was is not None and self.was.principal != who.principal:
+            raise LoginRefused(f"{who.principal} where {self.was.principal} was logged in")
+        self._go(Event.PASSED)
+        self.was, self.conversation = who, None
+
+    def give_up(self) -> None:
+        self._go(Event.FAILED)
+        self.conversation = None
+        self.stop_clock()
+
+    def stop_clock(self) -> None:
+        if self.expiry is not None:
+            self.expiry.cancel()
+            self.expiry = self.expires_ms = None

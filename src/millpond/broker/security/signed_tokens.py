@@ -1,0 +1,147 @@
+"""Signed tokens (JWT, OAUTHBEARER): who is believed, by the keys of whoever signs them. PyJWT does the arithmetic.
+
+Only signatures with a pair of keys count: a token that says of itself that it is not signed, or that is signed with a
+password, is refused whatever the keys say. What is left to do once its key is there is arithmetic, off the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from millpond.base.later import Later, failed
+from millpond.base.principal import USER, Principal
+from millpond.broker.security.mechanisms import Authenticated, LoginRefused
+from millpond.broker.security.signing_keys import Key, Keys, SigningKeys, keys_in
+from millpond.config.login import (
+    OAUTH_AUDIENCE,
+    OAUTH_CLOCK_SKEW_SECONDS,
+    OAUTH_ISSUER,
+    OAUTH_JWKS_REFRESH_MS,
+    OAUTH_JWKS_URL,
+    OAUTH_SUB_CLAIM,
+)
+from millpond.config.security import of_listener
+from millpond.metadata.scram import name_fault
+
+if TYPE_CHECKING:
+    from millpond.base.ports import World
+    from millpond.base.settings import Settings
+    from millpond.broker.housekeeping import Journal
+
+ALGORITHMS: Final = (
+    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "ES512", "EdDSA"),
+)
+
+_BY_NONSENSE: Final = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What a parser that is not ours raises of what a stranger has written: JSON that is nested too deeply, an end at
+infinity."""
+
+
+class OauthUnavailable(Exception):
+    """The settings ask for OAUTHBEARER, and it cannot be had; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What has to be in a token."""
+
+    audience: tuple[str, ...]
+    issuer: str
+    skew_seconds: int
+    sub_claim: str
+
+
+class SignedTokens:
+    """Implements `mechanisms.TokenChecker`."""
+
+    def __init__(self, expected: Expected, keys: SigningKeys) -> None:
+        self._expected = expected
+        self._keys = keys
+
+    def begin(self, token: str) -> Later[Callable[[], Authenticated]]:
+        import jwt
+
+        try:
+            header = jwt.get_unverified_header(token)
+            algorithm, key_id = header.get("alg"), header.get("kid")
+            is_known = algorithm in ALGORITHMS
+        except (jwt.PyJWTError, *_BY_NONSENSE) as fault:
+            return failed(_not_good(fault))
+        if not is_known:
+            return failed(LoginRefused(f"a token that is signed by {str(algorithm)[:32]!r}"))
+        return self._keys.find(key_id).map(lambda key: partial(self._check, token, str(algorithm), key))
+
+    def _check(self, token: str, algorithm: str, key: Key) -> Authenticated:
+        """Off the loop: arithmetic, and nothing to wait for."""
+        import jwt
+
+        expected = self._expected
+        if key.algorithm not in (None, algorithm):
+            raise LoginRefused("a token that is signed in another way than its key is for")
+        try:
+            claims = jwt.decode(
+                token,
+                key.key,
+                algorithms=[algorithm],
+                audience=list(expected.audience) or None,
+                issuer=expected.issuer or None,
+                leeway=expected.skew_seconds,
+                options={
+                    "require": ["exp", expected.sub_claim],
+                    "verify_aud": bool(expected.audience),
+                    "verify_iss": bool(expected.issuer),
+                    "verify_sub": False,
+                },
+            )
+            return _believed(claims, expected)
+        except (jwt.PyJWTError, *_BY_NONSENSE) as fault:
+            raise _not_good(fault) from None
+
+
+def _not_good(fault: Exception) -> LoginRefused:
+    return LoginRefused(f"the token is not good: {type(fault).__name__}")
+
+
+def _believed(claims: dict[str, Any], expected: Expected) -> Authenticated:
+    name, until = claims.get(expected.sub_claim), claims.get("exp")
+    if not isinstance(name, str) or name_fault(name) is not None:
+        raise LoginRefused(f"a token without a name in {expected.sub_claim}")
+    if not isinstance(until, int | float):
+        raise LoginRefused("a token without an end")
+    return Authenticated(Principal(USER, name), int(until * 1000) + expected.skew_seconds * 1000)
+
+
+def checker_of(settings: Settings, listener: str, world: World, journal: Journal) -> SignedTokens:
+    """For one listener, by its settings. OauthUnavailable where something is missing."""
+    url = of_listener(settings, listener, OAUTH_JWKS_URL)
+    if not url:
+        raise OauthUnavailable(f"OAUTHBEARER is enabled, and {OAUTH_JWKS_URL.name} does not say where the keys are")
+    try:
+        import jwt  # noqa: F401
+    except ImportError:
+        raise OauthUnavailable("OAUTHBEARER needs PyJWT: pip install 'millpond[oauth]'") from None
+    if world.fetch is None:
+        raise OauthUnavailable("OAUTHBEARER is enabled, and nothing can be fetched here")
+    fetch = world.fetch
+
+    def keys() -> Later[Keys]:
+        return fetch(url).chain(lambda data: world.workers.run(lambda: keys_in(data)))
+
+    def note(fault: Exception | None) -> None:
+        if fault is None:
+            journal("the keys of signed tokens are there again", listener=listener)
+        else:
+            journal("the keys of signed tokens cannot be had", listener=listener, reason=fault)
+
+    expected = Expected(
+        of_listener(settings, listener, OAUTH_AUDIENCE),
+        of_listener(settings, listener, OAUTH_ISSUER),
+        of_listener(settings, listener, OAUTH_CLOCK_SKEW_SECONDS),
+        of_listener(settings, listener, OAUTH_SUB_CLAIM),
+    )
+    refresh_ms = of_listener(settings, listener, OAUTH_JWKS_REFRESH_MS)
+    return SignedTokens(expected, SigningKeys(keys, world.clock, refresh_ms, note))

@@ -1,0 +1,49 @@
+"""Whoever asks much waits for whoever asks little: connections with many requests at once are served in turns.
+
+The first few requests of a read are served at once, which is all that most clients ever send. What is left waits
+here, and all that wait share a small part of each turn of the loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from millpond.base.ports import Clock
+
+TURN_US: Final = 500
+"""So long the requests of one connection are served before it is the others' turn."""
+
+ROUND_US: Final = 2_000
+"""So long those that wait here are served before the loop looks for others."""
+
+
+class Turns:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_due = False
+
+    def is_over(self, since_us: int) -> bool:
+        """Whether a turn that began then is over."""
+        return self._clock.monotonic_us() - since_us > TURN_US
+
+    def wait(self, go_on: Callable[[], None]) -> None:
+        """`go_on` comes in its turn. It may wait again."""
+        self._waiting.append(go_on)
+        if not self._is_due:
+            self._is_due = True
+            self._clock.call_soon(self._round)
+
+    def _round(self) -> None:
+        waiting, clock = self._waiting, self._clock
+        until_us = clock.monotonic_us() + ROUND_US
+        # Not again those who come back: the loop has to look for others in between.
+        for _ in range(len(waiting)):
+            waiting.popleft()()
+            if clock.monotonic_us() > until_us:
+                break
+        self._is_due = bool(waiting)
+        if waiting:
+            clock.call_soon(self._round)

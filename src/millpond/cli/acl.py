@@ -1,0 +1,417 @@
+"""`millpond acl`: who may do what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from millpond.base.rights import CLUSTER_NAME, WILDCARD, AclResource, Operation, PatternType, Permission
+from millpond.cli.access import Access, cluster_options
+from millpond.cli.completion.names import GroupName, TopicName
+from millpond.cli.options import AS_JSON, YES
+from millpond.cli.terminal import confirm, print_json, print_list
+from millpond.cli.text import counted, safe
+
+if TYPE_CHECKING:
+    from millpond.admin.acls import Acl, AclFilter
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+OPERATIONS = tuple(each.name.lower().replace("_", "-") for each in Operation if each is not Operation.ANY)
+
+USERS = click.option("--user", "users", metavar="NAME", multiple=True, help="Who; `*` is everybody. Repeatable.")
+PRINCIPALS = click.option("--principal", "principals", metavar="USER:NAME", multiple=True, hidden=True)
+HOST = click.option("--host", metavar="ADDRESS", help="From this address alone.  [default: anywhere]")
+OPERATION = click.option(
+    "-o",
+    "--operation",
+    "operations",
+    type=click.Choice(OPERATIONS, case_sensitive=False),
+    multiple=True,
+    help="What they may do; may be repeated.",
+)
+DENY = click.option("--deny", is_flag=True, help="They may not, whatever else allows it.")
+PREFIXED = click.option("--prefixed", is_flag=True, help="The names are beginnings of names.")
+
+
+def _resources(function: F) -> F:
+    for add in (
+        click.option("--topic", "topics", metavar="NAME", type=TopicName(), multiple=True, help="On this topic."),
+        click.option("--group", "groups", metavar="NAME", type=GroupName(), multiple=True, help="On this group."),
+        click.option("--transactional-id", "transactions", metavar="ID", multiple=True, help="On this id."),
+        click.option("--token", "tokens", metavar="ID", multiple=True, help="On this delegation token."),
+        click.option("--cluster", "is_cluster", is_flag=True, help="On the cluster itself."),
+    ):
+        function = add(function)
+    return function
+
+
+@click.group("acl")
+def command() -> None:
+    """Who may do what: list what is allowed and denied, add to it, change it, remove some of it.
+
+    Nobody may do anything that no ACL allows, but the super users (`super.users`). Deny goes before allow; read,
+    write, delete and alter include describe. `*` as a name is all of them.
+
+    \b
+    Examples:
+      millpond acl add --user alice --topic orders --operation read --operation write
+      millpond acl add --user billing --topic orders --group billing --consumer
+      millpond acl list --user alice
+      millpond acl change --user alice --topic orders --operation read
+      millpond acl remove --user alice --topic orders
+    """
+
+
+@command.command("add")
+@USERS
+@PRINCIPALS
+@_resources
+@PREFIXED
+@OPERATION
+@DENY
+@HOST
+@click.option("--producer", is_flag=True, help="All that writing to these topics needs.")
+@click.option("--consumer", is_flag=True, help="All that reading these topics in these groups needs.")
+@AS_JSON
+@cluster_options
+def add_command(
+    users: tuple[str, ...],
+    principals: tuple[str, ...],
+    topics: tuple[str, ...],
+    groups: tuple[str, ...],
+    transactions: tuple[str, ...],
+    tokens: tuple[str, ...],
+    is_cluster: bool,
+    prefixed: bool,
+    operations: tuple[str, ...],
+    deny: bool,
+    host: str | None,
+    producer: bool,
+    consumer: bool,
+    as_json: bool,
+    access: Access,
+) -> None:
+    """Allow, or with --deny forbid, users to do something.
+
+    \b
+    Examples:
+      millpond acl add --user alice --topic orders --operation read
+      millpond acl add --user shop --topic shop. --prefixed --producer
+      millpond acl add --user billing --topic orders --group billing --consumer
+      millpond acl add --user '*' --topic payroll --operation all --deny
+    """
+    from dataclasses import replace
+
+    from millpond.admin.acls import add_acls, consumer_acls, producer_acls
+
+    named = _named(topics, groups, transactions, tokens, is_cluster, prefixed)
+    who = _principals(users, principals)
+    permission = Permission.DENY if deny else Permission.ALLOW
+    if not operations and not producer and not consumer:
+        raise click.UsageError("Say what they may do: --operation read, or --producer, or --consumer.")
+    if (producer or consumer) and (deny or operations):
+        raise click.UsageError("--producer and --consumer say by themselves what is allowed: use one or the other.")
+    if (producer or consumer) and not topics:
+        raise click.UsageError("Name the topics with --topic.")
+    if consumer and not groups:
+        raise click.UsageError("Whoever reads does so in a group: name it with --group, or --group '*'.")
+    acls: list[Acl] = []
+    for principal in who:
+        wanted = {kind: [(name, pattern) for each, name, pattern in named if each is kind] for kind in AclResource}
+        if producer:
+            acls += producer_acls(
+                principal, wanted[AclResource.TOPIC], transactional_id=transactions[0] if transactions else None
+            )
+        if consumer:
+            acls += consumer_acls(principal, wanted[AclResource.TOPIC], wanted[AclResource.GROUP])
+        acls += _acls(principal, named, operations, permission, WILDCARD)
+    acls = [replace(each, host=host or WILDCARD) for each in dict.fromkeys(acls)]
+    with access.open() as cluster:
+        add_acls(cluster, acls)
+    if as_json:
+        print_json([_as_json(each) for each in acls])
+    else:
+        click.echo(f"Added {counted(len(acls), 'ACL')}.")
+
+
+@command.command("list")
+@USERS
+@PRINCIPALS
+@_resources
+@click.option("--prefixed", is_flag=True, help="Only those whose names are beginnings of names.")
+@click.option("--match", is_flag=True, help="All that the name falls under: beginnings and `*` too.")
+@OPERATION
+@click.option("--deny", is_flag=True, help="Only what is denied.")
+@HOST
+@AS_JSON
+@cluster_options
+def list_command(
+    users: tuple[str, ...],
+    principals: tuple[str, ...],
+    topics: tuple[str, ...],
+    groups: tuple[str, ...],
+    transactions: tuple[str, ...],
+    tokens: tuple[str, ...],
+    is_cluster: bool,
+    prefixed: bool,
+    match: bool,
+    operations: tuple[str, ...],
+    deny: bool,
+    host: str | None,
+    as_json: bool,
+    access: Access,
+) -> None:
+    """List ACLs: all of them, or those of a user or of a thing.
+
+    \b
+    Examples:
+      millpond acl list
+      millpond acl list --user alice --json
+      millpond acl list --topic orders --match
+    """
+    from millpond.admin.acls import list_acls
+
+    pattern = PatternType.MATCH if match else PatternType.PREFIXED if prefixed else PatternType.ANY
+    permission = Permission.DENY if deny else Permission.ANY
+    filters = _filters(
+        _principals(users, principals, must=False),
+        _named(topics, groups, transactions, tokens, is_cluster, prefixed, must=False),
+        operations,
+        permission,
+        host,
+        pattern,
+    )
+    with access.open() as cluster:
+        acls = sorted({acl for each in filters for acl in list_acls(cluster, each)})
+    print_list(
+        [_as_json(each) for each in acls],
+        ("Principal", "Permission", "Operation", "Resource", "Name", "Host"),
+        [_row(each) for each in acls],
+        as_json=as_json,
+        otherwise="There are no such ACLs.",
+        words=6,
+    )
+
+
+@command.command("change")
+@USERS
+@PRINCIPALS
+@_resources
+@PREFIXED
+@OPERATION
+@DENY
+@HOST
+@YES
+@AS_JSON
+@cluster_options
+def change_command(
+    users: tuple[str, ...],
+    principals: tuple[str, ...],
+    topics: tuple[str, ...],
+    groups: tuple[str, ...],
+    transactions: tuple[str, ...],
+    tokens: tuple[str, ...],
+    is_cluster: bool,
+    prefixed: bool,
+    operations: tuple[str, ...],
+    deny: bool,
+    host: str | None,
+    yes: bool,
+    as_json: bool,
+    access: Access,
+) -> None:
+    """Let users do these operations on these things, and no others: what is missing is added, the rest removed.
+
+    \b
+    Example:
+      millpond acl change --user alice --topic orders --operation read
+    """
+    from millpond.admin.acls import add_acls, list_acls, remove_acls
+
+    if not operations:
+        raise click.UsageError("Say what they may do with --operation; `millpond acl remove` takes all away.")
+    named = _named(topics, groups, transactions, tokens, is_cluster, prefixed)
+    permission = Permission.DENY if deny else Permission.ALLOW
+    at = host or WILDCARD
+    who = _principals(users, principals)
+    wanted = {acl for each in who for acl in _acls(each, named, operations, permission, at)}
+    filters = _filters(who, named, (), permission, at, None)
+    with access.open() as cluster:
+        there = {acl for each in filters for acl in list_acls(cluster, each)}
+        added, removed = sorted(wanted - there), sorted(there - wanted)
+        if removed:
+            confirm(f"Remove {counted(len(removed), 'ACL')}?", yes=yes, to_do="remove them without a question")
+        if added:
+            add_acls(cluster, added)
+        if removed:
+            remove_acls(cluster, [each.as_filter() for each in removed])
+    if as_json:
+        print_json({"added": [_as_json(each) for each in added], "removed": [_as_json(each) for each in removed]})
+    else:
+        click.echo(f"Added {counted(len(added), 'ACL')}, removed {counted(len(removed), 'ACL')}.")
+
+
+@command.command("remove")
+@USERS
+@PRINCIPALS
+@_resources
+@PREFIXED
+@OPERATION
+@click.option("--deny", is_flag=True, help="Only what is denied.")
+@HOST
+@YES
+@AS_JSON
+@cluster_options
+def remove_command(
+    users: tuple[str, ...],
+    principals: tuple[str, ...],
+    topics: tuple[str, ...],
+    groups: tuple[str, ...],
+    transactions: tuple[str, ...],
+    tokens: tuple[str, ...],
+    is_cluster: bool,
+    prefixed: bool,
+    operations: tuple[str, ...],
+    deny: bool,
+    host: str | None,
+    yes: bool,
+    as_json: bool,
+    access: Access,
+) -> None:
+    """Remove ACLs: those of a user, of a thing, or of a user on a thing.
+
+    \b
+    Examples:
+      millpond acl remove --user alice
+      millpond acl remove --user alice --topic orders --operation write --yes
+    """
+    from millpond.admin.acls import list_acls, remove_acls
+
+    who = _principals(users, principals, must=False)
+    named = _named(topics, groups, transactions, tokens, is_cluster, prefixed, must=False)
+    if not who and not named:
+        raise click.UsageError("Say whose ACLs, with --user, or on what, with --topic or the like.")
+    permission = Permission.DENY if deny else Permission.ANY
+    filters = _filters(who, named, operations, permission, host, None)
+    with access.open() as cluster:
+        found = sorted({acl for each in filters for acl in list_acls(cluster, each)})
+        if found:
+            confirm(f"Remove {counted(len(found), 'ACL')}?", yes=yes, to_do="remove them without a question")
+            found = remove_acls(cluster, [each.as_filter() for each in found])
+    if as_json:
+        print_json([_as_json(each) for each in found])
+    else:
+        click.echo(f"Removed {counted(len(found), 'ACL')}.")
+
+
+# What was given.
+
+Named = tuple[AclResource, str, PatternType]
+
+
+def _principals(users: Sequence[str], principals: Sequence[str], *, must: bool = True) -> list[str]:
+    for each in principals:
+        if ":" not in each:
+            raise click.UsageError(f"--principal {each}: give it as User:name, or take --user {each}.")
+    who = [*(f"User:{each}" for each in users), *principals]
+    if must and not who:
+        raise click.UsageError("Say who, with --user NAME.")
+    return who
+
+
+def _named(
+    topics: Sequence[str],
+    groups: Sequence[str],
+    transactions: Sequence[str],
+    tokens: Sequence[str],
+    is_cluster: bool,
+    prefixed: bool,
+    *,
+    must: bool = True,
+) -> list[Named]:
+    given = {
+        AclResource.TOPIC: topics,
+        AclResource.GROUP: groups,
+        AclResource.TRANSACTIONAL_ID: transactions,
+        AclResource.DELEGATION_TOKEN: tokens,
+    }
+    named = [
+        # All of them, in Kafka, is the literal name `*`.
+        (kind, name, PatternType.PREFIXED if prefixed and name != WILDCARD else PatternType.LITERAL)
+        for kind, names in given.items()
+        for name in names
+    ]
+    if is_cluster:
+        named.append((AclResource.CLUSTER, CLUSTER_NAME, PatternType.LITERAL))
+    if must and not named:
+        raise click.UsageError("Say on what: --topic, --group, --transactional-id, --token or --cluster.")
+    return named
+
+
+def _operations(names: Sequence[str]) -> list[Operation]:
+    return [Operation[each.upper().replace("-", "_")] for each in names]
+
+
+def _acls(
+    principal: str, named: Sequence[Named], operations: Sequence[str], permission: Permission, host: str
+) -> list[Acl]:
+    from millpond.admin.acls import Acl
+
+    return [
+        Acl(principal, kind, name, pattern, operation, permission, host)
+        for kind, name, pattern in named
+        for operation in _operations(operations)
+    ]
+
+
+def _filters(
+    who: Sequence[str],
+    named: Sequence[Named],
+    operations: Sequence[str],
+    permission: Permission,
+    host: str | None,
+    pattern: PatternType | None,
+) -> list[AclFilter]:
+    """One for each combination; `pattern` in place of those that the names have."""
+    from millpond.admin.acls import AclFilter
+
+    return [
+        AclFilter(principal, kind, name, pattern or own, operation, permission, host)
+        for principal in who or (None,)
+        for kind, name, own in named or ((AclResource.ANY, None, PatternType.ANY),)
+        for operation in _operations(operations) or (Operation.ANY,)
+    ]
+
+
+# Showing.
+
+
+def _row(acl: Acl) -> tuple[str, ...]:
+    name = acl.name + ("…" if acl.pattern is PatternType.PREFIXED else "")
+    return (
+        safe(acl.principal, in_line=True),
+        acl.permission.name.lower(),
+        _word(acl.operation.name),
+        _word(acl.resource.name),
+        safe(name, in_line=True),
+        acl.host,
+    )
+
+
+def _as_json(acl: Acl) -> dict[str, str]:
+    return {
+        "principal": acl.principal,
+        "permission": acl.permission.name.lower(),
+        "operation": _word(acl.operation.name),
+        "resource": _word(acl.resource.name),
+        "name": acl.name,
+        "pattern": acl.pattern.name.lower(),
+        "host": acl.host,
+    }
+
+
+def _word(name: str) -> str:
+    return name.lower().replace("_", "-")

@@ -1,0 +1,261 @@
+"""`millpond quota`: how much users, client ids and addresses may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from millpond.admin.quotas import ADDRESS, CLIENT_ID, LIMITS, USER
+from millpond.base.units import show_bytes
+from millpond.cli.access import Access, cluster_options
+from millpond.cli.errors import Failed
+from millpond.cli.options import AS_JSON, YES
+from millpond.cli.terminal import confirm, print_json, print_list
+from millpond.cli.text import safe
+
+if TYPE_CHECKING:
+    from millpond.admin.quotas import Quota
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT: Final = "<default>"
+"""In the place of a name: all who have no quota of their own."""
+
+_OPTIONS: Final = {
+    "producer_byte_rate": "--produce",
+    "consumer_byte_rate": "--fetch",
+    "request_percentage": "--request",
+    "controller_mutation_rate": "--mutations",
+    "connection_creation_rate": "--connections",
+}
+
+
+def _rate(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    """Bytes a second, as 1048576, 10MB or 10MB/s."""
+    if text is None:
+        return None
+    from millpond.base.units import read_bytes
+
+    try:
+        # A number alone counts bytes, as in Kafka's own tool.
+        return read_bytes(text.removesuffix("/s"))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no number of bytes a second; write it like 10MB/s.") from None
+
+
+def _entity(function: F) -> F:
+    for add in (
+        click.option("--user", metavar="NAME", help=f"Of this user; {DEFAULT} for all who have none of their own."),
+        click.option("--client-id", metavar="ID", help="Of this client id; with --user, of both together."),
+        click.option("--ip", "address", metavar="ADDRESS", help="Of connections from this address."),
+    ):
+        function = add(function)
+    return function
+
+
+def _limits(function: F) -> F:
+    number = click.FloatRange(0, min_open=True)
+    for add in (
+        click.option("--produce", metavar="RATE", callback=_rate, help="Bytes a second written, as 10MB/s."),
+        click.option("--fetch", metavar="RATE", callback=_rate, help="Bytes a second read."),
+        click.option("--request", metavar="PERCENT", type=number, help="Time of requests, in percent of a core."),
+        click.option("--mutations", metavar="N", type=number, help="Partitions a second made or deleted."),
+        click.option("--connections", metavar="N", type=number, help="New connections a second, of an --ip."),
+    ):
+        function = add(function)
+    return function
+
+
+@click.group("quota")
+def command() -> None:
+    """How much users, client ids and addresses may take: list it, add to it, change it, remove it.
+
+    Whoever takes more is slowed down, and told so. The closest quota counts: of a user with a client id before that
+    of the user, of the user before that of the client id, each before the default of its kind.
+
+    \b
+    Examples:
+      millpond quota add --user alice --produce 10MB/s --fetch 20MB/s
+      millpond quota add --user '<default>' --produce 1MB/s
+      millpond quota list
+      millpond quota change --user alice --produce 20MB/s
+      millpond quota remove --user alice
+    """
+
+
+@command.command("add")
+@_entity
+@_limits
+@AS_JSON
+@cluster_options
+def add_command(
+    user: str | None, client_id: str | None, address: str | None, as_json: bool, access: Access, **limits: Any
+) -> None:
+    """Limit what somebody may take. One that is limited in the same already keeps the other limits.
+
+    \b
+    Examples:
+      millpond quota add --user alice --produce 10MB/s
+      millpond quota add --client-id reports --fetch 5MB/s --request 50
+      millpond quota add --ip 10.0.0.7 --connections 20
+    """
+    _set(_who(user, client_id, address), _given(limits), as_json, access, "Added", must_be=False)
+
+
+@command.command("change")
+@_entity
+@_limits
+@AS_JSON
+@cluster_options
+def change_command(
+    user: str | None, client_id: str | None, address: str | None, as_json: bool, access: Access, **limits: Any
+) -> None:
+    """Change limits that there are; limits that are not named stay as they are.
+
+    \b
+    Example:
+      millpond quota change --user alice --produce 20MB/s
+    """
+    _set(_who(user, client_id, address), _given(limits), as_json, access, "Changed", must_be=True)
+
+
+def _set(
+    entity: dict[str, str | None],
+    limits: dict[str, float],
+    as_json: bool,
+    access: Access,
+    done: str,
+    *,
+    must_be: bool,
+) -> None:
+    from millpond.admin.quotas import Quota, alter_quota, list_quotas
+
+    if not limits:
+        raise click.UsageError(f"Say how much they may take: {', '.join(_OPTIONS.values())}.")
+    with access.open() as cluster:
+        if must_be and not list_quotas(cluster, entity):
+            raise Failed(f"There is no quota of {_named(entity)}: `millpond quota add` makes one.")
+        alter_quota(cluster, entity, limits)
+    quota = Quota(entity, limits)
+    if as_json:
+        print_json(_as_json(quota))
+    else:
+        click.echo(f"{done} the quota of {_named(entity)}: {_limits_of(quota)}.")
+
+
+@command.command("list")
+@_entity
+@AS_JSON
+@cluster_options
+def list_command(user: str | None, client_id: str | None, address: str | None, as_json: bool, access: Access) -> None:
+    """List all quotas, or those of one user, client id or address.
+
+    \b
+    Examples:
+      millpond quota list
+      millpond quota list --user alice --json
+    """
+    from millpond.admin.quotas import list_quotas
+
+    wanted = _who(user, client_id, address, must=False)
+    with access.open() as cluster:
+        quotas = list_quotas(cluster, wanted or None)
+    print_list(
+        [_as_json(each) for each in quotas],
+        ("User", "Client id", "Address", "Limits"),
+        [
+            (*(safe(_name(each.entity, kind), in_line=True) for kind in (USER, CLIENT_ID, ADDRESS)), _limits_of(each))
+            for each in quotas
+        ],
+        as_json=as_json,
+        otherwise="There are no quotas: everybody may take as much as there is.",
+        words=4,
+    )
+
+
+@command.command("remove")
+@_entity
+@click.option(
+    "--limit",
+    "names",
+    type=click.Choice([each.removeprefix("--") for each in _OPTIONS.values()]),
+    multiple=True,
+    help="Only this limit; may be repeated.",
+)
+@YES
+@cluster_options
+def remove_command(
+    user: str | None, client_id: str | None, address: str | None, names: tuple[str, ...], yes: bool, access: Access
+) -> None:
+    """Remove a quota, or some of its limits.
+
+    \b
+    Examples:
+      millpond quota remove --user alice
+      millpond quota remove --user alice --limit fetch --yes
+    """
+    from millpond.admin.quotas import alter_quota, list_quotas
+
+    entity = _who(user, client_id, address)
+    with access.open() as cluster:
+        found = list_quotas(cluster, entity)
+        limits = [
+            each
+            for quota in found
+            for each in quota.limits
+            if not names or _OPTIONS.get(each, each).removeprefix("--") in names
+        ]
+        if not limits:
+            raise Failed(f"There is no such quota of {_named(entity)}.")
+        confirm(f"Remove the quota of {_named(entity)}?", yes=yes, to_do="remove it without a question")
+        alter_quota(cluster, entity, {}, limits)
+    click.echo(f"Removed from the quota of {_named(entity)}: {', '.join(limits)}.")
+
+
+# What was given, and how it is shown.
+
+
+def _who(user: str | None, client_id: str | None, address: str | None, *, must: bool = True) -> dict[str, str | None]:
+    given = {USER: user, CLIENT_ID: client_id, ADDRESS: address}
+    entity = {kind: None if name == DEFAULT else name for kind, name in given.items() if name is not None}
+    if must and not entity:
+        raise click.UsageError("Say whose quota: --user, --client-id, both, or --ip.")
+    if ADDRESS in entity and len(entity) > 1:
+        raise click.UsageError("A quota of an address is of no user and no client id: name --ip alone.")
+    return entity
+
+
+def _given(limits: Mapping[str, float | None]) -> dict[str, float]:
+    by_option = {option.removeprefix("--"): name for name, option in _OPTIONS.items()}
+    return {by_option[option]: value for option, value in limits.items() if value is not None}
+
+
+def _name(entity: Mapping[str, str | None], kind: str) -> str:
+    return (entity[kind] or DEFAULT) if kind in entity else ""
+
+
+def _named(entity: Mapping[str, str | None]) -> str:
+    words = {USER: "user", CLIENT_ID: "client id", ADDRESS: "address"}
+    return " and ".join(f"{words[kind]} {name or DEFAULT}" for kind, name in entity.items())
+
+
+def _limits_of(quota: Quota) -> str:
+    shown = []
+    for name, value in quota.limits.items():
+        word = _OPTIONS.get(name, name).removeprefix("--")
+        shown.append(f"{word} {show_bytes(int(value))}/s" if name.endswith("byte_rate") else f"{word} {value:g}")
+    return ", ".join(shown)
+
+
+def _as_json(quota: Quota) -> dict[str, object]:
+    return {
+        "user": _name(quota.entity, USER) or None,
+        "client_id": _name(quota.entity, CLIENT_ID) or None,
+        "ip": _name(quota.entity, ADDRESS) or None,
+        "limits": dict(quota.limits),
+    }
+
+
+assert _OPTIONS.keys() == LIMITS.keys()

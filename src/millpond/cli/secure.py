@@ -1,0 +1,77 @@
+"""`millpond up --secure`: a node that is a secure one from its first start on, with the option or without it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from millpond.cli.errors import Failed, cause
+from millpond.cli.folders import in_use
+from millpond.cli.terminal import Row
+from millpond.log.names import SECURITY_FOLDER
+from millpond.node.private_files import OpenToOthers
+from millpond.node.secure_folder import (
+    ADMIN,
+    KCAT_SETTINGS,
+    NODE_SETTINGS,
+    PYTHON_SETTINGS,
+    CannotSecure,
+    SecureFolder,
+    is_half_made,
+    make_secure_folder,
+    secure_folder,
+)
+from millpond.remote.errors import ConfigError
+
+
+def make_secure(data: str, hosts: Iterable[str]) -> SecureFolder:
+    from millpond.log.store import FolderInUse
+
+    try:
+        return make_secure_folder(data, hosts)
+    except FolderInUse as fault:
+        raise in_use(str(fault)) from None
+    except CannotSecure as fault:
+        raise Failed(f"The data folder {data} cannot be made secure: {fault}. Nothing was changed.") from None
+    except OpenToOthers as fault:
+        raise Failed(f"The data folder {data} is not safe: {fault}.") from None
+    except OSError as error:
+        raise Failed(
+            f"The data folder {data} cannot be used ({cause(error)}): choose another with --data DIR."
+        ) from None
+
+
+def secured(data: str) -> SecureFolder | None:
+    """None for a node that is none. Failed where it was one: it must not come up open to everybody."""
+    if is_half_made(data):
+        raise Failed(
+            f"{data} is of a secure node, and {SECURITY_FOLDER}/{NODE_SETTINGS} is missing: put it back, or give "
+            "--secure to have it made anew."
+        )
+    return secure_folder(data)
+
+
+def node_texts(folder: SecureFolder) -> dict[str, str]:
+    try:
+        return folder.node_texts()
+    except ConfigError as fault:
+        raise Failed(f"{fault}.") from None
+
+
+def first_secure_steps(folder: SecureFolder, bootstrap: str) -> list[Row]:
+    """What the panel says of it, once the files for clients have the address."""
+    folder.tell_clients(bootstrap)
+    # Not into the log of a service manager, which others may read.
+    is_shown = folder.is_new and not os.environ.get("JOURNAL_STREAM")
+    has_file = folder.password_file.exists() and not is_shown
+    where = f"; the password is in {folder.password_file}" if has_file else ""
+    rows: list[Row] = [("user", f"{ADMIN}, who may do everything{where}")]
+    if is_shown:
+        rows.append(("password", f"{folder.password()}  (shown this once)"))
+    return [
+        *rows,
+        ("clients", f"export MILLPOND_CLIENT_CONFIG={folder.client_file}"),
+        ("topic", "millpond topic create orders"),
+        ("kcat", f"kcat -F {folder.path / KCAT_SETTINGS} -L"),
+        ("python", f"the settings in {folder.path / PYTHON_SETTINGS}"),
+    ]

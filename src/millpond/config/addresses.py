@@ -1,0 +1,49 @@
+"""Addresses as settings name them."""
+
+from __future__ import annotations
+
+from millpond.base.settings import SettingError, Value
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Split `host:port` (or `[v6]:port`). A wrong one is a SettingError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise SettingError(f"{address!r} is not an address of the form host:port")
+    try:
+        # As the system's look-up would, which has no error of its own for this.
+        host.encode("idna")
+    except UnicodeError:
+        raise SettingError(f"{address!r} is not an address: no host can have this name") from None
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def address_fault(value: Value) -> str | None:
+    try:
+        host_and_port(str(value))
+    except SettingError as fault:
+        return str(fault)
+    return None
+
+
+def address_or_nothing(value: Value) -> str | None:
+    return address_fault(value) if value else None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody but this machine reaches it: localhost, ::1, and all of 127.0.0.0/8.
+
+    A name such as 127.example.com is none, though it begins like one.
+    """
+    if host in ("localhost", "127.0.0.1", "::1"):
+        return True
+    # Seldom needed, and a command starts sooner without it.
+    from ipaddress import IPv6Address, ip_address
+
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback

@@ -1,0 +1,290 @@
+"""Where a node listens: each listener has a name, an address, and a protocol that says what is asked of its peers.
+
+`listen`, `listen.protocol` and `advertised.listener` are the short form for one; Kafka's names are for several.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from millpond.base.settings import AnySetting, Setting, SettingError, Settings, one_of
+from millpond.base.tls import ClientAuth, ClientTls, ServerTls
+from millpond.config.addresses import address_fault, address_or_nothing, host_and_port
+from millpond.config.principal_rules import AS_IT_IS, PrincipalRules, principal_rules
+from millpond.config.security import name_for, of_listener
+from millpond.config.tls import CLIENT_AUTH, PRINCIPAL_MAPPING_RULES, TRUSTSTORE_LOCATION, client_tls, server_tls
+
+
+class SecurityProtocol(Enum):
+    """By the names of Kafka; `number` is the one on the wire."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def number(self) -> int:
+        return tuple(SecurityProtocol).index(self)
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def has_login(self) -> bool:
+        """Whether peers have to log in by SASL."""
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+_PROTOCOLS: Final = tuple(each.value for each in SecurityProtocol)
+
+LISTEN = Setting(
+    "listen", "127.0.0.1:9092", "The host:port on which clients are answered; port 0 takes a free one.", address_fault
+)
+LISTEN_PROTOCOL = Setting(
+    "listen.protocol",
+    SecurityProtocol.PLAINTEXT.value,
+    "What is spoken at `listen`: `PLAINTEXT`, `SSL` (TLS), `SASL_PLAINTEXT` (a login, in the clear) or `SASL_SSL` (a "
+    "login over TLS).",
+    one_of(*_PROTOCOLS),
+)
+ADVERTISED_LISTENER = Setting(
+    "advertised.listener",
+    "",
+    "The host:port that clients are told to connect to; empty means the one that is listened on.",
+    address_or_nothing,
+)
+LISTENERS = Setting[tuple[str, ...]](
+    "listeners",
+    (),
+    "In place of `listen`, where there are several: `NAME://host:port,…`. A name is that of a protocol, or "
+    "`listener.security.protocol.map` says which it has. Without a host it listens on every address.",
+)
+ADVERTISED_LISTENERS = Setting[tuple[str, ...]](
+    "advertised.listeners",
+    (),
+    "What the clients of each of the `listeners` are told to connect to, in the same form; for one that is not named "
+    "here it is the address that is listened on.",
+)
+PROTOCOL_MAP = Setting[tuple[str, ...]](
+    "listener.security.protocol.map", (), "The protocol of each listener by its name: `INTERNAL:SSL,PUBLIC:SASL_SSL`."
+)
+INTER_BROKER_LISTENER = Setting(
+    "inter.broker.listener.name",
+    "",
+    "The listener by which the nodes of the cluster reach each other; `cluster.nodes` has its addresses. Empty for "
+    "the only one, or the one that `security.inter.broker.protocol` names.",
+)
+INTER_BROKER_PROTOCOL = Setting(
+    "security.inter.broker.protocol",
+    "",
+    "The same by its protocol, where there are several and none is named.",
+    one_of("", *_PROTOCOLS),
+)
+CONTROLLER_LISTENERS = Setting[tuple[str, ...]](
+    "controller.listener.names",
+    (),
+    "Listeners for what nodes ask the controller and the other voters: votes, the metadata, registration, "
+    "heartbeats. Clients are not told of them. A node goes by the first one, whose addresses "
+    "`controller.quorum.voters` has. Empty has all that go the way by which nodes reach each other.",
+)
+
+SETTINGS: Final[tuple[AnySetting, ...]] = (
+    LISTEN,
+    LISTEN_PROTOCOL,
+    ADVERTISED_LISTENER,
+    LISTENERS,
+    ADVERTISED_LISTENERS,
+    PROTOCOL_MAP,
+    INTER_BROKER_LISTENER,
+    INTER_BROKER_PROTOCOL,
+    CONTROLLER_LISTENERS,
+)
+
+SHORT_FORM: Final = (LISTEN.name, LISTEN_PROTOCOL.name, ADVERTISED_LISTENER.name)
+"""What is said of the one listener, where there are not several."""
+
+WILDCARDS: Final = ("0.0.0.0", "::", "")
+"""Addresses to listen on that nobody can connect to."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    name: str
+    protocol: SecurityProtocol
+    host: str
+    port: int
+    advertised: tuple[str, int] | None = None
+    """What clients are told; None for the address that is listened on."""
+    tls: ServerTls | None = None
+    peer_tls: ClientTls | None = None
+    """With what nodes connect to the other nodes' listener of this name."""
+    rules: PrincipalRules = AS_IT_IS
+    is_for_clients: bool = True
+    is_for_nodes: bool = True
+    """Whether it is kept for the nodes of the cluster. They may come by any that can tell them from others."""
+    is_preferred: bool = True
+    """Whether it is the one by which this node goes to the others."""
+    is_to_controllers: bool = True
+    """Whether it is the one by which this node goes to the controller, and to those who elect it."""
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether it asks who comes: by a login, or for a certificate.
+
+        Also where a certificate is only requested: whoever shows none is ANONYMOUS there, with the rights of that
+        user, and is no node.
+        """
+        return self.protocol.has_login or (self.tls is not None and self.tls.client_auth is not ClientAuth.NONE)
+
+
+def listeners_of(settings: Settings) -> tuple[ListenerSettings, ...]:
+    """All of them, in their order. SettingError says what does not fit together."""
+    if settings[LISTENERS]:
+        _refuse_short_form(settings)
+        addresses = _addresses(LISTENERS, settings, is_advertised=False)
+        advertised = _addresses(ADVERTISED_LISTENERS, settings, is_advertised=True)
+    else:
+        name = settings[LISTEN_PROTOCOL]
+        addresses = {name: host_and_port(settings[LISTEN])}
+        told = settings[ADVERTISED_LISTENER]
+        advertised = {name: host_and_port(told)} if told else {}
+    for name in (*advertised, *settings[CONTROLLER_LISTENERS]):
+        if name not in addresses:
+            raise SettingError(f"there is no listener {name} among {', '.join(addresses)}")
+    _check_ports(addresses)
+    protocols = _protocols(settings, addresses)
+    preferred = _inter_broker_name(settings, protocols)
+    return tuple(
+        _listener(settings, name, protocols[name], addresses[name], advertised.get(name), preferred)
+        for name in addresses
+    )
+
+
+def preferred_of(listeners: Iterable[ListenerSettings]) -> ListenerSettings:
+    """The one by which nodes reach each other."""
+    return next(each for each in listeners if each.is_preferred)
+
+
+def controllers_of(listeners: Iterable[ListenerSettings]) -> ListenerSettings:
+    """The one by which nodes reach the controller; mostly the same."""
+    return next(each for each in listeners if each.is_to_controllers)
+
+
+def _listener(
+    settings: Settings,
+    name: str,
+    protocol: SecurityProtocol,
+    address: tuple[str, int],
+    advertised: tuple[str, int] | None,
+    preferred: str,
+) -> ListenerSettings:
+    def get(setting: Setting[str]) -> str:
+        return of_listener(settings, name, setting)
+
+    is_for_controllers = name in settings[CONTROLLER_LISTENERS]
+    to_controllers = name == (settings[CONTROLLER_LISTENERS] or (preferred,))[0]
+    rules = principal_rules(get(PRINCIPAL_MAPPING_RULES))
+    auth = ClientAuth(get(CLIENT_AUTH))
+    if protocol.has_login and name_for(name, CLIENT_AUTH.name) not in settings.overrides:
+        # Users log in by SASL: a certificate is asked for only where somebody says so of this very listener.
+        auth = ClientAuth.NONE
+    needs_peers = (name == preferred or to_controllers) and (_has_others(settings) or bool(get(TRUSTSTORE_LOCATION)))
+    try:
+        return ListenerSettings(
+            name,
+            protocol,
+            *address,
+            advertised,
+            server_tls(get, auth) if protocol.is_encrypted else None,
+            client_tls(get) if protocol.is_encrypted and needs_peers else None,
+            rules,
+            is_for_clients=not is_for_controllers,
+            is_for_nodes=name == preferred or is_for_controllers,
+            is_preferred=name == preferred,
+            is_to_controllers=to_controllers,
+        )
+    except SettingError as fault:
+        raise SettingError(f"listener {name}: {fault}") from None
+
+
+def _has_others(settings: Settings) -> bool:
+    """Whether this node connects to others, as far as it was told. A node alone may be joined later: it may then
+    need what it lacks now."""
+    return bool(settings.overrides.get("cluster.nodes") or settings.overrides.get("cluster.contacts"))
+
+
+def _refuse_short_form(settings: Settings) -> None:
+    for short in (LISTEN, LISTEN_PROTOCOL, ADVERTISED_LISTENER):
+        if short.name in settings.overrides and settings[short] != short.default:
+            raise SettingError(f"{short.name} and {LISTENERS.name} say the same thing twice: leave one of them out")
+
+
+def _addresses(
+    setting: Setting[tuple[str, ...]], settings: Settings, *, is_advertised: bool
+) -> dict[str, tuple[str, int]]:
+    found: dict[str, tuple[str, int]] = {}
+    for text in settings[setting]:
+        name, separator, address = text.partition("://")
+        if not separator or not _NAME.fullmatch(name):
+            raise SettingError(f"{setting.name}: {text!r} is not of the form NAME://host:port")
+        host, port = host_and_port(f"0.0.0.0{address}" if address.startswith(":") else address)
+        if is_advertised and (host in WILDCARDS or not port):
+            raise SettingError(f"{setting.name}: {text!r} is no address that a client could connect to")
+        if name in found:
+            raise SettingError(f"{setting.name}: two listeners have the name {name}")
+        found[name] = host, port
+    return found
+
+
+def _check_ports(addresses: Mapping[str, tuple[str, int]]) -> None:
+    taken: dict[tuple[str, int], str] = {}
+    for name, address in addresses.items():
+        other = taken.setdefault(address, name)
+        if other != name and address[1]:
+            raise SettingError(f"the listeners {other} and {name} have the same address")
+
+
+def _protocols(settings: Settings, names: Iterable[str]) -> dict[str, SecurityProtocol]:
+    mapped: dict[str, SecurityProtocol] = {each.value: each for each in SecurityProtocol}
+    for text in settings[PROTOCOL_MAP]:
+        name, colon, protocol = text.partition(":")
+        if not colon or protocol not in _PROTOCOLS:
+            raise SettingError(
+                f"{PROTOCOL_MAP.name}: {text!r} is not of the form NAME:PROTOCOL with one of {', '.join(_PROTOCOLS)}"
+            )
+        mapped[name] = SecurityProtocol(protocol)
+    for name in names:
+        if name not in mapped:
+            raise SettingError(f"{PROTOCOL_MAP.name} does not say which protocol the listener {name} has")
+    return {name: mapped[name] for name in names}
+
+
+def _inter_broker_name(settings: Settings, protocols: Mapping[str, SecurityProtocol]) -> str:
+    name, protocol = settings[INTER_BROKER_LISTENER], settings[INTER_BROKER_PROTOCOL]
+    if name and protocol:
+        raise SettingError(f"set {INTER_BROKER_LISTENER.name} or {INTER_BROKER_PROTOCOL.name}, not both")
+    if name:
+        if name not in protocols:
+            raise SettingError(f"{INTER_BROKER_LISTENER.name}={name}: there is no such listener")
+        return name
+    candidates = [each for each in protocols if each not in settings[CONTROLLER_LISTENERS]] or list(protocols)
+    if len(candidates) == 1 and not protocol:
+        return candidates[0]
+    wanted = protocol or SecurityProtocol.PLAINTEXT.value
+    named = [each for each in candidates if each == wanted] or [
+        each for each in candidates if protocols[each].value == wanted
+    ]
+    if len(named) != 1:
+        raise SettingError(
+            f"which listener is for the nodes of the cluster? Say so with {INTER_BROKER_LISTENER.name}: one of "
+            f"{', '.join(candidates)}"
+        )
+    return named[0]

@@ -1,0 +1,82 @@
+"""`ssl.principal.mapping.rules`: how the name in a certificate becomes that of a user, as Kafka does it.
+
+A rule is `RULE:pattern/replacement/`, with `L` or `U` behind it for lower or upper case; `$1` in the replacement is
+what the pattern's first group has matched. A pattern has to match the whole name. `DEFAULT` is the name as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from millpond.base.settings import SettingError
+
+_RULE: Final = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|$)")
+_REFERENCE: Final = re.compile(r"\\(.)|\$(\d+)")
+_CASES: Final[dict[str, Callable[[str], str]]] = {"": str, "L": str.lower, "U": str.upper}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    pattern: re.Pattern[str]
+    replacement: str
+    case: str
+
+    def apply(self, name: str) -> str | None:
+        found = self.pattern.fullmatch(name)
+        if found is None:
+            return None
+        # A backslash takes the meaning from what follows it, as in Java's replacements.
+        text = _REFERENCE.sub(
+            lambda each: each[1] if each[1] is not None else found[int(each[2])] or "", self.replacement
+        )
+        return _CASES[self.case](text)
+
+
+@dataclass(frozen=True, slots=True)
+class PrincipalRules:
+    """All of them in their order."""
+
+    rules: tuple[_Rule, ...]
+
+    def user_of(self, name: str) -> str | None:
+        """The user whose certificate has this name; None where no rule knows one."""
+        return next((user for rule in self.rules if (user := rule.apply(name)) is not None), None)
+
+
+_DEFAULT: Final = _Rule(re.compile(r"(?s).*"), "$0", "")
+AS_IT_IS: Final = PrincipalRules((_DEFAULT,))
+
+
+def principal_rules(text: str) -> PrincipalRules:
+    """SettingError says which rule cannot be read."""
+    rules = []
+    position = 0
+    while position < len(text):
+        found = _RULE.match(text, position)
+        if found is None:
+            raise SettingError(f"{text[position:]!r} is neither DEFAULT nor RULE:pattern/replacement/[LU]")
+        rules.append(_DEFAULT if found[1] else _rule(found[2], found[3], found[4]))
+        position = found.end()
+    return PrincipalRules(tuple(rules)) if rules else AS_IT_IS
+
+
+def _rule(pattern: str, replacement: str, case: str) -> _Rule:
+    try:
+        compiled = re.compile(pattern.replace(r"\/", "/"))
+    except re.error as fault:
+        raise SettingError(f"RULE:{pattern}/…: {fault}") from None
+    for each in _REFERENCE.finditer(replacement):
+        if each[2] is not None and int(each[2]) > compiled.groups:
+            raise SettingError(f"RULE:{pattern}/{replacement}/: the pattern has no group {each[2]}")
+    return _Rule(compiled, replacement, case)
+
+
+def rules_fault(text: str) -> str | None:
+    try:
+        principal_rules(text)
+    except SettingError as fault:
+        return str(fault)
+    return None

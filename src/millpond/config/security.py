@@ -1,0 +1,132 @@
+"""What a node is told of who may come in and what they may do. Names that Kafka also has mean the same here.
+
+A setting whose name begins with `ssl.` or `sasl.` may differ from listener to listener: for the listener INTERNAL
+`listener.name.internal.ssl.…` counts in place of `ssl.…`. Two limits may be given for a listener beside that of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeVar, cast
+
+from millpond.base.principal import Principal
+from millpond.base.settings import AnySetting, Setting, SettingError, Settings, Value, at_least, between, one_of
+from millpond.config import login, quota, tls
+
+V = TypeVar("V", bool, int, float, str, tuple[str, ...])
+
+LISTENER_PREFIX: Final = "listener.name."
+_OF_LISTENERS: Final = ("ssl.", "sasl.")
+_LIMITS: Final = (quota.MAX_CONNECTIONS, quota.MAX_CONNECTION_CREATION_RATE)
+
+
+def _principals(value: Value) -> str | None:
+    try:
+        principals_in(str(value))
+    except SettingError as fault:
+        return str(fault)
+    return None
+
+
+def principals_in(text: str) -> frozenset[Principal]:
+    """Kafka parts them by semicolons, because the names of certificates have commas."""
+    try:
+        return frozenset(Principal.parse(part.strip()) for part in text.split(";") if part.strip())
+    except ValueError as fault:
+        raise SettingError(str(fault)) from None
+
+
+SUPER_USERS = Setting(
+    "super.users",
+    "",
+    "Who may do everything, as `User:admin;User:CN=node,O=mill`. The nodes of a cluster whose listeners ask who "
+    "comes have to be among them.",
+    _principals,
+)
+
+AUDIT_LOG = Setting(
+    "audit.log",
+    "auto",
+    "Whether it is written down who did or was refused what: `auto` where some listener asks who comes, `on`, `off`.",
+    one_of("auto", "on", "off"),
+)
+AUDIT_LOG_FOLDER = Setting(
+    "audit.log.folder", "", "The folder of the audit log, `audit.jsonl`; empty is `audit` in the data folder."
+)
+AUDIT_LOG_MAX_BYTES = Setting(
+    "audit.log.max.bytes", 16 << 20, "At this size a new file of the audit log begins.", at_least(1 << 10), bits=64
+)
+AUDIT_LOG_FILES = Setting(
+    "audit.log.files", 10, "So many files of the audit log are kept, the newest ones.", between(1, 10_000), bits=32
+)
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+AUTHORIZER_CLASS_NAME = Setting(
+    "authorizer.class.name",
+    "",
+    f"`{STANDARD_AUTHORIZER}` asks for rights also where no listener asks who comes. As soon as one does, rights are "
+    "asked for in any case.",
+    one_of("", STANDARD_AUTHORIZER),
+)
+ALLOW_EVERYONE_IF_NO_ACL_FOUND = Setting(
+    "allow.everyone.if.no.acl.found",
+    False,
+    "Whether everybody may do everything to what no ACL is about.",
+)
+
+METRICS_NAMES = Setting(
+    "metrics.names",
+    "auto",
+    "Whether the metrics, which anybody may read who reaches their address, name topics and groups: `on`, `off`, or "
+    "`auto`, which does so only where rights are not asked for.",
+    one_of("auto", "on", "off"),
+)
+
+SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
+    "TLS": tls.SETTINGS,
+    "Who may come in": (SUPER_USERS,),
+    "Audit log": (AUDIT_LOG, AUDIT_LOG_FOLDER, AUDIT_LOG_MAX_BYTES, AUDIT_LOG_FILES),
+    "Logging in": login.SECTION,
+    "What they may do": (AUTHORIZER_CLASS_NAME, ALLOW_EVERYONE_IF_NO_ACL_FOUND, METRICS_NAMES),
+}
+
+
+def super_users(settings: Settings) -> frozenset[Principal]:
+    return principals_in(settings[SUPER_USERS])
+
+
+# One listener's own.
+
+
+def name_for(listener: str, name: str) -> str:
+    return f"{LISTENER_PREFIX}{listener.lower()}.{name}"
+
+
+def of_listener(settings: Settings, listener: str, setting: Setting[V]) -> V:
+    """What counts for this listener: what was said for it, else what was said for all."""
+    own = settings.overrides.get(name_for(listener, setting.name))
+    return settings[setting] if own is None else cast(V, own)
+
+
+def own_of_listener(settings: Settings, listener: str, setting: Setting[int]) -> int | None:
+    """What was said for this listener alone."""
+    own = settings.overrides.get(name_for(listener, setting.name))
+    return None if own is None else cast(int, own)
+
+
+def parsed_for_listeners(texts: Mapping[str, str]) -> dict[str, Value]:
+    """The values of all names that begin with `listener.name.`, by these names."""
+    known: dict[str, AnySetting] = {
+        each.name: each for section in SECTIONS.values() for each in section if each.name.startswith(_OF_LISTENERS)
+    }
+    known |= {each.name: each for each in _LIMITS}
+    values: dict[str, Value] = {}
+    for name, text in texts.items():
+        listener, dot, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
+        if not listener or not dot or rest not in known:
+            raise SettingError(
+                f"unknown node setting {name}: `{LISTENER_PREFIX}NAME.` is followed by a setting that begins with "
+                f"{' or '.join(_OF_LISTENERS)}, or by {' or '.join(each.name for each in _LIMITS)}"
+            )
+        values[name_for(listener, rest)] = known[rest].parse(text)
+    return values

@@ -1,0 +1,423 @@
+"""ACLs: what is kept of them, what they say of one question, and what becomes of those that come and go.
+
+Kept so that a question costs the same with ten thousand of them: by the pattern that names what they are about, and
+there by principal and host. Patterns that are the beginning of a name are found by the lengths that such beginnings
+have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode
+from millpond.base.rights import CLUSTER_NAME, WILDCARD, AclResource, Operation, PatternType, Permission
+from millpond.metadata.decision import OK, Decision, Verdict
+from millpond.metadata.records import AccessControlEntryRecord, Record, RemoveAccessControlEntryRecord
+
+if TYPE_CHECKING:
+    from millpond.base.ports import Entropy
+
+ACLS_MAX: Final = 100_000
+"""So many there may be: all nodes keep them in memory."""
+
+LOOKS_MAX: Final = 200_000
+"""So many times one request to delete ACLs may hold one of them against a filter, beyond its first filter."""
+
+NAME_LENGTH_MAX: Final = 1_000
+"""Of a principal, a host or what it is about."""
+
+EVERY_USER: Final = "User:*"
+
+_ALSO_ALLOW: Final = {
+    Operation.DESCRIBE: {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER},
+    Operation.DESCRIBE_CONFIGS: {Operation.ALTER_CONFIGS},
+}
+ALLOWED_BY: Final = {
+    operation: frozenset({operation, Operation.ALL, *_ALSO_ALLOW.get(operation, ())}) for operation in Operation
+}
+"""Whoever may read or change may also look. That one of these is denied denies nothing else."""
+
+
+class Acl(NamedTuple):
+    """What one entry says, by the numbers of the protocol."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+
+class AclFilter(NamedTuple):
+    """Which ACLs are meant; None and ANY mean all. MATCH means those that are about the thing that is named."""
+
+    resource_type: int
+    resource_name: str | None
+    pattern_type: int
+    principal: str | None
+    host: str | None
+    operation: int
+    permission: int
+
+    @property
+    def is_of_one_pattern(self) -> bool:
+        """Whether it can mean only ACLs about one thing, which are found without a look at the others."""
+        is_whole = self.pattern_type in (PatternType.LITERAL, PatternType.PREFIXED)
+        return is_whole and self.resource_name is not None and self.resource_type != AclResource.ANY
+
+    def fits(self, acl: Acl) -> bool:
+        return (
+            self.resource_type in (AclResource.ANY, acl.resource_type)
+            and self.pattern_type in (PatternType.ANY, PatternType.MATCH, acl.pattern_type)
+            and self._names(acl)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self.operation in (Operation.ANY, acl.operation)
+            and self.permission in (Permission.ANY, acl.permission)
+        )
+
+    def _names(self, acl: Acl) -> bool:
+        name = self.resource_name
+        if name is None or name == acl.resource_name:
+            return True
+        if self.pattern_type != PatternType.MATCH:
+            return False
+        if acl.pattern_type == PatternType.PREFIXED:
+            return name.startswith(acl.resource_name)
+        return acl.resource_name == WILDCARD
+
+
+class Ruling(Enum):
+    """What the ACLs say to a question."""
+
+    ALLOWED = 1
+    DENIED = 2
+    NOT_NAMED = 3
+    """There are some for this thing, but none for this."""
+    NO_ACLS = 4
+    """Nothing is said of this thing to anybody."""
+
+
+_Key = TypeVar("_Key")
+
+_Pattern: TypeAlias = tuple[int, int, str]
+"""Kind of resource, kind of pattern, name."""
+
+_Asker: TypeAlias = tuple[str, str]
+"""Principal and host, either of which may be all of them."""
+
+_ByAsker: TypeAlias = dict[_Asker, dict[Acl, None]]
+
+
+@dataclass(slots=True)
+class Acls:
+    """All of them. Changed by `replay` alone."""
+
+    by_id: dict[UUID, Acl] = field(default_factory=dict)
+    version: int = field(default=0, compare=False)
+    """Grows with every change."""
+    _ids: dict[Acl, UUID] = field(default_factory=dict, compare=False)
+    _patterns: dict[_Pattern, _ByAsker] = field(default_factory=dict, compare=False)
+    _prefix_lengths: dict[int, Counter[int]] = field(default_factory=dict, compare=False)
+    """How many prefixed patterns of each length there are, by the kind of resource."""
+    _allowing: dict[tuple[int, int, _Asker], dict[Acl, None]] = field(default_factory=dict, compare=False)
+    """Those that allow something, by the kind of resource, the operation and who asks."""
+    _counts: Counter[int] = field(default_factory=Counter, compare=False)
+    """How many there are for each kind of resource."""
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def __contains__(self, acl: Acl) -> bool:
+        return acl in self._ids
+
+    def copy(self) -> Acls:
+        return Acls(
+            dict(self.by_id),
+            self.version,
+            dict(self._ids),
+            {key: {asker: dict(acls) for asker, acls in by.items()} for key, by in self._patterns.items()},
+            {kind: Counter(lengths) for kind, lengths in self._prefix_lengths.items()},
+            {key: dict(acls) for key, acls in self._allowing.items()},
+            Counter(self._counts),
+        )
+
+    def records(self) -> Iterator[AccessControlEntryRecord]:
+        """They all, as a snapshot has them."""
+        return (AccessControlEntryRecord(acl_id, *acl) for acl_id, acl in self.by_id.items())
+
+    # Changing.
+
+    def replay(self, record: AccessControlEntryRecord | RemoveAccessControlEntryRecord) -> None:
+        if isinstance(record, RemoveAccessControlEntryRecord):
+            self._remove(record.id)
+        else:
+            # One with the same id takes its place.
+            self._remove(record.id)
+            self._add(record)
+        self.version += 1
+
+    def _add(self, record: AccessControlEntryRecord) -> None:
+        acl = Acl(
+            record.resource_type,
+            record.resource_name,
+            record.pattern_type,
+            record.principal,
+            record.host,
+            record.operation,
+            record.permission_type,
+        )
+        if acl in self._ids:
+            # Nor are there two that say the same: removed by one id it would go on, or end, by the other.
+            self._remove(self._ids[acl])
+        self.by_id[record.id] = acl
+        self._ids[acl] = record.id
+        pattern = acl.resource_type, acl.pattern_type, acl.resource_name
+        if pattern not in self._patterns and acl.pattern_type == PatternType.PREFIXED:
+            self._prefix_lengths.setdefault(acl.resource_type, Counter())[len(acl.resource_name)] += 1
+        asker = _asker(acl)
+        self._patterns.setdefault(pattern, {}).setdefault(asker, {})[acl] = None
+        if acl.permission == Permission.ALLOW:
+            self._allowing.setdefault((acl.resource_type, acl.operation, asker), {})[acl] = None
+        self._counts[acl.resource_type] += 1
+
+    def _remove(self, acl_id: UUID) -> None:
+        acl = self.by_id.pop(acl_id, None)
+        if acl is None:
+            return
+        del self._ids[acl]
+        pattern = acl.resource_type, acl.pattern_type, acl.resource_name
+        by_asker = self._patterns[pattern]
+        asker = _asker(acl)
+        _take_out(by_asker, asker, acl)
+        if acl.permission == Permission.ALLOW:
+            _take_out(self._allowing, (acl.resource_type, acl.operation, asker), acl)
+        self._counts[acl.resource_type] -= 1
+        if not by_asker:
+            del self._patterns[pattern]
+            if acl.pattern_type == PatternType.PREFIXED:
+                lengths = self._prefix_lengths[acl.resource_type]
+                lengths[len(acl.resource_name)] -= 1
+                if not lengths[len(acl.resource_name)]:
+                    del lengths[len(acl.resource_name)]
+
+    # Asking.
+
+    def ruling(
+        self, principal: str, host: str, operation: int, resource_type: int, name: str, *, named_by: str = ""
+    ) -> Ruling:
+        """What they say to this principal, who comes from this host and wants to do this.
+
+        With `named_by` only those allow it whose pattern begins so; all of them deny.
+        """
+        allowed_by = ALLOWED_BY[Operation(operation)]
+        askers = _askers(principal, host)
+        has_any = is_allowed = False
+        for by_asker in self._about(resource_type, name):
+            has_any = True
+            for asker in askers:
+                for acl in by_asker.get(asker, ()):
+                    if acl.permission != Permission.ALLOW:
+                        if acl.operation in (Operation.ALL, operation):
+                            return Ruling.DENIED
+                    elif acl.operation in allowed_by and acl.resource_name.startswith(named_by):
+                        is_allowed = True
+        if is_allowed:
+            return Ruling.ALLOWED
+        return Ruling.NOT_NAMED if has_any else Ruling.NO_ACLS
+
+    def _about(self, resource_type: int, name: str) -> Iterator[_ByAsker]:
+        """The ACLs of every pattern that this name fits."""
+        patterns = self._patterns
+        for pattern in ((resource_type, PatternType.LITERAL, name), (resource_type, PatternType.LITERAL, WILDCARD)):
+            known = patterns.get(pattern)
+            if known is not None:
+                yield known
+        yield from self._beginnings(resource_type, name)
+
+    def _beginnings(self, resource_type: int, name: str) -> Iterator[_ByAsker]:
+        """Those of every pattern with which this name begins."""
+        for length in self._prefix_lengths.get(resource_type, ()):
+            if length <= len(name):
+                known = self._patterns.get((resource_type, PatternType.PREFIXED, name[:length]))
+                if known is not None:
+                    yield known
+
+    def ruling_of_any(self, principal: str, host: str, operation: int, resource_type: int) -> Ruling:
+        """Whether there can be a thing of this kind to which they may do this: one that no denial covers."""
+        askers = _askers(principal, host)
+        everything = self._patterns.get((resource_type, PatternType.LITERAL, WILDCARD))
+        if everything is not None and _denies(everything, askers, operation):
+            return Ruling.DENIED
+        for asker in askers:
+            for allowed in (operation, Operation.ALL):
+                for acl in self._allowing.get((resource_type, allowed, asker), ()):
+                    if not self._is_covered(acl, askers, operation):
+                        return Ruling.ALLOWED
+        return Ruling.NOT_NAMED if self._counts[resource_type] else Ruling.NO_ACLS
+
+    def _is_covered(self, acl: Acl, askers: tuple[_Asker, ...], operation: int) -> bool:
+        """Whether all that it allows is denied, by one for the same or for a beginning of it."""
+        pattern = acl.resource_type, acl.pattern_type, acl.resource_name
+        if _denies(self._patterns[pattern], askers, operation):
+            return True
+        if acl.pattern_type == PatternType.LITERAL and acl.resource_name == WILDCARD:
+            return False
+        beginnings = self._beginnings(acl.resource_type, acl.resource_name)
+        return any(_denies(each, askers, operation) for each in beginnings)
+
+    def fitting(self, wanted: AclFilter) -> list[tuple[UUID, Acl]]:
+        """Those that a filter means, in the order in which they came."""
+        if wanted.is_of_one_pattern:
+            assert wanted.resource_name is not None
+            pattern = wanted.resource_type, wanted.pattern_type, wanted.resource_name
+            known = self._patterns.get(pattern, {}).values()
+            return [(self._ids[acl], acl) for acls in known for acl in acls if wanted.fits(acl)]
+        return [(acl_id, acl) for acl_id, acl in self.by_id.items() if wanted.fits(acl)]
+
+
+def _take_out(index: dict[_Key, dict[Acl, None]], key: _Key, acl: Acl) -> None:
+    del index[key][acl]
+    if not index[key]:
+        del index[key]
+
+
+def _asker(acl: Acl) -> _Asker:
+    return acl.principal, address_of(acl.host)
+
+
+def _askers(principal: str, host: str) -> tuple[_Asker, ...]:
+    """As whom ACLs may name the one who asks."""
+    address = address_of(host)
+    return (principal, WILDCARD), (principal, address), (EVERY_USER, WILDCARD), (EVERY_USER, address)
+
+
+def _denies(by_asker: _ByAsker, askers: tuple[_Asker, ...], operation: int) -> bool:
+    return any(
+        acl.permission != Permission.ALLOW and acl.operation in (Operation.ALL, operation)
+        for asker in askers
+        for acl in by_asker.get(asker, ())
+    )
+
+
+@lru_cache(4096)
+def address_of(host: str) -> str:
+    """One way to write an address that has several: that of IPv6, and of IPv4 within it."""
+    try:
+        address = ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return host
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address)
+
+
+# Deciding.
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedAcls:
+    """What one filter meant, all of which is gone; or why none is."""
+
+    verdict: Verdict
+    acls: tuple[Acl, ...] = ()
+
+
+class WithAcls(Protocol):
+    """The image, as far as this file knows it: it is the image that knows this file."""
+
+    acls: Acls
+
+
+def decide_create_acls(image: WithAcls, wanted: Sequence[Acl], entropy: Entropy) -> Decision[tuple[Verdict, ...]]:
+    """One that is there already stays as it is, and is no error."""
+    records: dict[Acl, Record] = {}
+    verdicts = []
+    for acl in wanted:
+        fault = fault_of(acl)
+        if fault is not None:
+            verdicts.append(Verdict(ErrorCode.INVALID_REQUEST, fault))
+        elif acl in image.acls or acl in records:
+            verdicts.append(OK)
+        elif len(image.acls) + len(records) >= ACLS_MAX:
+            verdicts.append(Verdict(ErrorCode.POLICY_VIOLATION, f"there are {ACLS_MAX} ACLs: remove some first"))
+        else:
+            records[acl] = AccessControlEntryRecord(entropy.uuid(), *acl)
+            verdicts.append(OK)
+    return Decision(tuple(records.values()), tuple(verdicts))
+
+
+def decide_delete_acls(image: WithAcls, filters: Sequence[AclFilter]) -> Decision[tuple[DeletedAcls, ...]]:
+    """One that several filters mean is told for each of them, and goes once."""
+    gone: dict[UUID, Record] = {}
+    deleted = []
+    looks = 0
+    for wanted in filters:
+        fault = fault_of_filter(wanted)
+        if fault is None and looks > LOOKS_MAX:
+            fault = f"too many filters at once that fit any of {len(image.acls)} ACLs: send some of them first"
+        if fault is not None:
+            deleted.append(DeletedAcls(Verdict(ErrorCode.INVALID_REQUEST, fault)))
+            continue
+        looks += 1 if wanted.is_of_one_pattern else len(image.acls)
+        fitting = image.acls.fitting(wanted)
+        looks += len(fitting)
+        gone |= {acl_id: RemoveAccessControlEntryRecord(acl_id) for acl_id, _ in fitting}
+        deleted.append(DeletedAcls(OK, tuple(acl for _, acl in fitting)))
+    return Decision(tuple(gone.values()), tuple(deleted))
+
+
+_RESOURCES: Final = frozenset(AclResource) - {AclResource.ANY}
+_OPERATIONS: Final = frozenset(Operation) - {Operation.ANY}
+
+
+def fault_of(acl: Acl) -> str | None:
+    """Why there can be no such ACL."""
+    if acl.resource_type not in _RESOURCES:
+        return f"there are no ACLs for resources of type {acl.resource_type}"
+    if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        return "the pattern of an ACL is LITERAL or PREFIXED"
+    if acl.operation not in _OPERATIONS:
+        return f"there is no operation {acl.operation}"
+    if acl.permission not in (Permission.ALLOW, Permission.DENY):
+        return "an ACL allows or denies"
+    if not acl.resource_name:
+        return "an ACL names what it is about"
+    if acl.resource_type == AclResource.CLUSTER and acl.resource_name not in (CLUSTER_NAME, WILDCARD):
+        return f"the only name of the cluster is {CLUSTER_NAME}"
+    if max(map(len, (acl.resource_name, acl.principal, acl.host))) > NAME_LENGTH_MAX:
+        return f"names in ACLs have at most {NAME_LENGTH_MAX} characters"
+    kind, colon, name = acl.principal.partition(":")
+    if not colon or not kind or not name:
+        return "a principal has the form User:name"
+    if not acl.host:
+        return f"an ACL names a host, or {WILDCARD}"
+    return None
+
+
+def fault_of_filter(wanted: AclFilter) -> str | None:
+    if wanted.resource_type not in frozenset(AclResource):
+        return f"there are no ACLs for resources of type {wanted.resource_type}"
+    if wanted.pattern_type not in frozenset(PatternType):
+        return f"there is no pattern type {wanted.pattern_type}"
+    if wanted.operation not in frozenset(Operation):
+        return f"there is no operation {wanted.operation}"
+    if wanted.permission not in frozenset(Permission):
+        return f"there is no permission type {wanted.permission}"
+    return None
+
+
+def grouped(acls: Iterable[Acl]) -> dict[tuple[int, str, int], list[Acl]]:
+    """By what they are about."""
+    groups: dict[tuple[int, str, int], list[Acl]] = {}
+    for acl in acls:
+        groups.setdefault((acl.resource_type, acl.resource_name, acl.pattern_type), []).append(acl)
+    return groups

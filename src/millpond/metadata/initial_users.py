@@ -1,0 +1,113 @@
+"""Users that a cluster begins with, as lines of a file: no password is in it, only what SCRAM keeps of it.
+
+    alice SCRAM-SHA-512 salt=…,stored_key=…,server_key=…,iterations=8192
+
+The last part is how Kafka writes a credential; the name is written with %XX for what is not a letter or a digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from millpond.base.scram import ScramFault, attributes, digest, from_base64, keys_of, salted, to_base64
+from millpond.metadata.decision import Decision
+from millpond.metadata.records import UserScramCredentialRecord
+from millpond.metadata.scram import (
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    ITERATIONS_USUAL,
+    MECHANISMS,
+    SALT_BYTES_MAX,
+    Mechanism,
+    name_fault,
+    nobody_record,
+)
+
+if TYPE_CHECKING:
+    from millpond.metadata.image import Image
+
+LINES_MAX: Final = 1000
+FORM: Final = "NAME MECHANISM salt=…,stored_key=…,server_key=…,iterations=…"
+_SECRETS: Final = ("salt", "stored_key", "server_key")
+
+
+class InitialUsersFault(ValueError):
+    """A line of the file that cannot be; the text says which, and not what is secret in it."""
+
+
+def credential_of(
+    user: str,
+    password: str,
+    salt: bytes,
+    mechanism: Mechanism = Mechanism.SCRAM_SHA_512,
+    iterations: int = ITERATIONS_USUAL,
+) -> UserScramCredentialRecord:
+    """What is kept of a password. Takes some milliseconds."""
+    stretched = salted(mechanism.hash_name, password.encode(), salt, iterations)
+    return UserScramCredentialRecord(user, mechanism, salt, *keys_of(mechanism.hash_name, stretched), iterations)
+
+
+def written(credentials: Iterable[UserScramCredentialRecord]) -> str:
+    """As the lines of a file."""
+    from urllib.parse import quote
+
+    return "".join(
+        f"{quote(each.name, safe='')} {Mechanism(each.mechanism).label} salt={to_base64(each.salt)},"
+        f"stored_key={to_base64(each.stored_key)},server_key={to_base64(each.server_key)},"
+        f"iterations={each.iterations}\n"
+        for each in credentials
+    )
+
+
+def read(text: str) -> tuple[UserScramCredentialRecord, ...]:
+    """From the lines of a file; empty ones and those that begin with # say nothing."""
+    lines = [line.strip() for line in text.splitlines()]
+    if len(lines) > LINES_MAX:
+        raise InitialUsersFault(f"it has {len(lines)} lines, at most {LINES_MAX} are read")
+    found: dict[tuple[str, int], UserScramCredentialRecord] = {}
+    for number, line in enumerate(lines, 1):
+        if line and not line.startswith("#"):
+            each = _read_line(number, line)
+            if found.setdefault((each.name, each.mechanism), each) is not each:
+                raise InitialUsersFault(f"line {number} is of a user and a mechanism that another line has already")
+    return tuple(found.values())
+
+
+def _read_line(number: int, line: str) -> UserScramCredentialRecord:
+    from urllib.parse import unquote
+
+    parts = line.split()
+    if len(parts) != len(("name", "mechanism", "keys")):
+        raise InitialUsersFault(f"line {number} is not of the form {FORM}")
+    user, mechanism, said = unquote(parts[0]), MECHANISMS.get(parts[1]), attributes(parts[2])
+    if (fault := name_fault(user)) is not None:
+        raise InitialUsersFault(f"line {number}: {fault}")
+    if mechanism is None:
+        raise InitialUsersFault(f"line {number}: the mechanism is none of {', '.join(MECHANISMS)}")
+    if missing := [name for name in (*_SECRETS, "iterations") if name not in said]:
+        raise InitialUsersFault(f"line {number} lacks {', '.join(missing)}")
+    try:
+        iterations = int(said["iterations"])
+    except ValueError:
+        iterations = 0
+    if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+        raise InitialUsersFault(f"line {number}: there are from {ITERATIONS_MIN} to {ITERATIONS_MAX} iterations")
+    try:
+        salt, stored_key, server_key = (from_base64(said[name]) for name in _SECRETS)
+    except ScramFault:
+        raise InitialUsersFault(f"line {number}: the salt and the keys have to be in base 64") from None
+    size = len(digest(mechanism.hash_name, b""))
+    if not 0 < len(salt) <= SALT_BYTES_MAX or len(stored_key) != size or len(server_key) != size:
+        raise InitialUsersFault(f"line {number}: there has to be a salt, and each key of {parts[1]} has {size} bytes")
+    return UserScramCredentialRecord(user, mechanism, salt, stored_key, server_key, iterations)
+
+
+def decide_first_users(
+    image: Image, users: Iterable[UserScramCredentialRecord], fresh_secret: bytes
+) -> Decision[int]:
+    """Let these be the first; how many there are. Where there are users already, nothing happens."""
+    wanted = tuple(users)
+    if image.scram.users() or not wanted:
+        return Decision((), 0)
+    return Decision((nobody_record(fresh_secret), *wanted), len(wanted))

@@ -1,0 +1,207 @@
+"""The audit log: what is told of who did or was refused what, and what never is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from millpond.base.principal import Principal
+from millpond.base.rights import AclResource, Operation, PatternType, Permission
+from millpond.broker.security.audit import DEEDS, FROM_ONE_MAX, ITEMS_MAX, REPEAT_MS, REPEATED_MAX, Audit
+from millpond.sim.world.clock import VirtualClock
+from millpond.wire import messages as m
+from millpond.wire.header import NAMES
+
+ALICE = Principal("User", "alice")
+
+
+class Asker:
+    """As much of a call as is told."""
+
+    principal = ALICE
+    client_host = "10.0.0.7"
+    client_id = "tool"
+
+
+def play() -> tuple[Audit, VirtualClock, list[dict[str, Any]]]:
+    lines: list[dict[str, Any]] = []
+    clock = VirtualClock()
+    return Audit(lambda line: lines.append(json.loads(line)), clock, 3), clock, lines
+
+
+def test_without_a_place_to_write_nothing_is_noted() -> None:
+    audit = Audit(None, VirtualClock(), 1)
+    assert not audit.is_on
+    audit.refused(ALICE, "h", Operation.READ, AclResource.TOPIC, "t")
+    audit.flush()
+
+
+def test_who_was_refused_what() -> None:
+    audit, _, lines = play()
+    audit.refused(ALICE, "10.0.0.7", Operation.READ, AclResource.TOPIC, "salaries")
+    (line,) = lines
+    assert line.pop("time").endswith("Z")
+    assert line == {
+        "node": 3,
+        "event": "refused",
+        "principal": "User:alice",
+        "host": "10.0.0.7",
+        "operation": "READ",
+        "resource": "TOPIC",
+        "name": "salaries",
+    }
+
+
+def test_what_comes_again_is_counted() -> None:
+    audit, clock, lines = play()
+    for _ in range(1_000):
+        audit.refused(ALICE, "h", Operation.READ, AclResource.TOPIC, "salaries")
+    audit.refused(ALICE, "h", Operation.WRITE, AclResource.TOPIC, "salaries")
+    assert [line.get("operation") for line in lines] == ["READ", "WRITE"]
+    clock.run_for(REPEAT_MS)
+    assert [(line["operation"], line["times_more"]) for line in lines[2:]] == [("READ", 999)]
+    audit.refused(ALICE, "h", Operation.READ, AclResource.TOPIC, "salaries")
+    assert len(lines) == 4, "a new interval tells it anew, at once"
+    clock.run_for(REPEAT_MS)
+    assert len(lines) == 4, "what came once is not told twice"
+
+
+def test_a_stranger_with_many_names_cannot_fill_the_memory_or_the_disk() -> None:
+    audit, clock, lines = play()
+    for number in range(FROM_ONE_MAX + 500):
+        audit.not_logged_in(f"user-{number}", "h", "SASL_SSL", "SCRAM-SHA-512", "wrong user or password")
+    assert len(lines) == FROM_ONE_MAX
+    clock.run_for(REPEAT_MS)
+    assert (lines[-1]["event"], lines[-1]["of"], lines[-1]["host"]) == ("others", "login_failed", "h")
+    assert lines[-1]["times_more"] == 500
+    del lines[:]
+    for number in range(REPEATED_MAX + 500):
+        audit.not_logged_in("x", f"h-{number}", "SASL_SSL", "SCRAM-SHA-512", "wrong user or password")
+    assert len(lines) == REPEATED_MAX
+
+
+def test_a_stranger_with_many_names_hides_nothing_by_them() -> None:
+    audit, _, lines = play()
+    for number in range(REPEATED_MAX + 500):
+        audit.not_logged_in(f"user-{number}", f"h-{number % 20}", "SASL_SSL", "SCRAM-SHA-512", "wrong")
+    del lines[:]
+    audit.logged_in(ALICE, "h-1", "SASL_SSL", "SCRAM-SHA-512")
+    audit.refused(ALICE, "h-1", Operation.READ, AclResource.TOPIC, "salaries")
+    assert [line["event"] for line in lines] == ["login", "refused"]
+
+
+def test_a_name_that_is_long_or_breaks_lines_stays_in_its_line() -> None:
+    written: list[str] = []
+    audit = Audit(written.append, VirtualClock(), 1)
+    audit.not_logged_in("x" * 100_000, "h", "L", "PLAIN", "no")
+    audit.refused(ALICE, "h", Operation.READ, AclResource.GROUP, 'a\n{"event":"login"}\u2028')
+    assert all(len(line) < 1_000 and "\n" not in line and line.isascii() for line in written)
+    assert json.loads(written[1])["name"] == 'a\n{"event":"login"}\u2028'
+
+
+def asked(request: m.Message, response: m.Message | None = None) -> dict[str, Any]:
+    audit, _, lines = play()
+    key = request.API_KEY
+    assert key in DEEDS
+    tell = audit.deed(Asker(), key, NAMES[key], request)  # type: ignore[arg-type]
+    assert not lines, "what is not done yet is not told"
+    tell(response or m.response_class(key)())
+    (line,) = lines
+    return line
+
+
+def test_what_was_changed_and_what_came_of_it() -> None:
+    topic, other = (m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=3) for name in ("orders", "b"))
+    result = m.CreateTopicsResponse.CreatableTopicResult
+    line = asked(
+        m.CreateTopicsRequest(topics=[topic, other]),
+        m.CreateTopicsResponse(
+            topics=[result(name="orders"), result(name="b", error_code=36, error_message="there")]
+        ),
+    )
+    assert (line["event"], line["api"], line["principal"]) == ("failed", "CreateTopics", "User:alice")
+    assert line["asked"]["topics"][0] == {"name": "orders", "num_partitions": 3, "replication_factor": 0}
+    assert line["errors"] == {"b": "TOPIC_ALREADY_EXISTS"}
+
+
+def test_nobody_wipes_out_the_files_by_what_fails_or_needs_no_right() -> None:
+    """Files take turns: who could fill them would have the oldest removed, and what they tell of him."""
+    audit, clock, lines = play()
+    renewal, deletion = m.RenewDelegationTokenRequest(hmac=b"SECRET"), m.DeleteTopicsRequest(topics=[])
+    failure = m.DeleteTopicsResponse.DeletableTopicResult
+    for number in range(10_000):
+        audit.deed(Asker(), 39, "RenewDelegationToken", renewal)(m.RenewDelegationTokenResponse())  # type: ignore[arg-type]
+        failed = m.DeleteTopicsResponse(responses=[failure(name=f"topic-{number}", error_code=3)])
+        audit.deed(Asker(), 20, "DeleteTopics", deletion)(failed)  # type: ignore[arg-type]
+    assert len(lines) == 1 + FROM_ONE_MAX
+    clock.run_for(REPEAT_MS)
+    (renewed, others) = lines[1 + FROM_ONE_MAX :]
+    assert (renewed["event"], renewed["api"], renewed["times_more"]) == ("changed", "RenewDelegationToken", 9_999)
+    assert (others["of"], others["principal"], others["times_more"]) == (
+        "failed",
+        "User:alice",
+        10_000 - FROM_ONE_MAX,
+    )
+    del lines[:]
+    for _ in range(1_000):
+        audit.deed(Asker(), 20, "DeleteTopics", deletion)(m.DeleteTopicsResponse())  # type: ignore[arg-type]
+    assert len(lines) == 1_000, "what a right was needed for is told each time"
+
+
+def test_an_acl_is_told_in_words() -> None:
+    creation = m.CreateAclsRequest.AclCreation(
+        resource_type=AclResource.TOPIC,
+        resource_name="orders",
+        resource_pattern_type=PatternType.PREFIXED,
+        principal="User:bob",
+        host="*",
+        operation=Operation.READ,
+        permission_type=Permission.ALLOW,
+    )
+    line = asked(m.CreateAclsRequest(creations=[creation]))
+    assert line["event"] == "changed"
+    assert line["asked"]["creations"] == [
+        {
+            "resource_type": "TOPIC",
+            "resource_name": "orders",
+            "resource_pattern_type": "PREFIXED",
+            "principal": "User:bob",
+            "host": "*",
+            "operation": "READ",
+            "permission_type": "ALLOW",
+        }
+    ]
+
+
+def test_no_secret_is_told() -> None:
+    upsertion = m.AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+        name="bob", mechanism=2, iterations=4096, salt=b"SECRET", salted_password=b"SECRET"
+    )
+    request = m.AlterUserScramCredentialsRequest(upsertions=[upsertion])
+    line = asked(request)
+    assert line["asked"]["upsertions"] == [
+        {
+            "name": "bob",
+            "mechanism": "SCRAM-SHA-512",
+            "iterations": 4096,
+            "salt": "(hidden)",
+            "salted_password": "(hidden)",
+        }
+    ]
+    assert "SECRET" not in repr(request), "nor by whoever prints the request itself"
+    config = m.IncrementalAlterConfigsRequest.AlterableConfig
+    resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=4,
+        resource_name="1",
+        configs=[config(name="ssl.key.password", value="SECRET"), config(name="num.partitions", value="3")],
+    )
+    line = asked(m.IncrementalAlterConfigsRequest(resources=[resource]))
+    assert "SECRET" not in json.dumps(line)
+    assert line["asked"]["resources"][0]["resource_type"] == "broker"
+    assert [each["value"] for each in line["asked"]["resources"][0]["configs"]] == ["(hidden)", "3"]
+
+
+def test_a_request_with_very_many_names_is_cut() -> None:
+    line = asked(m.DeleteGroupsRequest(groups_names=[f"group-{number}" for number in range(100_000)]))
+    assert line["asked"]["groups_names"][-1] == f"and {100_000 - ITEMS_MAX} more"
+    assert len(json.dumps(line)) < 10_000

@@ -1,0 +1,267 @@
+"""The authorizer: super users, what ACLs say, what is done where they say nothing, and what it remembers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millpond.base.principal import ANONYMOUS, Principal
+from millpond.base.rights import AclResource, Operation, PatternType, Permission
+from millpond.broker.security import authorizer as module
+from millpond.broker.security.access import EVERYBODY
+from millpond.broker.security.authorizer import Authorizer, access_of
+from millpond.config.node import node_settings
+from millpond.config.security import STANDARD_AUTHORIZER
+from millpond.metadata.acls import Acl
+from millpond.metadata.image import Image
+from millpond.metadata.records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
+
+ALICE, ADMIN = Principal("User", "alice"), Principal("User", "admin")
+READ, TOPIC = Operation.READ, AclResource.TOPIC
+
+
+def entry(
+    number: int, name: str = "pond", *, denies: bool = False, who: str = "User:alice"
+) -> AccessControlEntryRecord:
+    permission = Permission.DENY if denies else Permission.ALLOW
+    return AccessControlEntryRecord(UUID(int=number), TOPIC, name, PatternType.LITERAL, who, "*", READ, permission)
+
+
+class Play:
+    def __init__(self, *, allows_unnamed: bool = False) -> None:
+        self.image = Image()
+        self.authorizer = Authorizer(self.image, {ADMIN}, allows_unnamed=allows_unnamed)
+        self.connection: Any = SimpleNamespace(granted=None, host="10.0.0.1")
+
+    def may(self, who: Principal = ALICE, name: str = "pond", operation: Operation = READ) -> bool:
+        """Asked for with every request of a connection, too, it is the same."""
+        found = self.authorizer.may(who, "10.0.0.1", operation, TOPIC, name)
+        if operation in (READ, Operation.WRITE):
+            self.connection.principal = self.connection.known = who
+            for _ in range(2):
+                assert self.authorizer.may_often(self.connection, operation, name) is found
+        return found
+
+
+def test_without_acls_only_super_users_may() -> None:
+    play = Play()
+    assert not play.may()
+    assert play.may(ADMIN)
+    assert play.authorizer.is_super(Principal("User", "admin", by_token=True)), "a token stands for its owner"
+    assert not play.may(Principal("Group", "admin"))
+
+
+def test_a_super_user_is_not_denied() -> None:
+    play = Play()
+    play.image.replay(entry(1, denies=True, who="User:admin"))
+    assert play.may(ADMIN)
+
+
+def test_what_it_remembers_ends_with_every_change() -> None:
+    play = Play()
+    assert not play.may()
+    play.image.replay(entry(1))
+    assert play.may()
+    play.image.replay(entry(2, denies=True))
+    assert not play.may()
+    play.image.replay(RemoveAccessControlEntryRecord(UUID(int=2)))
+    assert play.may()
+    play.image.replay(RemoveAccessControlEntryRecord(UUID(int=1)))
+    assert not play.may()
+
+
+def test_a_loaded_snapshot_is_asked_though_it_has_the_same_version() -> None:
+    play = Play()
+    play.image.replay(entry(1))
+    assert play.may()
+    other = Image()
+    other.replay(entry(1, "lake"))
+    assert other.acls.version == play.image.acls.version
+    play.image.become(other)
+    assert not play.may()
+    assert play.may(name="lake")
+
+
+@pytest.mark.parametrize("name", ["__millpond_spark", "__group_history", "__consumer_offsets", "__transaction_state"])
+@pytest.mark.parametrize("operation", [Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS])
+def test_a_right_on_all_topics_is_none_on_those_with_our_own_state(name: str, operation: Operation) -> None:
+    play = Play()
+    every = Operation.ALL, Permission.ALLOW
+    play.image.replay(AccessControlEntryRecord(UUID(int=1), TOPIC, "*", 3, "User:alice", "*", *every))
+    play.image.replay(AccessControlEntryRecord(UUID(int=2), TOPIC, "_", 4, "User:alice", "*", *every))
+    assert play.may(name="pond", operation=operation)
+    assert play.may(name="__others", operation=operation)
+    assert play.may(name=name)
+    assert not play.may(name=name, operation=operation)
+    play.image.replay(AccessControlEntryRecord(UUID(int=3), TOPIC, name, 3, "User:alice", "*", operation, 3))
+    assert play.may(name=name, operation=operation)
+    assert not play.may(name="__millpond_other", operation=operation)
+    play.image.replay(AccessControlEntryRecord(UUID(int=4), TOPIC, "*", 3, "User:*", "*", operation, 2))
+    assert not play.may(name=name, operation=operation), "whoever is denied all is denied this"
+
+
+def test_where_unnamed_things_are_everybodys() -> None:
+    play = Play(allows_unnamed=True)
+    assert play.may()
+    play.image.replay(entry(1, who="User:bob"))
+    assert not play.may(), "somebody else has been named"
+    assert play.may(name="lake")
+
+
+@pytest.mark.parametrize("allows_unnamed", [False, True])
+def test_whether_there_is_anything_that_one_may(allows_unnamed: bool) -> None:
+    play = Play(allows_unnamed=allows_unnamed)
+
+    def may_any(who: Principal = ALICE) -> bool:
+        return play.authorizer.may_any(who, "10.0.0.1", READ, TOPIC)
+
+    assert may_any() is allows_unnamed
+    assert may_any(ADMIN)
+    play.image.replay(entry(1))
+    assert may_any()
+    play.image.replay(entry(2, denies=True))
+    assert may_any() is allows_unnamed
+    play.image.replay(entry(3, "*", denies=True))
+    assert not may_any()
+
+
+def test_it_remembers_only_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWERS_MAX", 10)
+    play = Play()
+    play.image.replay(entry(1, "t3"))
+    for number in range(100):
+        assert play.may(name=f"t{number}") is (number == 3)
+        assert len(play.authorizer._answers) <= 10
+    assert not play.may(name="x" * 301)
+    assert all(len(question[-1] or "") < 300 for question in play.authorizer._answers)
+
+
+# Held against one that remembers nothing and reads all ACLs for every question.
+
+NAMES = ["pond", "pon", "lake", "__millpond_spark", "__consumer_offsets", "__mine", "kafka-cluster"]
+PATTERN_NAMES = ["*", "p", "pond", "lake", "_", "__", "__millpond", "__millpond_spark", "__consumer_offsets"]
+PEOPLE = [ALICE, Principal("User", "bob"), ADMIN, Principal("Group", "alice")]
+HOSTS = ["10.0.0.1", "10.0.0.2", "[::1]", "::ffff:10.0.0.1"]
+KINDS = [AclResource.TOPIC, AclResource.GROUP, AclResource.CLUSTER]
+DEEDS = [each for each in Operation if each not in (Operation.ANY, Operation.ALL)]
+SAME_HOST = {"::ffff:10.0.0.1": "10.0.0.1", "[::1]": "::1"}
+CHANGING = {Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS}
+IMPLIED = {
+    Operation.DESCRIBE: {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER},
+    Operation.DESCRIBE_CONFIGS: {Operation.ALTER_CONFIGS},
+}
+
+acls_at_random = st.builds(
+    Acl,
+    st.sampled_from(KINDS),
+    st.sampled_from(PATTERN_NAMES),
+    st.sampled_from([PatternType.LITERAL, PatternType.PREFIXED]),
+    st.sampled_from(["User:alice", "User:bob", "User:admin", "User:*", "Group:alice"]),
+    st.sampled_from(["*", "10.0.0.1", "::1"]),
+    st.sampled_from([each for each in Operation if each is not Operation.ANY]),
+    st.sampled_from([Permission.ALLOW, Permission.ALLOW, Permission.DENY]),
+)
+steps = st.one_of(
+    acls_at_random,
+    st.integers(0, 20),
+    st.just("snapshot"),
+    st.tuples(*(st.sampled_from(each) for each in (PEOPLE, HOSTS, DEEDS, KINDS, NAMES))),
+)
+"""An ACL is added; the n-th is removed; a snapshot is loaded; somebody asks for something."""
+
+
+def plain_answer(
+    acls: list[Acl], question: tuple[Principal, str, Operation, AclResource, str], *, allows_unnamed: bool
+) -> bool:
+    who, host, deed, kind, name = question
+    if who == ADMIN:
+        return True
+    about = [
+        each
+        for each in acls
+        if each.resource_type == kind
+        and (
+            each.resource_name in (name, "*")
+            if each.pattern_type == PatternType.LITERAL
+            else name.startswith(each.resource_name)
+        )
+    ]
+    mine = [
+        each
+        for each in about
+        if each.principal in (str(who), "User:*") and each.host in ("*", SAME_HOST.get(host, host))
+    ]
+    if any(each.permission == Permission.DENY and each.operation in (deed, Operation.ALL) for each in mine):
+        return False
+    is_of_programs = kind is AclResource.TOPIC and name.startswith("__millpond")
+    is_own = kind is AclResource.TOPIC and (is_of_programs or name == "__consumer_offsets")
+    must_be_named = (is_own and deed in CHANGING) or (is_of_programs and deed == Operation.CREATE)
+    enough = {deed, Operation.ALL} | IMPLIED.get(deed, set())
+    if any(
+        each.permission == Permission.ALLOW
+        and each.operation in enough
+        and (each.resource_name.startswith("__") or not must_be_named)
+        for each in mine
+    ):
+        return True
+    return allows_unnamed and not about
+
+
+@given(st.lists(steps, max_size=40), st.booleans())
+def test_it_answers_as_a_plain_reading_does_whatever_has_changed(made: list[object], allows_unnamed: bool) -> None:
+    play = Play(allows_unnamed=allows_unnamed)
+    acls: dict[UUID, Acl] = {}
+    asked = [(ALICE, "10.0.0.1", Operation.READ, AclResource.TOPIC, "pond")]
+    for number, step in enumerate(made, 1):
+        match step:
+            case Acl():
+                if step not in acls.values():
+                    acls[UUID(int=number)] = step
+                    play.image.replay(AccessControlEntryRecord(UUID(int=number), *step))
+            case int():
+                for acl_id in list(acls)[step : step + 1]:
+                    del acls[acl_id]
+                    play.image.replay(RemoveAccessControlEntryRecord(acl_id))
+            case "snapshot":
+                other = Image()
+                for acl_id, acl in acls.items():
+                    other.replay(AccessControlEntryRecord(acl_id, *acl))
+                play.image.become(other)
+            case _:
+                asked.append(step)  # type: ignore[arg-type]
+        # What was asked before is asked again: it may be remembered.
+        for question in asked[-6:]:
+            want = plain_answer(list(acls.values()), question, allows_unnamed=allows_unnamed)
+            assert play.authorizer.may(*question) is want, (question, acls)
+
+
+def test_it_is_on_where_it_is_named() -> None:
+    assert access_of(node_settings({}), Image()) is EVERYBODY
+    texts = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:admin;User:CN=node,O=mill"}
+    access = access_of(node_settings(texts), Image())
+    assert access.is_on
+    assert access.is_super(Principal("User", "CN=node,O=mill"))
+    assert not access.may(ANONYMOUS, "10.0.0.1", READ, TOPIC, "pond")
+    open_texts = texts | {"allow.everyone.if.no.acl.found": "true"}
+    assert access_of(node_settings(open_texts), Image()).may(ANONYMOUS, "10.0.0.1", READ, TOPIC, "pond")
+
+
+def test_a_connection_remembers_some_of_its_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GRANTED_MAX", 3)
+    play = Play(allows_unnamed=True)
+    for number in range(10):
+        assert play.may(name=f"topic-{number}")
+        assert len(play.connection.granted.topics[READ]) <= 3
+
+
+def test_a_connection_that_is_another_users_now_is_asked_anew() -> None:
+    play = Play()
+    play.image.replay(entry(1))
+    assert play.may()
+    assert not play.may(Principal("User", "bob"))
+    assert play.may()

@@ -1,0 +1,183 @@
+"""The short form of tests/campaigns/fuzz.py; and that it would see what it looks for."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from millpond.base.errors import MalformedMessage
+from millpond.broker.apis import APIS
+from millpond.broker.serving.connections import Connections
+from millpond.broker.serving.dispatch import Dispatcher
+from millpond.wire import messages
+from millpond.wire.header import decode_request_header
+from support.fuzz import watch
+from support.fuzz.corpus import Corpus
+from support.fuzz.frames import FrameMaker
+from support.fuzz.life import Life, Outcome
+from support.fuzz.pools import Pools
+from support.fuzz.scenes import GUEST, OPEN, SCENES, Scene
+from support.fuzz.tape import load, replay, save
+from support.fuzz.target import Target
+from support.fuzz.watch import Found
+from support.seeds import seeds
+
+FRAMES = 4_000
+FRAMES_TO_FIND = 2_000
+HANDLES = Dispatcher.handle
+
+
+@pytest.mark.parametrize("seed", seeds(range(len(SCENES))))
+def test_hostile_requests_harm_nobody(seed: int) -> None:
+    outcome = Life(seed, FRAMES, Corpus()).run()
+    assert not outcome.findings, f"seed {seed}: {outcome.findings}"
+    if not outcome.ended:
+        assert outcome.frames >= FRAMES
+        assert outcome.answers > FRAMES / 50, "none of them got further than its header"
+
+
+def test_what_is_made_from_the_schemas_decodes_and_what_is_spoilt_often_does_not() -> None:
+    draw = Random(3)
+    maker = FrameMaker(draw, Pools(draw), tuple(api.key for api in APIS))
+    whole = spoilt = 0
+    for _ in range(1000):
+        tokens = maker.fresh()
+        whole += decodes(b"".join(token[2] for token in tokens))
+        spoilt += decodes(maker.bytes_of(maker.spoilt(tokens)))
+    # Not all: a name that is no UTF-8, or longer than its length can say, is among what they are filled with.
+    assert whole > 850
+    assert 200 < spoilt < 800
+
+
+def decodes(frame: bytes) -> bool:
+    try:
+        header = decode_request_header(frame)
+        _, end = messages.request_class(header.api_key).decode(frame, header.api_version, header.body_position)
+    except (MalformedMessage, KeyError):
+        return False
+    return end == len(frame)
+
+
+def test_a_corpus_grows_and_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    corpus = Corpus()
+    for signature, tokens in Life(0, 500, corpus).run().kept:
+        corpus.append_to(path, signature, tokens)
+    again = Corpus()
+    again.load(path)
+    assert again.requests == corpus.requests
+    assert len(again) > 50
+
+
+def test_a_tape_plays_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def handle(self: Dispatcher, connection: Any, frame: memoryview) -> None:
+        HANDLES(self, connection, frame)
+        assert frame[:2] != b"\0\x13", "planted"
+
+    decent = Target.prepare
+
+    def prepare(self: Target) -> tuple[object, ...]:
+        secrets = decent(self)
+        monkeypatch.setattr(Dispatcher, "handle", handle)
+        self.node.broker.dispatcher.handle = partial(handle, self.node.broker.dispatcher)  # type: ignore[method-assign]
+        return secrets
+
+    monkeypatch.setattr(Target, "prepare", prepare)
+    outcome = Life(0, 20_000, Corpus()).run()
+    assert "planted" in only_finding(outcome)
+    monkeypatch.setattr(Dispatcher, "handle", HANDLES)
+    tape = tmp_path / "tape.jsonl"
+    save(tape, outcome.seed, outcome.scene, outcome.acts)
+    assert "planted" in (replay(*load(tape)) or "")
+    monkeypatch.setattr(Target, "prepare", decent)
+    monkeypatch.setattr(Dispatcher, "handle", HANDLES)
+    assert replay(*load(tape)) is None, "nothing is wrong without the bug"
+
+
+# What it is for: each of these bugs is put into the node, and must be found.
+
+
+def slow(*_: Any) -> None:
+    began = time.thread_time()
+    while time.thread_time() - began < 0.11:
+        pass
+
+
+def greedy(*_: Any) -> None:
+    bytearray(150 << 20)[:: 1 << 12] = b"x" * (150 << 8)
+
+
+def opens(*_: Any) -> None:
+    os.listdir("/")
+
+
+def crashes(*_: Any) -> None:
+    raise AssertionError("planted")
+
+
+def answers_twice(_: Dispatcher, connection: Any, frame: memoryview) -> None:
+    connection.reply_frame(b"\0\0\0\4" + bytes(frame[4:8]))
+
+
+@pytest.mark.parametrize(
+    ("bug", "finding"),
+    [
+        (slow, "of the loop"),
+        (greedy, "MiB of memory"),
+        (opens, "went outside"),
+        (crashes, "planted"),
+        (answers_twice, "answer"),
+    ],
+)
+def test_a_bug_is_found(bug: Callable[..., None], finding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In what is done for one request among many, once the node has begun its work."""
+    served = 0
+
+    def handle(self: Dispatcher, connection: Any, frame: memoryview) -> None:
+        nonlocal served
+        served += 1
+        HANDLES(self, connection, frame)
+        if served > 50 and served % 37 == 0:
+            bug(self, connection, frame)
+
+    monkeypatch.setattr(Dispatcher, "handle", handle)
+    if bug is not slow:
+        # On a busy machine another one of them is slow, too.
+        monkeypatch.setattr(watch, "TURN_SECONDS_MAX", 10.0)
+    assert finding in only_finding(Life(0, FRAMES_TO_FIND, Corpus()).run())
+
+
+def test_a_node_that_lets_nobody_in_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that counts connections that are gone."""
+    monkeypatch.setattr(Connections, "_forget", lambda *_: None)
+    outcome = Life(0, 20_000, Corpus(), replace(OPEN, settings={"max.connections": "100"})).run()
+    assert "let in" in only_finding(outcome)
+
+
+@pytest.mark.parametrize("scene", [scene for scene in SCENES if scene.spares_canary], ids=lambda scene: scene.name)
+def test_at_the_end_a_decent_client_is_served(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: Target) -> None:
+        raise Found("planted")
+
+    monkeypatch.setattr(Target, "check_canary", refused)
+    assert "planted" in only_finding(Life(0, 20, Corpus(), scene).run())
+
+
+def test_what_a_guest_changes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where one API forgets to ask for rights."""
+    create = next(api for api in APIS if api.name == "CreateTopics")
+    monkeypatch.setattr(type(create.rights), "screen", None)
+    assert "changed" in only_finding(Life(0, 20_000, Corpus(), GUEST).run())
+
+
+def only_finding(outcome: Outcome) -> str:
+    assert len(outcome.findings) == 1, outcome
+    return outcome.findings[0]

@@ -1,0 +1,255 @@
+"""Requests that are small for what they ask: none of them may hold the loop for a tenth of a second.
+
+By the processor time of the thread, so that a busy machine is nobody's fault. Each held it for much longer once.
+"""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import struct
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+from millpond.base.errors import ErrorCode
+from millpond.coordinators.runtime import KEY_LENGTH_MAX
+from millpond.wire import messages as m
+from millpond.wire.header import decode_response_header, encode_request_header
+from millpond.wire.records import Record, encode_batch
+from support.fuzz.answers import LENGTH, Answers
+from support.fuzz.life import calm_collector
+from support.fuzz.pools import NOW_MS, Pools
+from support.fuzz.scenes import OPEN
+from support.fuzz.target import HostileLink, Target
+
+LONG_NAME = "\x01" * 32_000
+WIDE = 40
+"""The partitions of a wide topic, as many as there may be in the small world of the fuzzer."""
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    made = Target(0, OPEN)
+    made.prepare()
+    topic = m.CreateTopicsRequest.CreatableTopic(name="wide", num_partitions=WIDE, replication_factor=1)
+    assert not made.ask(m.CreateTopicsRequest(topics=[topic], timeout_ms=5000), 7).topics[0].error_code
+    # To walk all that other tests have left takes longer than any of these may.
+    calm_collector()
+    yield made
+    gc.enable()
+    gc.unfreeze()
+
+
+class Client:
+    """One connection, whose answers are kept."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._answers: list[bytes] = []
+        answers = Answers(Pools(Random(0)))
+        answers.is_judged = False
+        answers.take = self._answers.append  # type: ignore[method-assign]
+        link = target._accepted("10.1.1.1:1", answers, None)
+        assert link is not None
+        self.link: HostileLink = link
+
+    def say(self, frame: bytes) -> None:
+        """The turns of the loop that follow are measured; one that is too long is raised."""
+        self._target.turn.longest_seconds = 0.0
+        self._target.deliver(self.link, LENGTH.pack(len(frame)) + frame, frame)
+        for _ in range(100):
+            self._target.pass_time(100)
+            if self._answers or not self.link.alive:
+                return
+
+    def ask(self, request: m.Message, version: int) -> Any:
+        assert request.API_KEY is not None
+        self._answers.clear()
+        self.say(encode_request_header(request.API_KEY, version, 1, "heavy") + request.encode(version))
+        assert self._answers, f"no answer: {self.link.fault}"
+        reply = b"".join(self._answers)[4:]
+        _, position = decode_response_header(reply, request.API_KEY, version)
+        return m.response_class(request.API_KEY).decode(reply, version, position)[0]
+
+
+@pytest.fixture
+def client(target: Target) -> Client:
+    return Client(target)
+
+
+def warmed(client: Client, make: Callable[[int], m.Message], version: int, count: int) -> Any:
+    """The answer to so many; to one first, since code is made when it is first needed."""
+    client.ask(make(1), version)
+    return client.ask(make(count), version)
+
+
+def test_a_topic_that_is_named_again_and_again(client: Client) -> None:
+    kind = m.MetadataRequest
+    reply = warmed(
+        client, lambda count: kind(topics=[kind.MetadataRequestTopic(name="wide") for _ in range(count)]), 9, 10_000
+    )
+    assert [(each.name, len(each.partitions)) for each in reply.topics] == [("wide", WIDE)]
+
+
+def test_the_settings_of_a_broker_again_and_again(client: Client) -> None:
+    kind = m.DescribeConfigsRequest
+    resource = kind.DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)
+    reply = warmed(
+        client,
+        lambda count: kind(resources=[resource] * count, include_synonyms=True, include_documentation=True),
+        4,
+        10_000,
+    )
+    (result,) = reply.results
+    assert len(result.configs) > 50
+
+
+def test_the_settings_of_very_many_topics(client: Client) -> None:
+    kind = m.DescribeConfigsRequest
+
+    def ask_for(count: int) -> m.Message:
+        return kind(
+            resources=[
+                kind.DescribeConfigsResource(resource_type=32, resource_name=f"group-{each}", configuration_keys=None)
+                for each in range(count)
+            ],
+            include_synonyms=True,
+        )
+
+    assert len(warmed(client, ask_for, 4, 5_000).results) == 5_000
+
+
+def test_brokers_with_long_names(client: Client) -> None:
+    kind = m.DescribeConfigsRequest
+
+    def ask_for(count: int) -> m.Message:
+        return kind(
+            resources=[
+                kind.DescribeConfigsResource(
+                    resource_type=4, resource_name=f"{each}{LONG_NAME}", configuration_keys=None
+                )
+                for each in range(count)
+            ]
+        )
+
+    reply = warmed(client, ask_for, 4, 300)
+    assert {each.error_code for each in reply.results} == {ErrorCode.INVALID_REQUEST}
+    assert max(len(each.error_message) for each in reply.results) < 2_000
+
+
+@pytest.mark.parametrize(
+    ("make", "version"),
+    [
+        (lambda names: m.DescribeGroupsRequest(groups=names), 5),
+        (lambda names: m.DeleteGroupsRequest(groups_names=names), 2),
+        (lambda names: m.ConsumerGroupDescribeRequest(group_ids=names), 1),
+        (lambda names: m.DescribeTransactionsRequest(transactional_ids=names), 0),
+        (
+            lambda names: m.OffsetFetchRequest(
+                groups=[m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=name, topics=None) for name in names]
+            ),
+            8,
+        ),
+    ],
+    ids=["DescribeGroups", "DeleteGroups", "ConsumerGroupDescribe", "DescribeTransactions", "OffsetFetch"],
+)
+def test_thousands_of_groups(client: Client, make: Callable[[list[str]], m.Message], version: int) -> None:
+    warmed(client, lambda count: make([f"group-{each}" for each in range(count)]), version, 5_000)
+
+
+def test_groups_with_long_names(client: Client) -> None:
+    reply = warmed(
+        client,
+        lambda count: m.FindCoordinatorRequest(
+            key_type=0, coordinator_keys=[f"{each}{LONG_NAME}" for each in range(count)]
+        ),
+        4,
+        500,
+    )
+    assert {each.error_code for each in reply.coordinators} == {ErrorCode.INVALID_REQUEST}
+    reply = client.ask(
+        m.FindCoordinatorRequest(
+            key_type=0, coordinator_keys=[f"{each:06}".ljust(KEY_LENGTH_MAX, "x") for each in range(8_000)]
+        ),
+        4,
+    )
+    assert {each.error_code for each in reply.coordinators} == {ErrorCode.NONE}
+
+
+def test_all_offsets_of_one_group_again_and_again(client: Client) -> None:
+    commit = m.OffsetCommitRequest
+    partition = commit.OffsetCommitRequestPartition
+    partitions = [partition(partition_index=index, committed_offset=1) for index in range(WIDE)]
+    topic = commit.OffsetCommitRequestTopic(name="wide", partitions=partitions)
+    committed = client.ask(commit(group_id="crew", generation_id_or_member_epoch=-1, topics=[topic]), 8)
+    assert not committed.topics[0].partitions[0].error_code
+    kind = m.OffsetFetchRequest
+    group = kind.OffsetFetchRequestGroup(group_id="crew", topics=None)
+    reply = warmed(client, lambda count: kind(groups=[group] * count), 8, 10_000)
+    assert [len(each.topics[0].partitions) for each in reply.groups] == [WIDE]
+
+
+def test_the_producers_of_one_partition_again_and_again(client: Client) -> None:
+    kind = m.DescribeProducersRequest
+    reply = warmed(
+        client,
+        lambda count: kind(topics=[kind.TopicRequest(name="pond", partition_indexes=[0] * count)]),
+        0,
+        40_000,
+    )
+    assert [len(each.partitions) for each in reply.topics] == [1]
+
+
+def test_offsets_by_time_of_one_partition_again_and_again(client: Client) -> None:
+    """Each would have a worker read the file again; Kafka refuses them in the same way."""
+    kind = m.ListOffsetsRequest
+    wanted = kind.ListOffsetsPartition(partition_index=0, timestamp=1)
+    other = kind.ListOffsetsPartition(partition_index=1, timestamp=1)
+    topic = kind.ListOffsetsTopic(name="pond", partitions=[wanted, wanted, other])
+    reply = client.ask(kind(replica_id=-1, topics=[topic]), 7)
+    codes = [each.error_code for each in reply.topics[0].partitions]
+    assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
+
+
+@pytest.mark.parametrize("where", ["header", "body"])
+def test_a_million_tagged_fields(client: Client, where: str) -> None:
+    tags = b"\xc0\x84\x3d" + b"\x09\0" * 1_000_000
+    head = encode_request_header(3, 12, 1, "heavy")
+    body = m.MetadataRequest(topics=None).encode(12)
+    client.say(head[:-1] + tags + body if where == "header" else head + body[:-1] + tags)
+    assert not client.link.alive
+    assert "more items" in client.link.fault
+
+
+def test_a_request_that_is_large_without_records(client: Client) -> None:
+    kind = m.MetadataRequest
+    topics = [kind.MetadataRequestTopic(name=f"{each}é{LONG_NAME}") for each in range(600)]
+    client.say(encode_request_header(3, 9, 1, "heavy") + kind(topics=topics).encode(9))
+    assert not client.link.alive
+    assert "max.request.plain.bytes" in client.link.fault
+
+
+@pytest.mark.parametrize(
+    ("codec", "data"),
+    [
+        (1, gzip.compress(b"", mtime=0) * 45_000),
+        (2, b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + b"\0\0\0\1\0" * 180_000),
+        (3, b"\x04\x22\x4d\x18\x60\x40\x82\0\0\0\0" * 80_000),
+        (4, b"\x28\xb5\x2f\xfd\0\x58\1\0\0" * 100_000),
+    ],
+    ids=["gzip", "snappy", "lz4", "zstd"],
+)
+def test_a_batch_of_very_many_streams_of_nothing(client: Client, codec: int, data: bytes) -> None:
+    """To a topic that is compacted, where the key of every record is looked at."""
+    batch = bytearray(encode_batch([Record(0, NOW_MS, b"k", b"v")], codec=codec))[:61] + data
+    batch[8:12] = struct.pack(">i", len(batch) - 12)
+    batch[17:21] = struct.pack(">I", crc32c(bytes(batch[21:])))
+    kind = m.ProduceRequest
+    data = kind.PartitionProduceData(index=0, records=bytes(batch))
+    topic = kind.TopicProduceData(name="lake", partition_data=[data])
+    reply = client.ask(kind(transactional_id=None, acks=1, timeout_ms=1000, topic_data=[topic]), 9)
+    assert reply.responses[0].partition_responses[0].error_code

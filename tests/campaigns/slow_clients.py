@@ -1,0 +1,63 @@
+"""Thousands of slow, silent, deaf and restless clients beside a working one, whose p99 must not double.
+
+The crowd sits on this machine, and what it takes of the processor the node does not have. So the same crowd besets a
+listener that does nothing, too, and what that does to the working client is not counted against the node ("of the
+node"); the ratio to the client alone stands beside it. On a machine with a core for each they are the same.
+
+python tests/campaigns/slow_clients.py --count 2000 --rounds 4 --seconds 3 --kinds loris deaf
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from support.crowd import KINDS
+from support.node import Node
+from support.slow_clients import fill, measure
+
+RATIO_MAX = 2.0
+
+
+def files_of(node: Node) -> int:
+    """How many files that are no sockets the node has open."""
+    folder = f"/proc/{node.pid}/fd"
+    count = 0
+    for name in os.listdir(folder):
+        try:
+            count += not os.readlink(f"{folder}/{name}").startswith("socket:")
+        except OSError:
+            continue
+    return count
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Slow clients by the thousand beside a working one.")
+    parser.add_argument("--count", type=int, default=2000, help="how many of each kind")
+    parser.add_argument("--rounds", type=int, default=4, help="turns with the crowd and without it")
+    parser.add_argument("--seconds", type=float, default=3.0, help="how long a turn lasts")
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    wanted = parser.parse_args(arguments)
+    failed = 0
+    for kind in wanted.kinds:
+        with tempfile.TemporaryDirectory(prefix="millpond-slow-") as folder:
+            node = Node(Path(folder) / "node").start()
+            try:
+                fill(node.port)
+                trial = measure(node, kind, wanted.count, wanted.rounds, wanted.seconds, files_of, is_compared=True)
+            finally:
+                node.kill9()
+        is_wrong = trial.own_ratio() >= RATIO_MAX
+        failed += is_wrong
+        print(f"{trial}{'   FAILED' if is_wrong else ''}", flush=True)
+    print(f"at {failed} of {len(wanted.kinds)} kinds the node doubled the p99 of a working client")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""The short form of tests/campaigns/slow_clients.py: those who are slow, silent, deaf or restless hurt themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from support.crowd import KINDS
+from support.node import Node
+from support.slow_clients import fill, measure, percentile
+
+COUNT = 300
+SECONDS = 1.5
+TIMES_MAX = 4
+SPARE_SECONDS = 0.05
+"""The campaign asks for less than twice, on a machine that does nothing else; here others run beside."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_working_client_is_served_beside_a_crowd(kind: str, make_node: Callable[..., Node]) -> None:
+    node = make_node()
+    fill(node.port)
+    trial = measure(node, kind, COUNT, 1, SECONDS, lambda _: 0)
+    assert trial.connects >= min(COUNT, 200)
+    limit = TIMES_MAX * percentile(trial.alone, 0.99) + SPARE_SECONDS
+    assert percentile(trial.beside, 0.99) < limit, str(trial)
+    assert node.is_running()

@@ -1,0 +1,141 @@
+"""OAUTHBEARER as a client: where tokens come from, and what is said of one that cannot be had."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from base64 import b64decode, urlsafe_b64encode
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import pytest
+
+from millpond.remote.client_file import for_librdkafka
+from millpond.remote.errors import ConfigError, LoginFailed
+from millpond.remote.sasl import Login
+from millpond.remote.security import Security
+from millpond.remote.signed_tokens import URL, TokenSource
+
+
+def made(expires: float) -> str:
+    """As a token looks; nobody checks its signature here."""
+    parts = ({"alg": "none"}, {"exp": expires}, {})
+    return ".".join(urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in parts)
+
+
+def login_of(**settings: str) -> Login:
+    given = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER", **settings}
+    login = Security.from_settings(given).login
+    assert login is not None
+    return login
+
+
+class Giver:
+    """A server of tokens."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, list[str]]]] = []
+        self.answer: bytes = b"{}"
+        self.code = 200
+        giver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                who = b64decode(self.headers["Authorization"].removeprefix("Basic ")).decode()
+                giver.asked.append((who, parse_qs(body)))
+                self.send_response(giver.code)
+                self.end_headers()
+                self.wfile.write(giver.answer)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/token"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def giver() -> Iterator[Giver]:
+    giver = Giver()
+    yield giver
+    giver.close()
+
+
+def test_a_token_from_a_file_is_read_anew_each_time(tmp_path: Path) -> None:
+    path = tmp_path / "a token"
+    path.write_text("one\n")
+    login = login_of(**{URL: path.as_uri()})
+    assert login.conversation().first() == b"n,,\x01auth=Bearer one\x01\x01"
+    path.write_text("two")
+    conversation = login.conversation()
+    assert conversation.first() == b"n,,\x01auth=Bearer two\x01\x01"
+    assert conversation.next(b"") is None
+    assert conversation.next(b'{"status":"invalid_token"}') == b"\x01", "what is wrong is acknowledged"
+    path.unlink()
+    with pytest.raises(LoginFailed, match="cannot be read: No such file"):
+        login.conversation()
+
+
+def test_a_token_is_asked_for_once_while_it_is_good(giver: Giver) -> None:
+    giver.answer = json.dumps({"access_token": "abc", "expires_in": 3600}).encode()
+    jaas = 'some.OAuthBearerLoginModule required clientId="me" clientSecret="s:";'
+    login = login_of(**{URL: giver.url, "sasl.jaas.config": jaas, "sasl.oauthbearer.scope": "mill"})
+    assert [login.conversation().first() for _ in range(3)] == [b"n,,\x01auth=Bearer abc\x01\x01"] * 3
+    assert giver.asked == [("me:s%3A", {"grant_type": ["client_credentials"], "scope": ["mill"]})]
+    assert "s:" not in repr(login), "secrets are not shown"
+    giver.answer = json.dumps({"access_token": "def", "expires_in": 0}).encode()
+    other = TokenSource(giver.url, "me", "s")
+    assert (other.token(), other.token()) == ("def", "def")
+    assert len(giver.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "answer", "told"),
+    [
+        (401, b"{}", "401"),
+        (200, b"no json", "makes no sense"),
+        (200, b"{}", "makes no sense"),
+        (200, b"[]", "no sense"),
+    ],
+)
+def test_who_gives_no_token_is_named(giver: Giver, code: int, answer: bytes, told: str) -> None:
+    giver.code, giver.answer = code, answer
+    with pytest.raises(LoginFailed, match=told) as caught:
+        TokenSource(giver.url, "me", "secret").token()
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, "needs sasl.oauthbearer.token.endpoint.url"),
+        ({URL: "http://elsewhere.example/token"}, "a file or https URL"),
+        ({URL: "https://login.example/token"}, "needs a client's id and secret"),
+    ],
+)
+def test_settings_that_cannot_work(settings: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        login_of(**settings)
+
+
+def test_librdkafka_asks_us_for_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    at = time.time() + 100
+    path.write_text(made(at))
+    settings = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", URL: path.as_uri(), "acks": "all"}
+    translated = for_librdkafka(settings)
+    assert translated.pop("oauth_cb")("") == (made(at), at)
+    assert translated["sasl.mechanisms"] == "OAUTHBEARER"
+    assert translated["acks"] == "all"
+    assert URL not in translated
+    path.write_text("opaque")
+    assert 0 < TokenSource(path.as_uri()).until() - time.time() <= 60

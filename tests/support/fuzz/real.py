@@ -1,0 +1,212 @@
+"""The same requests over sockets to a real node, which watches the turns of its own loop (`bench/turns.py`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psutil
+
+from millpond.testing.ports import HOST, free_port
+from support.fuzz.answers import LENGTH, Answers
+from support.fuzz.corpus import Corpus
+from support.fuzz.frames import FrameMaker
+from support.fuzz.life import Outcome
+from support.fuzz.pools import Pools
+from support.fuzz.scenes import OF_CLIENTS
+from support.fuzz.watch import TURN_SECONDS_MAX, Found
+from support.raw import Raw, batch
+
+ROOT = Path(__file__).parents[3]
+START_SECONDS = 60.0
+ANSWER_SECONDS = 0.003
+"""So long an answer is waited for; it may come with a later one, or never."""
+
+GROWTH_BYTES_MAX = 96 << 20
+SETTINGS = {
+    "max.partitions": "2000",
+    "max.partitions.per.topic": "100",
+    "max.connection.creation.rate.per.ip": "1000000",
+}
+"""A disk is filled by whoever may create topics, and whoever comes too often waits: neither is looked for here."""
+
+KEYS = tuple(key for key in OF_CLIENTS if key not in (33, 44))
+"""Whoever may change the settings of a node may tell it to let nobody in."""
+
+
+class RealNode:
+    def __init__(self, root: Path) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.data = root / "data"
+        self._journal = root / "journal.txt"
+        texts = {"data.folder": str(self.data), "listen": f"{HOST}:{self.port}", **SETTINGS}
+        with self._journal.open("wb") as journal:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "bench.turns", *(f"{name}={text}" for name, text in texts.items())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=journal,
+                text=True,
+                cwd=ROOT,
+            )
+        self._facts = psutil.Process(self._process.pid)
+        self._await()
+
+    def _await(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                Raw(self.port).close()
+                return
+            except OSError:
+                assert time.monotonic() < deadline, self.journal()[-2000:]
+                assert self._process.poll() is None, self.journal()[-2000:]
+                time.sleep(0.01)
+
+    def journal(self) -> str:
+        return self._journal.read_text(errors="replace")
+
+    def worst_turn(self) -> dict[str, Any]:
+        """The longest turn of its loop since this was last asked."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        worst: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return worst
+
+    def resident_bytes(self) -> int:
+        return int(self._facts.memory_info().rss)
+
+    def strange_files(self) -> list[str]:
+        """What it has open that is none of its data."""
+        found = []
+        folder = f"/proc/{self._process.pid}/fd"
+        for name in os.listdir(folder):
+            try:
+                path = os.readlink(f"{folder}/{name}")
+            except OSError:
+                continue
+            usual = ("socket:", "pipe:", "anon_inode:", "/dev/", "/proc/", str(self.data), str(self._journal))
+            if not path.startswith(usual):
+                found.append(path)
+        return found
+
+    def check(self) -> None:
+        if self._process.poll() is not None:
+            raise Found(f"the node ended with code {self._process.returncode}: {self.journal()[-1500:]}")
+        if "a bug in it" in self.journal():
+            raise Found(self.journal()[-1500:])
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+class RealLife:
+    """One node in a folder, and hostile clients for so many frames."""
+
+    def __init__(self, root: Path, seed: int, frames: int, corpus: Corpus) -> None:
+        self._draw = Random(seed)
+        self._random = self._draw.random
+        self._pools = Pools(self._draw)
+        self._maker = FrameMaker(self._draw, self._pools, KEYS)
+        self._frames = frames
+        self._corpus = corpus
+        self._root = root
+        self.outcome = Outcome(seed)
+
+    def run(self) -> Outcome:
+        node = RealNode(self._root)
+        try:
+            self._play(node)
+        except Found as found:
+            self.outcome.findings.append(str(found))
+        finally:
+            node.close()
+        return self.outcome
+
+    def _play(self, node: RealNode) -> None:
+        outcome = self.outcome
+        with Raw(node.port) as raw:
+            for name in ("pond", "lake", "canary"):
+                raw.create_topic(name, 3)
+                assert not raw.produce(name, 0, batch(b"still here")).error_code
+            self._pools.secrets = "canary", raw.topic_id("canary")
+        files = set(node.strange_files())
+        node.worst_turn()
+        weighed = 0
+        while outcome.frames < self._frames:
+            self._talk(node)
+            if outcome.connections % 200 == 0:
+                node.check()
+            if not weighed and outcome.frames > self._frames // 4:
+                weighed = node.resident_bytes()
+        node.check()
+        worst = node.worst_turn()
+        outcome.longest_ms = worst["cpu_ms"]
+        if worst["cpu_ms"] > 1000 * TURN_SECONDS_MAX:
+            raise Found(f"a turn of the loop took {worst['cpu_ms']:.0f} ms of processor time: {worst['stacks']}")
+        if strange := set(node.strange_files()) - files:
+            raise Found(f"files were opened: {sorted(strange)}")
+        if (grown := node.resident_bytes() - weighed) > GROWTH_BYTES_MAX:
+            raise Found(f"memory grew by {grown >> 20} MiB")
+        with Raw(node.port) as raw:
+            if raw.read_all("canary")[0].value != b"still here":
+                raise Found("what a decent client wrote is gone")
+
+    def _talk(self, node: RealNode) -> None:
+        self.outcome.connections += 1
+        answers = Answers(self._pools)
+        try:
+            sock = socket.create_connection((HOST, node.port), timeout=10)
+        except OSError as error:
+            node.check()
+            raise Found(f"nobody is let in any more: {error}") from error
+        with sock:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.settimeout(ANSWER_SECONDS)
+            try:
+                for _ in range(1 + int(self._random() * 10)):
+                    for data in self._requests():
+                        answers.ask(data)
+                        sock.sendall(LENGTH.pack(len(data)) + data)
+                        self.outcome.frames += 1
+                    if not self._hear(sock, answers):
+                        break
+            except (ConnectionError, TimeoutError):
+                pass
+        self.outcome.answers += answers.count
+
+    def _hear(self, sock: socket.socket, answers: Answers) -> bool:
+        """Whether the connection goes on."""
+        try:
+            while data := sock.recv(1 << 16):
+                answers.take(data)
+                if len(data) < 1 << 16:
+                    return True
+        except TimeoutError:
+            return True
+        return False
+
+    def _requests(self) -> list[bytes]:
+        maker, requests = self._maker, self._corpus.requests
+        tokens = maker.fresh()
+        if requests and self._random() < 0.4:
+            chosen = requests[int(self._random() * len(requests))]
+            if chosen and int.from_bytes(chosen[0][2], "big", signed=True) in KEYS:
+                tokens = maker.again(chosen)
+        if self._random() < 0.6:
+            return [b"".join([token[2] for token in tokens])]
+        return [maker.bytes_of(maker.spoilt(tokens))]

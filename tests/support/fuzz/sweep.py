@@ -1,0 +1,69 @@
+"""How long each API holds the loop for the longest lists that a request may have: each of its lists in turn."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple
+
+from millpond.wire.header import NAMES
+from support.fuzz.answers import LENGTH, Answers
+from support.fuzz.frames import FrameMaker
+from support.fuzz.pools import Pools
+from support.fuzz.scenes import SERVED, Scene
+from support.fuzz.target import Target
+from support.fuzz.watch import Found, Slow
+
+LISTS = 4
+TRIES = 2
+BYTES_MAX = 15 << 20
+
+
+class Held(NamedTuple):
+    """What one request took."""
+
+    longest_ms: float
+    api: str
+    version: int
+    list_number: int
+    size: int
+    outcome: str
+
+
+def sweep(scene: Scene, items: int, seed: int = 0) -> list[Held]:
+    """The longest turn by each request, the longest first."""
+    draw = Random(seed)
+    held: list[Held] = []
+    target = Target(seed, scene)
+    target.prepare()
+    for key in SERVED:
+        maker = FrameMaker(draw, Pools(draw), (key,))
+        for number in range(1, LISTS + 1):
+            for size in (1, *[items] * TRIES):
+                if not target.node.is_up:
+                    target = Target(seed, scene)
+                    target.prepare()
+                maker.long_items = size
+                data = b"".join(token[2] for token in maker.long(key, number))
+                if len(data) < BYTES_MAX:
+                    held.append(_held(target, key, number, data))
+    return sorted(held, reverse=True)
+
+
+def _held(target: Target, key: int, number: int, data: bytes) -> Held:
+    answers = Answers(Pools(Random(0)))
+    answers.is_judged = False
+    link = target._accepted("10.9.9.9:1", answers, target._scene.principal)
+    assert link is not None
+    target.turn.longest_seconds = 0.0
+    outcome = ""
+    try:
+        target.deliver(link, LENGTH.pack(len(data)) + data, data)
+        target.pass_time(3_000)
+    except Slow:
+        outcome = "too long"
+    except Found as found:
+        outcome = str(found)
+    link.abort()
+    outcome = outcome or link.fault[:80] or f"{answers.count} answered"
+    longest_ms = 1000 * target.turn.longest_seconds
+    return Held(longest_ms, NAMES[key], int.from_bytes(data[2:4], "big"), number, len(data), outcome)

@@ -1,0 +1,139 @@
+"""What a process must not do while strangers ask it: take long, take much memory, open files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import TypeVar
+
+T = TypeVar("T")
+
+TURN_SECONDS_MAX = 0.1
+LEAP_BYTES_MAX = 64 << 20
+"""What one request may add to the memory of the process."""
+
+OPENED = "went outside"
+"""In the words for a file that was opened, or a process that was started."""
+
+_OUTSIDE = frozenset(
+    [
+        *("open", "os.mkdir", "os.remove", "os.rename", "os.listdir", "os.scandir", "socket.connect", "socket.bind"),
+        *("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork"),
+    ]
+)
+
+
+class Found(Exception):
+    """Something that must not be."""
+
+
+class Slow(Found):
+    """A turn of the loop that took too long: by itself, or because the machine had other things to do."""
+
+
+class _Doors:
+    """Hears of every file that is opened and every process that is started, for as long as it is told to listen."""
+
+    def __init__(self) -> None:
+        self.listens = False
+        self.passed: list[str] = []
+        self._is_hooked = False
+
+    def begin(self) -> None:
+        if not self._is_hooked:
+            # There is no way to take it off again.
+            sys.addaudithook(self._hear)
+            self._is_hooked = True
+        self.passed.clear()
+        self.listens = True
+
+    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
+        # A module that is first needed now is our own doing, whoever asked.
+        if self.listens and event in _OUTSIDE and not _is_import(sys._getframe(1)):
+            self.passed.append(f"{event} {arguments[:1]}")
+
+
+def _is_import(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+DOORS = _Doors()
+
+
+class Turn:
+    """Measures one turn of the loop after another, by the processor's time: a busy machine is nobody's fault."""
+
+    def __init__(self) -> None:
+        self.longest_seconds = 0.0
+        self._began = 0.0
+        self._top_bytes = 0
+        _forget_top_memory()
+
+    def begin(self) -> None:
+        self._began = time.thread_time()
+
+    def end(self, what: object) -> None:
+        """The turn is over, and the next one begins."""
+        now = time.thread_time()
+        took = now - self._began
+        self._began = now
+        if took > self.longest_seconds:
+            self.longest_seconds = took
+            if took > TURN_SECONDS_MAX:
+                raise Slow(f"{what} took {1000 * took:.0f} ms of the loop")
+
+    def leave_out(self, job: Callable[[], T]) -> Callable[[], T]:
+        """The same, by a worker: its time is not the loop's."""
+
+        def run() -> T:
+            began = time.thread_time()
+            try:
+                return job()
+            finally:
+                self._began += time.thread_time() - began
+
+        return run
+
+    def weigh(self, what: object) -> None:
+        """Whether the process has become much heavier since it was last weighed."""
+        top_bytes = top_memory_bytes()
+        before, self._top_bytes = self._top_bytes, top_bytes
+        if before and top_bytes - before > LEAP_BYTES_MAX:
+            raise Found(f"{what} took {(top_bytes - before) >> 20} MiB of memory")
+        if DOORS.passed:
+            passed = DOORS.passed.copy()
+            DOORS.passed.clear()
+            raise Found(f"{what} {OPENED}: {passed[:5]}")
+
+
+def _forget_top_memory() -> None:
+    """What the process once had would hide what it takes now; Linux counts anew when it is told so."""
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+        file.write("5")
+
+
+def top_memory_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def open_files() -> int:
+    """How many descriptors the process has."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def memory_bytes() -> int:
+    listened, DOORS.listens = DOORS.listens, False
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    finally:
+        DOORS.listens = listened
