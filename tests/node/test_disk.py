@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.own_process import in_own_process
 
 from millpond.node import disk as disk_module
 from millpond.node.disk import RealDisk, RealFile
@@ -125,6 +126,7 @@ def test_dropped_pages_do_not_count_as_cached(disk: RealDisk, tmp_path: Path) ->
     assert whole.is_cached(0, 4096)
 
 
+@in_own_process
 def test_descriptors_are_given_back(disk: RealDisk, tmp_path: Path) -> None:
     before = len(os.listdir("/dev/fd"))
     for number in range(20):
@@ -139,7 +141,6 @@ def test_descriptors_are_given_back(disk: RealDisk, tmp_path: Path) -> None:
         with pytest.raises(BlockingIOError):
             disk.lock(f"{tmp_path}/lock")
         held.release()
-    # Fewer, when the interpreter has just closed what an earlier test left to it.
     assert len(os.listdir("/dev/fd")) <= before
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from tests.support.own_process import in_own_process
 
 from millpond.base.ports import Link
 from millpond.node.network import SocketNetwork
@@ -133,6 +134,7 @@ def test_out_of_descriptors_a_peer_cannot_be_reached(scene: Scene, monkeypatch: 
     assert [error.errno for _, error in scene.faults] == [errno.EMFILE]
 
 
+@in_own_process
 def test_out_of_descriptors_it_waits_and_recovers(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millpond.node.network.EXHAUSTED_PAUSE_SECONDS", 2.0)
     listener = scene.network.listen("127.0.0.1", 0, scene.accept)
@@ -179,6 +181,7 @@ def test_a_listener_closed_while_it_waits_stays_closed(scene: Scene, monkeypatch
         socket.create_connection((listener.host, listener.port))
 
 
+@in_own_process
 def test_descriptors_are_given_back(scene: Scene) -> None:
     scene.run_until(lambda: True)
     before = len(os.listdir("/dev/fd"))
@@ -189,7 +192,6 @@ def test_descriptors_are_given_back(scene: Scene) -> None:
         assert scene.run_until(lambda: scene.served[-1].is_closed)
     listener.close()
     scene.run_until(lambda: False, seconds=0.01)
-    # Fewer, when the interpreter has just closed what an earlier test left to it.
     assert len(os.listdir("/dev/fd")) <= before
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Message
+from tests.support.own_process import in_own_process
 
 from millpond.base.settings import SettingError
 from millpond.testing import Pond, TooFew
@@ -161,13 +162,13 @@ def test_clients_live_through_broken_connections(fault: str, millpond: Pond) -> 
         millpond.consume(topic, 11, timeout=0.2)
 
 
+@in_own_process
 def test_many_lives_leave_no_threads_descriptors_or_folders() -> None:
     def left() -> tuple[int, int]:
         return threading.active_count(), len(os.listdir("/proc/self/fd"))
 
     with Pond():
         pass
-    # What earlier tests left to the interpreter may go at any time.
     gc.collect()
     threads, descriptors = left()
     for _ in range(5):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.own_process import in_own_process
 
 from millpond.log.store import FolderInUse
 from millpond.testing.thread_node import ThreadNode
@@ -53,6 +54,7 @@ def test_a_killed_node_refuses_connections_and_breaks_open_ones(texts: dict[str,
         assert link.recv(1) == b""
 
 
+@in_own_process
 def test_ten_lives_leave_no_threads_and_no_descriptors(texts: dict[str, str]) -> None:
     node = ThreadNode(texts, silent)
     node.start()
@@ -65,7 +67,6 @@ def test_ten_lives_leave_no_threads_and_no_descriptors(texts: dict[str, str]) ->
             node.kill()
         else:
             node.stop()
-    # What other tests have left to the collector may go in between; nothing may come.
     assert threading.active_count() <= threads
     assert descriptors() <= files
 
