@@ -216,8 +216,8 @@ def against_node(seed: int, frames: int, folder: Path | None) -> int:
     """The same requests over sockets."""
     began = time.monotonic()
     begin(None if folder is None else folder / "corpus.jsonl")
-    with tempfile.TemporaryDirectory(prefix="millpond-fuzz-") as folder:
-        outcome = RealLife(Path(folder), seed, frames, _corpus).run()
+    with tempfile.TemporaryDirectory(prefix="millpond-fuzz-") as root:
+        outcome = RealLife(Path(root), seed, frames, _corpus).run()
     seconds = time.monotonic() - began
     rate = outcome.frames / seconds * 3600 / 1e6
     print(f"a real node, seed {seed}: {outcome.frames:,} frames in {seconds:.0f} s ({rate:.2f} M an hour), ", end="")

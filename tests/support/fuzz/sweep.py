@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from random import Random
 from typing import NamedTuple
 
 from millpond.wire.header import NAMES
 from support.fuzz.answers import LENGTH, Answers
 from support.fuzz.frames import FrameMaker
+from support.fuzz.life import calm_collector
 from support.fuzz.pools import Pools
 from support.fuzz.scenes import SERVED, Scene
 from support.fuzz.target import Target
@@ -35,6 +37,7 @@ def sweep(scene: Scene, items: int, seed: int = 0) -> list[Held]:
     held: list[Held] = []
     target = Target(seed, scene)
     target.prepare()
+    calm_collector()
     for key in SERVED:
         maker = FrameMaker(draw, Pools(draw), (key,))
         for number in range(1, LISTS + 1):
@@ -46,6 +49,7 @@ def sweep(scene: Scene, items: int, seed: int = 0) -> list[Held]:
                 data = b"".join(token[2] for token in maker.long(key, number))
                 if len(data) < BYTES_MAX:
                     held.append(_held(target, key, number, data))
+    gc.enable()
     return sorted(held, reverse=True)
 
 
