@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import ErrorCode, MalformedMessage, Refused
 from millpond.base.later import Later, done, failed
 from millpond.broker.links.requester import RequestLost
 from millpond.broker.links.to_controller import AGAIN_MS, NO_NODE, ToController
@@ -109,6 +109,27 @@ def test_a_node_that_becomes_the_controller_meanwhile_answers_by_itself(play: Pl
     assert (play.asked, play.heard) == (["node 2", "here"], [response(4)])
     silent.finish(response(5))
     assert play.heard == [response(4)], "the answer of the one before is not acted upon"
+
+
+def test_a_client_that_waited_is_answered_by_its_own_connection(play: Play) -> None:
+    """What is said may depend on it: DescribeQuorum names the nodes by the listener that was asked."""
+    play.way.ask(REQUEST, 0, TIMEOUT_MS, lambda: done(response(8))).then(play.heard.append)
+    assert play.heard == []
+    play.is_active = True
+    play.run(AGAIN_MS)
+    assert (play.asked, play.heard) == ([], [response(8)])
+
+
+def test_what_cannot_be_read_ends_its_own_connection_though_it_waited(play: Play) -> None:
+    broken = MalformedMessage("an envelope that does not say who asks")
+
+    def refuse() -> Later[Any]:
+        raise broken
+
+    play.way.ask(REQUEST, 0, TIMEOUT_MS, refuse).then(play.heard.append, play.heard.append)
+    play.is_active = True
+    play.run(AGAIN_MS)
+    assert play.heard == [broken]
 
 
 def test_a_controller_that_only_is_slow_is_not_asked_twice(play: Play) -> None:

@@ -8,9 +8,10 @@ that heard no answer asks again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import ErrorCode, Refused, RemoteError
 from millpond.base.later import Later
 from millpond.broker.links.requester import RequestLost
 from millpond.wire import model
@@ -56,10 +57,14 @@ class ToController:
         self._ask_here = ask_here
         self._ask_node = ask_node
 
-    def ask(self, request: Message, version: int, timeout_ms: int) -> Later[Any]:
+    def ask(
+        self, request: Message, version: int, timeout_ms: int, here: Callable[[], Later[Any]] | None = None
+    ) -> Later[Any]:
         """The controller's response. Refused when none came in this time: with NOT_CONTROLLER where nobody was asked,
-        with REQUEST_TIMED_OUT where somebody was and may still do it."""
-        asking = _Asking(self._clock, self._leadership, self._ask_here, self._ask_node, request, version, timeout_ms)
+        with REQUEST_TIMED_OUT where somebody was and may still do it. `here` answers, should this node become the
+        controller meanwhile, a client whose connection matters to the answer."""
+        ask_here = partial(self._ask_here, request, version) if here is None else here
+        asking = _Asking(self._clock, self._leadership, ask_here, self._ask_node, request, version, timeout_ms)
         asking.attempt()
         return asking.answer
 
@@ -71,7 +76,7 @@ class _Asking:
         self,
         clock: Clock,
         leadership: Leadership,
-        ask_here: AskHere,
+        ask_here: Callable[[], Later[Any]],
         ask_node: AskNode,
         request: Message,
         version: int,
@@ -91,7 +96,13 @@ class _Asking:
 
     def attempt(self) -> None:
         if self._leadership.is_active:
-            self._await(self._ask_here(self._request, self._version))
+            try:
+                reply = self._ask_here()
+            except RemoteError as error:
+                # By now nobody is above who would end the connection of the one who sent this.
+                self.answer.fail(error)
+            else:
+                self._await(reply)
             return
         leader_id = self._leadership.leader_id
         if leader_id == NO_NODE:

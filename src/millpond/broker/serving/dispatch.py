@@ -233,7 +233,8 @@ class Dispatcher:
     def _forward(self, api: Api, call: Call, request: Message) -> Later[Any]:
         """The controller answers; where none can be had our own handler does, and says so in the right shape."""
         if api.forward is None:
-            answered = self._broker.to_controller.ask(request, call.version, forward_ms(request))
+            here = partial(self._ask, api, call, request)
+            answered = self._broker.to_controller.ask(request, call.version, forward_ms(request), here)
         else:
             answered = api.forward(self._broker, call, request)
 
