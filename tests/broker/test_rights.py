@@ -462,6 +462,17 @@ def test_all_offsets_of_a_group_are_those_of_topics_that_one_may_see(stage: Call
     assert [topic.name for topic in group.topics] == ["pond"]
 
 
+def test_a_group_that_is_asked_for_twice_is_told_as_its_asker_may_see_it(stage: Callable[..., Stage]) -> None:
+    """All its offsets are told once, and each answer is held against the rights of its own question."""
+    play = stage()
+    play.only((Operation.DESCRIBE, AclResource.GROUP, "crew"))
+    named = {"group_id": "crew", "topics": [{"name": "pond", "partition_indexes": [0]}]}
+    whole = {"group_id": "crew", "topics": None}
+    first, second = play.ask(play.alice, 9, 8, {"groups": [whole, named, whole]}).groups
+    assert [topic.partitions[0].error_code for topic in first.topics] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+    assert second.topics == []
+
+
 def test_whoever_calls_itself_a_node_is_none_without_the_right(stage: Callable[..., Stage]) -> None:
     """The name of a client is its own choice: nodes have a right that clients have not."""
     play = stage()

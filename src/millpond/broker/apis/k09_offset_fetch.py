@@ -50,9 +50,7 @@ def handle(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Outco
 def _ask(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Later[m.OffsetFetchResponse]:
     if call.version < SEVERAL_GROUPS_FROM:
         return ask_group(broker, call, request.group_id, request)
-    # All offsets of one group, asked for again and again, would fill the memory: they are told once.
-    whole = {each.group_id: each for each in request.groups if each.topics is None}
-    groups = [each for each in request.groups if each.topics is not None or whole[each.group_id] is each]
+    groups = _whole_once(request.groups)
     # Each group may live in another partition of the offsets topic.
     questions = (
         partial(
@@ -65,6 +63,12 @@ def _ask(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Later[m
         for group in groups
     )
     return ask_in_steps(broker.clock, questions, GROUPS_AT_ONCE).map(_join)
+
+
+def _whole_once(groups: list[Any]) -> list[Any]:
+    """All offsets of one group, asked for again and again, would fill the memory: they are told once."""
+    whole = {each.group_id: each for each in groups if each.topics is None}
+    return [each for each in groups if each.topics is not None or whole[each.group_id] is each]
 
 
 def _to_be_asked_again(
@@ -103,8 +107,8 @@ def _screen(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Scre
         hide = _hide_topics(broker, call, request, _OldTopic, _OldPartition)
         return Screened(request, mend=hide)
     refused = [each.group_id for each in request.groups if not call.demand(*ON_GROUP, each.group_id)]
-    request.groups = [each for each in request.groups if each.group_id not in refused]
-    # In order: a group may be named twice.
+    request.groups = _whole_once([each for each in request.groups if each.group_id not in refused])
+    # In order: a group may be named twice with topics.
     hides = [_hide_topics(broker, call, each, _Topic, _Partition) for each in request.groups]
 
     def mend(response: m.OffsetFetchResponse) -> m.OffsetFetchResponse:
