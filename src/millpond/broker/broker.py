@@ -635,6 +635,12 @@ class Broker:
 
     def open_coordination(self, coordination: Coordination[Any]) -> Later[None]:
         """Bring the coordinator's topic into being; ends when it has been tried."""
+        if self.controller.is_alone:
+            # Not on the loop: the first to ask for a group would hold up all others while its code is read.
+            return self.workers.run(load_coordinators).chain(lambda _: self._make_coordination(coordination))
+        return self._make_coordination(coordination)
+
+    def _make_coordination(self, coordination: Coordination[Any]) -> Later[None]:
         is_groups = coordination.topic == OFFSETS_TOPIC
         count = self.settings[node.OFFSETS_TOPIC_PARTITIONS if is_groups else node.TRANSACTION_TOPIC_PARTITIONS]
         configs = dict(INTERNAL_TOPIC_CONFIG)

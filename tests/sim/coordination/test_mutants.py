@@ -230,7 +230,7 @@ MUTANTS: dict[Callable[[Patch], None], Hunt] = {
     reply_before_the_sync: Hunt(FELL_BACK, ("power cut", "slow disk"), Work.READ),
     forget_pending_offsets_on_restart: Hunt(FELL_BACK, ("kill", "slow disk"), Work.COPY),
     count_pending_offsets_at_once: Hunt(TOO_EARLY, CALM, Work.COPY),
-    take_commits_of_old_generations: Hunt(FELL_BACK, CALM, Work.READ, Sharing.CLASSIC, 174, freezes=True),
+    take_commits_of_old_generations: Hunt(FELL_BACK, CALM, Work.READ, Sharing.CLASSIC, 25, freezes=True),
     take_commits_of_old_epochs: Hunt(FELL_BACK, CALM, Work.READ, Sharing.CONSUMER, 67, freezes=True),
     tell_unstable_offsets: Hunt(TWICE, CALM, Work.COPY, Sharing.CLASSIC, 6, freezes=True),
     lose_offsets_on_restart: Hunt(FELL_BACK, KILLS, Work.READ),
