@@ -123,7 +123,7 @@ function logIn() {
       password.value = "";
       fill(said, h("p", { class: "fault", role: "alert" }, error.message));
     }
-  } }, h("h1", {}, "Log in"), field("Password", password, "As in the file that the console was started with (--password-file)."), said, h("div", {}, h("button", { class: "main", type: "submit" }, "Log in")));
+  } }, h("h1", {}, "Log in"), field("Password", password, "The one in the file that the console was started with (--password-file); with up --secure it is the admin's."), said, h("div", {}, h("button", { class: "main", type: "submit" }, "Log in")));
   fill(document.getElementById("main"), form);
   password.focus();
 }
