@@ -41,7 +41,8 @@ FOR_NODES = Need(Operation.CLUSTER_ACTION, AclResource.CLUSTER)
 def handle(broker: Services, call: Call, request: m.FindCoordinatorRequest) -> Outcome:
     keys = request.coordinator_keys if call.version >= MANY_KEYS_FROM else [request.key]
     refused = _refused(call, request.key_type, keys)
-    if request.key_type not in (GROUP, TRANSACTION) or len(refused) == len(keys):
+    # A key may be named twice. Where all of them are refused not even the coordinator's topic comes into being.
+    if request.key_type not in (GROUP, TRANSACTION) or all(key in refused for key in keys):
         return _answer(call, keys, [refused.get(key, _NO_TOPIC) for key in keys])
     coordination: Coordination[Any] = broker.groups if request.key_type == GROUP else broker.transactions
 

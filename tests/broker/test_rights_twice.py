@@ -1,0 +1,56 @@
+"""Every API, with all that it names named twice: refused alike, answered alike, and nothing changes on refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.broker.test_rights import HERE, TEXTS, Stage
+from tests.support.rights_cases import Case, Scene, codes_in
+
+from millpond.base.rights import AclResource, Operation
+
+FIND_COORDINATOR = 10
+
+
+@pytest.fixture
+def stage(make_desk: Callable[..., Any]) -> Callable[..., Stage]:
+    return lambda **options: Stage(make_desk(dict(TEXTS)), **options)
+
+
+def twice(values: dict[str, Any]) -> dict[str, Any]:
+    """The request with each item of its lists twice."""
+    return {name: [*value, *value] if isinstance(value, list) else value for name, value in values.items()}
+
+
+NOTHING = Scene(UUID(int=7), 1, 0)
+WITH_LISTS = [case for case in HERE if any(isinstance(each, list) and each for each in case.values(NOTHING).values())]
+
+
+@pytest.mark.parametrize("case", WITH_LISTS, ids=lambda case: case.id)
+def test_what_is_named_twice_is_refused_alike_and_answered(case: Case, stage: Callable[..., Stage]) -> None:
+    play = stage(is_first=case.is_first or case.key == FIND_COORDINATOR, with_token=case.with_token)
+    values = twice(case.values(play.scene))
+    before = play.state()
+    reply = play.ask(play.alice, case.key, case.version, values)
+    if case.rights and case.refused is None:
+        assert {each for each in codes_in(reply) if each}, f"without any right: {reply}"
+    assert play.state() == before, "a refused request has changed something"
+    play.only(*case.rights, *case.also)
+    assert play.ask(play.alice, case.key, case.version, values) is not None
+
+
+def test_all_offsets_of_a_group_that_is_named_twice_are_told_once(stage: Callable[..., Stage]) -> None:
+    play = stage()
+    play.only((Operation.DESCRIBE, AclResource.GROUP, "crew"))
+    one = {"group_id": "crew", "topics": [{"name": "pond", "partition_indexes": [0]}]}
+    every = {"group_id": "crew", "topics": None}
+    for groups in ([every, every], [every, one, every], [one, every, every, one]):
+        reply = play.ask(play.alice, 9, 8, {"groups": groups})
+        told = [each for each in reply.groups if not each.topics]
+        assert len(told) == 1, reply
+        for group in reply.groups:
+            for topic in group.topics:
+                assert {each.error_code for each in topic.partitions} == {29}, "an offset that one may not see"
