@@ -201,6 +201,19 @@ def test_no_secret_is_told() -> None:
     assert [each["value"] for each in line["asked"]["resources"][0]["configs"]] == ["(hidden)", "3"]
 
 
+def test_a_setting_of_a_broker_that_nobody_knows_may_be_a_secret() -> None:
+    audit, _, lines = play()
+    kind = m.IncrementalAlterConfigsRequest
+    settings = {"my.plugin.pin": "1234", "log.cleaner.backoff.ms": "5000"}
+    configs = [kind.AlterableConfig(name=name, config_operation=0, value=text) for name, text in settings.items()]
+    resource = kind.AlterConfigsResource(resource_type=4, resource_name="3", configs=configs)
+    audit.deed(Asker(), 44, "IncrementalAlterConfigs", kind(resources=[resource]))(  # type: ignore[arg-type]
+        m.IncrementalAlterConfigsResponse(responses=[])
+    )
+    told = {each["name"]: each["value"] for each in lines[0]["asked"]["resources"][0]["configs"]}
+    assert told == {"my.plugin.pin": "(hidden)", "log.cleaner.backoff.ms": "5000"}
+
+
 def test_a_request_with_very_many_names_is_cut() -> None:
     line = asked(m.DeleteGroupsRequest(groups_names=[f"group-{number}" for number in range(100_000)]))
     assert line["asked"]["groups_names"][-1] == f"and {100_000 - ITEMS_MAX} more"

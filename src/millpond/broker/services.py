@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from millpond.broker.replication.sessions import ReplicaSessions
     from millpond.broker.security.access import Access
     from millpond.broker.security.audit import Audit
+    from millpond.broker.security.directory import NodeUser
     from millpond.broker.security.logins import Logins
     from millpond.broker.security.met_limits import MetLimits
     from millpond.broker.security.quotas import Quotas
@@ -112,6 +113,7 @@ class Services(Protocol):
     limits: MetLimits
     logins: Logins
     token_proofs: TokenProofs
+    node_user: NodeUser | None
 
     # What is counted.
 

@@ -397,7 +397,7 @@ def _row(acl: Acl) -> tuple[str, ...]:
         _word(acl.operation.name),
         _word(acl.resource.name),
         safe(name, in_line=True),
-        acl.host,
+        safe(acl.host, in_line=True),
     )
 
 

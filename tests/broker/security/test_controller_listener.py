@@ -142,3 +142,13 @@ def test_a_node_that_does_not_know_where_the_others_have_theirs_does_not_start()
     texts["controller.quorum.voters"] = f"1@host-1:{CONTROLLER},2@host-2:{CONTROLLER}"
     with pytest.raises(SettingError, match="where the node 3 is reached"):
         node_settings(texts)
+
+
+def test_whoever_asks_for_the_quorum_hears_of_their_own_listener_alone(play: Play) -> None:
+    """Whichever node they ask: one that is not the controller asks it by a listener that is none of theirs."""
+    partition = m.DescribeQuorumRequest.PartitionData(partition_index=0)
+    topic = m.DescribeQuorumRequest.TopicData(topic_name="__cluster_metadata", partitions=[partition])
+    for number in NUMBERS:
+        reply = play.ask(number, m.DescribeQuorumRequest(topics=[topic]), 2)
+        told = {(each.name, each.host, each.port) for node in reply.nodes for each in node.listeners}
+        assert told == {("PUBLIC", f"host-{each}", PUBLIC) for each in NUMBERS}

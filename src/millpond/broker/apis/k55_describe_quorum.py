@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode
+from millpond.base.later import Later
 from millpond.base.rights import Operation
+from millpond.broker.links.to_controller import forward_ms
 from millpond.broker.quorum.host import ReplicaState
 from millpond.broker.security.rights import on_cluster
 from millpond.broker.serving.api import Api
@@ -40,6 +42,18 @@ def handle(broker: Services, call: Call, request: m.DescribeQuorumRequest) -> Ou
             for topic in request.topics
         ]
     )
+    if not call.is_own:
+        _name_nodes(broker, call, response)
+    return response
+
+
+def forward(broker: Services, call: Call, request: m.DescribeQuorumRequest) -> Later[m.DescribeQuorumResponse]:
+    """The controller would tell the addresses by which this node came to it; a client hears of its own listener's."""
+    asked: Later[m.DescribeQuorumResponse] = broker.to_controller.ask(request, call.version, forward_ms(request))
+    return asked.map(lambda response: _name_nodes(broker, call, response))
+
+
+def _name_nodes(broker: Services, call: Call, response: m.DescribeQuorumResponse) -> m.DescribeQuorumResponse:
     if call.version >= NODES_FROM:
         response.nodes = [
             m.DescribeQuorumResponse.Node(
@@ -107,5 +121,6 @@ API = Api(
     versions=(0, 2),
     handle=handle,
     at_controller=True,
+    forward=forward,
     rights=on_cluster(Operation.DESCRIBE),
 )

@@ -44,7 +44,8 @@ def handle(broker: Services, call: Call, request: m.BrokerRegistrationRequest) -
             for each in request.features
         ),
     )
-    if wanted.broker_id == broker.node_id:
+    if wanted.broker_id == broker.node_id or call.is_own:
+        # Its own, or one that it was to send on when it became the controller: then there are others already.
         registered = broker.sessions.register(wanted)
     else:
         named = broker.controller.name_voters_for(wanted, call.connection.link.local_host)

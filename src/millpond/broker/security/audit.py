@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from millpond.base.errors import ErrorCode
 from millpond.base.rights import AclResource, Operation, PatternType, Permission
-from millpond.base.secret_names import shown
+from millpond.base.secret_names import HIDDEN, shown
+from millpond.config.node import NODE
 from millpond.wire.model import Struct
 
 if TYPE_CHECKING:
@@ -40,11 +41,16 @@ TEXT_MAX: Final = 255
 DEEDS: Final = frozenset({19, 20, 21, 30, 31, 33, 34, 37, 38, 39, 40, 42, 43, 44, 45, 47, 49, 51, 57, 64, 80, 81})
 """The keys of all APIs that change something other than records, offsets and memberships."""
 
+OF_NODES: Final = frozenset({27, 58, 62})
+"""What nodes ask each other all the time, and an admin may ask, too: markers, envelopes, registrations."""
+
 BY_ANYBODY: Final = frozenset({38, 39, 40})
 """Those of them that need no right: whoever has logged in may make, renew and end own tokens, all day long."""
 
 _UNTOLD: Final = frozenset({"timeout_ms", "assignments", "cluster_id", "voter_directory_id", "listeners"})
 _ACL_APIS: Final = (30, 31)
+_CONFIG_APIS: Final = (33, 44)
+_BROKER: Final = 4
 _WORDS: Final[Mapping[str, type[Operation | AclResource | PatternType | Permission]]] = {
     "operation": Operation,
     "permission_type": Permission,
@@ -204,7 +210,16 @@ def _plain_struct(value: Struct, key: int, left: list[int]) -> dict[str, Any]:
     }
     if isinstance(told.get("name"), str) and isinstance(told.get("value"), str):
         told["value"] = shown(told["name"], told["value"])
+    if key in _CONFIG_APIS and getattr(value, "resource_type", None) == _BROKER:
+        _hide_unknown(told.get("configs", ()))
     return told
+
+
+def _hide_unknown(configs: Iterable[Any]) -> None:
+    """What nobody knows may be a secret, as to DescribeConfigs."""
+    for each in configs:
+        if isinstance(each, dict) and "value" in each and each.get("name") not in NODE:
+            each["value"] = HIDDEN
 
 
 def _word(field: str, number: int, key: int) -> int | str:

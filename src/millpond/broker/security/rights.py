@@ -151,10 +151,12 @@ def demand_node(call: Call) -> bool:
 
 
 def for_nodes(*, or_admins: bool = False) -> Rights:
-    """What nodes ask each other; `or_admins` lets super users ask it for a node that is not there yet."""
+    """What nodes ask each other; `or_admins` lets super users ask it for a node that is not there yet. A token makes
+    nobody a node, and is not enough to make one."""
 
     def screen(broker: Services, call: Call, request: Any) -> Screened | None:
-        if (or_admins and call.is_unlimited) or demand_node(call):
+        is_admin = call.is_unlimited and not call.principal.by_token
+        if (or_admins and is_admin) or demand_node(call):
             return None
         return Screened(None, refuse_whole(call, request, OF_NODES.refusal))
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from millpond.base.errors import Refused, RemoteError
 from millpond.base.later import Later, done
 from millpond.base.ports import Clock, ReplyPart
+from millpond.base.principal import USER, Principal
 from millpond.broker.apis import APIS
 from millpond.broker.links.to_controller import forward_ms, say_instead
-from millpond.broker.security.audit import DEEDS
+from millpond.broker.security.audit import DEEDS, OF_NODES
 from millpond.broker.security.login import IllegalLoginState
 from millpond.broker.security.logins import API_VERSIONS, AUTHENTICATE, BEFORE_LOGIN, HANDSHAKE
 from millpond.broker.serving.api import Api
@@ -34,6 +35,9 @@ Tell = Callable[[Any], None]
 
 LARGE_BYTES: Final = 1 << 20
 """Of a smaller request it need not be asked whether it is too large."""
+
+NOTED: Final = DEEDS | OF_NODES
+"""What the audit log tells of."""
 
 EARLY_MS_MAX: Final = 5_000
 """So long a client waits for a node that does not know its cluster yet; then it had better look for another one."""
@@ -106,7 +110,7 @@ class Dispatcher:
         encode: Encode = partial(self._encode, header, arrived_us)
         screened = api.rights.screen(broker, call, request) if access.is_on and api.rights.screen else None
         tell: Tell | None = None
-        if broker.audit.is_on and api.key in DEEDS and not call.is_from_node:
+        if broker.audit.is_on and api.key in NOTED and not self._is_of_node_itself(api, call):
             tell = self._teller(api, call, request if screened is None else screened.request)
             encode = encode if tell is None else partial(_told, tell, encode)
         if screened is not None:
@@ -124,6 +128,19 @@ class Dispatcher:
             self.requests.on_answer(header.api_key, arrived_us)
         else:
             connection.reply(outcome, encode)
+
+    def _is_of_node_itself(self, api: Api, call: Call) -> bool:
+        """Whether the audit log passes it over: what a node sends on for its client was told there.
+
+        A super user may call itself a node, and must not leave fewer traces by it. Where nodes have a user of their
+        own nobody else counts as one here; where they have none, what they send on is told twice.
+        """
+        if not call.is_from_node:
+            return False
+        node = self._broker.node_user
+        if node is None:
+            return api.key in OF_NODES
+        return call.principal == Principal(USER, node.name)
 
     def _teller(self, api: Api, call: Call, request: Message | None) -> Tell | None:
         """By whom the audit log hears what came of it. What was refused as a whole it has heard already."""

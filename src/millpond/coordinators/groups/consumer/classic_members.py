@@ -40,7 +40,7 @@ def decide_join(group: Surroundings, draft: Draft, request: Request, now_ms: int
     protocols = protocols_of(body)
     _check_protocols(draft.state, body)
     subscription = _subscription(protocols)
-    owned = owned_partitions(subscription, group.image)
+    owned = owned_partitions(subscription, group.image, request.sees)
     old = _joining(group, draft, request, body, owned)
     if old is None:
         fresh = new_member_id(request.client_id, None, str(group.entropy.uuid()))
@@ -50,7 +50,8 @@ def decide_join(group: Surroundings, draft: Draft, request: Request, now_ms: int
         rack_id=subscription.rack_id or old.metadata.rack_id,
         client_id=request.client_id,
         client_host=request.client_host,
-        topics=tuple(sorted(set(subscription.topics))),
+        # Topics that it may not see do not exist for it: a member of a classic group need not name any that do.
+        topics=tuple(sorted(filter(request.sees, set(subscription.topics)))),
         rebalance_timeout_ms=rebalance_timeout_of(body),
         classic=ClassicProtocols(body.session_timeout_ms, protocols),
     )
@@ -138,7 +139,7 @@ def decide_sync(group: Surroundings, draft: Draft, request: Request, now_ms: int
     return m.SyncGroupResponse(
         protocol_type=body.protocol_type,
         protocol_name=body.protocol_name,
-        assignment=assignment_bytes(member.current.assigned, subscription, group.image),
+        assignment=assignment_bytes(member.current.assigned, subscription, group.image, request.sees),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from millpond.coordinators.groups.consumer.members import Partitions, TopicIdPartition, by_topic, from_topics
 from millpond.coordinators.groups.records import key_version, prefix_of, versioned
+from millpond.coordinators.shard import Sees, sees_all
 from millpond.metadata.image import Image
 from millpond.wire import messages as m
 
@@ -13,12 +14,13 @@ def subscription_of(data: bytes) -> m.ConsumerProtocolSubscription:
     return prefix_of(m.ConsumerProtocolSubscription, data)
 
 
-def owned_partitions(subscription: m.ConsumerProtocolSubscription, image: Image) -> Partitions:
-    """What the member says it holds. One that says nothing gave up everything before it joined."""
+def owned_partitions(subscription: m.ConsumerProtocolSubscription, image: Image, sees: Sees = sees_all) -> Partitions:
+    """What the member says it holds. One that says nothing gave up everything before it joined, and nobody holds what
+    they may not see."""
     return from_topics(
         (image.topics[each.topic].id, each.partitions)
         for each in subscription.owned_partitions
-        if each.topic in image.topics
+        if each.topic in image.topics and sees(each.topic)
     )
 
 
@@ -35,13 +37,13 @@ def partitions_of(assignment: bytes, image: Image) -> Partitions:
     )
 
 
-def assignment_bytes(partitions: Partitions, like: bytes, image: Image) -> bytes:
-    """An assignment in the version that the member's subscription is in."""
+def assignment_bytes(partitions: Partitions, like: bytes, image: Image, sees: Sees = sees_all) -> bytes:
+    """An assignment in the version that the member's subscription is in, of what the one who asks may see."""
     kind = m.ConsumerProtocolAssignment
     assigned = [
         kind.TopicPartition(topic=image.topics_by_id[topic_id].name, partitions=numbers)
         for topic_id, numbers in by_topic(partitions)
-        if topic_id in image.topics_by_id
+        if topic_id in image.topics_by_id and sees(image.topics_by_id[topic_id].name)
     ]
     version = max(kind.VERSIONS[0], min(key_version(like), kind.VERSIONS[1]))
     return versioned(kind(assigned_partitions=assigned), version)
