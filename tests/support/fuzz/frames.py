@@ -36,6 +36,10 @@ LONG_SHARE = 0.001
 """Of the requests so many have one list that is long."""
 
 
+TWICE_SHARE = 0.3
+"""Of the items of a list, behind the first, so many are the one before again."""
+
+
 class FrameMaker:
     """Makes requests of the APIs that are served, and of those that are not, with the luck of one seed."""
 
@@ -266,8 +270,15 @@ class FrameMaker:
                     count = self.long_items
             tokens.append((kind, name, varint(count + 1) if flexible else count.to_bytes(4, "big")))
             was_brief, pools.is_brief = pools.is_brief, pools.is_brief or count > BRIEF_FROM
+            first = last = len(tokens)
             for _ in range(count):
+                if last > first and self._random() < TWICE_SHARE:
+                    # The same thing once more: it is not always looked for by whoever counts answers.
+                    tokens += tokens[first:last]
+                    continue
+                first = len(tokens)
                 item(tokens)
+                last = len(tokens)
             pools.is_brief = was_brief
 
         return write
