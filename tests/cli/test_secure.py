@@ -563,6 +563,15 @@ def test_a_removed_user_has_no_token_left(secure: SecureNode, admin: Asker, tmp_
         (("acl", "add", "--user", "u", "--topic", "t", "--producer", "--deny"), 2, "one or the other"),
         (("acl", "add", "--principal", "u", "--topic", "t", "-o", "read"), 2, "give it as User:name"),
         (
+            ("acl", "add", "--user", "u", "--topic", "t", "-o", "all", "--deny", "--host", "evil.example"),
+            2,
+            "numbers",
+        ),
+        (("acl", "change", "--user", "u", "--topic", "t", "-o", "all", "--host", "10.0.0.300"), 2, "in numbers"),
+        (("acl", "add", "--user", "*", "--topic", "pay*", "-o", "all", "--deny"), 2, "--prefixed"),
+        (("acl", "add", "--user", "u", "--topic", "pay*", "--prefixed", "-o", "read"), 2, "has a * in its name"),
+        (("acl", "add", "--user", "u", "--topic", "pay roll", "-o", "read"), 2, "may only have ASCII"),
+        (
             (
                 "acl",
                 "remove",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from millpond.base.ids import topic_name_fault
 from millpond.base.rights import CLUSTER_NAME, WILDCARD, AclResource, Operation, PatternType, Permission
 from millpond.cli.access import Access, cluster_options
 from millpond.cli.completion.names import GroupName, TopicName
@@ -107,6 +109,7 @@ def add_command(
 
     from millpond.admin.acls import add_acls, consumer_acls, producer_acls
 
+    _check(topics, host, prefixed)
     named = _named(topics, groups, transactions, tokens, is_cluster, prefixed)
     who = _principals(users, principals)
     permission = Permission.DENY if deny else Permission.ALLOW
@@ -233,6 +236,7 @@ def change_command(
 
     if not operations:
         raise click.UsageError("Say what they may do with --operation; `millpond acl remove` takes all away.")
+    _check(topics, host, prefixed)
     named = _named(topics, groups, transactions, tokens, is_cluster, prefixed)
     permission = Permission.DENY if deny else Permission.ALLOW
     at = host or WILDCARD
@@ -320,6 +324,25 @@ def _principals(users: Sequence[str], principals: Sequence[str], *, must: bool =
     if must and not who:
         raise click.UsageError("Say who, with --user NAME.")
     return who
+
+
+def _check(topics: Sequence[str], host: str | None, prefixed: bool) -> None:
+    """Nodes take any text as Kafka does, and nobody would ever fit these: least of all what is denied by them."""
+    if host is not None and host != WILDCARD:
+        try:
+            ip_address(host.removeprefix("[").removesuffix("]"))
+        except ValueError:
+            raise click.UsageError(
+                f"--host {host}: give the address in numbers; nodes ask nobody for names."
+            ) from None
+    for each in topics:
+        if each != WILDCARD and WILDCARD in each:
+            raise click.UsageError(
+                f"--topic {each}: no topic has a * in its name. For all that begin alike, give the beginning and "
+                "--prefixed."
+            )
+        if not prefixed and each != WILDCARD and (fault := topic_name_fault(each)) is not None:
+            raise click.UsageError(f"--topic {each}: {fault}.")
 
 
 def _named(
