@@ -21,6 +21,7 @@ from millpond.wire import messages as m
 if TYPE_CHECKING:
     from millpond.broker.services import Services
 
+ERROR_FOR_ALL_FROM = 1
 Result = m.ElectLeadersResponse.ReplicaElectionResult
 
 
@@ -28,14 +29,14 @@ def handle(broker: Services, call: Call, request: m.ElectLeadersRequest) -> Outc
     try:
         kind = ElectionType(request.election_type)
     except ValueError:
-        return m.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST, replica_election_results=[])
+        return _refuse(call, request, ErrorCode.INVALID_REQUEST, "there is no such kind of election")
     if request.topic_partitions is None:
         elected = _elect_all(broker, kind, {})
     else:
         wanted = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
         elected = broker.controller.submit(lambda image: decide_elect_leaders(image, broker.layers, kind, wanted))
     return elected.map(_answer).recover(
-        Refused, lambda refused: m.ElectLeadersResponse(error_code=refused.code, replica_election_results=[])
+        Refused, lambda refused: _refuse(call, request, refused.code, refused.message)
     )
 
 
@@ -73,17 +74,17 @@ def _answer(elected: tuple[Elected, ...]) -> m.ElectLeadersResponse:
     )
 
 
-def _refuse(call: Call, request: m.ElectLeadersRequest, code: ErrorCode) -> m.ElectLeadersResponse:
-    """Version 0 has no error for all."""
+def _refuse(
+    call: Call, request: m.ElectLeadersRequest, code: ErrorCode, why: str = NOT_AUTHORISED
+) -> m.ElectLeadersResponse:
+    """Version 0 has no error for all: each partition has it."""
     return m.ElectLeadersResponse(
-        error_code=code,
+        error_code=code if call.version >= ERROR_FOR_ALL_FROM else ErrorCode.NONE,
         replica_election_results=[
             Result(
                 topic=topic.topic,
                 partition_result=[
-                    m.ElectLeadersResponse.PartitionResult(
-                        partition_id=index, error_code=code, error_message=NOT_AUTHORISED
-                    )
+                    m.ElectLeadersResponse.PartitionResult(partition_id=index, error_code=code, error_message=why)
                     for index in topic.partitions
                 ],
             )
