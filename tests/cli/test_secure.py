@@ -459,6 +459,22 @@ def test_a_start_that_fails_leaves_no_password_that_nobody_has_seen(tmp_path: Pa
     assert not data.parent.exists()
 
 
+@pytest.mark.parametrize("given", ["listeners=PLAINTEXT://127.0.0.1:0", "listen.protocol=PLAINTEXT"])
+def test_a_node_that_is_to_be_secure_does_not_come_up_open(tmp_path: Path, given: str) -> None:
+    """By a file of settings from the time before, say: it would show an admin and a password, and ask nobody."""
+    run = Command()
+    file = tmp_path / "old.properties"
+    file.write_text(f"{given}\n")
+    data = tmp_path / "data"
+    done = run("up", "--secure", "--data", str(data), "--config", str(file), "--no-console")
+    assert (done.code, "ask nobody who comes" in done.err) == (1, True), (done.out, done.err)
+    assert not data.exists(), "a folder with a password that nobody has seen"
+    if not given.startswith("listeners"):
+        cluster = tmp_path / "cluster"
+        done = run("cluster", "up", "--secure", "--data", str(cluster), "--listen", "127.0.0.1:0", "--set", given)
+        assert (done.code, "ask nobody who comes" in done.err) == (1, True), (done.out, done.err)
+
+
 def test_a_folder_that_others_can_write_to_is_not_made_secure(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from millpond.base.settings import Settings
 from millpond.cli.errors import Failed, cause
 from millpond.cli.folders import in_use
 from millpond.cli.terminal import Row
+from millpond.config.listeners import LISTEN_PROTOCOL, LISTENERS
+from millpond.config.node import DATA_FOLDER
 from millpond.log.names import SECURITY_FOLDER
 from millpond.node.private_files import OpenToOthers
 from millpond.node.secure_folder import (
@@ -49,6 +52,21 @@ def secured(data: str) -> SecureFolder | None:
             "--secure to have it made anew."
         )
     return secure_folder(data)
+
+
+def check_asks(settings: Settings) -> None:
+    """Failed where other settings have taken back what makes the node a secure one.
+
+    It would show an admin and a password, and be open to everybody.
+    """
+    from millpond.broker.security.authorizer import asks_for_rights
+
+    if not asks_for_rights(settings):
+        raise Failed(
+            f"{settings[DATA_FOLDER]} is of a secure node, and the settings that were given beside it (--set, "
+            f"--config) ask nobody who comes: leave {LISTENERS.name} and {LISTEN_PROTOCOL.name} away, or let one "
+            "listener be SASL_SSL, or SSL with ssl.client.auth=required."
+        )
 
 
 def node_texts(folder: SecureFolder) -> dict[str, str]:

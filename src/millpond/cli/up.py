@@ -182,6 +182,10 @@ def command(
 
             texts |= texts_of_member(texts.get(DATA_FOLDER.name, DATA_FOLDER.default))
         settings = _settings(texts)
+        if security is not None:
+            from millpond.cli.secure import check_asks
+
+            check_asks(settings)
         console_at = console_address(console_at, is_off=no_console, is_child=with_parent)
         console = ConsoleProcess(console_at, console_password_file, security)
     except click.ClickException:

@@ -21,14 +21,14 @@ from millpond.cli.cluster.children import NODE, CannotRun, Child, Crew, Event, w
 from millpond.cli.cluster.nodes_file import NodesFile, read_nodes, write_nodes
 from millpond.cli.cluster.ports import free_ports
 from millpond.cli.cluster.view import Lines, View, live_table, row, warnings
-from millpond.cli.errors import Failed, cause
+from millpond.cli.errors import Failed, cause, sentence
 from millpond.cli.first_steps import first_steps
 from millpond.cli.folders import node_folder
-from millpond.cli.secure import first_secure_steps, make_secure, node_texts, secured
+from millpond.cli.secure import check_asks, first_secure_steps, make_secure, node_texts, secured
 from millpond.cli.stop import Stop, noted
 from millpond.cli.terminal import Row, panel
 from millpond.cli.up import assignments
-from millpond.config.node import host_and_port
+from millpond.config.node import DATA_FOLDER, LISTEN, host_and_port, node_settings
 from millpond.node.private_files import make_private_folder
 from millpond.node.secure_folder import SecureFolder
 from millpond.node.signals import stop_signals
@@ -65,6 +65,7 @@ def run_cluster(
     security = _security(data, nodes.values()) if secure else secured(data)
     if security is not None:
         settings = node_texts(security) | settings
+        _check_asks({DATA_FOLDER.name: data, LISTEN.name: nodes[1], **settings})
     file = NodesFile(nodes, {}, settings)
     _keep(file, folder)
     with noted(*stop_signals()) as stop:
@@ -74,6 +75,14 @@ def run_cluster(
 
 def _security(data: str, addresses: Iterable[str]) -> SecureFolder:
     return make_secure(data, [host_and_port(each)[0] for each in addresses])
+
+
+def _check_asks(texts: dict[str, str]) -> None:
+    try:
+        of_first = node_settings(texts)
+    except SettingError as fault:
+        raise click.UsageError(sentence(str(fault))) from None
+    check_asks(of_first)
 
 
 def _addresses(listen: str, count: int) -> list[str]:
