@@ -15,7 +15,7 @@ from millpond.base.errors import ErrorCode
 from millpond.base.principal import Principal
 from millpond.base.rights import AclResource, Operation
 from millpond.broker.apis import APIS
-from millpond.broker.security.audit import Audit
+from millpond.broker.security.audit import DEEDS, Audit
 from millpond.coordinators.groups.records import versioned
 from millpond.wire import messages as m
 
@@ -123,3 +123,46 @@ def test_a_super_user_who_calls_itself_a_node_leaves_the_same_traces(make_desk: 
     node.client_id = "millpond-node-2"
     assert not any(codes_in(play.ask(node, 19, 7, {"topics": [topic | {"name": "sent"}], "timeout_ms": 1000})))
     assert len(lines) == 1, "what a node sends on was told where its client asked"
+
+
+def test_a_topic_that_comes_with_a_question_leaves_a_trace(make_desk: Any) -> None:
+    play = Stage(make_desk(TEXTS | {"auto.create.topics.enable": "true"}), is_first=True)
+    play.only((Operation.CREATE, AclResource.TOPIC, "fresh"), (Operation.DESCRIBE, AclResource.TOPIC, "fresh"))
+    lines: list[dict[str, Any]] = []
+    broker = play.desk.broker
+    broker.audit = Audit(lambda line: lines.append(json.loads(line)), broker.clock, 1)
+    for _ in range(2):
+        reply = play.ask(play.alice, 3, 9, {"topics": [{"name": "fresh"}], "allow_auto_topic_creation": True})
+        assert not any(codes_in(reply)), reply
+    (line,) = lines
+    assert (line["event"], line["principal"], line["api"]) == ("changed", "User:alice", "Metadata")
+    assert [each["name"] for each in line["asked"]["topics"]] == ["fresh"]
+
+
+DEED_CASES = [case for case in HERE if case.key in DEEDS and not case.with_token]
+
+
+@pytest.mark.parametrize("case", DEED_CASES, ids=lambda case: case.id)
+def test_whoever_hangs_up_before_the_answer_leaves_the_same_traces(case: Case, stage: Callable[..., Stage]) -> None:
+    """What was asked for is done all the same."""
+    play = stage(is_first=case.is_first)
+    lines: list[dict[str, Any]] = []
+    broker = play.desk.broker
+    broker.audit = Audit(lambda line: lines.append(json.loads(line)), broker.clock, 1)
+    play.admin.send(build(case.request, case.values(play.scene)), case.version)
+    play.admin.link.end()
+    play.desk.run(15_000)
+    assert [(line["principal"], line["api"]) for line in lines] == [("User:admin", case.request.__name__[:-7])]
+
+
+def test_whoever_hangs_up_when_a_topic_comes_leaves_a_trace(make_desk: Any) -> None:
+    play = Stage(make_desk(TEXTS | {"auto.create.topics.enable": "true"}), is_first=True)
+    lines: list[dict[str, Any]] = []
+    broker = play.desk.broker
+    broker.audit = Audit(lambda line: lines.append(json.loads(line)), broker.clock, 1)
+    wanted = {"topics": [{"name": "fresh"}], "allow_auto_topic_creation": True}
+    play.admin.send(build(m.MetadataRequest, wanted), 9)
+    play.admin.link.end()
+    play.desk.run(15_000)
+    assert "fresh" in broker.image.topics
+    assert [line["api"] for line in lines] == ["Metadata"]

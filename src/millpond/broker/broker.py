@@ -514,11 +514,12 @@ class Broker:
 
     # While running.
 
-    def try_create(self, topics: Sequence[NewTopic], *, by_broker: bool = False) -> Later[None]:
-        """Bring topics into being; ends when it has been tried, whatever came of it."""
+    def try_create(
+        self, topics: Sequence[NewTopic], *, by_broker: bool = False
+    ) -> Later[m.CreateTopicsResponse | None]:
+        """Bring topics into being; ends when it has been tried, with what came of it if anybody could be asked."""
         request = request_for([each for each in topics if by_broker or each.name not in INTERNAL_TOPICS])
-        created = create_topics(self, request, VERSION, CREATE_MS)
-        return created.map(lambda _: None).recover(Refused, lambda _: None)
+        return create_topics(self, request, VERSION, CREATE_MS).recover(Refused, lambda _: None)
 
     def once_shown(self, is_shown: Callable[[], bool], within_ms: int) -> Later[None]:
         """Ends once the image shows it and the logs have followed, or when the time is over."""

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from millpond.log.store import LogStore
     from millpond.metadata.image import Image
     from millpond.metadata.topics import NewTopic
+    from millpond.wire import messages as m
 
 
 class ServedApi(Protocol):
@@ -136,7 +137,9 @@ class Services(Protocol):
 
     def once_shown(self, is_shown: Callable[[], bool], within_ms: int) -> Later[None]: ...
 
-    def try_create(self, topics: Sequence[NewTopic], *, by_broker: bool = False) -> Later[None]: ...
+    def try_create(
+        self, topics: Sequence[NewTopic], *, by_broker: bool = False
+    ) -> Later[m.CreateTopicsResponse | None]: ...
 
     def create_topic(self, name: str, count: int, configs: Mapping[str, str]) -> Later[None]: ...
 

@@ -23,6 +23,7 @@ from millpond.broker.security.mechanisms import (
     Plain,
     Said,
     Scram,
+    TokenFacts,
     Work,
 )
 from millpond.broker.security.token_proofs import TokenProofs
@@ -306,3 +307,7 @@ def test_a_good_token_lets_in_and_a_bad_one_is_told_so_first() -> None:
     for noise in (b"", b"n,,", b"n,,\x01auth=Basic x\x01\x01", b"y,,\x01auth=Bearer good\x01\x01", b"\xff"):
         with pytest.raises(LoginRefused):
             OauthBearer(Believer()).answer(noise)
+
+
+def test_what_is_known_of_a_token_does_not_show_its_password() -> None:
+    assert "hush" not in repr(TokenFacts("id", Principal("User", "alice"), b"hush", 1))

@@ -20,6 +20,7 @@ from millpond.broker.serving.api import Api
 from millpond.broker.serving.authorised_operations import NOT_ASKED_FOR, operations_on, operations_on_cluster
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Encoded, Outcome, Response, encoded
+from millpond.broker.topic_creation import request_for
 from millpond.config.node import AUTO_CREATE_TOPICS_ENABLE
 from millpond.metadata.image import Partition, Topic
 from millpond.metadata.records import NO_LEADER
@@ -63,13 +64,23 @@ def handle(broker: Services, call: Call, request: m.MetadataRequest) -> Outcome:
 def _describe_once_created(
     broker: Services, call: Call, request: m.MetadataRequest, missing: list[str]
 ) -> Later[Response]:
-    created = broker.try_create([NewTopic(name) for name in missing])
-    answer: Later[Response] = Later(created.cancel)
+    wanted = [NewTopic(name) for name in missing]
+    # Whoever makes topics leaves a trace, also where that is not all that they asked for.
+    audit = broker.audit
+    tell = audit.deed(call, API.key, API.name, request_for(wanted)) if audit.is_on and not call.is_from_node else None
+    created = broker.try_create(wanted)
+    # Not ended by whoever hangs up: the topics come all the same, and the audit log is to hear of it.
+    answer: Later[Response] = Later()
     is_begun = False
 
-    def describe(_: object = None) -> None:
+    def on_created(response: m.CreateTopicsResponse | None) -> None:
+        if tell is not None and response is not None:
+            tell(response)
+        describe()
+
+    def describe() -> None:
         nonlocal is_begun
-        if not is_begun:
+        if not is_begun and not answer.ended:
             is_begun = True
             outcome = _describe_named(broker, call, request)
             if isinstance(outcome, Later):
@@ -77,7 +88,7 @@ def _describe_once_created(
             else:
                 answer.finish(outcome)
 
-    created.then(describe, answer.fail)
+    created.then(on_created, answer.fail)
     answer.expire_after(broker.clock, CREATION_WAIT_MS, describe)
     return answer
 

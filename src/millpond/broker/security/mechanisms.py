@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 from millpond.base.later import Later
@@ -90,7 +90,7 @@ class TokenFacts:
 
     token_id: str
     owner: Principal
-    password: bytes
+    password: bytes = field(repr=False)
     until_ms: int
 
 

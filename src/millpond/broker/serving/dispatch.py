@@ -17,7 +17,7 @@ from millpond.broker.security.login import IllegalLoginState
 from millpond.broker.security.logins import API_VERSIONS, AUTHENTICATE, BEFORE_LOGIN, HANDSHAKE
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call, is_of_node
-from millpond.broker.serving.replies import Encoded, Outcome, Response, encode_reply, encoded
+from millpond.broker.serving.replies import Outcome, Response, encode_reply, encoded
 from millpond.broker.serving.request_counts import RequestCounts
 from millpond.config.node import MAX_REQUEST_ITEMS, MAX_REQUEST_PLAIN_BYTES, MAX_REQUEST_TOPICS
 from millpond.wire import messages
@@ -112,7 +112,6 @@ class Dispatcher:
         tell: Tell | None = None
         if broker.audit.is_on and api.key in NOTED and not self._is_of_node_itself(api, call):
             tell = self._teller(api, call, request if screened is None else screened.request)
-            encode = encode if tell is None else partial(_told, tell, encode)
         if screened is not None:
             outcome = screened.served(partial(self._serve, api, call))
         elif api.at_controller:
@@ -120,10 +119,12 @@ class Dispatcher:
         else:
             # What nearly all ask, and often: straight on.
             outcome = api.handle(broker, call, request)
+        if tell is not None:
+            outcome = _told(tell, outcome)
         if charge is not None:
             outcome = self._charged(connection, charge, outcome)
         if api.is_large is not None and isinstance(outcome, Later):
-            outcome = outcome.chain(partial(self._encode_apart, api.is_large, version, tell))
+            outcome = outcome.chain(partial(self._encode_apart, api.is_large, version))
         if outcome is None:
             self.requests.on_answer(header.api_key, arrived_us)
         else:
@@ -207,14 +208,10 @@ class Dispatcher:
         self.requests.on_answer(header.api_key, arrived_us, response)
         return encode_reply(header, response)
 
-    def _encode_apart(
-        self, is_large: Callable[[Any], bool], version: int, tell: Tell | None, response: Any
-    ) -> Later[Any]:
+    def _encode_apart(self, is_large: Callable[[Any], bool], version: int, response: Any) -> Later[Any]:
         """The time that a large response takes is not the loop's."""
         if not is_large(response):
             return done(response)
-        if tell is not None:
-            tell(response)
         return self._broker.workers.run(lambda: encoded(response, version))
 
     def _is_early(self, connection: Connection, header: RequestHeader) -> bool:
@@ -293,8 +290,20 @@ class Dispatcher:
         raise UnservedRequest(f"{api.name} version {version} is not served, only {low} to {high}")
 
 
-def _told(tell: Tell, encode: Encode, response: Response) -> list[ReplyPart]:
-    """What was encoded apart has been told before."""
-    if not isinstance(response, Encoded):
+def _told(tell: Tell, outcome: Outcome) -> Outcome:
+    """The outcome, of which the audit log hears in any case.
+
+    Whoever hangs up does not wait for the answer; what they have asked for is done all the same. So nobody but the
+    reader of the result can cancel it, and what it was made of goes on to its end.
+    """
+    if not isinstance(outcome, Later):
+        tell(outcome)
+        return outcome
+    answer: Later[Any] = Later()
+
+    def use(response: Any) -> None:
         tell(response)
-    return encode(response)
+        answer.finish(response)
+
+    outcome.then(use, answer.fail)
+    return answer
