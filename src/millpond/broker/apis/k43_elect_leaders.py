@@ -75,7 +75,7 @@ def _answer(elected: tuple[Elected, ...]) -> m.ElectLeadersResponse:
 
 
 def _refuse(
-    call: Call, request: m.ElectLeadersRequest, code: ErrorCode, why: str = NOT_AUTHORISED
+    call: Call, request: m.ElectLeadersRequest, code: ErrorCode, why: str | None = NOT_AUTHORISED
 ) -> m.ElectLeadersResponse:
     """Version 0 has no error for all: each partition has it."""
     return m.ElectLeadersResponse(

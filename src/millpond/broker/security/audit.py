@@ -218,7 +218,7 @@ def _plain_struct(value: Struct, key: int, left: list[int]) -> dict[str, Any]:
 def _hide_unknown(configs: Iterable[Any]) -> None:
     """What nobody knows may be a secret, as to DescribeConfigs."""
     for each in configs:
-        if isinstance(each, dict) and "value" in each and each.get("name") not in NODE:
+        if isinstance(each, dict) and "value" in each and str(each.get("name")) not in NODE:
             each["value"] = HIDDEN
 
 
