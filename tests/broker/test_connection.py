@@ -104,8 +104,8 @@ class Play:
         self.make_link = make_link
         self.link, self.connection = self.connect()
 
-    def connect(self) -> tuple[Any, Connection]:
-        link = self.make_link()
+    def connect(self, peer: str = "10.0.0.1:5000") -> tuple[Any, Connection]:
+        link = self.make_link(peer)
         link.handler = Connection(
             link,
             self.script,  # type: ignore[arg-type]
@@ -274,7 +274,7 @@ def test_whoever_rests_can_still_go_away(play: Play) -> None:
 def test_requests_that_wait_for_the_node_share_the_memory_of_those_that_arrive(play: Play) -> None:
     large = "x" * 500_000
     play.say(f"hold {large}", "now b")
-    second, _ = play.connect()
+    second, _ = play.connect("10.0.0.2:5000")
     second.say(frame(f"hold {large}y"))
     assert play.memory.held_bytes > 1_000_000
     third, late = play.connect()

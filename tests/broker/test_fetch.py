@@ -11,6 +11,7 @@ from tests.support.permissions import permitted
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
+from millpond.broker.parked_fetches import FEW
 from millpond.broker.replication.partitions import Partition
 from millpond.log.partition_log import PartitionLog
 from millpond.wire import messages as m
@@ -321,6 +322,44 @@ def test_the_readers_own_record_wakes_him_and_the_answers_keep_their_order(play:
     assert play.answers() == []
     play.append(b"a")
     assert play.answers() == [{"pond-0": [b"a"]}, {"pond-1": []}]
+
+
+def test_very_many_that_wait_for_the_same_are_answered_in_turns(play: Play) -> None:
+    """Twenty connections of one stranger once held the loop for two seconds with each record."""
+    parked = play.desk.broker.parked_fetches
+    for _ in range(3 * FEW):
+        play.send(("pond", 0, 0))
+    assert len(parked) == 3 * FEW
+    play.append(b"a")
+    assert play.answers() == []
+    play.desk.run(1)
+    assert play.answers() == [{"pond-0": [b"a"]}] * 3 * FEW
+    assert (len(parked), play.watchers()) == (0, 0)
+
+
+def test_very_many_whose_time_is_over_at_once_are_answered_in_turns(play: Play) -> None:
+    parked = play.desk.broker.parked_fetches
+    waits: list[Any] = []
+    parked._turns.wait = waits.append
+    for _ in range(FEW + 1):
+        play.send(("pond", 0, 0))
+    play.desk.run(500)
+    assert (len(waits), play.answers()) == (FEW + 1, [])
+    # Who was to be answered with nothing takes what has come since.
+    play.append(b"a")
+    for each in waits:
+        each()
+    play.desk.run(1)
+    assert play.answers() == [{"pond-0": [b"a"]}] * (FEW + 1)
+    assert (len(parked), play.watchers()) == (0, 0)
+
+
+def test_readers_that_go_away_are_not_counted_any_more(play: Play) -> None:
+    for _ in range(3):
+        play.send(("pond", 0, 0))
+    assert len(play.desk.broker.parked_fetches) == 3
+    play.reader.link.end()
+    assert len(play.desk.broker.parked_fetches) == 0
 
 
 # Files.

@@ -26,7 +26,7 @@ from millpond.base.tls import ClientAuth, ClientTls, ServerTls, TlsFiles
 from millpond.node.disk import RealDisk
 from millpond.node.network import SocketNetwork
 from millpond.node.tls_contexts import UnusableFiles
-from millpond.node.tls_link import TlsRefused
+from millpond.node.tls_link import RECORDS_PER_WAKE, TlsRefused
 from support.tls import Certificates
 
 
@@ -38,6 +38,7 @@ class Echo:
         self.is_closed = False
         self.secured: list[str | None] = []
         self.data = bytearray()
+        self.counts: list[int] = []
         self.room = memoryview(bytearray(1 << 16))
         link.on_secured = lambda: self.secured.append(link.certificate_name)
 
@@ -45,6 +46,7 @@ class Echo:
         return self.room
 
     def received(self, count: int) -> None:
+        self.counts.append(count)
         self.data += self.room[:count]
         self.link.send([bytes(self.room[:count])])
 
@@ -336,6 +338,42 @@ def test_a_connection_that_is_cut_off_is_an_end_and_no_fault(scene: Scene) -> No
     assert scene.run_until(lambda: scene.served[0].is_closed, seconds=10)
     assert bytes(scene.served[0].data) == b"whole"
     assert not scene.faults
+
+
+def test_very_many_small_records_take_turns_with_others(scene: Scene) -> None:
+    """Each costs as much as a full one. Some thirty connections that sent nothing else held the loop for 200 ms."""
+    port = scene.listen()
+    said = bytes(range(256)) * 8
+
+    def say() -> bytes:
+        sock = socket.create_connection(("127.0.0.1", port))
+        arrived, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+        safe = scene.context().wrap_bio(arrived, leaving, server_hostname="127.0.0.1")
+
+        def wait_for(step: Callable[[], Any]) -> Any:
+            while True:
+                try:
+                    result = step()
+                except ssl.SSLWantReadError:
+                    sock.sendall(leaving.read())
+                    arrived.write(sock.recv(65536))
+                else:
+                    return result
+
+        wait_for(safe.do_handshake)
+        for byte in said:
+            safe.write(bytes([byte]))
+        sock.sendall(leaving.read())
+        heard = b""
+        while len(heard) < len(said):
+            heard += wait_for(lambda: safe.read(65536))
+        sock.close()
+        return heard
+
+    assert scene.run(say) == said
+    (echo,) = scene.served
+    assert bytes(echo.data) == said
+    assert max(echo.counts) <= RECORDS_PER_WAKE
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from millpond.broker.lives.lifecycle import Appearance, Lifecycle
 from millpond.broker.lives.lifelines import Lifelines
 from millpond.broker.lives.sessions import Sessions
 from millpond.broker.loggers import Loggers
+from millpond.broker.parked_fetches import ParkedFetches
 from millpond.broker.quorum.voter_keeper import VoterKeeper
 from millpond.broker.quorum.wire import METADATA_TOPIC_ID
 from millpond.broker.replication.failed_replicas import FailedReplicas
@@ -152,6 +153,7 @@ class Broker:
         self.flusher = Flusher(world.sync_workers, world.disk, settings[node.DATA_FOLDER])
         self.checkpoints = CheckpointWriter(self.store, world.sync_workers)
         self.limits = MetLimits(world.clock, journal)
+        self.parked_fetches = ParkedFetches(world.clock)
         self.fetch_sessions = FetchSessions(
             settings[node.FETCH_SESSION_SLOTS],
             lambda: self.settings[node.MAX_REQUEST_ITEMS],

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from millpond.broker.lives.lifecycle import Lifecycle
     from millpond.broker.lives.sessions import Sessions
     from millpond.broker.loggers import Loggers
+    from millpond.broker.parked_fetches import ParkedFetches
     from millpond.broker.replication.partitions import Partitions
     from millpond.broker.replication.sessions import ReplicaSessions
     from millpond.broker.security.access import Access
@@ -151,6 +152,7 @@ class Services(Protocol):
     disk_watch: DiskWatch
     checkpoints: CheckpointWriter
     fetch_sessions: FetchSessions
+    parked_fetches: ParkedFetches
     replica_sessions: ReplicaSessions
     producer_ids: ProducerIds
 

@@ -37,6 +37,10 @@ time is no quicker."""
 SEALED_BYTES_MAX: Final = 1 << 20
 """A peer that makes us answer in the protocol of TLS itself, again and again, and does not read that."""
 
+RECORDS_PER_WAKE: Final = 64
+"""A peer may put a single byte into each record of TLS, which costs us nearly as much as a full one: after so many it
+is the others' turn."""
+
 Wrap = Callable[[ssl.MemoryBIO, ssl.MemoryBIO], ssl.SSLObject]
 """Begins a connection of TLS over two buffers, what arrives and what leaves. Runs on a worker thread."""
 
@@ -51,6 +55,7 @@ class TlsLink(SocketLink):
     __slots__ = (
         "_engine",
         "_handshakes",
+        "_has_rest",
         "_incoming",
         "_is_secured",
         "_is_server",
@@ -88,6 +93,8 @@ class TlsLink(SocketLink):
         self._outgoing = ssl.MemoryBIO()
         self._engine: ssl.SSLObject | None = None
         self._is_secured = False
+        self._has_rest = False
+        """What has arrived is told in the next turn of the loop; until then nothing more is read."""
         self._sealed: memoryview = memoryview(b"")
         """What is encrypted and the kernel has not taken yet."""
         self._patience = handshake_ms_max / 1000
@@ -186,6 +193,8 @@ class TlsLink(SocketLink):
     # Reading
 
     def _on_readable(self) -> None:
+        if self._has_rest:
+            return
         try:
             count = self._recv_into(self._scratch)
         except (BlockingIOError, InterruptedError):
@@ -205,6 +214,7 @@ class TlsLink(SocketLink):
         handler, engine, incoming = self._handler, self._engine, self._incoming
         assert handler is not None
         assert engine is not None
+        records = 0
         try:
             while not self._paused and not self._closing:
                 buffer = handler.buffer()
@@ -215,9 +225,10 @@ class TlsLink(SocketLink):
                         # One record of TLS at the most; a handler had rather hear of many at once.
                         arrived: int = engine.read(len(buffer) - count, buffer[count:])  # type: ignore[assignment]
                         count += arrived
+                        records += 1
                         is_over = not arrived
                         # To ask for more where nothing is left would cost an exception.
-                        if is_over or not (incoming.pending or engine.pending()):
+                        if is_over or records >= RECORDS_PER_WAKE or not (incoming.pending or engine.pending()):
                             break
                 except ssl.SSLWantReadError:
                     pass
@@ -230,6 +241,9 @@ class TlsLink(SocketLink):
                     handler.received(count)
                 if is_over:
                     self.close()
+                elif records >= RECORDS_PER_WAKE and (incoming.pending or engine.pending()):
+                    self._deliver_soon()
+                    return
                 elif count < len(buffer):
                     return
         except RemoteError as error:
@@ -262,9 +276,15 @@ class TlsLink(SocketLink):
         super().resume_reading()
         if was_paused and not self._closing:
             # What was read from the socket before has still to be told.
+            self._deliver_soon()
+
+    def _deliver_soon(self) -> None:
+        if not self._has_rest:
+            self._has_rest = True
             self._loop.call_soon(self._deliver_rest)
 
     def _deliver_rest(self) -> None:
+        self._has_rest = False
         if self.alive and self._handler is not None:
             self._deliver()
 

@@ -220,6 +220,24 @@ def test_a_newcomer_gets_little_memory_until_he_is_none(play: Play) -> None:
     friend.link.say((65_537).to_bytes(4))
 
 
+@pytest.mark.parametrize("is_raw", [False, True])
+def test_whoever_logs_in_again_shows_no_more_than_a_newcomer(play: Play, is_raw: bool) -> None:
+    """It is taken apart on the loop: a hundred megabytes of commas once took seconds and gigabytes."""
+    caller = play.connect()
+    play.log_in(caller)
+    play.desk.run(200)
+    much = b"n,,n=alice,r=nonce," + b"a=," * 30_000
+    caller.ask(m.SaslHandshakeRequest(mechanism="SCRAM-SHA-512"), 0 if is_raw else 1)
+    if is_raw:
+        caller.link.say(len(much).to_bytes(4) + much)
+        play.desk.run(500)
+        assert caller.link.frames() == []
+        assert caller.link.events[-1] == "abort"
+    else:
+        assert play.say(caller, much).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert caller.link.events[-1] == "close"
+
+
 def test_of_too_many_newcomers_the_oldest_goes(make_desk: Callable[..., Any]) -> None:
     play = Play(make_desk, **{"login.max.connections": "10"})
     friend = play.connect()

@@ -113,6 +113,11 @@ class _Fetch:
         self._reads: list[tuple[Wanted, m.FetchResponse.PartitionData, list[FileRange]]] = []
         self._watched: dict[Partition, _Watched] = {}
         self._reply: Later[m.FetchResponse] = Later(self._unpark)
+        self._is_parked = False
+        self._is_due = False
+        """Its turn to read again comes."""
+        self._is_late = False
+        """Then it takes what there is."""
         self._call = call if call.access.is_on and not call.is_unlimited else None
         """Whose rights are asked for, if they have to be."""
 
@@ -257,6 +262,8 @@ class _Fetch:
                 self._watched[partition] = _Watched(partition, max(room, 0))
 
     def park(self) -> Outcome:
+        self._is_parked = True
+        self._broker.parked_fetches.add()
         self._reply.expire_after(self._broker.clock, self._wait_ms, self.answer)
         return self._reply
 
@@ -270,13 +277,22 @@ class _Fetch:
         counted = min(size, watched.room)
         watched.room -= counted
         self._bytes_missing -= counted
-        if counted and self._bytes_missing <= 0 and self.read(self.bytes_min):
-            self._finish()
+        if counted and self._bytes_missing <= 0:
+            self._answer_in_turn()
 
     def answer(self) -> None:
         """Answer with what there is, however little."""
-        if self._is_waiting():
-            self.read(at_least_bytes=0)
+        self._is_late = True
+        self._answer_in_turn()
+
+    def _answer_in_turn(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._broker.parked_fetches.answer(self._read_again)
+
+    def _read_again(self) -> None:
+        self._is_due = False
+        if self._is_waiting() and self.read(0 if self._is_late else self.bytes_min):
             self._finish()
 
     def _is_waiting(self) -> bool:
@@ -284,6 +300,9 @@ class _Fetch:
         return not self._reply.ended and not self._reads
 
     def _unpark(self) -> None:
+        if self._is_parked:
+            self._is_parked = False
+            self._broker.parked_fetches.remove()
         for partition in self._watched:
             partition.watchers.pop(self, None)
         self._watched = {}

@@ -36,6 +36,7 @@ from millpond.config.login import (
     CONNECTIONS_MAX_REAUTH_MS,
     FAILED_AUTHENTICATION_DELAY_MS,
     SASL_ENABLED_MECHANISMS,
+    SASL_SERVER_MAX_RECEIVE_SIZE,
 )
 from millpond.config.security import of_listener
 from millpond.metadata.records import (
@@ -185,7 +186,7 @@ class Logins:
             .chain(lambda answered: answered)
         )
 
-    def hear_raw(self, connection: Connection, shown: bytes) -> None:
+    def hear_raw(self, connection: Connection, shown: memoryview) -> None:
         """The same for what comes without a header, and is answered without one."""
         login = connection.login
         assert login is not None
@@ -203,9 +204,13 @@ class Logins:
         )
         connection.reply_later(answered, lambda text: [_LENGTH.pack(len(text)) + text])
 
-    def _hear(self, connection: Connection, login: Login, shown: bytes) -> Later[Said]:
+    def _hear(self, connection: Connection, login: Login, shown: bytes | memoryview) -> Later[Said]:
+        most = self._settings()[SASL_SERVER_MAX_RECEIVE_SIZE]
+        if len(shown) > most:
+            # Whoever is in already may send large requests. What is shown is taken apart on the loop.
+            return failed(LoginRefused(f"more than {SASL_SERVER_MAX_RECEIVE_SIZE.name}={most} bytes were shown"))
         try:
-            answer = login.hear(shown)
+            answer = login.hear(bytes(shown))
         except LoginRefused as refused:
             return failed(refused)
         ready: Later[Answer] = answer if isinstance(answer, Later) else done(answer)

@@ -226,12 +226,14 @@ class Connections:
         now_ms = self._clock.monotonic_ms()
         idle_since = now_ms - self._settings()[CONNECTIONS_MAX_IDLE_MS]
         self._drop_newcomers(now_ms)
-        others_wait = self._memory.is_short
+        memory = self._memory
         for connection in list(self._open):
             # Also those that are to wait that long: whether their peer has gone is not seen while nothing is read.
             if connection.last_active_ms < idle_since:
                 connection.drop()
-            elif connection.is_too_slow(now_ms, others_wait=others_wait):
+                continue
+            others_wait = memory.is_short and memory.is_waited_for(connection)
+            if connection.is_too_slow(now_ms, others_wait=others_wait):
                 if others_wait:
                     self._note_slow(connection)
                 connection.drop()

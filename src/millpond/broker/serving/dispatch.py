@@ -180,7 +180,7 @@ class Dispatcher:
         """Take a message of a login that has no header. Only what belongs to a login is served to a newcomer."""
         if connection.login is not None and connection.login.takes_raw:
             if self._knows_cluster or self._broker.lifecycle.knows_itself:
-                self._broker.logins.hear_raw(connection, bytes(frame))
+                self._broker.logins.hear_raw(connection, frame)
             else:
                 connection.hold(frame, self._once_known())
             return True

@@ -1,10 +1,11 @@
 """The memory of requests that have only partly arrived, bounded over all connections.
 
 Over the limit only the oldest of them is read from, so that one request at a time still gets through; the others go
-on when there is room again. Small requests live in the shared scratch buffer and are never held up.
+on when there is room again. Small requests live in the shared scratch buffer and are never held up. The same goes
+for the requests of one address and its share of the memory: however much one stranger sends, others have the rest.
 
 Whoever sends a large request must send it: memory that is held is kept from others. How fast is measured over a
-stretch of time, not by the last byte, and more is asked of the one whom all others wait for.
+stretch of time, not by the last byte. More is asked of the one whom others wait for, and they do not wait for ever.
 """
 
 from __future__ import annotations
@@ -19,11 +20,18 @@ TURN_MS: Final = 3_000
 TURN_BYTES: Final = 256 << 10
 """The same while others wait for the memory."""
 
+WAITED_MS_MAX: Final = 30_000
+"""So long others wait for one request, however steadily it comes: 100 MB, as slowly as a turn allows, would take
+twenty minutes."""
+
+LAST_PART: Final = 4
+"""One address never takes the last one of so many parts."""
+
 
 class Pace:
     """How fast a large request arrives."""
 
-    __slots__ = ("_stuck_since", "_turn_since", "arrived_bytes")
+    __slots__ = ("_stuck_since", "_turn_since", "_waited_since", "arrived_bytes")
 
     def __init__(self, now_ms: int) -> None:
         self.arrived_bytes = 0
@@ -32,6 +40,7 @@ class Pace:
     def begin_anew(self, now_ms: int) -> None:
         """It could not arrive until now, because we did not read."""
         self._stuck_since = self._turn_since = (now_ms, self.arrived_bytes)
+        self._waited_since: int | None = None
 
     def is_too_slow(self, now_ms: int, *, others_wait: bool) -> bool:
         """To be asked every now and then."""
@@ -44,52 +53,114 @@ class Pace:
         if now_ms - turn_ms > TURN_MS:
             self._turn_since = (now_ms, arrived)
             too_slow = too_slow or (others_wait and arrived - turn_bytes < TURN_BYTES)
+        if not others_wait:
+            self._waited_since = None
+        elif self._waited_since is None:
+            self._waited_since = now_ms
+        else:
+            too_slow = too_slow or now_ms - self._waited_since > WAITED_MS_MAX
         return too_slow
 
 
 class Holder(Protocol):
     """A connection with part of a large request in memory."""
 
+    host: str
+    """Where it comes from."""
+
     def set_stalled(self, stalled: bool) -> None:
         """Stop reading from the peer, or read again."""
         ...
 
 
+class _Address:
+    """What the connections of one address hold."""
+
+    __slots__ = ("held", "held_bytes", "stalled")
+
+    def __init__(self) -> None:
+        self.held: dict[Holder, int] = {}
+        """A holder keeps its place in the order: the oldest is the first."""
+        self.held_bytes = 0
+        self.stalled: dict[Holder, None] = {}
+
+
 class RequestMemory:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._held: dict[Holder, int] = {}
-        self._stalled: dict[Holder, None] = {}
+        self._share_bytes = bytes_max - bytes_max // LAST_PART
+        self._order: dict[Holder, None] = {}
+        """All holders, the oldest first."""
+        self._addresses: dict[str, _Address] = {}
+        self._stalled_count = 0
+        self._counted_bytes = 0
+        """What is held, of each address no more than its share: what one has on top keeps no other waiting."""
+        self._is_over = False
         self.held_bytes = 0
 
     def hold(self, holder: Holder, count: int) -> None:
         """`holder` now keeps `count` bytes of an unfinished request; 0 when it is finished or gone."""
-        self.held_bytes += count - self._held.get(holder, 0)
+        address = self._addresses.get(holder.host)
+        if address is None:
+            address = self._addresses[holder.host] = _Address()
+        more = count - address.held.get(holder, 0)
+        self._counted_bytes -= min(address.held_bytes, self._share_bytes)
+        address.held_bytes += more
+        self._counted_bytes += min(address.held_bytes, self._share_bytes)
+        self.held_bytes += more
         if count:
-            # A holder keeps its place in the order: the oldest is the first.
-            self._held[holder] = count
+            address.held[holder] = count
+            self._order.setdefault(holder)
         else:
-            self._held.pop(holder, None)
-            self._stalled.pop(holder, None)
-        self._settle(holder)
+            address.held.pop(holder, None)
+            self._order.pop(holder, None)
+            self._take_off(holder, address)
+            if not address.held:
+                del self._addresses[holder.host]
+        self._settle(holder, address)
 
     @property
     def is_short(self) -> bool:
         """Whether somebody waits for memory that another one holds."""
-        return bool(self._stalled)
+        return self._stalled_count > 0
+
+    def is_waited_for(self, holder: Holder) -> bool:
+        """Whether somebody waits for what this one holds."""
+        address = self._addresses.get(holder.host)
+        return address is not None and (self._is_over or bool(address.stalled)) and self.is_short
 
     def is_stalled(self, holder: Holder) -> bool:
-        return holder in self._stalled
+        address = self._addresses.get(holder.host)
+        return address is not None and holder in address.stalled
 
-    def _settle(self, changed: Holder) -> None:
-        if self.held_bytes <= self._bytes_max:
-            go_on = list(self._stalled)
-        else:
-            first = next(iter(self._held))
-            if changed in self._held and changed is not first and changed not in self._stalled:
-                self._stalled[changed] = None
-                changed.set_stalled(True)
-            go_on = [first] if first in self._stalled else []
-        for holder in go_on:
-            del self._stalled[holder]
-            holder.set_stalled(False)
+    def _settle(self, changed: Holder, address: _Address) -> None:
+        was_over, self._is_over = self._is_over, self._counted_bytes > self._bytes_max
+        if self._is_over:
+            first = next(iter(self._order))
+            if changed in address.held and changed is not first:
+                self._stall(changed, address)
+            self._let_go_on([first], self._addresses[first.host])
+            return
+        if address.held_bytes > self._share_bytes and changed is not next(iter(address.held)):
+            self._stall(changed, address)
+        for each in list(self._addresses.values()) if was_over else [address]:
+            is_within = each.held_bytes <= self._share_bytes
+            self._let_go_on(list(each.stalled) if is_within else [next(iter(each.held))], each)
+
+    def _stall(self, holder: Holder, address: _Address) -> None:
+        if holder not in address.stalled and holder in address.held:
+            address.stalled[holder] = None
+            self._stalled_count += 1
+            holder.set_stalled(True)
+
+    def _let_go_on(self, holders: list[Holder], address: _Address) -> None:
+        for holder in holders:
+            if self._take_off(holder, address):
+                holder.set_stalled(False)
+
+    def _take_off(self, holder: Holder, address: _Address) -> bool:
+        if holder not in address.stalled:
+            return False
+        del address.stalled[holder]
+        self._stalled_count -= 1
+        return True
