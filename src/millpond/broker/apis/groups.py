@@ -46,6 +46,7 @@ from millpond.broker.security.rights import (
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.authorised_operations import operations_on
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.features import GROUP_VERSION
 from millpond.wire import messages as m
@@ -203,6 +204,7 @@ APIS = (
         (0, 6),
         each_of("groups", "groups"),
         lists="groups",
+        pieces=(way("groups", "groups", once=str, one_by_one=True),),
         rights=on_groups(Operation.DESCRIBE, "groups", "groups", m.DescribeGroupsResponse.DescribedGroup),
     ),
     Api(
@@ -211,6 +213,7 @@ APIS = (
         (0, 2),
         each_of("groups_names", "results"),
         lists="groups_names",
+        pieces=(way("groups_names", "results", once=str, one_by_one=True),),
         rights=on_groups(Operation.DELETE, "groups_names", "results", m.DeleteGroupsResponse.DeletableGroupResult),
     ),
     Api(
@@ -239,6 +242,7 @@ APIS = (
         (0, 1),
         each_of("group_ids", "groups"),
         lists="group_ids",
+        pieces=(way("group_ids", "groups", once=str, one_by_one=True),),
         rights=both(
             on_groups(Operation.DESCRIBE, "group_ids", "groups", m.ConsumerGroupDescribeResponse.DescribedGroup),
             Rights(SEE_TOPICS, _hide_groups_of_hidden_topics),
