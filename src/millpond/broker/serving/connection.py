@@ -302,6 +302,10 @@ class Connection:
 
         self._turns.run(steps, on_step).then(use, on_failure)
 
+    def run_in_turns(self, steps: Steps[T]) -> Later[T]:
+        """Take steps for a request of its own, in turn with all others."""
+        return self._turns.run(steps, _nobody_cares)
+
     def lasting(self, frame: memoryview) -> memoryview:
         """A frame that has come, for later: the next one may be read to where it lies."""
         return self._reader.lasting(frame)

@@ -147,7 +147,8 @@ class Dispatcher:
         if broker.audit.is_on and api.key in DEEDS and not call.is_from_node:
             tell = self._teller(api, call, request if screened is None else screened.request)
         if screened is not None:
-            return screened.served(partial(self._serve, api, call)), tell
+            outcome: Outcome = screened.served(partial(self._serve, api, call))
+            return outcome, tell
         if api.at_controller:
             return self._serve(api, call, request), tell
         # What nearly all ask, and often: straight on.
@@ -189,7 +190,7 @@ class Dispatcher:
     def _serve_in_pieces(self, api: Api, call: Call, request: Any, pieces: Pieces | None) -> Steps[Any]:
         if pieces is None:
             cut: Iterable[tuple[Any, int]] = [(request, 0)]
-            if weight(request) > api.whole_max:
+            if api.pieces and weight(request) > api.whole_max:
                 raise Indivisible(
                     f"{api.name} with more than {api.whole_max} items, none of them in a list that is cut"
                 )
@@ -231,7 +232,6 @@ class Dispatcher:
 
     def _charged(self, connection: Connection, charge: Charge, outcome: Outcome) -> Outcome:
         """The outcome, whose client is told to wait, and is not read from, if it has taken more than its quota."""
-
         settle = partial(self._settle, connection, charge)
         if isinstance(outcome, Later):
             # Whoever sends one request after the other, and waits for no answer, is held up at once.
@@ -239,7 +239,8 @@ class Dispatcher:
             if wait_ms:
                 connection.mute(wait_ms)
             return outcome.map(settle)
-        return settle(outcome)
+        settled: Outcome = settle(outcome)
+        return settled
 
     def _settle(self, connection: Connection, charge: Charge, response: Any) -> Any:
         wait_ms = self._broker.quotas.settle(charge, response)
