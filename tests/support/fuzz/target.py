@@ -166,7 +166,8 @@ class HostileLink:
 
 def items_at_once(api: Api) -> int:
     """So many items an API may be given in one turn of the loop."""
-    in_pieces = [each.items for each in api.pieces]
+    # A piece has beside its items what they are part of.
+    in_pieces = [each.items + len(each.of) for each in api.pieces]
     return max(AT_ONCE_ITEMS, *in_pieces, api.whole_max if not api.pieces or api.whole_max != WHOLE_MAX else 0)
 
 
