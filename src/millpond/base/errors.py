@@ -17,6 +17,10 @@ class MalformedMessage(RemoteError):
     """Bytes that do not decode: a length past the end, a count that cannot be, a truncated field."""
 
 
+class TooManyItems(MalformedMessage):
+    """Its lists have, all together, more items than the reader takes."""
+
+
 class ErrorCode(IntEnum):
     """The protocol's error codes."""
 

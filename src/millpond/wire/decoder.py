@@ -22,6 +22,7 @@ class DecoderGenerator(Generator):
     def generate(self) -> Source:
         self.source.lines.append("def decode(buffer, p, end, left):")
         self.source.fields.append("")
+        self.begin_steps()
         target = self.fresh("o")
         self.emit(f"{target} = new({self.class_name(self.message.root)})")
         self.struct(self.message.root, target)
@@ -152,6 +153,7 @@ class DecoderGenerator(Generator):
             self.blob(each.type, False, item)
         self.flush()
         self.emit(f"{items}.append({item})")
+        self.end_item()
         self.depth -= 1
 
     def tags(self, known: list[Field], target: str) -> None:

@@ -21,6 +21,7 @@ class EncoderGenerator(Generator):
     def generate(self) -> Source:
         self.source.lines.append("def encode(o):")
         self.source.fields.append("")
+        self.begin_steps()
         self.emit("parts = []")
         self.emit("out = bytearray()")
         self.struct(self.message.root, "o")
@@ -148,6 +149,7 @@ class EncoderGenerator(Generator):
             self.emit(f"out += {item}.int.to_bytes(16)")
         else:
             self.blob(each.type, False, item)
+        self.end_item()
         self.depth -= 1
 
     def tags(self, known: list[Field], holder: str) -> None:

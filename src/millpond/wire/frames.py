@@ -131,6 +131,10 @@ class FrameReader:
             self._keep(pending)
         return []
 
+    def lasting(self, frame: memoryview) -> memoryview:
+        """The frame for longer than that."""
+        return memoryview(bytearray(frame)) if frame.obj is self._scratch.obj else frame
+
     def _split(self, end: int) -> list[memoryview]:
         scratch = self._scratch
         frames: list[memoryview] = []

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from millpond.wire.notation import Field, Message, Struct
-from millpond.wire.runtime import FIXED
+from millpond.wire.runtime import FIXED, STEP_ITEMS
 
 
 @dataclass(slots=True)
@@ -44,11 +44,15 @@ class Run:
 
 
 class Generator:
-    """What decoder and encoder share: lines with their fields, fresh names, the waiting run."""
+    """What decoder and encoder share: lines with their fields, fresh names, the waiting run.
 
-    def __init__(self, message: Message, version: int) -> None:
+    With `in_steps` the function is a generator, which yields after every so many items of lists.
+    """
+
+    def __init__(self, message: Message, version: int, *, in_steps: bool = False) -> None:
         self.message = message
         self.version = version
+        self.in_steps = in_steps
         self.flexible = message.is_flexible(version)
         self.source = Source([], [], {}, {})
         self.run = Run()
@@ -60,6 +64,18 @@ class Generator:
     def emit(self, text: str) -> None:
         self.source.lines.append("    " * self.depth + text)
         self.source.fields.append(".".join(self.path))
+
+    def begin_steps(self) -> None:
+        if self.in_steps:
+            self.emit(f"turn = {STEP_ITEMS}")
+            # A message without lists has one step.
+            self.emit("if not turn: yield")
+
+    def end_item(self) -> None:
+        """One item of a list has been read or written."""
+        if self.in_steps:
+            self.emit("turn -= 1")
+            self.emit(f"if not turn: turn = {STEP_ITEMS}; yield")
 
     def fresh(self, prefix: str) -> str:
         return f"{prefix}{next(self._numbers)}"

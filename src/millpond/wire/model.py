@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from operator import attrgetter
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from millpond.base.errors import MalformedMessage
+from millpond.base.errors import MalformedMessage, TooManyItems
 from millpond.base.ports import Buffer, ReplyPart
 from millpond.wire import generator, notation, runtime
 from millpond.wire.decoder import DecoderGenerator
@@ -16,6 +16,8 @@ from millpond.wire.encoder import EncoderGenerator
 
 Decoder = Callable[[memoryview, int, int, int], tuple[Any, int]]
 Encoder = Callable[[Any], list[ReplyPart]]
+StepDecoder = Callable[[memoryview, int, int, int], Generator[None, None, tuple[Any, int]]]
+StepEncoder = Callable[[Any], Generator[None, None, list[ReplyPart]]]
 
 ITEMS_MAX = 1 << 31
 """No bound but the message's own bytes: for answers of a cluster that one has asked oneself."""
@@ -64,6 +66,8 @@ class Message(Struct):
     _schema: ClassVar[notation.Message]
     _decoders: ClassVar[dict[int, tuple[Decoder, list[str]]]]
     _encoders: ClassVar[dict[int, tuple[Encoder, list[str]]]]
+    _step_decoders: ClassVar[dict[int, tuple[StepDecoder, list[str]]]]
+    _step_encoders: ClassVar[dict[int, tuple[StepEncoder, list[str]]]]
 
     @classmethod
     def decode(cls, buffer: Buffer, version: int, position: int = 0, items_max: int = ITEMS_MAX) -> tuple[Self, int]:
@@ -75,18 +79,36 @@ class Message(Struct):
         view = memoryview(buffer)
         try:
             return decoder(view, position, len(view), items_max)
-        except (runtime.Bad, struct.error, IndexError, UnicodeDecodeError) as error:
-            where = _field_of(error.__traceback__, fields)
-            raise MalformedMessage(f"{cls.__name__} v{version} {where}: {error}") from None
+        except _UNREADABLE as error:
+            raise _malformed(cls, version, error, fields) from None
+
+    @classmethod
+    def decode_in_steps(
+        cls, buffer: Buffer, version: int, position: int, items_max: int
+    ) -> Generator[None, None, tuple[Self, int]]:
+        """The same in steps of `runtime.STEP_ITEMS`: it yields where others should have a turn."""
+        decoder, fields = cls._step_decoders.get(version) or _compile_step_decoder(cls, version)
+        view = memoryview(buffer)
+        try:
+            return (yield from decoder(view, position, len(view), items_max))
+        except _UNREADABLE as error:
+            raise _malformed(cls, version, error, fields) from None
 
     def encode_parts(self, version: int) -> list[ReplyPart]:
         """The bytes of the message in order, each `records` field as parts of its own, uncopied."""
         encoder, fields = self._encoders.get(version) or _compile_encoder(self.__class__, version)
         try:
             return encoder(self)
-        except (runtime.Missing, runtime.TooLong, struct.error, TypeError, AttributeError, ValueError) as error:
-            where = _field_of(error.__traceback__, fields)
-            raise ValueError(f"{self.__class__.__name__} v{version} {where}: {error}") from error
+        except _UNWRITABLE as error:
+            raise _unwritable(self.__class__, version, error, fields) from error
+
+    def encode_in_steps(self, version: int) -> Generator[None, None, list[ReplyPart]]:
+        """The parts as well, in steps as `decode_in_steps`."""
+        encoder, fields = self._step_encoders.get(version) or _compile_step_encoder(self.__class__, version)
+        try:
+            return (yield from encoder(self))
+        except _UNWRITABLE as error:
+            raise _unwritable(self.__class__, version, error, fields) from error
 
     def encode(self, version: int) -> bytes:
         return runtime.joined(self.encode_parts(version))
@@ -107,6 +129,8 @@ def build(message: notation.Message) -> type[Message]:
         "_schema": message,
         "_decoders": {},
         "_encoders": {},
+        "_step_decoders": {},
+        "_step_encoders": {},
     }
     built: type[Message] = _struct_class(message.root, message.name, made, (Message,), extra)
     for each in message.structs:
@@ -133,19 +157,37 @@ def _struct_class(
 
 
 def _compile_decoder(cls: type[Message], version: int) -> tuple[Decoder, list[str]]:
-    if not cls._schema.versions.has(version):
-        raise MalformedMessage(f"{cls.__name__} has no version {version}")
-    source = DecoderGenerator(cls._schema, version).generate()
-    decoder = cls._decoders[version] = (_compiled(cls, source, f"decode v{version}")["decode"], source.fields)
+    decoder = cls._decoders[version] = _decoder(cls, version, in_steps=False)
     return decoder
 
 
+def _compile_step_decoder(cls: type[Message], version: int) -> tuple[StepDecoder, list[str]]:
+    decoder = cls._step_decoders[version] = _decoder(cls, version, in_steps=True)
+    return decoder
+
+
+def _decoder(cls: type[Message], version: int, *, in_steps: bool) -> tuple[Any, list[str]]:
+    if not cls._schema.versions.has(version):
+        raise MalformedMessage(f"{cls.__name__} has no version {version}")
+    source = DecoderGenerator(cls._schema, version, in_steps=in_steps).generate()
+    return _compiled(cls, source, f"decode v{version}")["decode"], source.fields
+
+
 def _compile_encoder(cls: type[Message], version: int) -> tuple[Encoder, list[str]]:
+    encoder = cls._encoders[version] = _encoder(cls, version, in_steps=False)
+    return encoder
+
+
+def _compile_step_encoder(cls: type[Message], version: int) -> tuple[StepEncoder, list[str]]:
+    encoder = cls._step_encoders[version] = _encoder(cls, version, in_steps=True)
+    return encoder
+
+
+def _encoder(cls: type[Message], version: int, *, in_steps: bool) -> tuple[Any, list[str]]:
     if not cls._schema.versions.has(version):
         raise ValueError(f"{cls.__name__} has no version {version}")
-    source = EncoderGenerator(cls._schema, version).generate()
-    encoder = cls._encoders[version] = (_compiled(cls, source, f"encode v{version}")["encode"], source.fields)
-    return encoder
+    source = EncoderGenerator(cls._schema, version, in_steps=in_steps).generate()
+    return _compiled(cls, source, f"encode v{version}")["encode"], source.fields
 
 
 def _compiled(cls: type[Message], source: generator.Source, title: str) -> dict[str, Any]:
@@ -154,6 +196,19 @@ def _compiled(cls: type[Message], source: generator.Source, title: str) -> dict[
         scope[name] = cls if each is cls._schema.root else getattr(cls, each.name)
     exec(compile(source.text, f"<{cls.__name__} {title}>", "exec"), scope)
     return scope
+
+
+_UNREADABLE = (runtime.Bad, struct.error, IndexError, UnicodeDecodeError)
+_UNWRITABLE = (runtime.Missing, runtime.TooLong, struct.error, TypeError, AttributeError, ValueError)
+
+
+def _malformed(cls: type[Message], version: int, error: Exception, fields: list[str]) -> MalformedMessage:
+    kind = TooManyItems if isinstance(error, runtime.TooMany) else MalformedMessage
+    return kind(f"{cls.__name__} v{version} {_field_of(error.__traceback__, fields)}: {error}")
+
+
+def _unwritable(cls: type[Message], version: int, error: Exception, fields: list[str]) -> ValueError:
+    return ValueError(f"{cls.__name__} v{version} {_field_of(error.__traceback__, fields)}: {error}")
 
 
 def _field_of(traceback: TracebackType | None, fields: list[str]) -> str:

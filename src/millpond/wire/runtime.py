@@ -13,6 +13,9 @@ VARINT_LENGTH_MAX = 5
 UUIDS_KEPT = 4096
 ARRAY_LENGTH_KEPT = 64
 STRING_LENGTH_MAX = 0x7FFF
+STEP_ITEMS = 500
+"""So many items of lists are read or written in one step, where that is done in steps: one or two milliseconds."""
+
 HEADER_TAGS_MAX = 100
 """So many tagged fields the header of a message may have. Nobody sends any so far."""
 
@@ -39,9 +42,12 @@ def beyond(asked: int, left: int) -> Bad:
     return Bad(f"asks for {asked} where {left} bytes are left")
 
 
-def too_many() -> Bad:
+class TooMany(Bad):
     """Lists that have, all together, more items than are taken."""
-    return Bad("more items in lists than one message may have (max.request.items)")
+
+
+def too_many() -> TooMany:
+    return TooMany("more items in lists than one message may have (max.request.items)")
 
 
 def uneven(position: int, announced: int) -> Bad:

@@ -29,9 +29,11 @@ class Held(NamedTuple):
     list_number: int
     size: int
     outcome: str
+    most_items: int
+    """So many items were handled in one turn of the loop."""
 
 
-def sweep(scene: Scene, items: int, seed: int = 0) -> list[Held]:
+def sweep(scene: Scene, items: int, seed: int = 0, tries: int = TRIES) -> list[Held]:
     """The longest turn by each request, the longest first."""
     draw = Random(seed)
     held: list[Held] = []
@@ -41,7 +43,7 @@ def sweep(scene: Scene, items: int, seed: int = 0) -> list[Held]:
     for key in SERVED:
         maker = FrameMaker(draw, Pools(draw), (key,))
         for number in range(1, LISTS + 1):
-            for size in (1, *[items] * TRIES):
+            for size in (1, *[items] * tries):
                 if not target.node.is_up:
                     target = Target(seed, scene)
                     target.prepare()
@@ -59,6 +61,7 @@ def _held(target: Target, key: int, number: int, data: bytes) -> Held:
     link = target._accepted("10.9.9.9:1", answers, target._scene.principal)
     assert link is not None
     target.turn.longest_seconds = 0.0
+    target.turn.most_items = 0
     outcome = ""
     try:
         target.deliver(link, LENGTH.pack(len(data)) + data, data)
@@ -70,4 +73,5 @@ def _held(target: Target, key: int, number: int, data: bytes) -> Held:
     link.abort()
     outcome = outcome or link.fault[:80] or f"{answers.count} answered"
     longest_ms = 1000 * target.turn.longest_seconds
-    return Held(longest_ms, NAMES[key], int.from_bytes(data[2:4], "big"), number, len(data), outcome)
+    version = int.from_bytes(data[2:4], "big")
+    return Held(longest_ms, NAMES[key], version, number, len(data), outcome, target.turn.most_items)

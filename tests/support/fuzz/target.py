@@ -7,6 +7,7 @@ import re
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from heapq import heapify
 from typing import Any
 
@@ -15,6 +16,9 @@ from millpond.base.ports import FileRange, LinkHandler, ReplyPart
 from millpond.base.principal import Principal
 from millpond.base.scram import salted
 from millpond.broker.broker import load_coordinators
+from millpond.broker.serving.api import WHOLE_MAX, Api
+from millpond.broker.serving.dispatch import AT_ONCE_ITEMS
+from millpond.broker.serving.pieces import weight
 from millpond.config.listeners import listeners_of
 from millpond.config.node import node_settings
 from millpond.metadata.image import ALL_BROKERS, Resource
@@ -160,6 +164,13 @@ class HostileLink:
             self.close()
 
 
+def items_at_once(api: Api) -> int:
+    """So many items an API may be given in one turn of the loop."""
+    # A piece has beside its items what they are part of.
+    in_pieces = [each.items + len(each.of) for each in api.pieces]
+    return max(AT_ONCE_ITEMS, *in_pieces, api.whole_max if not api.pieces or api.whole_max != WHOLE_MAX else 0)
+
+
 class Target:
     """One node, from its first start on an empty disk."""
 
@@ -190,8 +201,27 @@ class Target:
             handle(connection, frame)
 
         broker.dispatcher.handle = counted  # type: ignore[method-assign]
+        report = broker.dispatcher.report
+
+        def noted(connection: Any, error: RemoteError) -> None:
+            if isinstance(connection.link, HostileLink):
+                connection.link.fault = f"{type(error).__name__} {error}"
+            report(connection, error)
+
+        broker.dispatcher.report = noted  # type: ignore[method-assign]
+        for entry in broker.dispatcher._entries.values():
+            entry.api = replace(entry.api, handle=self._weighed(entry.api))
         run_by_worker = self.node.workers.run
         self.node.workers.run = lambda job: run_by_worker(self.turn.leave_out(job))  # type: ignore[method-assign]
+
+    def _weighed(self, api: Api) -> Callable[[Any, Any, Any], Any]:
+        """The handler; more items than it can handle in a turn are a finding, however fast the machine is."""
+
+        def handle(broker: Any, call: Any, request: Any) -> Any:
+            self.turn.take_items(weight(request) - 1, items_at_once(api), self)
+            return api.handle(broker, call, request)
+
+        return handle
 
     # Hostile
 

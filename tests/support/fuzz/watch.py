@@ -74,6 +74,9 @@ class Turn:
 
     def __init__(self) -> None:
         self.longest_seconds = 0.0
+        self.most_items = 0
+        """So many items of lists were given to a handler in one turn."""
+        self._items = 0
         self._began = 0.0
         self._top_bytes = 0
         _forget_top_memory()
@@ -83,6 +86,7 @@ class Turn:
 
     def end(self, what: object) -> None:
         """The turn is over, and the next one begins."""
+        self._items = 0
         now = time.thread_time()
         took = now - self._began
         self._began = now
@@ -90,6 +94,13 @@ class Turn:
             self.longest_seconds = took
             if took > TURN_SECONDS_MAX:
                 raise Slow(f"{what} took {1000 * took:.0f} ms of the loop")
+
+    def take_items(self, items: int, at_once: int, what: object) -> None:
+        """A handler is given so many items, and may be given so many at once."""
+        self._items += items
+        self.most_items = max(self.most_items, self._items)
+        if items > at_once:
+            raise Found(f"{what}: {items} items are handled at once, {at_once} at most may be")
 
     def leave_out(self, job: Callable[[], T]) -> Callable[[], T]:
         """The same, by a worker: its time is not the loop's."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
@@ -46,6 +46,7 @@ from millpond.broker.security.rights import (
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.authorised_operations import operations_on
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.features import GROUP_VERSION
 from millpond.wire import messages as m
@@ -174,6 +175,9 @@ def _subscribes(broker: Services, call: Call, request: m.ConsumerGroupHeartbeatR
     return Screened(request, mend=mend)
 
 
+COMMITTED_AT_ONCE: Final = 4_000
+"""So many offsets of one request are committed as one; Kafka takes about 10,000, what its largest batch can hold."""
+
 READ_GROUP = on_group(Operation.READ)
 WAIT_IN_GROUP = to_the_end(READ_GROUP, lambda request: request.group_id, _refuse_group)
 """For what waits for the other members, minutes perhaps, and is then told of them."""
@@ -186,6 +190,8 @@ APIS = (
         (2, 10),
         ask,
         lists="topics",
+        # One batch, so that nobody sees half of it; a dozen microseconds for each. More of them are several batches.
+        pieces=(way("topics.partitions", "topics.partitions", items=COMMITTED_AT_ONCE, one_by_one=True),),
         rights=both(
             READ_GROUP,
             _on_topics(
@@ -196,13 +202,15 @@ APIS = (
     Api(11, "JoinGroup", (0, 9), ask, rights=WAIT_IN_GROUP),
     Api(12, "Heartbeat", (0, 4), ask, rights=READ_GROUP),
     Api(13, "LeaveGroup", (0, 5), ask, rights=READ_GROUP),
-    Api(14, "SyncGroup", (0, 5), ask, rights=WAIT_IN_GROUP),
+    # As many assignments as there are members; a microsecond for each.
+    Api(14, "SyncGroup", (0, 5), ask, whole_max=20_000, rights=WAIT_IN_GROUP),
     Api(
         15,
         "DescribeGroups",
         (0, 6),
         each_of("groups", "groups"),
         lists="groups",
+        pieces=(way("groups", "groups", once=str, one_by_one=True),),
         rights=on_groups(Operation.DESCRIBE, "groups", "groups", m.DescribeGroupsResponse.DescribedGroup),
     ),
     Api(
@@ -211,6 +219,7 @@ APIS = (
         (0, 2),
         each_of("groups_names", "results"),
         lists="groups_names",
+        pieces=(way("groups_names", "results", once=str, one_by_one=True),),
         rights=on_groups(Operation.DELETE, "groups_names", "results", m.DeleteGroupsResponse.DeletableGroupResult),
     ),
     Api(
@@ -219,6 +228,7 @@ APIS = (
         (0, 0),
         ask,
         lists="topics",
+        pieces=(way("topics.partitions", "topics.partitions", items=COMMITTED_AT_ONCE, one_by_one=True),),
         rights=both(
             on_group(Operation.DELETE),
             _on_topics(
@@ -231,6 +241,8 @@ APIS = (
         "ConsumerGroupHeartbeat",
         (0, 1),
         assigned_by_us,
+        # What a member owns, partition by partition, is only held against what it was given.
+        whole_max=50_000,
         rights=both(READ_GROUP, Rights(SEE_TOPICS, _subscribes)),
     ),
     Api(
@@ -239,6 +251,7 @@ APIS = (
         (0, 1),
         each_of("group_ids", "groups"),
         lists="group_ids",
+        pieces=(way("group_ids", "groups", once=str, one_by_one=True),),
         rights=both(
             on_groups(Operation.DESCRIBE, "group_ids", "groups", m.ConsumerGroupDescribeResponse.DescribedGroup),
             Rights(SEE_TOPICS, _hide_groups_of_hidden_topics),

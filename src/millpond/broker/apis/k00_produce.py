@@ -27,6 +27,7 @@ from millpond.broker.replication.partitions import Partition
 from millpond.broker.security.rights import NOT_AUTHORISED, Need, Rights, Screened, demand_topic, split
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Encoded, Outcome, Response, encode_reply
 from millpond.config.node import MAX_REQUEST_ITEMS, PRODUCE_WAIT_MAX_MS
 from millpond.log.checks import InvalidRecords
@@ -505,5 +506,6 @@ API = Api(
     has_records=True,
     quick=quick,
     refuse=refuse_old_format,
+    pieces=(way("topic_data.partition_data", "responses.partition_responses", beside="node_endpoints"),),
     rights=Rights((ON_ID, ON_TOPIC), _screen),
 )

@@ -13,7 +13,8 @@ so that no other client waits for the disk.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
@@ -21,6 +22,7 @@ from millpond.base.later import Later
 from millpond.base.ports import FileRange
 from millpond.base.rights import AclResource, Operation
 from millpond.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchContext, Wanted
+from millpond.broker.metrics.steps import Steps, in_slices
 from millpond.broker.quorum.wire import is_metadata_fetch
 from millpond.broker.replication.closest_replica import closest
 from millpond.broker.replication.current_leader import MOVED, current_leader, endpoints
@@ -37,6 +39,12 @@ if TYPE_CHECKING:
 
 READ_COMMITTED = 1
 WARM_STEP_BYTES = 1 << 20
+AT_ONCE_MAX: Final = 1_000
+"""So many partitions are read in one turn of the loop; of more, a part in each turn: each takes ten microseconds or
+more."""
+STEP_PARTITIONS: Final = 300
+ITEMS_MAX: Final = 30_000
+"""So many topics and partitions one request may name: before any is read it is looked up what is known of each."""
 ON_TOPIC = Need(Operation.READ, AclResource.TOPIC)
 CURRENT_LEADER_FROM, REPLICA_STATE_FROM, NODE_ENDPOINTS_FROM = 12, 15, 16
 
@@ -62,9 +70,15 @@ def handle(broker: Services, call: Call, request: m.FetchRequest) -> Outcome:
     if owes:
         return m.FetchResponse(session_id=context.session_id, responses=[])
     fetch = _Fetch(broker, call, request, context)
-    if fetch.read(at_least_bytes=0 if request.max_wait_ms <= 0 else fetch.bytes_min):
+    at_least_bytes = 0 if request.max_wait_ms <= 0 else fetch.bytes_min
+    if len(context.wanted) > AT_ONCE_MAX:
+        return fetch.begin_in_steps(at_least_bytes)
+    if fetch.read(at_least_bytes):
         return fetch.outcome()
     return fetch.park()
+
+
+_Read = tuple[Wanted, m.FetchResponse.PartitionData, list[FileRange]]
 
 
 class _Watched:
@@ -99,6 +113,9 @@ class _Fetch:
         self._is_for_node = call.is_from_node
         self._leaders: set[int] = set()
         """Nodes that the client should ask instead."""
+        self._is_reading = False
+        """Whether a read in steps is under way, and what has happened meanwhile."""
+        self._has_grown = False
         self._version = call.version
         self._quota = None if call.meter is None else call.meter.consumer
         self._by_id = call.version >= 13
@@ -110,7 +127,7 @@ class _Fetch:
         self._bytes_missing = 0
         self._wait_ms = min(request.max_wait_ms, broker.settings[FETCH_WAIT_MAX_MS])
         self._context = context
-        self._reads: list[tuple[Wanted, m.FetchResponse.PartitionData, list[FileRange]]] = []
+        self._reads: list[_Read] = []
         self._watched: dict[Partition, _Watched] = {}
         self._reply: Later[m.FetchResponse] = Later(self._unpark)
         self._is_parked = False
@@ -125,25 +142,31 @@ class _Fetch:
 
     def read(self, at_least_bytes: int) -> bool:
         """Read every partition. False, with nothing kept, when it came to fewer bytes and no error."""
-        read_bytes = 0
+        read_bytes, is_at_once = self._read_some(self._context.wanted, self._room_bytes(), 0)
+        self._bytes_missing = at_least_bytes - read_bytes
+        if read_bytes >= at_least_bytes or is_at_once or not self._context.wanted:
+            return True
+        self._watch(self._reads)
+        self._release()
+        return False
+
+    def _room_bytes(self) -> int:
+        if self._quota is None:
+            return self._bytes_max
+        # What is there for this client: of a batch that is larger only the first is sent.
+        return min(self._bytes_max, max(int(self._quota.left(self._broker.clock.monotonic_ms())), 0))
+
+    def _read_some(self, some: Iterable[Wanted], bytes_max: int, read_bytes: int) -> tuple[int, bool]:
+        """How many bytes have been read with these, and whether one of them has to be told of at once."""
         is_at_once = False
-        bytes_max = self._bytes_max
-        if self._quota is not None:
-            # What is there for this client: of a batch that is larger only the first is sent.
-            bytes_max = min(bytes_max, max(int(self._quota.left(self._broker.clock.monotonic_ms())), 0))
-        for wanted in self._context.wanted:
+        for wanted in some:
             reply, ranges = self._read_one(wanted, bytes_max - read_bytes, first=read_bytes == 0)
             for part in ranges:
                 read_bytes += part.length
             if reply.error_code or reply.preferred_read_replica >= 0:
                 is_at_once = True
             self._reads.append((wanted, reply, ranges))
-        self._bytes_missing = at_least_bytes - read_bytes
-        if read_bytes >= at_least_bytes or is_at_once or not self._context.wanted:
-            return True
-        self._watch()
-        self._release()
-        return False
+        return read_bytes, is_at_once
 
     def _read_one(
         self, wanted: Wanted, bytes_left: int, *, first: bool
@@ -251,9 +274,9 @@ class _Fetch:
 
     # Waiting.
 
-    def _watch(self) -> None:
+    def _watch(self, reads: Iterable[_Read]) -> None:
         """What was read is too little: wait for more of each partition."""
-        for wanted, _, ranges in self._reads:
+        for wanted, _, ranges in reads:
             partition = self._partition(wanted)
             if partition is not None:
                 partition.watchers[self] = None
@@ -269,6 +292,9 @@ class _Fetch:
 
     def on_append(self, partition: Partition, size: int) -> None:
         """A partition that we watch has grown: read once enough of it may be there."""
+        if self._is_reading:
+            self._has_grown = True
+            return
         if not self._is_waiting():
             return
         watched = self._watched[partition]
@@ -283,7 +309,8 @@ class _Fetch:
     def answer(self) -> None:
         """Answer with what there is, however little."""
         self._is_late = True
-        self._answer_in_turn()
+        if not self._is_reading:
+            self._answer_in_turn()
 
     def _answer_in_turn(self) -> None:
         if not self._is_due:
@@ -292,7 +319,12 @@ class _Fetch:
 
     def _read_again(self) -> None:
         self._is_due = False
-        if self._is_waiting() and self.read(0 if self._is_late else self.bytes_min):
+        if self._is_reading or not self._is_waiting():
+            return
+        at_least_bytes = 0 if self._is_late else self.bytes_min
+        if self._is_in_steps:
+            self._begin_steps(at_least_bytes)
+        elif self.read(at_least_bytes):
             self._finish()
 
     def _is_waiting(self) -> bool:
@@ -306,6 +338,53 @@ class _Fetch:
         for partition in self._watched:
             partition.watchers.pop(self, None)
         self._watched = {}
+
+    # The same for very many partitions, some of them in each turn of the loop. What has been read is watched at once:
+    # what comes to it while others are read must not be missed.
+
+    @property
+    def _is_in_steps(self) -> bool:
+        return len(self._context.wanted) > AT_ONCE_MAX
+
+    def begin_in_steps(self, at_least_bytes: int) -> Outcome:
+        self._begin_steps(at_least_bytes)
+        self._reply.expire_after(self._broker.clock, max(self._wait_ms, 0), self.answer)
+        return self._reply
+
+    def _begin_steps(self, at_least_bytes: int) -> None:
+        self._is_reading = True
+
+        def end(is_answered: bool) -> None:
+            self._is_reading = False
+            if self._reply.ended:
+                self._release()
+                self._unpark()
+            elif is_answered:
+                self._finish()
+            else:
+                self._release()
+
+        self._connection.run_in_turns(self._read_in_steps(at_least_bytes)).then(end)
+
+    def _read_in_steps(self, at_least_bytes: int) -> Steps[bool]:
+        """Whether there is enough to be answered."""
+        while True:
+            self._has_grown = False
+            bytes_max, read_bytes, is_at_once = self._room_bytes(), 0, False
+            for some in in_slices(self._context.wanted, STEP_PARTITIONS):
+                if self._reply.ended:
+                    return False
+                begin = len(self._reads)
+                read_bytes, is_urgent = self._read_some(some, bytes_max, read_bytes)
+                is_at_once |= is_urgent
+                self._watch(self._reads[begin:])
+                yield None
+            self._bytes_missing = at_least_bytes - read_bytes
+            if self._bytes_missing <= 0 or is_at_once or self._is_late:
+                return True
+            if not self._has_grown:
+                return False
+            self._release()
 
     # Answering.
 
@@ -414,5 +493,6 @@ API = Api(
     versions=(4, 18),
     handle=handle,
     lists="topics",
+    whole_max=ITEMS_MAX,
     rights=Rights((ON_TOPIC, OF_NODES), _screen),
 )

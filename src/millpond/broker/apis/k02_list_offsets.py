@@ -22,6 +22,7 @@ from millpond.broker.replication.partitions import Partition
 from millpond.broker.security.rights import on_each
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.log.lookup import TimedOffset, TimeLookup
 from millpond.wire import messages as m
@@ -184,4 +185,12 @@ RIGHTS = on_each(
     into="topics",
 )
 
-API = Api(key=2, name="ListOffsets", versions=(1, 11), handle=handle, lists="topics", rights=RIGHTS)
+API = Api(
+    key=2,
+    name="ListOffsets",
+    versions=(1, 11),
+    handle=handle,
+    lists="topics",
+    pieces=(way("topics.partitions", "topics.partitions", one_by_one=True),),
+    rights=RIGHTS,
+)

@@ -275,5 +275,7 @@ API = Api(
     versions=(0, 13),
     handle=handle,
     lists="topics",
+    # A microsecond or two for each, and there may be no more of them than max.request.topics.
+    whole_max=100_000,
     rights=by_handler(SEEN, ON_TOPIC, ON_CLUSTER),
 )

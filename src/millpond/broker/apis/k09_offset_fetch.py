@@ -26,6 +26,7 @@ from millpond.broker.metrics.steps import ask_in_steps
 from millpond.broker.security.rights import Need, Rights, Screened, demand_topic, may_topic
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.wire import messages as m
 
@@ -38,6 +39,8 @@ GIVEN_UP: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABL
 AGAIN_WITHIN_MS: Final = 1_500
 """So soon it asks again; operators do not."""
 SENT_AWAY_MAX: Final = 100
+GROUP_ITEMS_MAX: Final = 24_000
+"""So many topics and partitions of one group can be asked for: each takes two or three microseconds."""
 
 
 def handle(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Outcome:
@@ -90,6 +93,10 @@ def _word(sent_away_ms: dict[str, int], group_id: str, now_ms: int) -> ErrorCode
         del sent_away_ms[next(iter(sent_away_ms))]
     is_again = last_ms is not None and now_ms - last_ms < AGAIN_WITHIN_MS
     return ErrorCode.KAFKA_STORAGE_ERROR if is_again else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def _whole_group(group: m.OffsetFetchRequest.OffsetFetchRequestGroup) -> str | None:
+    return group.group_id if group.topics is None else None
 
 
 def _join(parts: list[m.OffsetFetchResponse]) -> m.OffsetFetchResponse:
@@ -173,5 +180,8 @@ API = Api(
     versions=(1, 10),
     handle=handle,
     lists="groups",
+    # All that is asked of one group is read at once, between two commits.
+    pieces=(way("groups", "groups", once=_whole_group, one_by_one=True),),
+    whole_max=GROUP_ITEMS_MAX,
     rights=Rights((ON_GROUP, ON_TOPIC), _screen),
 )

@@ -18,6 +18,7 @@ from millpond.broker.replication.partition_states import likely_leader
 from millpond.broker.security.rights import NOT_AUTHORISED, Need, by_handler
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.coordinators.runtime import KEY_LENGTH_MAX
 from millpond.wire import messages as m
@@ -148,5 +149,6 @@ API = Api(
     versions=(0, 6),
     handle=handle,
     lists="coordinator_keys",
+    pieces=(way("coordinator_keys", "coordinators", once=str, one_by_one=True),),
     rights=by_handler(*NEEDS.values(), FOR_NODES),
 )

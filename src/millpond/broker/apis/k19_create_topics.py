@@ -19,6 +19,7 @@ from millpond.broker.security.mutations import Mutations, new_partitions
 from millpond.broker.security.rights import NOT_AUTHORISED, Need, Rights, Screened, may_by_cluster, split
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.broker.topic_creation import once_made
 from millpond.config.topic import TOPIC
@@ -240,5 +241,6 @@ API = Api(
     at_controller=True,
     forward=forward,
     mutations=MUTATIONS,
+    pieces=(way("topics", "topics"),),
     rights=Rights((ON_CLUSTER, ON_TOPIC, SHOWN), _screen),
 )

@@ -16,6 +16,7 @@ from millpond.broker.security.mutations import Mutations
 from millpond.broker.security.rights import NOT_AUTHORISED, Need, Rights, Screened, may_by_cluster, split, topic_named
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.decision import Verdict
 from millpond.metadata.topics import DeletedTopic, TopicRef, decide_delete_topics
@@ -146,5 +147,9 @@ API = Api(
     at_controller=True,
     forward=forward,
     mutations=MUTATIONS,
+    pieces=(
+        way("topics", "responses"),
+        way("topic_names", "responses"),
+    ),
     rights=Rights((ON_CLUSTER, ON_TOPIC), _screen),
 )

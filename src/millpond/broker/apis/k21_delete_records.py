@@ -14,6 +14,7 @@ from millpond.base.rights import AclResource, Operation
 from millpond.broker.security.rights import on_each
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.config.node import PRODUCE_WAIT_MAX_MS
 from millpond.metadata.image import INTERNAL_TOPICS
@@ -111,4 +112,12 @@ RIGHTS = on_each(
     into="topics",
 )
 
-API = Api(key=21, name="DeleteRecords", versions=(0, 2), handle=handle, lists="topics", rights=RIGHTS)
+API = Api(
+    key=21,
+    name="DeleteRecords",
+    versions=(0, 2),
+    handle=handle,
+    lists="topics",
+    pieces=(way("topics.partitions", "topics.partitions"),),
+    rights=RIGHTS,
+)

@@ -12,6 +12,7 @@ from millpond.base.rights import CLUSTER_NAME, AclResource, Operation
 from millpond.broker.security.rights import Rights, Screened, on_each
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.wire import messages as m
 
@@ -89,5 +90,6 @@ API = Api(
     versions=(2, 4),
     handle=handle,
     lists="topics",
+    pieces=(way("topics.partitions", "topics.partitions"),),
     rights=Rights(_ON_TOPIC.needs, _screen),
 )

@@ -18,6 +18,7 @@ from millpond.broker.metrics.steps import ask_in_steps
 from millpond.broker.security.rights import OF_NODES, Need, Rights, Screened, demand_node, refuse_whole
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.image import INTERNAL_TOPICS
 from millpond.wire import messages as m
@@ -149,5 +150,8 @@ API = Api(
     versions=(0, 5),
     handle=handle,
     lists="v3_and_below_topics",
+    # All partitions of one transaction are added, or none. Each takes two to five microseconds.
+    whole_max=15_000,
+    pieces=(way("transactions", "results_by_transaction", one_by_one=True),),
     rights=Rights((ON_ID, ON_TOPIC, OF_NODES), _screen),
 )

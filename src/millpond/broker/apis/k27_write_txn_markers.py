@@ -17,6 +17,7 @@ from millpond.broker.coordination.coordination import Producer
 from millpond.broker.security.rights import OF_NODES, Need, Rights, Screened, demand_node
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.wire import messages as m
 
@@ -87,4 +88,11 @@ def _screen(broker: Services, call: Call, request: m.WriteTxnMarkersRequest) -> 
 
 NEEDS = (Need(Operation.ALTER, AclResource.CLUSTER), OF_NODES)
 
-API = Api(key=27, name="WriteTxnMarkers", versions=(1, 2), handle=handle, rights=Rights(NEEDS, _screen))
+API = Api(
+    key=27,
+    name="WriteTxnMarkers",
+    versions=(1, 2),
+    handle=handle,
+    pieces=(way("markers.topics.partition_indexes", "markers.topics.partitions"),),
+    rights=Rights(NEEDS, _screen),
+)

@@ -18,6 +18,7 @@ from millpond.broker.coordination.transaction_calls import permission_to_write
 from millpond.broker.security.rights import both, on_each, whole
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.log.producers import Verification
 from millpond.wire import messages as m
@@ -77,4 +78,13 @@ RIGHTS = both(
     ),
 )
 
-API = Api(key=28, name="TxnOffsetCommit", versions=(0, 5), handle=handle, lists="topics", rights=RIGHTS)
+API = Api(
+    key=28,
+    name="TxnOffsetCommit",
+    versions=(0, 5),
+    handle=handle,
+    lists="topics",
+    # Nobody sees any of the offsets before the transaction ends.
+    pieces=(way("topics.partitions", "topics.partitions"),),
+    rights=RIGHTS,
+)

@@ -15,6 +15,7 @@ from millpond.broker.links.change_relay import relay_change
 from millpond.broker.security.rights import NOT_AUTHORISED, on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.acls import Acl, decide_create_acls
 from millpond.metadata.decision import Verdict
@@ -64,5 +65,6 @@ API = Api(
     lists="creations",
     at_controller=True,
     forward=relay_change,
+    pieces=(way("creations", "results"),),
     rights=on_cluster(Operation.ALTER, lambda _, request, code: _refuse_all(request, Verdict(code, NOT_AUTHORISED))),
 )

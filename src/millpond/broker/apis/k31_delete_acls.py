@@ -15,6 +15,7 @@ from millpond.broker.links.change_relay import relay_change
 from millpond.broker.security.rights import NOT_AUTHORISED, on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.acls import Acl, AclFilter, DeletedAcls, decide_delete_acls
 from millpond.metadata.decision import Verdict
@@ -80,5 +81,6 @@ API = Api(
     lists="filters",
     at_controller=True,
     forward=relay_change,
+    pieces=(way("filters", "filter_results"),),
     rights=on_cluster(Operation.ALTER, lambda _, request, code: _refuse_all(request, Verdict(code, NOT_AUTHORISED))),
 )

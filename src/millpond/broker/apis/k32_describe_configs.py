@@ -19,6 +19,7 @@ from millpond.broker.security.rights import NOT_AUTHORISED
 from millpond.broker.security.setting_rights import on_settings
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.config.client_metrics import CLIENT_METRICS
 from millpond.config.effective import Effective, Source
@@ -170,5 +171,8 @@ API = Api(
     handle=handle,
     lists="resources",
     is_large=lambda response: len(response.results) > AT_ONCE_MAX,
+    pieces=(
+        way("resources", "results", once=lambda each: (each.resource_type, each.resource_name), one_by_one=True),
+    ),
     rights=on_settings(Operation.DESCRIBE_CONFIGS, _refuse, "results"),
 )

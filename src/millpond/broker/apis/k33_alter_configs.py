@@ -15,6 +15,7 @@ from millpond.broker.security.rights import NOT_AUTHORISED
 from millpond.broker.security.setting_rights import on_settings
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.configs import ResourceConfigs, decide_alter
 from millpond.metadata.image import Resource
@@ -58,5 +59,6 @@ API = Api(
     lists="resources",
     at_controller=True,
     forward=relay_change,
+    pieces=(way("resources", "responses"),),
     rights=on_settings(Operation.ALTER_CONFIGS, _refuse, "responses"),
 )

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import ErrorCode
 from millpond.base.rights import Operation
+from millpond.broker.metrics.steps import Steps, in_slices, run_steps
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.security.rights import on_cluster
 from millpond.broker.serving.api import Api
@@ -19,27 +20,31 @@ from millpond.wire import messages as m
 if TYPE_CHECKING:
     from millpond.broker.services import Services
 
+PARTITIONS_AT_ONCE: Final = 500
+
 
 def handle(broker: Services, call: Call, request: m.DescribeLogDirsRequest) -> Outcome:
+    return run_steps(broker.clock, _describe(broker, request))
+
+
+def _describe(broker: Services, request: m.DescribeLogDirsRequest) -> Steps[m.DescribeLogDirsResponse]:
     folder = broker.store.folder
-    result = m.DescribeLogDirsResponse.DescribeLogDirsResult(log_dir=folder, topics=[])
-    by_topic: dict[str, list[Partition]] = {}
-    for partition in _wanted(broker, request):
-        by_topic.setdefault(partition.name.topic, []).append(partition)
-    result.topics = [
-        m.DescribeLogDirsResponse.DescribeLogDirsTopic(
-            name=name,
-            partitions=[
-                m.DescribeLogDirsResponse.DescribeLogDirsPartition(
-                    partition_index=partition.name.partition,
-                    partition_size=partition.log.size_bytes,
-                    offset_lag=max(partition.committed_offset - partition.log.end_offset, 0),
-                )
-                for partition in partitions
-            ],
-        )
-        for name, partitions in by_topic.items()
-    ]
+    by_topic: dict[str, m.DescribeLogDirsResponse.DescribeLogDirsTopic] = {}
+    for number, some in enumerate(in_slices(_wanted(broker, request), PARTITIONS_AT_ONCE)):
+        if number:
+            yield None
+        for partition in some:
+            name, index = partition.name
+            topic = by_topic.get(name)
+            if topic is None:
+                topic = by_topic[name] = m.DescribeLogDirsResponse.DescribeLogDirsTopic(name=name, partitions=[])
+            described = m.DescribeLogDirsResponse.DescribeLogDirsPartition(
+                partition_index=index,
+                partition_size=partition.log.size_bytes,
+                offset_lag=max(partition.committed_offset - partition.log.end_offset, 0),
+            )
+            topic.partitions.append(described)
+    result = m.DescribeLogDirsResponse.DescribeLogDirsResult(log_dir=folder, topics=list(by_topic.values()))
     try:
         result.total_bytes = broker.world.disk.total_bytes(folder)
         result.usable_bytes = broker.world.disk.free_bytes(folder)
@@ -61,5 +66,7 @@ API = Api(
     versions=(1, 5),
     handle=handle,
     lists="topics",
+    # It takes steps by itself.
+    whole_max=100_000,
     rights=on_cluster(Operation.DESCRIBE),
 )

@@ -16,6 +16,7 @@ from millpond.broker.security.mutations import Mutations, if_possible
 from millpond.broker.security.rights import NOT_AUTHORISED, on_each
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.decision import Verdict
 from millpond.metadata.topics import GrownTopic, MorePartitions, decide_create_partitions
@@ -117,5 +118,6 @@ API = Api(
     at_controller=True,
     forward=forward,
     mutations=MUTATIONS,
+    pieces=(way("topics", "results"),),
     rights=RIGHTS,
 )

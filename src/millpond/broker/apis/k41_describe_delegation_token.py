@@ -84,6 +84,7 @@ API = Api(
     versions=(1, 3),
     handle=handle,
     lists="owners",
+    whole_max=50_000,
     rights=by_handler(
         Need(Operation.DESCRIBE, AclResource.DELEGATION_TOKEN), Need(Operation.DESCRIBE_TOKENS, AclResource.USER)
     ),

@@ -14,6 +14,7 @@ from millpond.broker.links.change_relay import relay_change
 from millpond.broker.security.rights import NOT_AUTHORISED, on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.elections import Elected, ElectionType, decide_elect_leaders
 from millpond.wire import messages as m
@@ -101,5 +102,6 @@ API = Api(
     lists="topic_partitions",
     at_controller=True,
     forward=relay_change,
+    pieces=(way("topic_partitions.partitions", "replica_election_results.partition_result"),),
     rights=on_cluster(Operation.ALTER, _refuse),
 )

@@ -17,6 +17,7 @@ from millpond.broker.security.rights import NOT_AUTHORISED
 from millpond.broker.security.setting_rights import on_settings
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.configs import ConfigChange, ResourceChanges, ResourceVerdict, decide_incremental_alter
 from millpond.metadata.decision import OK, Verdict
@@ -104,5 +105,6 @@ API = Api(
     versions=(0, 1),
     handle=handle,
     lists="resources",
+    pieces=(way("resources", "responses"),),
     rights=on_settings(Operation.ALTER_CONFIGS, _refuse, "responses"),
 )

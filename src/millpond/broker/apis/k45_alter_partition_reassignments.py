@@ -14,6 +14,7 @@ from millpond.broker.links.change_relay import relay_change
 from millpond.broker.security.rights import on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.elections import SLICE
 from millpond.metadata.reassignments import Reassigned, Reassignment, decide_alter_reassignments
@@ -92,5 +93,6 @@ API = Api(
     lists="topics",
     at_controller=True,
     forward=relay_change,
+    pieces=(way("topics.partitions", "responses.partitions"),),
     rights=on_cluster(Operation.ALTER),
 )

@@ -12,6 +12,7 @@ from millpond.base.rights import Operation
 from millpond.broker.security.rights import on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.reassignments import Moving, decide_list_reassignments
 from millpond.wire import messages as m
@@ -56,5 +57,6 @@ API = Api(
     handle=handle,
     lists="topics",
     at_controller=True,
+    pieces=(way("topics.partition_indexes", "topics.partitions"),),
     rights=on_cluster(Operation.DESCRIBE),
 )

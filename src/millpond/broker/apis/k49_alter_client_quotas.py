@@ -14,6 +14,7 @@ from millpond.broker.links.change_relay import relay_change
 from millpond.broker.security.rights import NOT_AUTHORISED, on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.decision import Verdict
 from millpond.metadata.quotas import EntityChanges, QuotaChange, decide_alter_quotas
@@ -75,5 +76,6 @@ API = Api(
     lists="entries",
     at_controller=True,
     forward=relay_change,
+    pieces=(way("entries", "entries"),),
     rights=on_cluster(Operation.ALTER_CONFIGS, _refuse),
 )

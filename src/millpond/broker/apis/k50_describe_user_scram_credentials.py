@@ -11,6 +11,7 @@ from millpond.base.rights import Operation
 from millpond.broker.security.rights import on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.scram import DescribedUser, describe_users
 from millpond.wire import messages as m
@@ -46,5 +47,6 @@ API = Api(
     versions=(0, 0),
     handle=handle,
     lists="users",
+    pieces=(way("users", "results"),),
     rights=on_cluster(Operation.DESCRIBE),
 )

@@ -18,6 +18,7 @@ from millpond.broker.quorum.host import ReplicaState
 from millpond.broker.security.rights import on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.image import NO_DIRECTORY
 from millpond.metadata.topics import METADATA_TOPIC
@@ -122,5 +123,6 @@ API = Api(
     handle=handle,
     at_controller=True,
     forward=forward,
+    pieces=(way("topics.partitions", "topics.partitions"),),
     rights=on_cluster(Operation.DESCRIBE),
 )

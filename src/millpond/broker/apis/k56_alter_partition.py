@@ -12,6 +12,7 @@ from millpond.base.later import Later, gather
 from millpond.broker.security.rights import for_nodes
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.elections import SLICE, IsrReply, IsrRequest, decide_alter_partitions
 from millpond.metadata.leadership import IsrChange
@@ -108,5 +109,6 @@ API = Api(
     lists="topics",
     is_advertised=False,
     at_controller=True,
+    pieces=(way("topics.partitions", "topics.partitions"),),
     rights=for_nodes(),
 )

@@ -58,7 +58,9 @@ def handle(broker: Services, call: Call, request: m.EnvelopeRequest) -> Outcome:
         return m.EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     version = header.api_version
     decode = m.request_class(api.key).decode
-    inner, _ = decode(frame, version, header.body_position, broker.settings[MAX_REQUEST_ITEMS])
+    # A node sends on what has many items in pieces.
+    items_max = min(broker.settings[MAX_REQUEST_ITEMS], api.whole_max)
+    inner, _ = decode(frame, version, header.body_position, items_max)
     outcome = _serve(broker, api, Call(None, version, header.client_id, asker=asker), inner)
 
     def fold(response: Any) -> m.EnvelopeResponse:

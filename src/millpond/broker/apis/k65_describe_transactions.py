@@ -13,6 +13,7 @@ from millpond.broker.metrics.steps import ask_in_steps
 from millpond.broker.security.rights import Need, Rights, Screened, both, on_each
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.wire import messages as m
 
@@ -72,5 +73,11 @@ RIGHTS = both(
 )
 
 API = Api(
-    key=65, name="DescribeTransactions", versions=(0, 0), handle=handle, lists="transactional_ids", rights=RIGHTS
+    key=65,
+    name="DescribeTransactions",
+    versions=(0, 0),
+    handle=handle,
+    lists="transactional_ids",
+    pieces=(way("transactional_ids", "transaction_states", once=str, one_by_one=True),),
+    rights=RIGHTS,
 )

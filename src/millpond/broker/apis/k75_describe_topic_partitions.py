@@ -112,5 +112,12 @@ def _partition(
 
 
 API = Api(
-    key=75, name="DescribeTopicPartitions", versions=(0, 0), handle=handle, lists="topics", rights=by_handler(SEEN)
+    key=75,
+    name="DescribeTopicPartitions",
+    versions=(0, 0),
+    handle=handle,
+    lists="topics",
+    # A microsecond for each, and there may be no more of them than max.request.topics.
+    whole_max=100_000,
+    rights=by_handler(SEEN),
 )

@@ -86,6 +86,12 @@ class Charge:
             self.meter.time.take(now_us - self._began_us, now_us // 1000)
             self._began_us = -1
 
+    def take_step(self, took_us: int, now_us: int) -> None:
+        """It is handled in steps: so long this one took of the loop."""
+        self.take_time(now_us - took_us)
+        if self.meter.time is not None:
+            self.meter.time.take(took_us, now_us // 1000)
+
 
 class Quotas:
     """Asked by the dispatcher for each request if it `is_on`."""

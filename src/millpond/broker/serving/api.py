@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from millpond.base.later import Later
 from millpond.broker.security.mutations import Mutations
 from millpond.broker.security.rights import Rights
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.pieces import Pieces
 from millpond.broker.serving.replies import Outcome, Response
 
 if TYPE_CHECKING:
     from millpond.broker.services import Services
     from millpond.broker.serving.connection import Connection
     from millpond.wire.header import RequestHeader
+
+
+WHOLE_MAX: Final = 3_000
+"""No handler takes a tenth of a second for so many items, the slowest a half of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,11 @@ class Api:
     """The request's field that names topics or resources; how many it may name is limited."""
     has_records: bool = False
     """Whether it brings records: no other request needs many megabytes (`max.request.plain.bytes`)."""
+    pieces: tuple[Pieces, ...] = ()
+    """How a request with long lists is cut, so that others have their turn in between. The first way whose list the
+    request has."""
+    whole_max: int = WHOLE_MAX
+    """So many items may be in what is not cut: the request, or one thing in the list that is."""
     quick: Callable[[Services, Connection, RequestHeader, memoryview], bool] | None = None
     """Answers the commonest shape of the request without building messages; False leaves it to `handle`."""
     advertised: tuple[int, int] | None = None

@@ -21,6 +21,7 @@ from millpond.config.listeners import SecurityProtocol
 from millpond.wire.frames import FrameReader
 
 if TYPE_CHECKING:
+    from millpond.broker.metrics.steps import Steps
     from millpond.broker.security.granted import Granted
     from millpond.broker.security.login import Login
     from millpond.broker.security.quotas import Meter
@@ -125,8 +126,10 @@ class Connection:
         self._resting = False
         self._backlog: deque[bytearray] = deque()
         self._held_until: Later[None] | None = None
+        self._is_in_steps = False
+        """Whether a large request is under way."""
         self._early_bytes = 0
-        """Of the request that waits for that."""
+        """Of the request that is large, or waits for that."""
         self._open = True
 
     @property
@@ -218,10 +221,7 @@ class Connection:
 
         def go_on(_: None) -> None:
             self._held_until = None
-            self._early_bytes = 0
-            self._note_held(self._reader.held_bytes, 0)
-            self._stalled = self._memory.is_stalled(self)
-            self._resume_if_light()
+            self._end_early()
 
         until.then(go_on, on_failure)
 
@@ -270,6 +270,53 @@ class Connection:
                 raise failure
 
         later.then(use, on_failure)
+
+    def reply_in_steps(
+        self,
+        steps: Steps[list[ReplyPart] | None],
+        frame: memoryview,
+        on_step: Callable[[int], None],
+    ) -> None:
+        """The same for a large request, whose steps end in the parts of the reply, if it has one.
+
+        What comes after it waits until it is done, as it would have done if it had been handled at once. It is done
+        whether or not the client is still there.
+        """
+        slot = _Slot(None, None)
+        self._slots.append(slot)
+        self._early_bytes = len(frame)
+        self._is_in_steps = True
+        self._pause()
+
+        def use(parts: list[ReplyPart] | None) -> None:
+            self._is_in_steps = False
+            self._fill(slot, parts or [])
+            self._end_early()
+
+        def on_failure(failure: Exception) -> None:
+            if not isinstance(failure, RemoteError):
+                raise failure
+            if self._open:
+                self._dispatcher.report(self, failure)
+                self.drop()
+
+        self._turns.run(steps, on_step).then(use, on_failure)
+
+    def run_in_turns(self, steps: Steps[T]) -> Later[T]:
+        """Take steps for a request of its own, in turn with all others."""
+        return self._turns.run(steps, _nobody_cares)
+
+    def lasting(self, frame: memoryview) -> memoryview:
+        """A frame that has come, for later: the next one may be read to where it lies."""
+        return self._reader.lasting(frame)
+
+    def _end_early(self) -> None:
+        """A request that was kept has been handled, or is about to be; go on with what came after it."""
+        if self._open:
+            self._early_bytes = 0
+            self._note_held(self._reader.held_bytes, 0)
+            self._stalled = self._memory.is_stalled(self)
+            self._resume_if_light()
 
     def set_stalled(self, stalled: bool) -> None:
         """The node is out of memory for large requests, or has some again (see `request_memory`)."""
@@ -349,7 +396,7 @@ class Connection:
 
     def _weigh(self, parts: list[ReplyPart]) -> None:
         """These have to wait for an earlier answer."""
-        if len(self._slots) > HEAVY_COUNT or len(parts[0]) > self._heavy_bytes:
+        if len(self._slots) > HEAVY_COUNT or (parts and len(parts[0]) > self._heavy_bytes):
             self._on_heavy(self)
 
     def _fill(self, slot: _Slot, parts: list[ReplyPart]) -> None:
@@ -435,6 +482,7 @@ class Connection:
             not self._stalled
             and self._muted is None
             and not self._resting
+            and not self._is_in_steps
             and self._held_until is None
             and len(self._slots) < self._in_flight_max
             and self.link.unsent_bytes() <= self._unsent_bytes_max

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from millpond.base.errors import Refused, RemoteError
-from millpond.base.later import Later, done
+from millpond.base.errors import Refused, RemoteError, TooManyItems
+from millpond.base.later import Later, done, gather
 from millpond.base.ports import Clock, ReplyPart
 from millpond.base.principal import USER, Principal
 from millpond.broker.apis import APIS
@@ -17,13 +17,21 @@ from millpond.broker.security.login import IllegalLoginState
 from millpond.broker.security.logins import API_VERSIONS, AUTHENTICATE, BEFORE_LOGIN, HANDSHAKE
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call, is_of_node
-from millpond.broker.serving.replies import Outcome, Response, encode_reply, encoded
+from millpond.broker.serving.pieces import Indivisible, Pieces, weight
+from millpond.broker.serving.replies import (
+    Outcome,
+    Response,
+    encode_reply,
+    encode_reply_in_steps,
+    encoded,
+)
 from millpond.broker.serving.request_counts import RequestCounts
 from millpond.config.node import MAX_REQUEST_ITEMS, MAX_REQUEST_PLAIN_BYTES, MAX_REQUEST_TOPICS
 from millpond.wire import messages
 from millpond.wire.header import NAMES, WITHOUT_SCHEMA, decode_request_header
 
 if TYPE_CHECKING:
+    from millpond.broker.metrics.steps import Steps
     from millpond.broker.security.quotas import Charge
     from millpond.broker.services import Services
     from millpond.broker.serving.connection import Connection
@@ -32,6 +40,9 @@ if TYPE_CHECKING:
 
 Encode = Callable[[Response], list[ReplyPart]]
 Tell = Callable[[Any], None]
+
+AT_ONCE_ITEMS: Final = 1_000
+"""So many items of lists a request may have that is handled at once: one with more takes turns with all others."""
 
 LARGE_BYTES: Final = 1 << 20
 """Of a smaller request it need not be asked whether it is too large."""
@@ -100,27 +111,25 @@ class Dispatcher:
         decode = entry.decode
         if decode is None:
             decode = entry.decode = getattr(messages, api.name + "Request").decode
-        request, _ = decode(frame, version, header.body_position, broker.settings[MAX_REQUEST_ITEMS])
+        items_max = broker.settings[MAX_REQUEST_ITEMS]
+        arrived_us = connection.arrived_us
+        meter = None if charge is None else charge.meter
+        call = Call(connection, version, header.client_id, arrived_us, broker.access, meter)
+        try:
+            request, _ = decode(
+                frame, version, header.body_position, items_max if items_max < AT_ONCE_ITEMS else AT_ONCE_ITEMS
+            )
+        except TooManyItems:
+            if items_max <= AT_ONCE_ITEMS:
+                raise
+            frame = connection.lasting(frame)
+            steps = self._handle_in_steps(api, call, header, frame, charge)
+            connection.reply_in_steps(steps, frame, partial(self._on_step, charge))
+            return
         if api.lists is not None:
             self._check_count(api, request)
-        arrived_us = connection.arrived_us
-        access = broker.access
-        meter = None if charge is None else charge.meter
-        call = Call(connection, version, header.client_id, arrived_us, access, meter)
+        outcome = self._outcome(api, call, request)
         encode: Encode = partial(self._encode, header, arrived_us)
-        screened = api.rights.screen(broker, call, request) if access.is_on and api.rights.screen else None
-        tell: Tell | None = None
-        if broker.audit.is_on and api.key in NOTED and not self._is_of_node_itself(api, call):
-            tell = self._teller(api, call, request if screened is None else screened.request)
-        if screened is not None:
-            outcome = screened.served(partial(self._serve, api, call))
-        elif api.at_controller:
-            outcome = self._serve(api, call, request)
-        else:
-            # What nearly all ask, and often: straight on.
-            outcome = api.handle(broker, call, request)
-        if tell is not None:
-            outcome = _told(tell, outcome)
         if charge is not None:
             outcome = self._charged(connection, charge, outcome)
         if api.is_large is not None and isinstance(outcome, Later):
@@ -129,6 +138,23 @@ class Dispatcher:
             self.requests.on_answer(header.api_key, arrived_us)
         else:
             connection.reply(outcome, encode)
+
+    def _outcome(self, api: Api, call: Call, request: Any) -> Outcome:
+        """What comes of a request as far as it may be served."""
+        broker = self._broker
+        rights = api.rights
+        screened = rights.screen(broker, call, request) if call.access.is_on and rights.screen else None
+        tell: Tell | None = None
+        if broker.audit.is_on and api.key in NOTED and not self._is_of_node_itself(api, call):
+            tell = self._teller(api, call, request if screened is None else screened.request)
+        if screened is not None:
+            outcome: Outcome = screened.served(partial(self._serve, api, call))
+        elif api.at_controller:
+            outcome = self._serve(api, call, request)
+        else:
+            # What nearly all ask, and often: straight on.
+            outcome = api.handle(broker, call, request)
+        return outcome if tell is None else _told(tell, outcome)
 
     def _is_of_node_itself(self, api: Api, call: Call) -> bool:
         """Whether the audit log passes it over: what a node sends on for its client was told there.
@@ -142,6 +168,67 @@ class Dispatcher:
         if node is None:
             return api.key in OF_NODES
         return call.principal == Principal(USER, node.name)
+
+    # Large requests: all that is done for each of their items is done for some of them in each turn of the loop.
+
+    def _handle_in_steps(
+        self, api: Api, call: Call, header: RequestHeader, frame: memoryview, charge: Charge | None
+    ) -> Steps[list[ReplyPart] | None]:
+        request = yield from self._decode_in_steps(api, header, frame)
+        if api.lists is not None:
+            self._check_count(api, request)
+        ways = (each for each in api.pieces if getattr(request, each.of[0]))
+        response: Any = yield from self._serve_in_pieces(api, call, request, next(ways, None))
+        if response is None:
+            self.requests.on_answer(api.key, call.arrived_us)
+            return None
+        if charge is not None:
+            self._settle(call.connection, charge, response)
+        self.requests.on_answer(api.key, call.arrived_us, response)
+        parts = yield from encode_reply_in_steps(header, response)
+        return parts
+
+    def _decode_in_steps(self, api: Api, header: RequestHeader, frame: memoryview) -> Steps[Any]:
+        items_max = self._broker.settings[MAX_REQUEST_ITEMS]
+        most = items_max if api.pieces else min(items_max, api.whole_max)
+        kind = messages.request_class(api.key)
+        try:
+            request, _ = yield from kind.decode_in_steps(frame, header.api_version, header.body_position, most)
+        except TooManyItems:
+            if most == items_max:
+                raise
+            raise Indivisible(
+                f"{api.name} with more than {most} items in its lists, which are handled as one"
+            ) from None
+        return request
+
+    def _serve_in_pieces(self, api: Api, call: Call, request: Any, pieces: Pieces | None) -> Steps[Any]:
+        if pieces is None:
+            cut: Iterable[tuple[Any, int]] = [(request, 0)]
+            if api.pieces and weight(request) > api.whole_max:
+                raise Indivisible(
+                    f"{api.name} with more than {api.whole_max} items, none of them in a list that is cut"
+                )
+        else:
+            cut = pieces.cut(request, api.whole_max)
+        asked: list[Later[Any]] = []
+        commons: list[int] = []
+        for piece, common in cut:
+            outcome = self._outcome(api, call, piece)
+            asked.append(outcome if isinstance(outcome, Later) else done(outcome))
+            commons.append(common)
+            is_sent_on = api.at_controller and not self._broker.controller.is_active
+            if is_sent_on or (pieces is not None and pieces.one_by_one):
+                asked[-1] = done((yield asked[-1]))
+            yield None
+        answers = yield gather(asked)
+        if len(answers) == 1 or answers[0] is None or pieces is None:
+            return answers[0]
+        return pieces.join(list(zip(answers, commons, strict=True)))
+
+    def _on_step(self, charge: Charge | None, took_us: int) -> None:
+        if charge is not None:
+            charge.take_step(took_us, self.clock.monotonic_us())
 
     def _teller(self, api: Api, call: Call, request: Message | None) -> Tell | None:
         """By whom the audit log hears what came of it. What was refused as a whole it has heard already."""
@@ -159,22 +246,23 @@ class Dispatcher:
 
     def _charged(self, connection: Connection, charge: Charge, outcome: Outcome) -> Outcome:
         """The outcome, whose client is told to wait, and is not read from, if it has taken more than its quota."""
-
-        def settle(response: Outcome) -> Outcome:
-            wait_ms = self._broker.quotas.settle(charge, response)
-            if wait_ms:
-                connection.mute(wait_ms)
-                if "throttle_time_ms" in getattr(response, "_names", ()):
-                    response.throttle_time_ms = wait_ms  # type: ignore[union-attr]
-            return response
-
+        settle = partial(self._settle, connection, charge)
         if isinstance(outcome, Later):
             # Whoever sends one request after the other, and waits for no answer, is held up at once.
             wait_ms = self._broker.quotas.wait_ms(charge)
             if wait_ms:
                 connection.mute(wait_ms)
             return outcome.map(settle)
-        return settle(outcome)
+        settled: Outcome = settle(outcome)
+        return settled
+
+    def _settle(self, connection: Connection, charge: Charge, response: Any) -> Any:
+        wait_ms = self._broker.quotas.settle(charge, response)
+        if wait_ms:
+            connection.mute(wait_ms)
+            if "throttle_time_ms" in getattr(response, "_names", ()):
+                response.throttle_time_ms = wait_ms
+        return response
 
     def _is_login(self, connection: Connection, frame: memoryview) -> bool:
         """Take a message of a login that has no header. Only what belongs to a login is served to a newcomer."""

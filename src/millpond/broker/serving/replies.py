@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from struct import Struct
 from typing import Any, Protocol, TypeAlias
 
@@ -54,13 +54,28 @@ def encoded(response: model.Message, version: int) -> Encoded:
 
 def encode_reply(header: RequestHeader, response: Response) -> list[ReplyPart]:
     """The whole frame that answers the request with this header."""
-    version = header.api_version
     try:
-        parts = response.encode_parts(version)
+        parts = response.encode_parts(header.api_version)
     except ValueError as error:
         release_ranges(list(_ranges_in(response)))
         raise UnwritableReply(str(error)) from error
-    head = response_header(header.api_key, version, header.correlation_id)
+    return _framed(header, parts)
+
+
+def encode_reply_in_steps(header: RequestHeader, response: Response) -> Generator[None, None, list[ReplyPart]]:
+    """The same for a response with long lists."""
+    if not isinstance(response, model.Message):
+        return encode_reply(header, response)
+    try:
+        parts = yield from response.encode_in_steps(header.api_version)
+    except ValueError as error:
+        release_ranges(list(_ranges_in(response)))
+        raise UnwritableReply(str(error)) from error
+    return _framed(header, parts)
+
+
+def _framed(header: RequestHeader, parts: list[ReplyPart]) -> list[ReplyPart]:
+    head = response_header(header.api_key, header.api_version, header.correlation_id)
     first = parts[0]
     assert not isinstance(first, FileRange), "every reply begins with fields"
     parts[0] = _LENGTH.pack(len(head) + sum(map(len, parts))) + head + first

@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from millpond.base.later import Later
 from millpond.base.ports import Clock
+
+if TYPE_CHECKING:
+    from millpond.broker.metrics.steps import Steps
+
+T = TypeVar("T")
 
 TURN_US: Final = 500
 """So long the requests of one connection are served before it is the others' turn."""
@@ -35,6 +42,33 @@ class Turns:
         if not self._is_due:
             self._is_due = True
             self._clock.call_soon(self._round)
+
+    def run(self, steps: Steps[T], on_step: Callable[[int], None]) -> Later[T]:
+        """What the steps return in the end, or the failure of one of them: each of them is taken in its turn.
+
+        `on_step` hears how many microseconds of the loop it took. They are taken to the end whoever waits for it.
+        """
+        result: Later[T] = Later()
+
+        def take_step(resume: Callable[[Any], Later[Any] | None], value: Any) -> None:
+            began_us = self._clock.monotonic_us()
+            try:
+                awaited = resume(value)
+            except StopIteration as end:
+                on_step(self._clock.monotonic_us() - began_us)
+                result.finish(end.value)
+                return
+            except Exception as failure:
+                result.fail(failure)
+                return
+            on_step(self._clock.monotonic_us() - began_us)
+            if awaited is None:
+                self.wait(partial(take_step, steps.send, None))
+            else:
+                awaited.then(partial(take_step, steps.send), partial(take_step, steps.throw))
+
+        self.wait(partial(take_step, steps.send, None))
+        return result
 
     def _round(self) -> None:
         waiting, clock = self._waiting, self._clock

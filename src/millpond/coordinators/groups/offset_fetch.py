@@ -7,6 +7,7 @@ of a consumer group; 10 names topics by id.
 
 from __future__ import annotations
 
+from typing import Any, cast
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
@@ -25,8 +26,10 @@ NOT_COMMITTED = -1
 
 AskedGroup = OffsetFetchRequest.OffsetFetchRequestGroup
 AnsweredGroup = OffsetFetchResponse.OffsetFetchResponseGroup
-AnsweredTopic = OffsetFetchResponse.OffsetFetchResponseTopics
-AnsweredPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
+AnsweredTopic = OffsetFetchResponse.OffsetFetchResponseTopics | OffsetFetchResponse.OffsetFetchResponseTopic
+AnsweredPartition = (
+    OffsetFetchResponse.OffsetFetchResponsePartitions | OffsetFetchResponse.OffsetFetchResponsePartition
+)
 
 
 class OffsetReader:
@@ -36,6 +39,13 @@ class OffsetReader:
         self._image = image
         self._offsets = offsets
         self._by_id = version >= TOPIC_IDS_FROM
+        # What a request of one group hears has the same fields under other names.
+        self._has_groups = version >= SEVERAL_GROUPS_FROM
+        self._partition_kind: type[AnsweredPartition] = (
+            OffsetFetchResponse.OffsetFetchResponsePartitions
+            if self._has_groups
+            else OffsetFetchResponse.OffsetFetchResponsePartition
+        )
         self._require_stable = require_stable
 
     def read(self, group: Group | None, asked: AskedGroup) -> AnsweredGroup:
@@ -45,7 +55,7 @@ class OffsetReader:
             except Refused as refused:
                 return AnsweredGroup(group_id=asked.group_id, error_code=refused.code)
         topics = self._everything(asked.group_id) if asked.topics is None else self._chosen(asked)
-        return AnsweredGroup(group_id=asked.group_id, topics=topics)
+        return AnsweredGroup(group_id=asked.group_id, topics=cast("Any", topics))
 
     def _chosen(self, asked: AskedGroup) -> list[AnsweredTopic]:
         topics = []
@@ -57,10 +67,10 @@ class OffsetReader:
             partitions = [
                 self._partition(OffsetKey(asked.group_id, name, number))
                 if name or not self._by_id
-                else _unanswered(number, ErrorCode.UNKNOWN_TOPIC_ID)
+                else self._unanswered(number, ErrorCode.UNKNOWN_TOPIC_ID)
                 for number in topic.partition_indexes
             ]
-            topics.append(AnsweredTopic(name=name, topic_id=topic.topic_id, partitions=partitions))
+            topics.append(self._topic(name, topic.topic_id if self._has_groups else NO_TOPIC_ID, partitions))
         return topics
 
     def _everything(self, group_id: str) -> list[AnsweredTopic]:
@@ -71,11 +81,21 @@ class OffsetReader:
         for key in keys:
             by_topic.setdefault(key.topic, []).append(self._partition(key))
         return [
-            AnsweredTopic(name=name, topic_id=self._id_of(name), partitions=partitions)
+            self._topic(name, self._id_of(name), partitions)
             for name, partitions in by_topic.items()
             # A topic without an id is gone; its offsets are about to be.
             if not self._by_id or name in self._image.topics
         ]
+
+    def _topic(self, name: str, topic_id: UUID, partitions: list[Any]) -> AnsweredTopic:
+        if self._has_groups:
+            return OffsetFetchResponse.OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=partitions)
+        return OffsetFetchResponse.OffsetFetchResponseTopic(name=name, partitions=partitions)
+
+    def _unanswered(self, partition: int, code: ErrorCode) -> AnsweredPartition:
+        return self._partition_kind(
+            partition_index=partition, committed_offset=NOT_COMMITTED, metadata="", error_code=code
+        )
 
     def _id_of(self, name: str) -> UUID:
         topic = self._image.topics.get(name)
@@ -83,11 +103,11 @@ class OffsetReader:
 
     def _partition(self, key: OffsetKey) -> AnsweredPartition:
         if self._require_stable and self._offsets.is_pending(key):
-            return _unanswered(key.partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            return self._unanswered(key.partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
         committed = self._offsets.get(key)
         if committed is None:
-            return _unanswered(key.partition, ErrorCode.NONE)
-        return AnsweredPartition(
+            return self._unanswered(key.partition, ErrorCode.NONE)
+        return self._partition_kind(
             partition_index=key.partition,
             committed_offset=committed.offset,
             committed_leader_epoch=committed.leader_epoch,
@@ -99,13 +119,8 @@ def asked_groups(body: OffsetFetchRequest, version: int) -> list[AskedGroup]:
     """The groups that a request of any version asks for."""
     if version >= SEVERAL_GROUPS_FROM:
         return body.groups
-    topics = None
-    if body.topics is not None:
-        topics = [
-            OffsetFetchRequest.OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-            for topic in body.topics
-        ]
-    return [AskedGroup(group_id=body.group_id, topics=topics)]
+    # Their topics have no id, which nobody asks for below `TOPIC_IDS_FROM`.
+    return [AskedGroup(group_id=body.group_id, topics=cast("Any", body.topics))]
 
 
 def fetch_reply(groups: list[AnsweredGroup], version: int) -> OffsetFetchResponse:
@@ -113,26 +128,4 @@ def fetch_reply(groups: list[AnsweredGroup], version: int) -> OffsetFetchRespons
     if version >= SEVERAL_GROUPS_FROM:
         return OffsetFetchResponse(groups=groups)
     (group,) = groups
-    return OffsetFetchResponse(
-        error_code=group.error_code,
-        topics=[
-            OffsetFetchResponse.OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponse.OffsetFetchResponsePartition(
-                        partition_index=partition.partition_index,
-                        committed_offset=partition.committed_offset,
-                        committed_leader_epoch=partition.committed_leader_epoch,
-                        metadata=partition.metadata,
-                        error_code=partition.error_code,
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in group.topics
-        ],
-    )
-
-
-def _unanswered(partition: int, code: ErrorCode) -> AnsweredPartition:
-    return AnsweredPartition(partition_index=partition, committed_offset=NOT_COMMITTED, metadata="", error_code=code)
+    return OffsetFetchResponse(error_code=group.error_code, topics=cast("Any", group.topics))

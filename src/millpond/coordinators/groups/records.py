@@ -30,6 +30,13 @@ _GROUP_VALUE_WRITTEN: Final = 3
 
 _VERSION = struct.Struct(">h")
 
+# Offsets are by far the most of all records: they are written and read without a message, to the same bytes.
+_KEY_TAIL = struct.Struct(">i")
+_KEY_HEAD = struct.Struct(">hh")
+_LENGTH = struct.Struct(">h")
+_VALUE_HEAD = struct.Struct(">hqih")
+_VALUE_TAIL = struct.Struct(">q")
+
 M = TypeVar("M", bound=Message)
 
 
@@ -49,11 +56,16 @@ def key_version(key: bytes) -> int:
 
 def offset_record(key: OffsetKey, value: OffsetCommitValue | None) -> CoordinatorRecord:
     """An offset that was committed; without a value, the end of one."""
-    message = OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition)
+    group, topic = key.group_id.encode(), key.topic.encode()
+    head = _KEY_HEAD.pack(_OFFSET_KEY_WRITTEN, len(group))
+    written = b"".join((head, group, _LENGTH.pack(len(topic)), topic, _KEY_TAIL.pack(key.partition)))
     if value is None:
-        return CoordinatorRecord(versioned(message, _OFFSET_KEY_WRITTEN), None)
-    version = _OFFSET_VALUE_WRITTEN if value.expire_timestamp < 0 else _OFFSET_VALUE_WITH_EXPIRY
-    return CoordinatorRecord(versioned(message, _OFFSET_KEY_WRITTEN), versioned(value, version))
+        return CoordinatorRecord(written, None)
+    if value.expire_timestamp >= 0:
+        return CoordinatorRecord(written, versioned(value, _OFFSET_VALUE_WITH_EXPIRY))
+    metadata = value.metadata.encode()
+    first = _VALUE_HEAD.pack(_OFFSET_VALUE_WRITTEN, value.offset, value.leader_epoch, len(metadata))
+    return CoordinatorRecord(written, first + metadata + _VALUE_TAIL.pack(value.commit_timestamp))
 
 
 def group_record(group_id: str, value: GroupMetadataValue | None) -> CoordinatorRecord:
@@ -63,12 +75,38 @@ def group_record(group_id: str, value: GroupMetadataValue | None) -> Coordinator
 
 
 def decode_offset_key(key: bytes) -> OffsetKey:
+    if len(key) >= _KEY_HEAD.size:
+        version, length = _KEY_HEAD.unpack_from(key)
+        topic_at = _KEY_HEAD.size + length + _LENGTH.size
+        if version in OFFSET_KEY_VERSIONS and length >= 0 and topic_at <= len(key) - _KEY_TAIL.size:
+            end = topic_at + _LENGTH.unpack_from(key, topic_at - _LENGTH.size)[0]
+            if topic_at <= end == len(key) - _KEY_TAIL.size:
+                group, topic = key[_KEY_HEAD.size : topic_at - _LENGTH.size], key[topic_at:end]
+                return OffsetKey(_text(group), _text(topic), _KEY_TAIL.unpack_from(key, end)[0])
+    # Whatever is wrong with it is told here.
     message = unversioned(OffsetCommitKey, key)
     return OffsetKey(message.group, message.topic, message.partition)
 
 
 def decode_offset_value(value: bytes) -> OffsetCommitValue:
+    if len(value) >= _VALUE_HEAD.size:
+        version, offset, leader_epoch, length = _VALUE_HEAD.unpack_from(value)
+        end = _VALUE_HEAD.size + length
+        if version == _OFFSET_VALUE_WRITTEN and length >= 0 and end == len(value) - _VALUE_TAIL.size:
+            return OffsetCommitValue(
+                offset=offset,
+                leader_epoch=leader_epoch,
+                metadata=_text(value[_VALUE_HEAD.size : end]),
+                commit_timestamp=_VALUE_TAIL.unpack_from(value, end)[0],
+            )
     return unversioned(OffsetCommitValue, value)
+
+
+def _text(data: bytes) -> str:
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise MalformedMessage(f"an offset's record: {error}") from None
 
 
 def decode_group_key(key: bytes) -> str:

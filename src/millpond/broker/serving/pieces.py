@@ -1,0 +1,173 @@
+"""A request with long lists as several with short ones, and their answers as one.
+
+Each of its items is answered by itself: whoever had sent the pieces one after the other would have heard the same.
+Only what a request says of the same thing twice is then seen once in each piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from millpond.base.errors import RemoteError
+from millpond.wire.model import Message, Struct
+
+S = TypeVar("S", bound=Struct)
+
+PIECE_ITEMS: Final = 250
+"""So many items a piece has: the slowest of them take a few milliseconds."""
+
+
+class Indivisible(RemoteError):
+    """More items belong together than can be handled in one turn of the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Which list of a request can be cut, and which list of the response is put together.
+
+    Each is the way to it: `topics`, and `partitions` of each topic. A thing in the last list of the way stays whole.
+    """
+
+    of: tuple[str, ...]
+    into: tuple[str, ...]
+    beside: str | None = None
+    """Another list of the response, in which each thing is told once."""
+    once: Callable[[Any], Hashable] | None = None
+    """What an item of the first list is known by where it is answered once however often it is named; None where it
+    is answered each time."""
+    items: int = PIECE_ITEMS
+    """So many a piece has."""
+    one_by_one: bool = False
+    """Whether a piece begins when its predecessor is answered: what takes steps of its own, or a worker."""
+
+    def cut(self, request: Message, whole_max: int) -> Iterator[tuple[Message, int]]:
+        """The pieces, and how many of its outer structures each goes on with that its predecessor had begun."""
+        if self.once is not None:
+            request = _emptied(request, self.of[0], list(_first_of_each(getattr(request, self.of[0]), self.once)))
+        return _Cut(request, self.of, self.items, whole_max).pieces()
+
+    def join(self, answers: Sequence[tuple[Any, int]]) -> Any:
+        """One answer; where one of them is an error of the whole, that one."""
+        for answer, _ in answers:
+            if getattr(answer, "error_code", 0):
+                return answer
+        joined = answers[0][0]
+        for answer, common in answers[1:]:
+            _extend(joined, answer, self.into, common)
+            if self.beside is not None:
+                there = getattr(joined, self.beside)
+                there += [each for each in getattr(answer, self.beside) if each not in there]
+        return joined
+
+
+def way(
+    of: str,
+    into: str,
+    *,
+    beside: str | None = None,
+    once: Callable[[Any], Hashable] | None = None,
+    items: int = PIECE_ITEMS,
+    one_by_one: bool = False,
+) -> Pieces:
+    """`topics.partitions` of a request become `responses.partitions` of the response."""
+    return Pieces(tuple(of.split(".")), tuple(into.split(".")), beside, once, items, one_by_one)
+
+
+def _first_of_each(items: Iterable[Any], known_by: Callable[[Any], Hashable]) -> Iterator[Any]:
+    seen = set()
+    for each in items:
+        key = known_by(each)
+        if key is None or key not in seen:
+            seen.add(key)
+            yield each
+
+
+def weight(value: Any) -> int:
+    """One, and all items of all lists within."""
+    if not isinstance(value, Struct):
+        return 1
+    total = 1
+    for name in value._names:
+        inner = getattr(value, name)
+        if isinstance(inner, list):
+            total += sum(map(weight, inner)) if inner and isinstance(inner[0], Struct) else len(inner)
+        elif isinstance(inner, Struct):
+            total += weight(inner)
+    return total
+
+
+class _Cut:
+    def __init__(self, whole: Message, of: tuple[str, ...], items: int, whole_max: int) -> None:
+        self._of = of
+        self._items = items
+        self._whole_max = whole_max
+        self._sources: list[Struct] = [whole]
+        """The structures on the way to where the cut has come to."""
+        self._copies: list[Struct] = [_emptied(whole, of[0])]
+        """What the present piece has of each of them."""
+        self._weight = 0
+        self._common = 0
+
+    def pieces(self) -> Iterator[tuple[Any, int]]:
+        yield from self._walk(0)
+        yield self._copies[0], self._common
+
+    def _walk(self, depth: int) -> Iterator[tuple[Any, int]]:
+        of = self._of
+        inner_name = of[depth + 1] if depth + 1 < len(of) else None
+        for each in getattr(self._sources[depth], of[depth]):
+            goes_on = inner_name is not None and getattr(each, inner_name)
+            heavy = 1 if goes_on else weight(each)
+            if heavy > self._whole_max:
+                raise Indivisible(
+                    f"{type(each).__qualname__} has lists of {heavy - 1} items, which must be handled as one: "
+                    f"at most {self._whole_max} are taken"
+                )
+            if self._weight and self._weight + heavy > self._items:
+                yield self._copies[0], self._common
+                self._begin_piece(depth)
+            self._weight += heavy
+            there = getattr(self._copies[depth], of[depth])
+            if not goes_on:
+                there.append(each)
+                continue
+            assert inner_name is not None
+            copy = _emptied(each, inner_name)
+            there.append(copy)
+            self._sources.append(each)
+            self._copies.append(copy)
+            yield from self._walk(depth + 1)
+            self._sources.pop()
+            self._copies.pop()
+
+    def _begin_piece(self, depth: int) -> None:
+        self._weight = 0
+        self._common = depth
+        self._copies = [_emptied(each, name) for each, name in zip(self._sources, self._of, strict=False)]
+        for outer, inner, name in zip(self._copies, self._copies[1:], self._of, strict=False):
+            getattr(outer, name).append(inner)
+
+
+def _emptied(value: S, name: str, items: list[Any] | None = None) -> S:
+    """The same with an empty list of this name, or with another one."""
+    copy = object.__new__(type(value))
+    for each in value._names:
+        setattr(copy, each, getattr(value, each))
+    setattr(copy, name, items or [])
+    return copy
+
+
+def _extend(there: Struct, more: Struct, into: tuple[str, ...], common: int) -> None:
+    name, *rest = into
+    begun, further = getattr(there, name), getattr(more, name)
+    if common and rest and begun and further and _are_one(begun[-1], further[0], rest[0]):
+        _extend(begun[-1], further[0], tuple(rest), common - 1)
+        further = further[1:]
+    begun += further
+
+
+def _are_one(first: Struct, second: Struct, name: str) -> bool:
+    """Whether two structures differ in this list alone."""
+    return all(getattr(first, each) == getattr(second, each) for each in first._names if each != name)

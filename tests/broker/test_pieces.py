@@ -1,0 +1,138 @@
+"""A request that is cut: its pieces have all of it, in order, none has too much, and the answers become one."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from millpond.base.errors import ErrorCode, MalformedMessage
+from millpond.broker.apis import APIS
+from millpond.broker.serving.pieces import Indivisible, way, weight
+from millpond.wire import messages as m
+from support.fuzz.frames import FrameMaker
+from support.fuzz.pools import Pools
+from support.seeds import seeds
+
+Markers = m.WriteTxnMarkersRequest
+MARKERS = way("markers.topics.partition_indexes", "markers.topics.partition_indexes")
+
+
+def markers_of(draw: Random) -> m.WriteTxnMarkersRequest:
+    """Random sizes, of all kinds: empty ones too."""
+
+    def indexes() -> list[int]:
+        return [draw.randrange(99) for _ in range(draw.choice((0, 1, 3, 240, 250, 251, 1200)))]
+
+    def topics() -> list[Any]:
+        return [
+            Markers.WritableTxnMarkerTopic(name=f"topic-{number}", partition_indexes=indexes())
+            for number in range(draw.choice((0, 1, 2, 9)))
+        ]
+
+    return Markers(
+        markers=[
+            Markers.WritableTxnMarker(
+                producer_id=number, producer_epoch=0, transaction_result=True, coordinator_epoch=0, topics=topics()
+            )
+            for number in range(draw.choice((1, 2, 5, 400)))
+        ]
+    )
+
+
+@pytest.mark.parametrize("seed", seeds(range(60)))
+def test_pieces_put_together_are_the_whole(seed: int) -> None:
+    whole = markers_of(Random(seed))
+    data = whole.encode(1)
+    pieces = list(MARKERS.cut(whole, 3_000))
+    # What goes on from piece to piece is counted in neither.
+    assert all(weight(piece) <= 1 + MARKERS.items + len(MARKERS.of) - 1 for piece, _ in pieces)
+    assert len(pieces) <= 1 + 2 * weight(whole) // MARKERS.items + 1
+    assert MARKERS.join(pieces) == Markers.decode(data, 1)[0]
+
+
+def test_every_way_is_there_in_its_messages() -> None:
+    for api in APIS:
+        for pieces in api.pieces:
+            for kind, names in ((m.request_class, pieces.of), (m.response_class, pieces.into)):
+                struct: Any = kind(api.key)._schema.root
+                for name in names:
+                    (field,) = [each for each in struct.fields if each.name == name]
+                    assert field.is_array, (api.name, name)
+                    struct = field.struct
+
+
+def test_one_that_is_too_heavy_is_refused() -> None:
+    kind = m.AlterConfigsRequest
+    configs = [kind.AlterableConfig(name=str(each), value="") for each in range(50)]
+    request = kind(resources=[kind.AlterConfigsResource(resource_type=2, resource_name="pond", configs=configs)])
+    with pytest.raises(Indivisible, match="50 items"):
+        list(way("resources", "responses").cut(request, 50))
+    ((piece, _),) = way("resources", "responses").cut(request, 51)
+    assert piece == request
+
+
+def test_what_is_answered_once_is_asked_once() -> None:
+    names = [f"group-{each % 700}" for each in range(5_000)]
+    pieces = way("groups", "groups", once=str).cut(m.DescribeGroupsRequest(groups=names), 10)
+    assert [name for piece, _ in pieces for name in piece.groups] == names[:700]  # type: ignore[attr-defined]
+
+
+def test_an_error_of_the_whole_is_that_of_all() -> None:
+    good, bad = m.AlterPartitionResponse(topics=[]), m.AlterPartitionResponse(error_code=ErrorCode.NOT_CONTROLLER)
+    assert way("topics", "topics").join([(good, 0), (bad, 0)]) is bad
+
+
+def test_nodes_that_are_told_beside_are_told_once() -> None:
+    kind = m.ProduceResponse
+    first, second = kind.NodeEndpoint(node_id=1, host="a", port=1), kind.NodeEndpoint(node_id=2, host="b", port=2)
+    joined = way("topic_data", "responses", beside="node_endpoints").join(
+        [(kind(node_endpoints=[first]), 0), (kind(node_endpoints=[first, second]), 0)]
+    )
+    assert joined.node_endpoints == [first, second]
+
+
+def test_in_steps_messages_are_read_and_written_as_at_once() -> None:
+    draw = Random(5)
+    for api in APIS:
+        maker = FrameMaker(draw, Pools(draw), (api.key,))
+        for number in range(1, 4):
+            maker.long_items = 1_300
+            tokens = maker.long(api.key, number)
+            head = len(maker.header(api.key, int.from_bytes(tokens[1][2], "big")))
+            version = int.from_bytes(tokens[1][2], "big")
+            body = b"".join(token[2] for token in tokens[head:])
+            kind = m.request_class(api.key)
+            try:
+                message, end = kind.decode(body, version)
+            except MalformedMessage:
+                continue
+            turns, (again, again_end) = taken(kind.decode_in_steps(body, version, 0, 1 << 31))
+            # By their bytes: what is no number is not the same as itself.
+            assert (again.encode(version), again_end) == (message.encode(version), end), api.name
+            # Numbers are read all at once; they take no time.
+            assert turns >= _structs(message) // 500
+            encoded_turns, parts = taken(message.encode_in_steps(version))
+            assert b"".join(parts) == message.encode(version)
+            assert encoded_turns == turns
+
+
+def taken(steps: Any) -> tuple[int, Any]:
+    turns = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as over:
+            return turns, over.value
+        turns += 1
+
+
+def _structs(value: Any) -> int:
+    """Structures in lists."""
+    found = 0
+    for name in value._names:
+        inner = getattr(value, name)
+        if isinstance(inner, list) and inner and hasattr(inner[0], "_names"):
+            found += len(inner) + sum(map(_structs, inner))
+    return found
