@@ -13,7 +13,7 @@ import struct
 from collections import Counter
 from collections.abc import Container, Iterable
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused, RemoteError
@@ -32,17 +32,18 @@ from millpond.config.node import MAX_REQUEST_ITEMS, PRODUCE_WAIT_MAX_MS
 from millpond.log.checks import InvalidRecords
 from millpond.wire import messages as m
 from millpond.wire.batch import HEADER_BYTES, CorruptBatch, read_header
-from millpond.wire.kernel import SingleProduce, single_produce, single_produce_reply
+from millpond.wire.header import RequestHeader
+from millpond.wire.kernel import short_produce, single_produce, single_produce_reply
 
 if TYPE_CHECKING:
     from millpond.broker.services import Services
     from millpond.broker.serving.connection import Connection
     from millpond.log.producers import Verification
-    from millpond.wire.header import RequestHeader
 
 ON_ID = Need(Operation.WRITE, AclResource.TRANSACTIONAL_ID)
 ON_TOPIC = Need(Operation.WRITE, AclResource.TOPIC)
 
+PRODUCE = 0
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 ZSTD_FROM = 7
 CURRENT_LEADER_FROM = 10
@@ -107,7 +108,8 @@ def quick(broker: Services, connection: Connection, header: RequestHeader, frame
     single = single_produce(frame, header.body_position, version)
     if single is None or single.acks not in (ACKS_LEADER, ACKS_ALL):
         return False
-    partition = broker.partitions.by_raw(single.topic, single.partition, is_id=version >= TOPIC_IDS_FROM)
+    key = single.topic + _INT32.pack(single.partition)
+    partition = broker.partitions.by_raw(key, is_id=version >= TOPIC_IDS_FROM)
     if partition is None:
         return False
     access = broker.access
@@ -136,19 +138,55 @@ def quick(broker: Services, connection: Connection, header: RequestHeader, frame
         connection.reply_frame(reply)
         broker.requests.on_produced(API.key, connection.arrived_us, partition.acknowledged)
     else:
-        _reply_after_commit(broker, connection, header, single, partition, appended.last_offset + 1, reply)
+        waiting = _Waiting(header, key, single.timeout_ms)
+        _reply_after_commit(broker, connection, waiting, partition, appended.last_offset + 1, reply)
     return True
+
+
+def short(broker: Services, connection: Connection, frame: memoryview) -> bool:
+    """The same for small ones, where no client has a quota: from the frame to the reply with few steps between."""
+    request = short_produce(frame)
+    if request is None:
+        return False
+    partition = broker.partitions.by_raw(request.key, is_id=request.version >= TOPIC_IDS_FROM)
+    if partition is None:
+        return False
+    access = broker.access
+    if access.is_on and not access.may_often(connection, Operation.WRITE, partition.name.topic):
+        return False
+    offset = partition.append_short(request)
+    if offset is None:
+        return False
+    reply = request.reply(offset, -1, partition.log.start_offset)
+    if request.acks == ACKS_LEADER or partition.acknowledges_at_once:
+        connection.reply_frame(reply)
+        broker.requests.on_produced(PRODUCE, connection.arrived_us, partition.acknowledged)
+    else:
+        client_id = None if request.client_id is None else request.client_id.decode()
+        header = RequestHeader(PRODUCE, request.version, request.correlation_id, client_id, 0)
+        waiting = _Waiting(header, request.key, request.timeout_ms)
+        _reply_after_commit(broker, connection, waiting, partition, offset + request.record_count, reply)
+    return True
+
+
+class _Waiting(NamedTuple):
+    """A request for one partition that has been written and waits for its acknowledgement."""
+
+    header: RequestHeader
+    key: bytes
+    """As `Partitions.by_raw` takes it."""
+    timeout_ms: int
 
 
 def _reply_after_commit(
     broker: Services,
     connection: Connection,
-    header: RequestHeader,
-    single: SingleProduce,
+    waiting: _Waiting,
     partition: Partition,
     end_offset: int,
     reply: bytes,
 ) -> None:
+    header = waiting.header
     later = partition.after_commit(end_offset, reply)
     arrived_us = connection.arrived_us
 
@@ -159,10 +197,10 @@ def _reply_after_commit(
     def refuse(failure: Exception) -> list[ReplyPart]:
         code, message = _not_committed(failure, partition)
         _tell_uncommitted(broker, header.client_id, partition, end_offset, code)
-        topic = single.topic
+        topic = waiting.key[:-4]
         is_id = header.api_version >= TOPIC_IDS_FROM
         failed = m.ProduceResponse.PartitionProduceResponse(
-            index=single.partition, error_code=code, base_offset=-1, error_message=message
+            index=partition.name.partition, error_code=code, base_offset=-1, error_message=message
         )
         response = m.ProduceResponse(
             responses=[
@@ -177,7 +215,7 @@ def _reply_after_commit(
         broker.requests.on_answer(API.key, arrived_us, response)
         return encode_reply(header, response)
 
-    later.expire_after(broker.clock, _patience_ms(broker, single.timeout_ms), lambda: later.fail(_TooLate()))
+    later.expire_after(broker.clock, _patience_ms(broker, waiting.timeout_ms), lambda: later.fail(_TooLate()))
     connection.reply_later(later, answer, refuse)
 
 
@@ -504,6 +542,7 @@ API = Api(
     lists="topic_data",
     has_records=True,
     quick=quick,
+    short=short,
     refuse=refuse_old_format,
     rights=Rights((ON_ID, ON_TOPIC), _screen),
 )

@@ -40,6 +40,9 @@ class Api:
     """Whether it brings records: no other request needs many megabytes (`max.request.plain.bytes`)."""
     quick: Callable[[Services, Connection, RequestHeader, memoryview], bool] | None = None
     """Answers the commonest shape of the request without building messages; False leaves it to `handle`."""
+    short: Callable[[Services, Connection, memoryview], bool] | None = None
+    """Answers its smallest and commonest requests from the frame, before the header is read; False leaves a request to
+    the others. Only Produce has it."""
     advertised: tuple[int, int] | None = None
     is_advertised: bool = True
     """Whether clients are told of it at all."""

@@ -102,7 +102,10 @@ class Connection:
         self.arrived_us = 0
         """When the request that is being handled came in."""
         self._dispatcher = dispatcher
+        self._now_us = dispatcher.clock.monotonic_us
         self._reader = reader
+        self.buffer = reader.buffer
+        """Where the link reads to."""
         self._memory = memory
         self._held_bytes = 0
         self._pace: Pace | None = None
@@ -141,15 +144,14 @@ class Connection:
 
     # What the link tells.
 
-    def buffer(self) -> memoryview:
-        return self._reader.buffer()
-
     def received(self, count: int) -> None:
-        self.arrived_us = self._dispatcher.clock.monotonic_us()
-        self.last_active_ms = self.arrived_us // 1_000
+        self.arrived_us = arrived_us = self._now_us()
+        self.last_active_ms = arrived_us // 1_000
         self._handling = True
         try:
-            for number, frame in enumerate(self._reader.advance(count), 1):
+            number = 0
+            for frame in self._reader.advance(count):
+                number += 1
                 if self._paused:
                     # The frame lives in a buffer that the next connection reuses: keep a copy of our own.
                     self._backlog.append(bytearray(frame))
@@ -157,7 +159,7 @@ class Connection:
                 self._dispatcher.handle(self, frame)
                 if len(self._slots) >= self._in_flight_max:
                     self._pause()
-                elif number % FEW_REQUESTS == 0 and self._turns.is_over(self.arrived_us):
+                elif number % FEW_REQUESTS == 0 and self._turns.is_over(arrived_us):
                     self._rest()
         finally:
             self._handling = False
