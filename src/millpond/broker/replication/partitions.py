@@ -380,7 +380,7 @@ class Partition:
         None leaves everything as it was, and leaves it to `append`.
         """
         leading = self.leading
-        if not self.is_leader or self.is_internal or self._refusals:
+        if not self.is_leader or self.is_internal:
             return None
         if leading is not None and short.acks == ACKS_ALL and (not leading.is_writable or leading.is_doubtful):
             return None
@@ -391,6 +391,8 @@ class Partition:
             return None
         if offset is None:
             return None
+        if short.producer_id >= 0 and self._refusals:
+            self._refusals.on_written(batch.read_header(short.records))
         self.written_records += short.record_count
         if leading is None and not self.watchers:
             self.written_bytes += short.size
