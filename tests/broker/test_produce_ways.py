@@ -77,7 +77,7 @@ class Stage:
             log = partition.log
             log.segments.active.flush_indexes()
             found[str(partition.name)] = (
-                (log.end_offset, log.synced_offset, log.last_append_ms, log.epochs.entries, len(log.segments)),
+                (log.end_offset, log.last_append_ms, log.epochs.entries, len(log.segments)),
                 [(each.size, each.max_timestamp, each.max_timestamp_offset) for each in log.segments],
                 {
                     number: (entry.epoch, entry.spans, entry.forgotten, entry.active_ms)
@@ -86,7 +86,7 @@ class Stage:
                 (partition.written_bytes, partition.written_records, sum(partition.acknowledged.counts)),
             )
         requests = broker.requests
-        found["requests"] = requests.received[0], requests.times[0].counts, requests.times[0].sum_us, requests.errors
+        found["requests"] = requests.received[0], sum(requests.times[0].counts), requests.errors
         found["files"] = {path: data for path, data in self.desk.disk.contents().items() if "__" not in path}
         return found
 

@@ -169,8 +169,8 @@ class Segment:
     ) -> bool:
         """Write one small batch at `offset` and take it in. OSError as with `write`.
 
-        False, and nothing is written, where there is no room for it, or where it takes a look into the file to know how
-        old the segment is.
+        False, and nothing is written, where there is no room for it, or where the segment's age is not known without
+        a look into its file.
         """
         size = short.size
         last_offset = offset + short.record_count - 1

@@ -25,6 +25,7 @@ from millpond.broker.coordination.transaction_calls import permission_for_batch
 from millpond.broker.replication.current_leader import MOVED, current_leader, endpoints
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.security.rights import NOT_AUTHORISED, Need, Rights, Screened, demand_topic, split
+from millpond.broker.serving.acknowledgements import Asked, Parked, TooLate
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Encoded, Outcome, Response, encode_reply
@@ -136,10 +137,11 @@ def quick(broker: Services, connection: Connection, header: RequestHeader, frame
     )
     if single.acks == ACKS_LEADER or partition.acknowledges_at_once:
         connection.reply_frame(reply)
-        broker.requests.on_produced(API.key, connection.arrived_us, partition.acknowledged)
+        broker.requests.on_produced(PRODUCE, connection.arrived_us, partition.acknowledged)
     else:
-        waiting = _Waiting(header, key, single.timeout_ms)
-        _reply_after_commit(broker, connection, waiting, partition, appended.last_offset + 1, reply)
+        client_id = None if header.client_id is None else header.client_id.encode()
+        asked = _Asked(version, header.correlation_id, client_id, key)
+        _park(broker, connection, asked, single.timeout_ms, partition, appended.last_offset + 1, reply)
     return True
 
 
@@ -162,69 +164,89 @@ def short(broker: Services, connection: Connection, frame: memoryview) -> bool:
         connection.reply_frame(reply)
         broker.requests.on_produced(PRODUCE, connection.arrived_us, partition.acknowledged)
     else:
-        client_id = None if request.client_id is None else request.client_id.decode()
-        header = RequestHeader(PRODUCE, request.version, request.correlation_id, client_id, 0)
-        waiting = _Waiting(header, request.key, request.timeout_ms)
-        _reply_after_commit(broker, connection, waiting, partition, offset + request.record_count, reply)
+        _park(broker, connection, request, request.timeout_ms, partition, offset + request.record_count, reply)
     return True
 
 
-class _Waiting(NamedTuple):
-    """A request for one partition that has been written and waits for its acknowledgement."""
+class _Asked(NamedTuple):
+    """See `acknowledgements.Asked`."""
 
-    header: RequestHeader
+    version: int
+    correlation_id: int
+    client_id: bytes | None
     key: bytes
-    """As `Partitions.by_raw` takes it."""
-    timeout_ms: int
 
 
-def _reply_after_commit(
+def _park(
     broker: Services,
     connection: Connection,
-    waiting: _Waiting,
+    asked: Asked,
+    timeout_ms: int,
     partition: Partition,
     end_offset: int,
     reply: bytes,
 ) -> None:
-    header = waiting.header
-    later = partition.after_commit(end_offset, reply)
+    """The request is written, and waits for its acknowledgement."""
+    patience_ms = _patience_ms(broker, timeout_ms)
     arrived_us = connection.arrived_us
+    if partition.leading is None:
+        parked = Parked(connection, connection.keep_slot(), asked, reply, arrived_us, end_offset)
+        broker.acknowledgements.park(partition, patience_ms, parked)
+        return
+    # Each by itself: followers may have some of a turn's requests before the others are there.
+    later = partition.after_commit(end_offset, reply)
 
     def answer(frame: bytes) -> list[ReplyPart]:
-        broker.requests.on_produced(API.key, arrived_us, partition.acknowledged)
+        broker.requests.on_produced(PRODUCE, arrived_us, partition.acknowledged)
         return [frame]
 
     def refuse(failure: Exception) -> list[ReplyPart]:
-        code, message = _not_committed(failure, partition)
-        _tell_uncommitted(broker, header.client_id, partition, end_offset, code)
-        topic = waiting.key[:-4]
-        is_id = header.api_version >= TOPIC_IDS_FROM
-        failed = m.ProduceResponse.PartitionProduceResponse(
-            index=partition.name.partition, error_code=code, base_offset=-1, error_message=message
-        )
-        response = m.ProduceResponse(
-            responses=[
-                m.ProduceResponse.TopicProduceResponse(
-                    name="" if is_id else topic.decode(),
-                    topic_id=UUID(bytes=topic) if is_id else NO_TOPIC_ID,
-                    partition_responses=[failed],
-                )
-            ]
-        )
-        _name_leaders(broker, connection, header.api_version, response)
-        broker.requests.on_answer(API.key, arrived_us, response)
-        return encode_reply(header, response)
+        return _refusal(broker, connection, asked, partition, end_offset, arrived_us, failure)
 
-    later.expire_after(broker.clock, _patience_ms(broker, waiting.timeout_ms), lambda: later.fail(_TooLate()))
+    later.expire_after(broker.clock, patience_ms, lambda: later.fail(TooLate()))
     connection.reply_later(later, answer, refuse)
 
 
-class _TooLate(Exception):
-    """The disk or other replicas did not confirm within the time that the client gave."""
+def refuse_parked(broker: Services, parked: Parked, partition: Partition, failure: Exception) -> list[ReplyPart]:
+    """The reply to one of those who waited together."""
+    asked, end_offset, arrived_us = parked.asked, parked.end_offset, parked.arrived_us
+    return _refusal(broker, parked.connection, asked, partition, end_offset, arrived_us, failure)
+
+
+def _refusal(
+    broker: Services,
+    connection: Connection,
+    asked: Asked,
+    partition: Partition,
+    end_offset: int,
+    arrived_us: int,
+    failure: Exception,
+) -> list[ReplyPart]:
+    client_id = None if asked.client_id is None else asked.client_id.decode()
+    header = RequestHeader(PRODUCE, asked.version, asked.correlation_id, client_id, 0)
+    code, message = _not_committed(failure, partition)
+    _tell_uncommitted(broker, client_id, partition, end_offset, code)
+    topic = asked.key[:-4]
+    is_id = asked.version >= TOPIC_IDS_FROM
+    failed = m.ProduceResponse.PartitionProduceResponse(
+        index=partition.name.partition, error_code=code, base_offset=-1, error_message=message
+    )
+    response = m.ProduceResponse(
+        responses=[
+            m.ProduceResponse.TopicProduceResponse(
+                name="" if is_id else topic.decode(),
+                topic_id=UUID(bytes=topic) if is_id else NO_TOPIC_ID,
+                partition_responses=[failed],
+            )
+        ]
+    )
+    _name_leaders(broker, connection, asked.version, response)
+    broker.requests.on_answer(PRODUCE, arrived_us, response)
+    return encode_reply(header, response)
 
 
 def _not_committed(failure: Exception, partition: Partition) -> tuple[ErrorCode, str]:
-    if isinstance(failure, _TooLate):
+    if isinstance(failure, TooLate):
         if partition.leading is None:
             return ErrorCode.REQUEST_TIMED_OUT, "the disk did not confirm in time; the outcome is open"
         if not partition.leading.is_writable:
@@ -359,7 +381,7 @@ class _Produce:
         def time_out() -> None:
             for part, (partition, end_offset, reply) in zip(parts, self._uncommitted, strict=True):
                 if not part.ended:
-                    _refuse(reply, _TooLate(), partition)
+                    _refuse(reply, TooLate(), partition)
                     _tell_uncommitted(self._broker, self._call.client_id, partition, end_offset, reply.error_code)
             whole.finish(self._completed())
 

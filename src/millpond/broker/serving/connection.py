@@ -51,8 +51,11 @@ class Dispatch(Protocol):
     def report(self, connection: Connection, error: RemoteError) -> None: ...
 
 
-class _Slot:
-    """The place of one reply in the order of requests; `parts` is None while the reply is awaited."""
+class Slot:
+    """The place of one reply in the order of requests; `parts` is None while the reply is awaited.
+
+    `later` is what is awaited, where that is nobody else's matter too.
+    """
 
     __slots__ = ("later", "parts")
 
@@ -109,7 +112,7 @@ class Connection:
         self._memory = memory
         self._held_bytes = 0
         self._pace: Pace | None = None
-        self._slots: deque[_Slot] = deque()
+        self._slots: deque[Slot] = deque()
         self._ready: list[ReplyPart] = []
         self._in_flight_max = in_flight_max
         self._unsent_bytes_max = unsent_bytes_max
@@ -239,9 +242,15 @@ class Connection:
     def reply_frame(self, frame: bytes) -> None:
         """The same for a reply that is a whole frame already."""
         if self._slots:
-            self._slots.append(_Slot(None, [frame]))
+            self._slots.append(Slot(None, [frame]))
         else:
             self._ready.append(frame)
+
+    def keep_slot(self) -> Slot:
+        """The same for a reply that somebody puts there with `fill`."""
+        slot = Slot(None, None)
+        self._slots.append(slot)
+        return slot
 
     def reply_later(
         self,
@@ -250,7 +259,7 @@ class Connection:
         refuse: Callable[[Exception], list[ReplyPart]] | None = None,
     ) -> None:
         """The same for a reply that is to come; `refuse` says what to answer if it does not."""
-        slot = _Slot(later, None)
+        slot = Slot(later, None)
         self._slots.append(slot)
 
         def use(value: T) -> None:
@@ -260,11 +269,11 @@ class Connection:
                 self._dispatcher.report(self, error)
                 self.drop()
             else:
-                self._fill(slot, parts)
+                self.fill(slot, parts)
 
         def on_failure(failure: Exception) -> None:
             if refuse is not None:
-                self._fill(slot, refuse(failure))
+                self.fill(slot, refuse(failure))
             elif isinstance(failure, RemoteError):
                 self._dispatcher.report(self, failure)
                 self.drop()
@@ -344,7 +353,7 @@ class Connection:
 
     def _answer(self, parts: list[ReplyPart]) -> None:
         if self._slots:
-            self._slots.append(_Slot(None, parts))
+            self._slots.append(Slot(None, parts))
             self._weigh(parts)
         else:
             self._ready += parts
@@ -354,7 +363,8 @@ class Connection:
         if len(self._slots) > HEAVY_COUNT or len(parts[0]) > self._heavy_bytes:
             self._on_heavy(self)
 
-    def _fill(self, slot: _Slot, parts: list[ReplyPart]) -> None:
+    def fill(self, slot: Slot, parts: list[ReplyPart]) -> None:
+        """The reply that was awaited; it leaves when every earlier request has been answered."""
         if not self._open:
             release_ranges(parts)
             return
