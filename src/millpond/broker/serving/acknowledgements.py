@@ -8,10 +8,11 @@ same patience. The pass begins when the turn ends, and so covers all of them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.base.later import Later, failed
+from millpond.base.later import Later, failed, run_all
 from millpond.base.ports import Clock, ReplyPart
 from millpond.broker.serving.connection import Slot
 from millpond.broker.serving.request_counts import RequestCounts
@@ -100,19 +101,15 @@ class Acknowledgements:
         later.then(answer, refuse)
 
     def _tell(self, group: list[Parked], partition: Partition, failure: Exception | None) -> None:
-        """All of them hear of it, whatever comes of one: a bug is raised once all have."""
-        bug: Exception | None = None
-        for parked in group:
-            connection = parked.connection
-            if not connection.is_open:
-                continue
-            try:
-                if failure is None:
-                    self._requests.on_produced(self._api_key, parked.arrived_us, partition.acknowledged)
-                    connection.fill(parked.slot, [parked.reply])
-                else:
-                    connection.fill(parked.slot, self._refuse(parked, partition, failure))
-            except Exception as error:
-                bug = bug or error
-        if bug is not None:
-            raise bug
+        """All of them hear of it, whatever comes of one."""
+        run_all(partial(self._tell_one, parked, partition, failure) for parked in group)
+
+    def _tell_one(self, parked: Parked, partition: Partition, failure: Exception | None) -> None:
+        connection = parked.connection
+        if not connection.is_open:
+            return
+        if failure is None:
+            self._requests.on_produced(self._api_key, parked.arrived_us, partition.acknowledged)
+            connection.fill(parked.slot, [parked.reply])
+        else:
+            connection.fill(parked.slot, self._refuse(parked, partition, failure))
