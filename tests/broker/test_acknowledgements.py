@@ -91,6 +91,13 @@ def test_those_of_one_turn_wait_as_one_and_until_the_last_is_safe(play: Play) ->
     assert [end for end, _ in play.partition.waits] == [3, 4]
 
 
+def test_a_duplicate_that_is_safe_already_makes_nobody_else_safe(play: Play) -> None:
+    play.park(b"new", 9)
+    play.park(b"sent again", 3)
+    play.turn()
+    assert [end for end, _ in play.partition.waits] == [9]
+
+
 def test_what_is_safe_when_the_turn_ends_is_answered_then(play: Play) -> None:
     play.partition.is_synced = True
     client = play.park(b"a", 1)
@@ -148,8 +155,8 @@ def test_a_bug_in_one_reply_is_raised_once_all_have_heard(play: Play) -> None:
 # A whole broker.
 
 
-def request(value: bytes = b"v") -> m.ProduceRequest:
-    records = memoryview(encode_batch([Record(0, WALL_START_MS, None, value)]))
+def request(**fields: Any) -> m.ProduceRequest:
+    records = memoryview(encode_batch([Record(0, WALL_START_MS, None, b"v")], **fields))
     data = m.ProduceRequest.PartitionProduceData(index=0, records=records)
     topic = m.ProduceRequest.TopicProduceData(name="pond", partition_data=[data])
     return m.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[topic])
@@ -167,6 +174,20 @@ def test_one_sync_serves_all_requests_of_a_turn(make_desk: Callable[..., Any]) -
     answers = [reply.responses[0].partition_responses[0] for each in producers for reply in each.replies()]
     assert [(each.error_code, each.base_offset) for each in answers] == [(0, at) for at in range(1, 21)]
     assert desk.syncs("pond-0") - before == 1
+
+
+def test_a_new_batch_is_not_acknowledged_with_the_duplicate_of_a_safe_one(make_desk: Callable[..., Any]) -> None:
+    desk = make_desk()
+    desk.create("pond")
+    first, second = desk.connect(), desk.connect()
+    known = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+    assert first.ask(request(**known), 9).responses[0].partition_responses[0].base_offset == 0
+    desk.disk.fail_syncs("/pond-0/")
+    second.send(request(), 9)
+    first.send(request(**known), 9)
+    desk.run(200)
+    (answer,) = (reply.responses[0].partition_responses[0] for reply in second.replies())
+    assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_a_topic_that_is_deleted_meanwhile_is_refused_not_forgotten(make_desk: Callable[..., Any]) -> None:

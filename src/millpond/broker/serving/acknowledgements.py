@@ -89,7 +89,8 @@ class Acknowledgements:
             # Others may have led since, and cut off what was written: that the log is as long again proves nothing.
             later = failed(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership has moved; the outcome is open"))
         else:
-            later = partition.after_commit(group[-1].end_offset, None)
+            # Not that of the last one: what was sent again ends where it ended the first time.
+            later = partition.after_commit(max(parked.end_offset for parked in group), None)
         later.expire_after(self._clock, patience_ms, lambda: later.fail(TooLate()))
 
         def answer(_: None) -> None:
