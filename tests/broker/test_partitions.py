@@ -414,16 +414,16 @@ def test_partitions_are_found_by_name_and_by_id_however_they_are_written(play: P
     assert list(partitions) == made
     assert partitions.get("pond", 1) is made[1]
     assert partitions.by_id(other_id, 0) is made[2]
-    assert partitions.by_raw(b"weir", 0, is_id=False) is made[2]
-    assert partitions.by_raw(TOPIC_ID.bytes, 1, is_id=True) is made[1]
+    assert partitions.by_raw(b"weir\0\0\0\0", is_id=False) is made[2]
+    assert partitions.by_raw(TOPIC_ID.bytes + b"\0\0\0\1", is_id=True) is made[1]
     assert partitions.of_topic(TOPIC_ID) == made[:2]
     for missing in (
         partitions.get("pond", 2),
         partitions.get("lake", 0),
         partitions.by_id(other_id, 1),
         partitions.by_id(UUID(int=9), 0),
-        partitions.by_raw(b"weir", 0, is_id=True),
-        partitions.by_raw(TOPIC_ID.bytes, 0, is_id=False),
+        partitions.by_raw(b"weir\0\0\0\0", is_id=True),
+        partitions.by_raw(TOPIC_ID.bytes + bytes(4), is_id=False),
     ):
         assert missing is None
 
@@ -437,7 +437,8 @@ def test_a_discarded_partition_is_gone_everywhere_and_its_watchers_hear_of_it(pl
     partitions.discard(gone)
     assert (watching.woken, watching.dismissed) == (0, 1)
     assert partitions.get("pond", 0) is partitions.by_id(TOPIC_ID, 0) is None
-    assert partitions.by_raw(b"pond", 0, is_id=False) is partitions.by_raw(TOPIC_ID.bytes, 0, is_id=True) is None
+    assert partitions.by_raw(b"pond\0\0\0\0", is_id=False) is None
+    assert partitions.by_raw(TOPIC_ID.bytes + bytes(4), is_id=True) is None
     assert partitions.of_topic(TOPIC_ID) == list(partitions) == [kept]
     partitions.discard(kept)
     assert (partitions.of_topic(TOPIC_ID), len(partitions)) == ([], 0)

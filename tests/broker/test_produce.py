@@ -48,12 +48,12 @@ class Play:
         self._replace(entry, handle=counting)
 
     def without_quick_way(self) -> Play:
-        self._replace(self.desk.broker.dispatcher._entries[0], quick=None)
+        self._replace(self.desk.broker.dispatcher._entries[0], quick=None, short=None)
         return self
 
     @staticmethod
     def _replace(entry: Any, **parts: Any) -> None:
-        names = ("key", "name", "versions", "handle", "lists", "quick", "advertised", "refuse", "rights")
+        names = ("key", "name", "versions", "handle", "lists", "quick", "short", "advertised", "refuse", "rights")
         kept = {name: getattr(entry.api, name) for name in names}
         entry.api = type(entry.api)(**{**kept, **parts})
 

@@ -28,6 +28,16 @@ class Histogram:
         self.counts[digits if digits < CLASSES else CLASSES] += 1
         self.sum_us += duration_us
 
+    def observe_with(self, other: Histogram, duration_us: int) -> None:
+        """The same for both of them."""
+        digits = duration_us.bit_length()
+        if digits > CLASSES:
+            digits = CLASSES
+        self.counts[digits] += 1
+        self.sum_us += duration_us
+        other.counts[digits] += 1
+        other.sum_us += duration_us
+
     @property
     def count(self) -> int:
         return sum(self.counts)

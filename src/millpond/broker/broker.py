@@ -13,6 +13,7 @@ from millpond.base.ids import NodeId
 from millpond.base.later import Later, done
 from millpond.base.ports import World
 from millpond.base.settings import Settings
+from millpond.broker.apis import k00_produce
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.controller import Controller
 from millpond.broker.coordination.coordination import Coordination, Home
@@ -57,6 +58,7 @@ from millpond.broker.security.login_parts import (
 from millpond.broker.security.login_upkeep import LoginUpkeep
 from millpond.broker.security.met_limits import MetLimits
 from millpond.broker.security.quotas import Quotas
+from millpond.broker.serving.acknowledgements import Acknowledgements
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.api_answers import ApiAnswers
 from millpond.broker.serving.call import NODE_CLIENT_ID
@@ -179,6 +181,9 @@ class Broker:
         self.arrivals = Arrivals(world.clock, lambda: self.settings, self.limits, self.audit.turned_away)
         self.dispatcher = Dispatcher(self, world.clock)
         self.requests = self.dispatcher.requests
+        self.acknowledgements = Acknowledgements(
+            k00_produce.API.key, world.clock, self.requests, partial(k00_produce.refuse_parked, self)
+        )
         self.api_answers = ApiAnswers()
         self.rebalances = RebalanceCounts()
         self.listeners = Listeners(listeners)

@@ -56,7 +56,7 @@ class Flusher:
         return not self._waiting and not self._rounds
 
     def _start_round(self) -> None:
-        if self._rounds >= ROUNDS_MAX:
+        if self._rounds >= ROUNDS_MAX or not self._waiting:
             return
         going: list[_Going] = []
         refused: list[tuple[list[_Parked], OSError]] = []
@@ -69,8 +69,9 @@ class Flusher:
                 refused.append((parked, error))
         if going:
             self._run(going)
-        # Last, because whoever hears of it may come back with more.
-        _tell(refused)
+        if refused:
+            # Last, because whoever hears of it may come back with more.
+            _tell(refused)
 
     def _run(self, going: list[_Going]) -> None:
         self._syncing.update((each.log, None) for each in going)
@@ -89,12 +90,13 @@ class Flusher:
             # Without descriptors or room for notes nothing counts as synced, though the log is as sound as before.
             _tell([(each.parked, each.log.failed or error) for each, error in zip(going, errors, strict=True)])
 
-        def all_failed(error: OSError) -> list[OSError | None]:
-            return [error for _ in going]
+        def all_failed(failure: Exception) -> None:
+            if not isinstance(failure, OSError):
+                raise failure
+            end_round([failure for _ in going])
 
         tickets = [each.ticket for each in going]
-        run = self._workers.run(lambda: run_tickets(self._disk, self._folder, tickets))
-        run.recover(OSError, all_failed).then(end_round)
+        self._workers.run(lambda: run_tickets(self._disk, self._folder, tickets)).then(end_round, all_failed)
 
 
 _Parked: TypeAlias = tuple[Later[Any], object]

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from millpond.broker.security.met_limits import MetLimits
     from millpond.broker.security.quotas import Quotas
     from millpond.broker.security.token_proofs import TokenProofs
+    from millpond.broker.serving.acknowledgements import Acknowledgements
     from millpond.broker.serving.api_answers import ApiAnswers
     from millpond.broker.serving.connection import Connection
     from millpond.broker.serving.connections import Connections
@@ -122,6 +123,7 @@ class Services(Protocol):
     connections: Connections
     listeners: Listeners
     requests: RequestCounts
+    acknowledgements: Acknowledgements
     api_answers: ApiAnswers
     rebalances: RebalanceCounts
 

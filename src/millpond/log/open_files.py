@@ -124,10 +124,12 @@ class CachedFile:
 
     def open_to_write(self, *, urgent: bool) -> File:
         """The open file, which stays open until `unpin`."""
+        if self.is_pinned:
+            assert self._file is not None, "what is pinned is open"
+            return self._file
         file = self.open()
-        if not self.is_pinned:
-            self._files.pin(self, urgent=urgent)
-            self.is_pinned = True
+        self._files.pin(self, urgent=urgent)
+        self.is_pinned = True
         return file
 
     def unpin(self) -> None:

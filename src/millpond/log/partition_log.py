@@ -32,7 +32,8 @@ from millpond.log.segment import NO_TIMESTAMP, Segment
 from millpond.log.segments import LogSlice, Segments
 from millpond.log.snapshots import Snapshots
 from millpond.log.truncation import Truncation
-from millpond.wire.batch import CONTROL, BatchHeader
+from millpond.wire.batch import CONTROL, BatchHeader, read_header
+from millpond.wire.kernel import ShortProduce
 
 RANGES_MAX = 64
 """Of how many segments one read may take."""
@@ -204,6 +205,42 @@ class PartitionLog:
             raise
         self._take_in(headers, first_offset, leader_epoch, now_ms, batches)
         return Appended(first_offset, last_offset, append_time_ms, self.start_offset, False)
+
+    def append_short(self, short: ShortProduce, leader_epoch: int, now_ms: int) -> int | None:
+        """The same as `append` for a small batch, where nothing is out of the ordinary; its offset.
+
+        None leaves everything as it was, and leaves it to `append`: to write it another way, or to say why not.
+        """
+        limits = self.limits
+        if (
+            self.durability.failed is not None
+            or self.closed
+            or self._truncation is not None
+            or limits.timestamp_type_append
+            or limits.cleanup_compact
+            or leader_epoch > self.epochs.latest
+            or short.size > limits.max_message_bytes
+            or short.max_timestamp - now_ms > limits.timestamp_after_max_ms
+            or now_ms - short.base_timestamp > limits.timestamp_before_max_ms
+        ):
+            return None
+        header = None
+        if short.producer_id >= 0:
+            header = read_header(short.records)
+            if self.producers.check((header,), None, limits.producers_max) is not None:
+                return None
+        offset = self.end_offset
+        try:
+            if not self.segments.active.append_short(short, offset, leader_epoch, now_ms, limits):
+                return None
+        except OSError as error:
+            self._cut_torn_tail(error)
+            return None
+        if header is not None:
+            self.producers.note(header, offset, now_ms)
+        self.end_offset = Offset(offset + short.record_count)
+        self.last_append_ms = now_ms
+        return offset
 
     def append_marker(
         self,

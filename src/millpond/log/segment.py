@@ -9,11 +9,13 @@ from typing import NamedTuple
 from millpond.base.ports import Buffer, File
 from millpond.log.aborted_transactions import Aborted, AbortedIndex
 from millpond.log.index import offset_index, time_index
+from millpond.log.limits import LogLimits
 from millpond.log.names import LOG, OFFSET_INDEX, SEGMENT_SUFFIXES, TIME_INDEX, TXN_INDEX, offset_name
 from millpond.log.open_files import CachedFile, OpenFiles
 from millpond.log.producers import Ended
 from millpond.log.scan import SCAN_BYTES, Damaged, checked, headers
 from millpond.wire.batch import HEADER_BYTES, MAGIC, BatchHeader, read_header
+from millpond.wire.kernel import ShortProduce
 
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 NO_TIMESTAMP = -1
@@ -162,6 +164,30 @@ class Segment:
         """Append to the file, which stays open until it is synced. OSError leaves a tail that has to be cut off."""
         self._log.open_to_write(urgent=urgent).append((batches,))
 
+    def append_short(
+        self, short: ShortProduce, offset: int, leader_epoch: int, now_ms: int, limits: LogLimits
+    ) -> bool:
+        """Write one small batch at `offset` and take it in. OSError as with `write`.
+
+        False, and nothing is written, where there is no room for it, or where the segment's age is not known without
+        a look into its file.
+        """
+        size = short.size
+        last_offset = offset + short.record_count - 1
+        first_append_ms = self.first_append_ms
+        if (
+            first_append_ms is None
+            or now_ms - first_append_ms >= limits.segment_ms
+            or not self.fits(size, last_offset, limits.segment_bytes, limits.index_bytes_max)
+        ):
+            return False
+        short.stamp(offset, leader_epoch)
+        self._log.open_to_write(urgent=False).append((short.records,))
+        self.note(offset, last_offset, short.max_timestamp, size, limits.index_interval_bytes)
+        if now_ms > self.appended_ms:
+            self.appended_ms = now_ms
+        return True
+
     def cut_torn_tail(self) -> None:
         """Drop what a failed write may have left behind."""
         self.file.truncate(self.size)
@@ -211,8 +237,8 @@ class Segment:
         """Whether so many more bytes may go here, up to this offset."""
         return (
             self.size + size <= segment_bytes
-            and self.offsets.size_bytes + 8 <= index_bytes_max
-            and self.times.size_bytes + 12 <= index_bytes_max
+            and self.offsets.count * 8 + 8 <= index_bytes_max
+            and self.times.count * 12 + 12 <= index_bytes_max
             and last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
         )
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
+from time import monotonic_ns, time_ns
 from typing import cast
 
 
@@ -19,13 +19,13 @@ class LoopClock:
         self.call_soon = cast("Callable[[Callable[[], None]], None]", loop.call_soon)
 
     def wall_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+        return time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000
+        return monotonic_ns() // 1_000_000
 
     def monotonic_us(self) -> int:
-        return time.monotonic_ns() // 1_000
+        return monotonic_ns() // 1_000
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return self._loop.call_later(delay_ms / 1000, callback)

@@ -238,8 +238,19 @@ class SocketLink:
         if self._closing:
             release_parts(parts)
             return
-        if not self._queue and len(parts) == 1 and not isinstance(parts[0], FileRange):
-            self._send_alone(parts[0])
+        if len(parts) == 1 and not self._queue and not isinstance(part := parts[0], FileRange):
+            # The common case: one buffer and nothing before it.
+            try:
+                count = self._send(part)
+            except (BlockingIOError, InterruptedError):
+                count = 0
+            except OSError:
+                self._die()
+                return
+            if count < len(part):
+                self._queue.append(memoryview(part)[count:])
+                self._queued_bytes += len(part) - count
+                self._wait_writable()
             return
         try:
             self._admit(parts)
@@ -249,20 +260,6 @@ class SocketLink:
             return
         if not self._writing:
             self._flush()
-
-    def _send_alone(self, part: Buffer) -> None:
-        """The common case: one buffer and nothing before it."""
-        try:
-            count = self._send(part)
-        except (BlockingIOError, InterruptedError):
-            count = 0
-        except OSError:
-            self._die()
-            return
-        if count < len(part):
-            self._queue.append(memoryview(part)[count:])
-            self._queued_bytes += len(part) - count
-            self._wait_writable()
 
     def _admit(self, parts: Sequence[ReplyPart]) -> None:
         """Put parts in the queue, small file ranges as their bytes."""

@@ -120,7 +120,14 @@ class FrameReader:
         """
         pending = self._pending
         if pending is None:
-            return self._split(len(self._prefix) + count)
+            end = len(self._prefix) + count
+            if end > _PREFIX_BYTES:
+                (length,) = _PREFIX.unpack_from(self._scratch)
+                if length == end - _PREFIX_BYTES and length <= self.frame_bytes_max:
+                    # What nearly every read brings: one frame, and all of it.
+                    self._prefix = b""
+                    return [self._scratch[_PREFIX_BYTES:end]]
+            return self._split(end)
         self._filled += count
         if self._filled == self._length:
             self._pending = None

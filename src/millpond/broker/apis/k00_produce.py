@@ -13,7 +13,7 @@ import struct
 from collections import Counter
 from collections.abc import Container, Iterable
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused, RemoteError
@@ -25,6 +25,7 @@ from millpond.broker.coordination.transaction_calls import permission_for_batch
 from millpond.broker.replication.current_leader import MOVED, current_leader, endpoints
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.security.rights import NOT_AUTHORISED, Need, Rights, Screened, demand_topic, split
+from millpond.broker.serving.acknowledgements import Asked, Parked, TooLate
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
@@ -33,17 +34,18 @@ from millpond.config.node import MAX_REQUEST_ITEMS, PRODUCE_WAIT_MAX_MS
 from millpond.log.checks import InvalidRecords
 from millpond.wire import messages as m
 from millpond.wire.batch import HEADER_BYTES, CorruptBatch, read_header
-from millpond.wire.kernel import SingleProduce, single_produce, single_produce_reply
+from millpond.wire.header import RequestHeader
+from millpond.wire.kernel import short_produce, single_produce, single_produce_reply
 
 if TYPE_CHECKING:
     from millpond.broker.services import Services
     from millpond.broker.serving.connection import Connection
     from millpond.log.producers import Verification
-    from millpond.wire.header import RequestHeader
 
 ON_ID = Need(Operation.WRITE, AclResource.TRANSACTIONAL_ID)
 ON_TOPIC = Need(Operation.WRITE, AclResource.TOPIC)
 
+PRODUCE = 0
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 ZSTD_FROM = 7
 CURRENT_LEADER_FROM = 10
@@ -108,7 +110,8 @@ def quick(broker: Services, connection: Connection, header: RequestHeader, frame
     single = single_produce(frame, header.body_position, version)
     if single is None or single.acks not in (ACKS_LEADER, ACKS_ALL):
         return False
-    partition = broker.partitions.by_raw(single.topic, single.partition, is_id=version >= TOPIC_IDS_FROM)
+    key = single.topic + _INT32.pack(single.partition)
+    partition = broker.partitions.by_raw(key, is_id=version >= TOPIC_IDS_FROM)
     if partition is None:
         return False
     access = broker.access
@@ -135,59 +138,116 @@ def quick(broker: Services, connection: Connection, header: RequestHeader, frame
     )
     if single.acks == ACKS_LEADER or partition.acknowledges_at_once:
         connection.reply_frame(reply)
-        broker.requests.on_produced(API.key, connection.arrived_us, partition.acknowledged)
+        broker.requests.on_produced(PRODUCE, connection.arrived_us, partition.acknowledged)
     else:
-        _reply_after_commit(broker, connection, header, single, partition, appended.last_offset + 1, reply)
+        client_id = None if header.client_id is None else header.client_id.encode()
+        asked = _Asked(version, header.correlation_id, client_id, key)
+        _park(broker, connection, asked, single.timeout_ms, partition, appended.last_offset + 1, reply)
     return True
 
 
-def _reply_after_commit(
+def short(broker: Services, connection: Connection, frame: memoryview) -> bool:
+    """The same for small ones, where no client has a quota: from the frame to the reply with few steps between."""
+    request = short_produce(frame)
+    if request is None:
+        return False
+    partition = broker.partitions.by_raw(request.key, is_id=request.version >= TOPIC_IDS_FROM)
+    if partition is None:
+        return False
+    access = broker.access
+    if access.is_on and not access.may_often(connection, Operation.WRITE, partition.name.topic):
+        return False
+    offset = partition.append_short(request)
+    if offset is None:
+        return False
+    reply = request.reply(offset, -1, partition.log.start_offset)
+    if request.acks == ACKS_LEADER or partition.acknowledges_at_once:
+        connection.reply_frame(reply)
+        broker.requests.on_produced(PRODUCE, connection.arrived_us, partition.acknowledged)
+    else:
+        _park(broker, connection, request, request.timeout_ms, partition, offset + request.record_count, reply)
+    return True
+
+
+class _Asked(NamedTuple):
+    """See `acknowledgements.Asked`."""
+
+    version: int
+    correlation_id: int
+    client_id: bytes | None
+    key: bytes
+
+
+def _park(
     broker: Services,
     connection: Connection,
-    header: RequestHeader,
-    single: SingleProduce,
+    asked: Asked,
+    timeout_ms: int,
     partition: Partition,
     end_offset: int,
     reply: bytes,
 ) -> None:
-    later = partition.after_commit(end_offset, reply)
+    """The request is written, and waits for its acknowledgement."""
+    patience_ms = _patience_ms(broker, timeout_ms)
     arrived_us = connection.arrived_us
+    if partition.leading is None:
+        parked = Parked(connection, connection.keep_slot(), asked, reply, arrived_us, end_offset)
+        broker.acknowledgements.park(partition, patience_ms, parked)
+        return
+    # Each by itself: followers may have some of a turn's requests before the others are there.
+    later = partition.after_commit(end_offset, reply)
 
     def answer(frame: bytes) -> list[ReplyPart]:
-        broker.requests.on_produced(API.key, arrived_us, partition.acknowledged)
+        broker.requests.on_produced(PRODUCE, arrived_us, partition.acknowledged)
         return [frame]
 
     def refuse(failure: Exception) -> list[ReplyPart]:
-        code, message = _not_committed(failure, partition)
-        _tell_uncommitted(broker, header.client_id, partition, end_offset, code)
-        topic = single.topic
-        is_id = header.api_version >= TOPIC_IDS_FROM
-        failed = m.ProduceResponse.PartitionProduceResponse(
-            index=single.partition, error_code=code, base_offset=-1, error_message=message
-        )
-        response = m.ProduceResponse(
-            responses=[
-                m.ProduceResponse.TopicProduceResponse(
-                    name="" if is_id else topic.decode(),
-                    topic_id=UUID(bytes=topic) if is_id else NO_TOPIC_ID,
-                    partition_responses=[failed],
-                )
-            ]
-        )
-        _name_leaders(broker, connection, header.api_version, response)
-        broker.requests.on_answer(API.key, arrived_us, response)
-        return encode_reply(header, response)
+        return _refusal(broker, connection, asked, partition, end_offset, arrived_us, failure)
 
-    later.expire_after(broker.clock, _patience_ms(broker, single.timeout_ms), lambda: later.fail(_TooLate()))
+    later.expire_after(broker.clock, patience_ms, lambda: later.fail(TooLate()))
     connection.reply_later(later, answer, refuse)
 
 
-class _TooLate(Exception):
-    """The disk or other replicas did not confirm within the time that the client gave."""
+def refuse_parked(broker: Services, parked: Parked, partition: Partition, failure: Exception) -> list[ReplyPart]:
+    """The reply to one of those who waited together."""
+    asked, end_offset, arrived_us = parked.asked, parked.end_offset, parked.arrived_us
+    return _refusal(broker, parked.connection, asked, partition, end_offset, arrived_us, failure)
+
+
+def _refusal(
+    broker: Services,
+    connection: Connection,
+    asked: Asked,
+    partition: Partition,
+    end_offset: int,
+    arrived_us: int,
+    failure: Exception,
+) -> list[ReplyPart]:
+    client_id = None if asked.client_id is None else asked.client_id.decode()
+    header = RequestHeader(PRODUCE, asked.version, asked.correlation_id, client_id, 0)
+    code, message = _not_committed(failure, partition)
+    _tell_uncommitted(broker, client_id, partition, end_offset, code)
+    topic = asked.key[:-4]
+    is_id = asked.version >= TOPIC_IDS_FROM
+    failed = m.ProduceResponse.PartitionProduceResponse(
+        index=partition.name.partition, error_code=code, base_offset=-1, error_message=message
+    )
+    response = m.ProduceResponse(
+        responses=[
+            m.ProduceResponse.TopicProduceResponse(
+                name="" if is_id else topic.decode(),
+                topic_id=UUID(bytes=topic) if is_id else NO_TOPIC_ID,
+                partition_responses=[failed],
+            )
+        ]
+    )
+    _name_leaders(broker, connection, asked.version, response)
+    broker.requests.on_answer(PRODUCE, arrived_us, response)
+    return encode_reply(header, response)
 
 
 def _not_committed(failure: Exception, partition: Partition) -> tuple[ErrorCode, str]:
-    if isinstance(failure, _TooLate):
+    if isinstance(failure, TooLate):
         if partition.leading is None:
             return ErrorCode.REQUEST_TIMED_OUT, "the disk did not confirm in time; the outcome is open"
         if not partition.leading.is_writable:
@@ -322,7 +382,7 @@ class _Produce:
         def time_out() -> None:
             for part, (partition, end_offset, reply) in zip(parts, self._uncommitted, strict=True):
                 if not part.ended:
-                    _refuse(reply, _TooLate(), partition)
+                    _refuse(reply, TooLate(), partition)
                     _tell_uncommitted(self._broker, self._call.client_id, partition, end_offset, reply.error_code)
             whole.finish(self._completed())
 
@@ -505,6 +565,7 @@ API = Api(
     lists="topic_data",
     has_records=True,
     quick=quick,
+    short=short,
     refuse=refuse_old_format,
     pieces=(way("topic_data.partition_data", "responses.partition_responses", beside="node_endpoints"),),
     rights=Rights((ON_ID, ON_TOPIC), _screen),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from struct import Struct
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
@@ -27,8 +28,11 @@ from millpond.metadata.leadership import NO_LEADER
 from millpond.replication.follower import Fetched, PartitionFollower
 from millpond.replication.leader import PartitionView
 from millpond.wire import batch
+from millpond.wire.kernel import ShortProduce
 
 T = TypeVar("T")
+
+ACKS_ALL: Final = -1
 
 ZSTD = 4
 
@@ -52,6 +56,8 @@ BEGINNINGS_MS: Final = 60_000
 
 REFUSED_MAX: Final = 1_000
 """Of so many partitions that are not open here, and of so many producers each, the first batch is remembered."""
+
+_INDEX = Struct(">i")
 
 MARKER_BYTES = batch.HEADER_BYTES + 17
 """How much the end of a transaction adds to a log, or nearly so."""
@@ -368,6 +374,34 @@ class Partition:
                 self._context.flush(self.log)
         return appended
 
+    def append_short(self, short: ShortProduce) -> int | None:
+        """The same as `append` for a small batch, where nothing is out of the ordinary; its offset.
+
+        None leaves everything as it was, and leaves it to `append`.
+        """
+        leading = self.leading
+        if not self.is_leader or self.is_internal:
+            return None
+        if leading is not None and short.acks == ACKS_ALL and (not leading.is_writable or leading.is_doubtful):
+            return None
+        log = self.log
+        try:
+            offset = log.append_short(short, self.leader_epoch, self._clock.wall_ms())
+        except Refused:
+            return None
+        if offset is None:
+            return None
+        if short.producer_id >= 0 and self._refusals:
+            self._refusals.on_written(batch.read_header(short.records))
+        self.written_records += short.record_count
+        if leading is None and not self.watchers:
+            self.written_bytes += short.size
+        else:
+            self._on_grown(short.size)
+        if log.files.is_pressed or log.end_offset - log.durability.synced_offset >= self.flush_messages:
+            self._context.flush(log)
+        return offset
+
     def _note_refused(self, records: Buffer | None, code: ErrorCode) -> None:
         """A batch was refused that its producer sends again, here perhaps: no later one may be written before it."""
         if records is not None and len(records) >= batch.HEADER_BYTES:
@@ -588,8 +622,8 @@ class Partitions:
     def __init__(self) -> None:
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_topic: dict[UUID, dict[int, Partition]] = {}
-        self._by_raw_name: dict[tuple[bytes, int], Partition] = {}
-        self._by_raw_id: dict[tuple[bytes, int], Partition] = {}
+        self._by_raw_name: dict[bytes, Partition] = {}
+        self._by_raw_id: dict[bytes, Partition] = {}
         self._acknowledged: dict[UUID, Histogram] = {}
         self._refused: dict[tuple[str | UUID, int], dict[int, batch.BatchHeader]] = {}
         """The first batch of each producer that came for a partition before the partition was here."""
@@ -607,9 +641,9 @@ class Partitions:
         topic = self._by_topic.get(topic_id)
         return None if topic is None else topic.get(index)
 
-    def by_raw(self, topic: bytes, index: int, *, is_id: bool) -> Partition | None:
-        """By the topic's name or id as it stands in a frame."""
-        return (self._by_raw_id if is_id else self._by_raw_name).get((topic, index))
+    def by_raw(self, key: bytes, *, is_id: bool) -> Partition | None:
+        """By the topic's name or id as it stands in a frame, and the partition in four bytes."""
+        return (self._by_raw_id if is_id else self._by_raw_name).get(key)
 
     def of_topic(self, topic_id: UUID) -> list[Partition]:
         return list(self._by_topic.get(topic_id, {}).values())
@@ -619,8 +653,8 @@ class Partitions:
         name, index = partition.name
         self._by_topic.setdefault(partition.topic_id, {})[index] = partition
         partition.acknowledged = self._acknowledged.setdefault(partition.topic_id, partition.acknowledged)
-        self._by_raw_name[name.encode(), index] = partition
-        self._by_raw_id[partition.topic_id.bytes, index] = partition
+        self._by_raw_name[name.encode() + _INDEX.pack(index)] = partition
+        self._by_raw_id[partition.topic_id.bytes + _INDEX.pack(index)] = partition
         for key in (name, partition.topic_id):
             partition.log.producers.note_unwritten([*self._refused.pop((key, index), {}).values()])
 
@@ -646,8 +680,8 @@ class Partitions:
         """Nobody finds it any more. Whoever watches it has yet to be told."""
         del self._by_name[partition.name]
         name, index = partition.name
-        del self._by_raw_name[name.encode(), index]
-        del self._by_raw_id[partition.topic_id.bytes, index]
+        del self._by_raw_name[name.encode() + _INDEX.pack(index)]
+        del self._by_raw_id[partition.topic_id.bytes + _INDEX.pack(index)]
         topic = self._by_topic[partition.topic_id]
         del topic[index]
         if not topic:

@@ -50,6 +50,9 @@ class Api:
     """So many items may be in what is not cut: the request, or one thing in the list that is."""
     quick: Callable[[Services, Connection, RequestHeader, memoryview], bool] | None = None
     """Answers the commonest shape of the request without building messages; False leaves it to `handle`."""
+    short: Callable[[Services, Connection, memoryview], bool] | None = None
+    """Answers its smallest and commonest requests from the frame, before the header is read; False leaves it to the
+    others. Only Produce has it."""
     advertised: tuple[int, int] | None = None
     is_advertised: bool = True
     """Whether clients are told of it at all."""

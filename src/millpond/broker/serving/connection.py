@@ -52,8 +52,11 @@ class Dispatch(Protocol):
     def report(self, connection: Connection, error: RemoteError) -> None: ...
 
 
-class _Slot:
-    """The place of one reply in the order of requests; `parts` is None while the reply is awaited."""
+class Slot:
+    """The place of one reply in the order of requests; `parts` is None while the reply is awaited.
+
+    `later` is what is awaited, where that is nobody else's matter too.
+    """
 
     __slots__ = ("later", "parts")
 
@@ -103,11 +106,14 @@ class Connection:
         self.arrived_us = 0
         """When the request that is being handled came in."""
         self._dispatcher = dispatcher
+        self._now_us = dispatcher.clock.monotonic_us
         self._reader = reader
+        self.buffer = reader.buffer
+        """Where the link reads to."""
         self._memory = memory
         self._held_bytes = 0
         self._pace: Pace | None = None
-        self._slots: deque[_Slot] = deque()
+        self._slots: deque[Slot] = deque()
         self._ready: list[ReplyPart] = []
         self._in_flight_max = in_flight_max
         self._unsent_bytes_max = unsent_bytes_max
@@ -144,15 +150,14 @@ class Connection:
 
     # What the link tells.
 
-    def buffer(self) -> memoryview:
-        return self._reader.buffer()
-
     def received(self, count: int) -> None:
-        self.arrived_us = self._dispatcher.clock.monotonic_us()
-        self.last_active_ms = self.arrived_us // 1_000
+        self.arrived_us = arrived_us = self._now_us()
+        self.last_active_ms = arrived_us // 1_000
         self._handling = True
         try:
-            for number, frame in enumerate(self._reader.advance(count), 1):
+            number = 0
+            for frame in self._reader.advance(count):
+                number += 1
                 if self._paused:
                     # The frame lives in a buffer that the next connection reuses: keep a copy of our own.
                     self._backlog.append(bytearray(frame))
@@ -160,7 +165,7 @@ class Connection:
                 self._dispatcher.handle(self, frame)
                 if len(self._slots) >= self._in_flight_max:
                     self._pause()
-                elif number % FEW_REQUESTS == 0 and self._turns.is_over(self.arrived_us):
+                elif number % FEW_REQUESTS == 0 and self._turns.is_over(arrived_us):
                     self._rest()
         finally:
             self._handling = False
@@ -237,9 +242,15 @@ class Connection:
     def reply_frame(self, frame: bytes) -> None:
         """The same for a reply that is a whole frame already."""
         if self._slots:
-            self._slots.append(_Slot(None, [frame]))
+            self._slots.append(Slot(None, [frame]))
         else:
             self._ready.append(frame)
+
+    def keep_slot(self) -> Slot:
+        """The same for a reply that somebody puts there with `fill`."""
+        slot = Slot(None, None)
+        self._slots.append(slot)
+        return slot
 
     def reply_later(
         self,
@@ -248,7 +259,7 @@ class Connection:
         refuse: Callable[[Exception], list[ReplyPart]] | None = None,
     ) -> None:
         """The same for a reply that is to come; `refuse` says what to answer if it does not."""
-        slot = _Slot(later, None)
+        slot = Slot(later, None)
         self._slots.append(slot)
 
         def use(value: T) -> None:
@@ -258,11 +269,11 @@ class Connection:
                 self._dispatcher.report(self, error)
                 self.drop()
             else:
-                self._fill(slot, parts)
+                self.fill(slot, parts)
 
         def on_failure(failure: Exception) -> None:
             if refuse is not None:
-                self._fill(slot, refuse(failure))
+                self.fill(slot, refuse(failure))
             elif isinstance(failure, RemoteError):
                 self._dispatcher.report(self, failure)
                 self.drop()
@@ -389,7 +400,7 @@ class Connection:
 
     def _answer(self, parts: list[ReplyPart]) -> None:
         if self._slots:
-            self._slots.append(_Slot(None, parts))
+            self._slots.append(Slot(None, parts))
             self._weigh(parts)
         else:
             self._ready += parts
@@ -399,7 +410,8 @@ class Connection:
         if len(self._slots) > HEAVY_COUNT or (parts and len(parts[0]) > self._heavy_bytes):
             self._on_heavy(self)
 
-    def _fill(self, slot: _Slot, parts: list[ReplyPart]) -> None:
+    def fill(self, slot: Slot, parts: list[ReplyPart]) -> None:
+        """The reply that was awaited; it leaves when every earlier request has been answered."""
         if not self._open:
             release_ranges(parts)
             return

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 Encode = Callable[[Response], list[ReplyPart]]
 Tell = Callable[[Any], None]
 
+PRODUCE: Final = 0
+
 AT_ONCE_ITEMS: Final = 1_000
 """So many items of lists a request may have that is handled at once: one with more takes turns with all others."""
 
@@ -74,6 +76,7 @@ class Dispatcher:
         self._broker = broker
         self.apis = APIS
         self._entries = {api.key: _Entry(api) for api in APIS}
+        self._produce = self._entries[PRODUCE]
         self.requests = RequestCounts(clock, self._entries)
         self._knows_cluster = False
 
@@ -81,6 +84,12 @@ class Dispatcher:
         """Serve one request. Raises RemoteError when the connection cannot go on."""
         if connection.must_log_in and self._is_login(connection, frame):
             return
+        broker = self._broker
+        if self._knows_cluster and not broker.quotas.is_on:
+            short = self._produce.api.short
+            if short is not None and short(broker, connection, frame):
+                self.requests.received[PRODUCE] += 1
+                return
         header = decode_request_header(frame)
         entry = self._entries.get(header.api_key)
         if entry is None:
@@ -99,7 +108,6 @@ class Dispatcher:
         if len(frame) > LARGE_BYTES and not api.has_records:
             self._check_size(api, len(frame))
         self.requests.received[header.api_key] += 1
-        broker = self._broker
         quotas = broker.quotas
         charge = self._charge(connection, api, header, frame) if quotas.is_on else None
         if (

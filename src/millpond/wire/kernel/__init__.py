@@ -17,7 +17,7 @@ from millpond.wire.kernel.produce import SingleProduce, single_produce_reply
 if TYPE_CHECKING:
     from millpond.wire.kernel.columns import BinaryBuffers, ColumnBuilder, Columns, HeaderBuffers
     from millpond.wire.kernel.plain import decode_records, record_keys, record_spans, scan
-    from millpond.wire.kernel.produce import single_produce
+    from millpond.wire.kernel.produce import ShortProduce, short_produce, single_produce
     from millpond.wire.kernel.rows import (
         BinaryColumn,
         EncodedRows,
@@ -33,12 +33,20 @@ else:
     try:
         if os.environ.get("MILLPOND_PLAIN"):
             raise ImportError("the plain twin was asked for")
-        from millpond.wire.kernel._fast import decode_records, record_keys, record_spans, scan, single_produce
+        from millpond.wire.kernel._fast import (
+            ShortProduce,
+            decode_records,
+            record_keys,
+            record_spans,
+            scan,
+            short_produce,
+            single_produce,
+        )
 
         COMPILED = True
     except ImportError:
         from millpond.wire.kernel.plain import decode_records, record_keys, record_spans, scan
-        from millpond.wire.kernel.produce import single_produce
+        from millpond.wire.kernel.produce import ShortProduce, short_produce, single_produce
 
         COMPILED = False
 
@@ -78,6 +86,7 @@ __all__ = [
     "RecordFields",
     "RowColumns",
     "ScannedBatch",
+    "ShortProduce",
     "SingleProduce",
     "TimestampColumn",
     "decode_records",
@@ -86,6 +95,7 @@ __all__ = [
     "record_keys",
     "record_spans",
     "scan",
+    "short_produce",
     "single_produce",
     "single_produce_reply",
 ]

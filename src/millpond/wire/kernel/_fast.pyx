@@ -5,10 +5,11 @@ Every read goes through `_varint`, `_varlong` or a length that was compared with
 touches the pointer.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint16_t, uint32_t, uint64_t, uint8_t
+from libc.string cimport memcpy
 
 from millpond.wire.checksum import crc32c
 
@@ -316,77 +317,337 @@ cdef int64_t _int64(const uint8_t* at) noexcept:
     return <int64_t>(<uint64_t><uint32_t>_int32(at) << 32 | <uint64_t><uint32_t>_int32(at + 4))
 
 
+# Produce: a request for one partition, and its reply.
+
+cdef enum:
+    SHORT_BYTES_MAX = 16384
+    # Up to so many bytes a table is quicker than to call the processor's own instruction through Python.
+    TABLE_BYTES_MAX = 512
+    FLEXIBLE_FROM = 9
+    TOPIC_IDS_FROM = 13
+    OLDEST = 3
+    NEWEST = 13
+    ZSTD = 4
+    ZSTD_FROM = 7
+    # Attributes: the broker's time, transactional, control, delete horizon.
+    NOT_SHORT = 0x78
+
+
+cdef struct Single:
+    int acks
+    int32_t timeout_ms
+    Py_ssize_t topic
+    Py_ssize_t topic_length
+    int32_t partition
+    Py_ssize_t begin
+    Py_ssize_t end
+
+
+cdef uint32_t[8][256] _CRC
+
+
+cdef int _fill_table() noexcept:
+    cdef uint32_t value
+    cdef int number, bit
+    for number in range(256):
+        value = number
+        for bit in range(8):
+            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
+        _CRC[0][number] = value
+    for number in range(256):
+        for bit in range(1, 8):
+            _CRC[bit][number] = (_CRC[bit - 1][number] >> 8) ^ _CRC[0][_CRC[bit - 1][number] & 0xFF]
+    return 0
+
+
+_fill_table()
+
+
+cdef uint32_t _crc_by_table(const uint8_t* at, Py_ssize_t length) noexcept:
+    """CRC-32C, eight bytes a step."""
+    cdef uint32_t crc = 0xFFFFFFFF
+    while length >= 8:
+        crc ^= <uint32_t>at[0] | <uint32_t>at[1] << 8 | <uint32_t>at[2] << 16 | <uint32_t>at[3] << 24
+        crc = (
+            _CRC[7][crc & 0xFF]
+            ^ _CRC[6][crc >> 8 & 0xFF]
+            ^ _CRC[5][crc >> 16 & 0xFF]
+            ^ _CRC[4][crc >> 24]
+            ^ _CRC[3][at[4]]
+            ^ _CRC[2][at[5]]
+            ^ _CRC[1][at[6]]
+            ^ _CRC[0][at[7]]
+        )
+        at += 8
+        length -= 8
+    while length > 0:
+        crc = crc >> 8 ^ _CRC[0][(crc ^ at[0]) & 0xFF]
+        at += 1
+        length -= 1
+    return crc ^ 0xFFFFFFFF
+
+
 def single_produce(frame, Py_ssize_t position, int version):
     """See `produce.single_produce`."""
     cdef Py_buffer view
+    cdef Single single
     PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
     try:
-        if position < 0 or position > view.len:
+        if position < 0 or not _read_single(<const uint8_t*>view.buf, position, view.len, version, &single):
             return None
-        if version < 9:
-            return _single_inflexible(<const uint8_t*>view.buf, position, view.len)
-        return _single_flexible(<const uint8_t*>view.buf, position, view.len, version)
+        return SingleProduce(
+            single.acks,
+            single.timeout_ms,
+            PyBytes_FromStringAndSize(<const char*>view.buf + single.topic, single.topic_length),
+            single.partition,
+            single.begin,
+            single.end,
+        )
     finally:
         PyBuffer_Release(&view)
 
 
-cdef object _single_inflexible(const uint8_t* frame, Py_ssize_t position, Py_ssize_t end):
+cdef bint _read_single(
+    const uint8_t* frame, Py_ssize_t position, Py_ssize_t end, int version, Single* single
+) noexcept:
+    """Whether the body from `position` on is for one partition; then `single` says where its parts lie."""
+    if position > end:
+        return False
+    if version < FLEXIBLE_FROM:
+        return _single_inflexible(frame, position, end, single)
+    return _single_flexible(frame, position, end, version, single)
+
+
+cdef bint _single_inflexible(const uint8_t* frame, Py_ssize_t position, Py_ssize_t end, Single* single) noexcept:
     cdef Py_ssize_t length, name_end, begin, size
     if end - position < 14 or _int16(frame + position) != -1 or _int32(frame + position + 8) != 1:
-        return None
+        return False
     length = _int16(frame + position + 12)
     name_end = position + 14 + length
     if length < 0 or end - name_end < 12 or _int32(frame + name_end) != 1:
-        return None
+        return False
     size = _int32(frame + name_end + 8)
     begin = name_end + 12
     if size < 0 or begin + size != end:
-        return None
-    return SingleProduce(
-        _int16(frame + position + 2),
-        _int32(frame + position + 4),
-        PyBytes_FromStringAndSize(<const char*>frame + position + 14, length),
-        _int32(frame + name_end + 4),
-        begin,
-        end,
-    )
+        return False
+    single.acks = _int16(frame + position + 2)
+    single.timeout_ms = _int32(frame + position + 4)
+    single.topic = position + 14
+    single.topic_length = length
+    single.partition = _int32(frame + name_end + 4)
+    single.begin = begin
+    single.end = end
+    return True
 
 
-cdef object _single_flexible(const uint8_t* frame, Py_ssize_t position, Py_ssize_t end, int version):
+cdef bint _single_flexible(
+    const uint8_t* frame, Py_ssize_t position, Py_ssize_t end, int version, Single* single
+) noexcept:
     cdef Py_ssize_t length, begin, name_end, at
     cdef uint64_t size = 0
     cdef int shift = 0
     if end - position < 9 or frame[position] != 0 or frame[position + 7] != 2:
-        return None
+        return False
     begin = position + 8
-    if version >= 13:
+    if version >= TOPIC_IDS_FROM:
         length = 16
     else:
         length = <Py_ssize_t>frame[begin] - 1
         if length < 0 or length >= 127:
-            return None
+            return False
         begin += 1
     name_end = begin + length
     if end - name_end < 6 or frame[name_end] != 2:
-        return None
+        return False
     at = name_end + 5
     while True:
         if at >= end or shift >= 35:
-            return None
+            return False
         size |= <uint64_t>(frame[at] & 0x7F) << shift
         at += 1
         if frame[at - 1] < 0x80:
             break
         shift += 7
     if size < 1 or <uint64_t>(end - at) != size + 2:
-        return None
+        return False
     if frame[end - 3] or frame[end - 2] or frame[end - 1]:
+        return False
+    single.acks = _int16(frame + position + 1)
+    single.timeout_ms = _int32(frame + position + 3)
+    single.topic = begin
+    single.topic_length = length
+    single.partition = _int32(frame + name_end + 1)
+    single.begin = at
+    single.end = end - 3
+    return True
+
+
+cdef class ShortProduce:
+    """See `produce.ShortProduce`."""
+
+    cdef readonly int version
+    cdef readonly int32_t correlation_id
+    cdef readonly object client_id
+    cdef readonly int acks
+    cdef readonly int32_t timeout_ms
+    cdef readonly bytes key
+    cdef readonly object records
+    cdef readonly int32_t size
+    cdef readonly int32_t record_count
+    cdef readonly int64_t base_timestamp
+    cdef readonly int64_t max_timestamp
+    cdef readonly int64_t producer_id
+
+    def __init__(self):
+        raise TypeError("`short_produce` makes them")
+
+    def stamp(self, int64_t offset, int32_t leader_epoch):
+        """See `produce.ShortProduce.stamp`."""
+        cdef Py_buffer view
+        PyObject_GetBuffer(self.records, &view, PyBUF_WRITABLE)
+        _put_int64(<uint8_t*>view.buf, offset)
+        _put_int32(<uint8_t*>view.buf + 12, leader_epoch)
+        PyBuffer_Release(&view)
+
+    def reply(self, int64_t offset, int64_t append_time_ms, int64_t start_offset):
+        """See `produce.ShortProduce.reply`."""
+        cdef const uint8_t* key = <const uint8_t*>PyBytes_AsString(self.key)
+        cdef Py_ssize_t topic_length = len(self.key) - 4
+        cdef int version = self.version
+        # Length, correlation id, counts, index, error, offset, time; then by version.
+        cdef Py_ssize_t size = 4 + 4 + topic_length + 4 + 2 + 8 + 8 + 4
+        cdef bytes made
+        cdef uint8_t* at
+        if version >= FLEXIBLE_FROM:
+            # Tags of the header, both counts, start offset, errors and message, tags of partition, topic and all.
+            size += 1 + 2 + 8 + 2 + 3 + (0 if version >= TOPIC_IDS_FROM else 1)
+        else:
+            size += 4 + 2 + 4 + (8 if version >= 5 else 0) + (6 if version >= 8 else 0)
+        made = PyBytes_FromStringAndSize(NULL, size)
+        at = <uint8_t*>PyBytes_AsString(made)
+        at = _put_int32(at, size - 4)
+        at = _put_int32(at, self.correlation_id)
+        if version >= FLEXIBLE_FROM:
+            at = _put_byte(at, 0)
+            at = _put_byte(at, 2)
+            if version < TOPIC_IDS_FROM:
+                at = _put_byte(at, topic_length + 1)
+        else:
+            at = _put_int32(at, 1)
+            at = _put_byte(at, topic_length >> 8)
+            at = _put_byte(at, topic_length & 0xFF)
+        memcpy(at, key, topic_length)
+        at += topic_length
+        at = _put_byte(at, 2) if version >= FLEXIBLE_FROM else _put_int32(at, 1)
+        memcpy(at, key + topic_length, 4)
+        at += 4
+        at = _put_byte(_put_byte(at, 0), 0)
+        at = _put_int64(at, offset)
+        at = _put_int64(at, append_time_ms)
+        if version >= 5:
+            at = _put_int64(at, start_offset)
+        if version >= FLEXIBLE_FROM:
+            at = _put_byte(_put_byte(_put_byte(_put_byte(at, 1), 0), 0), 0)
+            at = _put_int32(at, 0)
+            at = _put_byte(at, 0)
+        else:
+            if version >= 8:
+                at = _put_int32(at, 0)
+                at = _put_byte(_put_byte(at, 0xFF), 0xFF)
+            at = _put_int32(at, 0)
+        assert at - <uint8_t*>PyBytes_AsString(made) == size
+        return made
+
+
+cdef uint8_t* _put_byte(uint8_t* at, Py_ssize_t value) noexcept:
+    at[0] = <uint8_t>value
+    return at + 1
+
+
+cdef uint8_t* _put_int32(uint8_t* at, Py_ssize_t value) noexcept:
+    at[0] = <uint8_t>(value >> 24)
+    at[1] = <uint8_t>(value >> 16)
+    at[2] = <uint8_t>(value >> 8)
+    at[3] = <uint8_t>value
+    return at + 4
+
+
+cdef uint8_t* _put_int64(uint8_t* at, int64_t value) noexcept:
+    return _put_int32(_put_int32(at, value >> 32), value & 0xFFFFFFFF)
+
+
+def short_produce(frame):
+    """See `produce.short_produce`."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
+    try:
+        return _short(frame, <const uint8_t*>view.buf, view.len)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef object _short(object frame, const uint8_t* data, Py_ssize_t end):
+    cdef Single single
+    cdef ShortProduce short
+    cdef const uint8_t* batch
+    cdef int version
+    cdef Py_ssize_t client, position, size
+    cdef uint8_t codec
+    cdef uint32_t crc
+    cdef uint8_t* key
+    if end < 10 or end > SHORT_BYTES_MAX or data[0] or data[1]:
         return None
-    return SingleProduce(
-        _int16(frame + position + 1),
-        _int32(frame + position + 3),
-        PyBytes_FromStringAndSize(<const char*>frame + begin, length),
-        _int32(frame + name_end + 1),
-        at,
-        end - 3,
-    )
+    version = _int16(data + 2)
+    client = _int16(data + 8)
+    if version < OLDEST or version > NEWEST or client < -1 or client > end - 10:
+        return None
+    position = 10
+    while position < 10 + client:
+        if data[position] >= 0x80:
+            return None
+        position += 1
+    if version >= FLEXIBLE_FROM:
+        if position >= end or data[position]:
+            return None
+        position += 1
+    if not _read_single(data, position, end, version, &single):
+        return None
+    size = single.end - single.begin
+    if (single.acks != 1 and single.acks != -1) or size < BATCH_HEADER_BYTES:
+        return None
+    batch = data + single.begin
+    codec = batch[22] & 0x07
+    if (
+        batch[16] != MAGIC
+        or <Py_ssize_t>_int32(batch + 8) + 12 != size
+        or codec > ZSTD
+        or (codec == ZSTD and version < ZSTD_FROM)
+        or batch[22] & NOT_SHORT
+        or _int32(batch + 57) < 1
+        or <int64_t>_int32(batch + 23) != <int64_t>_int32(batch + 57) - 1
+        or (not codec and <int64_t>_int32(batch + 57) * RECORD_BYTES_MIN > size - 12)
+    ):
+        return None
+    if size - 21 <= TABLE_BYTES_MAX:
+        crc = _crc_by_table(batch + 21, size - 21)
+    else:
+        crc = <uint32_t>crc32c(frame[single.begin + 21 : single.end])
+    if crc != <uint32_t>_int32(batch + 17):
+        return None
+    short = ShortProduce.__new__(ShortProduce)
+    short.version = version
+    short.correlation_id = _int32(data + 4)
+    short.client_id = None if client < 0 else PyBytes_FromStringAndSize(<const char*>data + 10, client)
+    short.acks = single.acks
+    short.timeout_ms = single.timeout_ms
+    short.key = PyBytes_FromStringAndSize(NULL, single.topic_length + 4)
+    key = <uint8_t*>PyBytes_AsString(short.key)
+    memcpy(key, data + single.topic, single.topic_length)
+    _put_int32(key + single.topic_length, single.partition)
+    short.records = frame[single.begin : single.end]
+    short.size = <int32_t>size
+    short.record_count = _int32(batch + 57)
+    short.base_timestamp = _int64(batch + 27)
+    short.max_timestamp = _int64(batch + 35)
+    short.producer_id = _int64(batch + 43)
+    return short

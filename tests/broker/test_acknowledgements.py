@@ -1,0 +1,202 @@
+"""Producers of one turn wait together: one sync for all, and each hears what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.histogram import Histogram
+from millpond.base.later import Later, done
+from millpond.broker.serving.acknowledgements import Acknowledgements, Parked, TooLate
+from millpond.broker.serving.request_counts import RequestCounts
+from millpond.sim.world.clock import WALL_START_MS, VirtualClock
+from millpond.wire import messages as m
+from millpond.wire.records import Record, encode_batch
+
+PATIENCE_MS = 300
+
+
+class Client:
+    """A connection that notes its replies."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.heard: list[bytes] = []
+
+    def fill(self, slot: Any, parts: list[bytes]) -> None:
+        self.heard += parts
+
+
+class Written:
+    """A partition whose log others sync."""
+
+    def __init__(self) -> None:
+        self.leader_epoch = 4
+        self.acknowledged = Histogram()
+        self.waits: list[tuple[int, Later[None]]] = []
+        self.is_synced = False
+
+    def after_commit(self, end_offset: int, value: None) -> Later[None]:
+        later: Later[None] = done(None) if self.is_synced else Later()
+        self.waits.append((end_offset, later))
+        return later
+
+
+class Play:
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.requests = RequestCounts(self.clock, [0])
+        self.waiting = Acknowledgements(0, self.clock, self.requests, self.refuse)
+        self.partition: Any = Written()
+
+    def refuse(self, parked: Parked, partition: Any, failure: Exception) -> list[Any]:
+        if parked.reply == b"bug":
+            raise ZeroDivisionError
+        return [b"refused " + parked.reply + b": " + type(failure).__name__.encode()]
+
+    def park(self, reply: bytes, end_offset: int, patience_ms: int = PATIENCE_MS) -> Client:
+        client: Any = Client()
+        asked: Any = None
+        parked = Parked(client, asked, asked, reply, self.clock.monotonic_us(), end_offset)
+        self.waiting.park(self.partition, patience_ms, parked)
+        return client
+
+    def turn(self) -> None:
+        self.clock.run_for(0)
+
+    def count(self) -> tuple[int, int]:
+        return self.requests.times[0].count, self.partition.acknowledged.count
+
+
+@pytest.fixture
+def play() -> Play:
+    return Play()
+
+
+def test_those_of_one_turn_wait_as_one_and_until_the_last_is_safe(play: Play) -> None:
+    clients = [play.park(b"a", 1), play.park(b"b", 2), play.park(b"c", 3)]
+    assert play.partition.waits == []
+    play.turn()
+    ((end_offset, later),) = play.partition.waits
+    assert end_offset == 3
+    later_one = play.park(b"d", 4)
+    play.turn()
+    later.finish(None)
+    assert [each.heard for each in clients] == [[b"a"], [b"b"], [b"c"]]
+    assert later_one.heard == []
+    assert play.count() == (3, 3)
+    assert [end for end, _ in play.partition.waits] == [3, 4]
+
+
+def test_a_duplicate_that_is_safe_already_makes_nobody_else_safe(play: Play) -> None:
+    play.park(b"new", 9)
+    play.park(b"sent again", 3)
+    play.turn()
+    assert [end for end, _ in play.partition.waits] == [9]
+
+
+def test_what_is_safe_when_the_turn_ends_is_answered_then(play: Play) -> None:
+    play.partition.is_synced = True
+    client = play.park(b"a", 1)
+    assert client.heard == []
+    play.turn()
+    assert client.heard == [b"a"]
+
+
+def test_a_failure_is_everybodys(play: Play) -> None:
+    clients = [play.park(b"a", 1), play.park(b"b", 2)]
+    play.turn()
+    play.partition.waits[0][1].fail(OSError("broken"))
+    assert [each.heard for each in clients] == [[b"refused a: OSError"], [b"refused b: OSError"]]
+    assert play.count() == (0, 0)
+
+
+def test_each_waits_for_as_long_as_it_said(play: Play) -> None:
+    short, long = play.park(b"a", 1, 100), play.park(b"b", 2, 200)
+    play.turn()
+    play.clock.run_for(100)
+    assert (short.heard, long.heard) == ([b"refused a: " + TooLate.__name__.encode()], [])
+    play.partition.waits[1][1].finish(None)
+    assert long.heard == [b"b"]
+    play.clock.run_for(200)
+    assert (len(short.heard), len(long.heard)) == (1, 1), "each is answered once"
+
+
+def test_a_leadership_that_moved_meanwhile_acknowledges_nothing(play: Play) -> None:
+    """This node may lead again, and its log be as long as before: with other records."""
+    play.partition.is_synced = True
+    client = play.park(b"a", 1)
+    play.partition.leader_epoch += 2
+    play.turn()
+    assert client.heard == [b"refused a: " + Refused.__name__.encode()]
+    assert play.partition.waits == []
+
+
+def test_who_has_gone_keeps_nobody_waiting_and_is_not_counted(play: Play) -> None:
+    gone, here = play.park(b"a", 1), play.park(b"b", 2)
+    play.turn()
+    gone.is_open = False
+    play.partition.waits[0][1].finish(None)
+    assert (gone.heard, here.heard) == ([], [b"b"])
+    assert play.count() == (1, 1)
+
+
+def test_a_bug_in_one_reply_is_raised_once_all_have_heard(play: Play) -> None:
+    first, broken, last = play.park(b"a", 1), play.park(b"bug", 2), play.park(b"c", 3)
+    play.turn()
+    with pytest.raises(ZeroDivisionError):
+        play.partition.waits[0][1].fail(OSError("broken"))
+    assert (len(first.heard), broken.heard, len(last.heard)) == (1, [], 1)
+
+
+# A whole broker.
+
+
+def request(**fields: Any) -> m.ProduceRequest:
+    records = memoryview(encode_batch([Record(0, WALL_START_MS, None, b"v")], **fields))
+    data = m.ProduceRequest.PartitionProduceData(index=0, records=records)
+    topic = m.ProduceRequest.TopicProduceData(name="pond", partition_data=[data])
+    return m.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[topic])
+
+
+def test_one_sync_serves_all_requests_of_a_turn(make_desk: Callable[..., Any]) -> None:
+    desk = make_desk()
+    desk.create("pond")
+    producers = [desk.connect() for _ in range(20)]
+    producers[0].ask(request(), 9)
+    before = desk.syncs("pond-0")
+    for producer in producers:
+        producer.send(request(), 9)
+    desk.run(200)
+    answers = [reply.responses[0].partition_responses[0] for each in producers for reply in each.replies()]
+    assert [(each.error_code, each.base_offset) for each in answers] == [(0, at) for at in range(1, 21)]
+    assert desk.syncs("pond-0") - before == 1
+
+
+def test_a_new_batch_is_not_acknowledged_with_the_duplicate_of_a_safe_one(make_desk: Callable[..., Any]) -> None:
+    desk = make_desk()
+    desk.create("pond")
+    first, second = desk.connect(), desk.connect()
+    known = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+    assert first.ask(request(**known), 9).responses[0].partition_responses[0].base_offset == 0
+    desk.disk.fail_syncs("/pond-0/")
+    second.send(request(), 9)
+    first.send(request(**known), 9)
+    desk.run(200)
+    (answer,) = (reply.responses[0].partition_responses[0] for reply in second.replies())
+    assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_refused_not_forgotten(make_desk: Callable[..., Any]) -> None:
+    desk = make_desk()
+    partition = desk.create("pond")
+    producer = desk.connect()
+    for _ in range(2):
+        producer.send(request(), 9)
+    desk.broker.partitions.discard(partition)
+    desk.run(1_000)
+    answers = [reply.responses[0].partition_responses[0].error_code for reply in producer.replies()]
+    assert answers == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
