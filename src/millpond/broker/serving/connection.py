@@ -293,7 +293,7 @@ class Connection:
         What comes after it waits until it is done, as it would have done if it had been handled at once. It is done
         whether or not the client is still there.
         """
-        slot = _Slot(None, None)
+        slot = Slot(None, None)
         self._slots.append(slot)
         self._early_bytes = len(frame)
         self._is_in_steps = True
@@ -301,7 +301,7 @@ class Connection:
 
         def use(parts: list[ReplyPart] | None) -> None:
             self._is_in_steps = False
-            self._fill(slot, parts or [])
+            self.fill(slot, parts or [])
             self._end_early()
 
         def on_failure(failure: Exception) -> None:
