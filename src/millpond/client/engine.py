@@ -200,26 +200,29 @@ class Engine:
 
     def _accept(self, batch: Sequence[Message], now: float) -> None:
         held: dict[TopicPartition, float] = {}
-        with self._lock:
-            for message in batch:
-                # What others may have written into these headers elsewhere is none of ours.
-                longest_s = self._retry_topics.get(message.topic)
-                if longest_s is None and not is_redriven(message):
-                    self._in_flight.add_new(message)
-                    continue
-                partition = partition_of(message)
-                taken = read_new(message) if longest_s is None else read_retried(message)
-                if taken.group not in (None, self._options.group):
-                    self._in_flight.skip(partition, message.offset)
-                    continue
-                due = 0.0
-                if longest_s is not None and taken.due_ms:
-                    # Never longer than it can have been meant: whoever wrote it may have had a wrong clock.
-                    left_s = min(taken.due_ms / 1000 - time.time(), longest_s)
-                    if left_s > 0:
-                        due = now + left_s
-                        held[partition] = max(held.get(partition, 0.0), due)
-                self._in_flight.add(taken, due)
+        new: list[Message] = []
+        for message in batch:
+            # What others may have written into these headers elsewhere is none of ours.
+            longest_s = self._retry_topics.get(message.topic)
+            if longest_s is None and not is_redriven(message):
+                new.append(message)
+                continue
+            self._in_flight.add_new(new)
+            new.clear()
+            partition = partition_of(message)
+            taken = read_new(message) if longest_s is None else read_retried(message)
+            if taken.group not in (None, self._options.group):
+                self._in_flight.skip(partition, message.offset)
+                continue
+            due = 0.0
+            if longest_s is not None and taken.due_ms:
+                # Never longer than it can have been meant: whoever wrote it may have had a wrong clock.
+                left_s = min(taken.due_ms / 1000 - time.time(), longest_s)
+                if left_s > 0:
+                    due = now + left_s
+                    held[partition] = max(held.get(partition, 0.0), due)
+            self._in_flight.add(taken, due)
+        self._in_flight.add_new(new)
         self._start_runners()
         if held:
             # What stands behind a record that is not due yet is due even later.
@@ -337,6 +340,16 @@ class Engine:
                 self._in_flight.tell_change(is_idle=True)
             return job
 
+    def _next_after(self, job: Job) -> Job | None:
+        """The same after a record that went well and wants nothing sent, as most do: the lock is taken once for both.
+
+        Whoever stood behind it is taken by this runner, so that no other is needed for that.
+        """
+        with self._lock:
+            if not self._is_over:
+                self.stats.processed += self._in_flight.end_well(job)
+            return self._next()
+
     def _work(self) -> None:
         job = self._next()
         while job is not None:
@@ -345,6 +358,9 @@ class Engine:
             except BaseException as error:
                 self._conclude(job, error, [])
             else:
+                if not outgoing:
+                    job = self._next_after(job)
+                    continue
                 self._conclude(job, None, outgoing)
             job = self._next()
 
@@ -359,6 +375,9 @@ class Engine:
                 _uncancel()
                 self._conclude(job, error, [])
             else:
+                if not outgoing:
+                    job = self._next_after(job)
+                    continue
                 self._conclude(job, None, outgoing)
             job = self._next()
 
@@ -400,9 +419,6 @@ class Engine:
         """After a try: finished, to be tried again, or dead. What is no failure of the record ends the worker."""
         if self._is_over:
             return
-        if error is None and not outgoing:
-            self._conclude_well(job)
-            return
         keeps_lane = False
         try:
             if isinstance(error, StoreFailed):
@@ -424,21 +440,6 @@ class Engine:
             self._fail(fault)
         finally:
             self._in_flight.end(job, keeps_lane=keeps_lane)
-        self._start_more_runners()
-
-    def _conclude_well(self, job: Job) -> None:
-        """After a try with nothing to be sent, which most are: the lock is taken once."""
-        with self._lock:
-            if job.progress.is_ours:
-                self._settler.finished(job, [])
-                self.stats.processed += 1
-            self._in_flight.end(job, keeps_lane=False)
-        self._start_more_runners()
-
-    def _start_more_runners(self) -> None:
-        """From a runner, which has made way for others."""
-        if self._runner_count >= self._options.concurrency:
-            return
         try:
             self._start_runners()
         except RuntimeError as fault:

@@ -7,7 +7,6 @@ progress from its assignment until it is taken away, and only then: a record of 
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
@@ -35,13 +34,12 @@ class InFlight:
         self._delayed: list[tuple[float, int, Job]] = []
         """Records that wait for a time, the next one first; the number only breaks ties."""
         self._numbers = count()
-        self._running: Counter[TopicPartition] = Counter()
+        self._earlier: list[tuple[TopicPartition, Progress]] = []
+        """Of assignments that are over, those of which a record still runs."""
         self._count = 0
         """The sum of what is under way in all partitions."""
         self._parked = 0
         """Those among the delayed that wait in a retry topic's queue."""
-        self._latest = TopicPartition("", -1)
-        """The partition of the record that was taken last: the next one mostly is of the same."""
 
     def __len__(self) -> int:
         """Records that are not finished, or behind one that is not."""
@@ -90,6 +88,8 @@ class InFlight:
                     progress = self._progress.pop(each)
                     progress.is_ours = False
                     self._count -= len(progress)
+                    self._earlier.append((each, progress))
+            self._earlier = [each for each in self._earlier if each[1].running]
 
     def drop(self, partitions: Sequence[TopicPartition], *, keep_gaps: bool) -> None:
         """Forget the records of these partitions that have not been started, or wait for another try.
@@ -115,7 +115,9 @@ class InFlight:
 
     def is_running(self, partitions: Sequence[TopicPartition]) -> bool:
         with self.mutex:
-            return any(self._running[each] for each in partitions)
+            held = [self._progress[each] for each in partitions if each in self._progress]
+            held += [progress for partition, progress in self._earlier if partition in partitions]
+            return any(progress.running for progress in held)
 
     def is_waiting(self, partitions: Sequence[TopicPartition]) -> bool:
         """Whether records of these could be run now, or when another of their key has."""
@@ -132,7 +134,8 @@ class InFlight:
             progress = self._progress.get(partition)
             if progress is None:
                 return
-            self._begin(progress, message.offset)
+            progress.begin(message.offset)
+            self._recount()
             key = message.key
             lane = None if key is None or due else (origin.topic, origin.partition, key)
             job = Job(message, partition, progress, lane, taken.attempts, taken.redriven, moved_from=origin)
@@ -141,26 +144,30 @@ class InFlight:
             else:
                 self._lanes.add(lane, job)
 
-    def add_new(self, message: Message) -> None:
-        """The same for a record about which nobody has said anything: most are."""
+    def add_new(self, messages: Sequence[Message]) -> None:
+        """The same for records of which nobody has said anything: most are such, and come in runs of a partition."""
+        topic, number = "", -1
         with self.mutex:
-            partition = self._latest
-            if message.partition != partition.partition or message.topic != partition.topic:
-                self._latest = partition = partition_of(message)
-            progress = self._progress.get(partition)
-            if progress is None:
-                return
-            self._begin(progress, message.offset)
-            lane = None if message.key is None else (message.topic, message.partition, message.key)
-            self._lanes.add(lane, Job(message, partition, progress, lane))
+            for message in messages:
+                if message.partition != number or message.topic != topic:
+                    partition = partition_of(message)
+                    topic, number = partition
+                    progress = self._progress.get(partition)
+                if progress is None:
+                    continue
+                progress.begin(message.offset)
+                lane = None if message.key is None else (topic, number, message.key)
+                self._lanes.add(lane, Job(message, partition, progress, lane))
+            self._recount()
 
     def skip(self, partition: TopicPartition, offset: int) -> None:
         """A record was taken that is for others."""
         with self.mutex:
             progress = self._progress.get(partition)
             if progress is not None:
-                self._begin(progress, offset)
-                self._finish(progress, offset, [])
+                progress.begin(offset)
+                progress.finish(offset, [])
+                self._recount()
 
     def is_ours(self, job: Job) -> bool:
         """Whether the partition is still, and not again, in the assignment that the record was read in."""
@@ -174,7 +181,7 @@ class InFlight:
         with self.mutex:
             job = self._lanes.take()
             if job is not None:
-                self._running[job.partition] += 1
+                job.progress.running += 1
                 if job.message.offset > job.progress.furthest:
                     job.progress.furthest = job.message.offset
                 job.attempts += 1
@@ -183,10 +190,19 @@ class InFlight:
     def end(self, job: Job, *, keeps_lane: bool) -> None:
         """A try is over. Whoever stands behind the record may go, unless its lane is kept."""
         with self.mutex:
-            self._running[job.partition] -= 1
+            job.progress.running -= 1
             if not keeps_lane:
                 self._lanes.release(job.lane)
             self.tell_change()
+
+    def end_well(self, job: Job) -> bool:
+        """A try is over and the record finished, with nothing to be sent. False when it is not ours any more."""
+        with self.mutex:
+            progress = job.progress
+            if progress.is_ours:
+                self._count -= progress.finish(job.message.offset, [])
+            self.end(job, keeps_lane=False)
+            return progress.is_ours
 
     def run_again(self, job: Job, due: float, *, keeps_lane: bool) -> bool:
         """Let it wait for its next try. Whether its lane is kept for it."""
@@ -215,22 +231,16 @@ class InFlight:
     def _is_parked(self, job: Job) -> bool:
         return job.partition.topic in self._retry_topics
 
-    def _begin(self, progress: Progress, offset: int) -> None:
-        before = len(progress)
-        progress.begin(offset)
-        self._count += len(progress) - before
-
-    def _finish(self, progress: Progress, offset: int, outgoing: list[Send]) -> None:
-        before = len(progress)
-        progress.finish(offset, outgoing)
-        if progress.is_ours:
-            self._count += len(progress) - before
+    def _recount(self) -> None:
+        self._count = sum(map(len, self._progress.values()))
 
     # What is finished
 
     def finish(self, job: Job, outgoing: list[Send]) -> None:
         with self.mutex:
-            self._finish(job.progress, job.message.offset, outgoing)
+            finished = job.progress.finish(job.message.offset, outgoing)
+            if job.progress.is_ours:
+                self._count -= finished
 
     def take_finished(self) -> Iterator[tuple[TopicPartition, int, list[Send]]]:
         """By partition, the offset that may be committed now, and what must be sent before."""

@@ -23,6 +23,8 @@ class Progress:
         """The highest offset whose handler was started."""
         self.is_ours = True
         """False once the partition was taken away, or given anew."""
+        self.running = 0
+        """Records whose handler runs."""
         self._done_to: int | None = None
         self._outgoing: list[Send] = []
 
@@ -35,11 +37,13 @@ class Progress:
             self._order.append(offset)
         self._under_way[offset] = None
 
-    def finish(self, offset: int, outgoing: list[Send]) -> None:
+    def finish(self, offset: int, outgoing: list[Send]) -> int:
+        """How many are not under way any more: this one and those behind it, or none while there is a gap before."""
         under_way, order = self._under_way, self._order
         if offset not in under_way:
             order.append(offset)
         under_way[offset] = outgoing
+        count = len(order)
         while order and (sends := under_way[order[0]]) is not None:
             head = order.popleft()
             del under_way[head]
@@ -47,6 +51,7 @@ class Progress:
                 self._outgoing += sends
             # The offset after a finished record, so gaps in the log do not matter.
             self._done_to = head + 1
+        return count - len(order)
 
     def not_started(self) -> int | None:
         """The first record behind all that were started."""
