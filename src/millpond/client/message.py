@@ -115,6 +115,25 @@ class _Fresh:
         self.headers = headers
 
 
+class _FreshDelivery:
+    """The same for the word about each record that is sent."""
+
+    __slots__ = tuple(each.name for each in fields(Delivery))
+
+    def __init__(self, topic: str, partition: int, offset: int | None, timestamp_ms: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.timestamp_ms = timestamp_ms
+
+
+def made_delivery(topic: str, partition: int, offset: int | None, timestamp_ms: int) -> Delivery:
+    fresh: Any = _FreshDelivery(topic, partition, offset, timestamp_ms)
+    fresh.__class__ = Delivery
+    made: Delivery = fresh
+    return made
+
+
 def from_raw(raw: RawMessage) -> Message:
     """Our message from librdkafka's, which must not be an error."""
     headers = raw.headers()

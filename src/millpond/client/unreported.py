@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 from confluent_kafka import Message as RawMessage
 
 from millpond.client.errors import SendFailed, advice_on
-from millpond.client.message import Delivery
+from millpond.client.message import Delivery, made_delivery
 from millpond.client.reach import Reach
 
 
@@ -78,7 +78,7 @@ def where_is(message: RawMessage) -> Where:
 def delivery(topic: str, where: Where) -> Delivery:
     partition, offset, timestamp_ms = where
     known = offset if offset is not None and offset >= 0 else None
-    return Delivery(topic, -1 if partition is None else partition, known, timestamp_ms)
+    return made_delivery(topic, -1 if partition is None else partition, known, timestamp_ms)
 
 
 def failure(topic: str, error: KafkaError) -> SendFailed:
