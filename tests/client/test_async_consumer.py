@@ -118,3 +118,145 @@ def test_what_a_cancelled_poll_would_have_raised_is_raised_by_the_next(pond) -> 
                 await consumer.poll(timeout_s=8)
 
     asyncio.run(play())
+
+
+def test_what_an_iteration_sees_ahead_is_nobodys_yet(pond) -> None:
+    """Calls in the middle of it: each knows what was handed out, and no more."""
+    topic, group = pond.topic(1), pond.group()
+    pond.fill(topic, VALUES)
+    place = TopicPartition(topic, 0)
+
+    async def main() -> None:
+        seen: list[bytes | None] = []
+        async with AsyncConsumer(group, [topic], bootstrap=pond.bootstrap) as consumer:
+            async for message in consumer:
+                seen.append(message.value)
+                if len(seen) == 3:
+                    await consumer.commit()
+                    assert await consumer.committed([place]) == {place: 3}
+                if len(seen) == 5:
+                    assert await consumer.position(place) == 5
+                    assert [each.value for each in await consumer.poll(2, 5.0)] == VALUES[5:7]
+                if len(seen) == 6:
+                    assert message.value == b"7"
+                    await consumer.seek(topic, 0, 1)
+                if len(seen) == 8:
+                    break
+            assert seen == [*VALUES[:5], b"7", b"1", b"2"]
+            await consumer.commit()
+            assert await consumer.committed([place]) == {place: 3}
+
+    asyncio.run(main())
+
+
+def test_what_is_handed_out_by_an_iteration_can_be_committed_at_the_end(pond) -> None:
+    topic, group = pond.topic(1), pond.group()
+    pond.fill(topic, VALUES)
+    place = TopicPartition(topic, 0)
+
+    async def main() -> None:
+        async with AsyncConsumer(
+            group, [topic], bootstrap=pond.bootstrap, on_revoked=lambda _: consumer._consumer.commit()
+        ) as consumer:
+            count = 0
+            async for _ in consumer:
+                count += 1
+                if count == 4:
+                    break
+        async with AsyncConsumer(group, [topic], bootstrap=pond.bootstrap) as after:
+            assert await after.committed([place]) == {place: 4}
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_iteration_loses_and_doubles_nothing(pond) -> None:
+    topic = pond.topic(1)
+    values = [b"%d" % n for n in range(300)]
+
+    async def main() -> list[bytes | None]:
+        seen: list[bytes | None] = []
+
+        async def listen() -> None:
+            async for message in consumer:
+                seen.append(message.value)
+                await asyncio.sleep(0)
+
+        async with AsyncConsumer(None, [topic], bootstrap=pond.bootstrap) as consumer:
+            filling = asyncio.create_task(asyncio.to_thread(pond.fill, topic, values))
+            while len(seen) < len(values):
+                listening = asyncio.create_task(listen())
+                await asyncio.sleep(0.003)
+                listening.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await listening
+            await filling
+            assert await consumer.poll(1, 0.2) == []
+        return seen
+
+    assert asyncio.run(main()) == values
+
+
+def test_two_iterations_and_a_poll_at_a_time_share_what_there_is(pond) -> None:
+    topic = pond.topic(1)
+    values = [b"%d" % n for n in range(300)]
+    pond.fill(topic, values)
+
+    async def main() -> list[bytes | None]:
+        seen: list[bytes | None] = []
+
+        async def listen() -> None:
+            async for message in consumer:
+                seen.append(message.value)
+                await asyncio.sleep(0)
+
+        async def poll() -> None:
+            while len(seen) < len(values):
+                seen.extend(message.value for message in await consumer.poll(3, 0.1))
+
+        async with AsyncConsumer(None, [topic], bootstrap=pond.bootstrap) as consumer:
+            listening = [asyncio.create_task(listen()) for _ in range(2)]
+            await asyncio.wait_for(poll(), 60)
+        await asyncio.wait_for(asyncio.gather(*listening), 60)
+        return seen
+
+    assert sorted(asyncio.run(main()), key=values.index) == values
+
+
+def test_what_is_revoked_is_not_handed_out_by_an_iteration_though_it_was_seen(pond) -> None:
+    topic, group = pond.topic(2), pond.group()
+    for partition in (0, 1):
+        pond.fill(topic, [b"x"] * 100, partition=partition)
+    held: set[TopicPartition] = set()
+
+    async def main() -> tuple[list[str], int]:
+        foreign: list[str] = []
+        revocations = 0
+
+        def revoked(partitions: list[TopicPartition]) -> None:
+            nonlocal revocations
+            revocations += 1
+            held.difference_update(partitions)
+
+        async with AsyncConsumer(
+            group, [topic], bootstrap=pond.bootstrap, on_assigned=held.update, on_revoked=revoked
+        ) as first:
+            second: AsyncConsumer | None = None
+            async for message in first:
+                if TopicPartition(message.topic, message.partition) not in held:
+                    foreign.append(str(message))
+                if second is None:
+                    second = AsyncConsumer(group, [topic], bootstrap=pond.bootstrap)
+                # Slow, so that most of what was seen at once is still there when the other comes.
+                await asyncio.sleep(0.2)
+                await second.poll(1, 0.01)
+                if revocations:
+                    for _ in range(5):
+                        await anext(aiter(first), None)
+                    break
+            assert second is not None
+            await second.close()
+        return foreign, revocations
+
+    foreign, revocations = asyncio.run(asyncio.wait_for(main(), 60))
+    assert revocations
+    assert foreign == []

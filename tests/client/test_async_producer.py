@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from millpond import AsyncProducer, BufferFull, SendFailed
+from millpond import AsyncProducer, BufferFull, ConfigError, SendFailed
 
 
 def test_awaiting_a_send_gives_its_place(cluster) -> None:
@@ -64,3 +64,75 @@ def test_a_full_buffer_raises_as_asked() -> None:
         asyncio.run(main(when_full="raise"))
     with pytest.raises(BufferFull):
         asyncio.run(main(full_timeout_s=0.1))
+
+
+def test_many_wait_for_room_in_their_order(cluster) -> None:
+    topic = cluster.topic()
+
+    async def main() -> list[int | None]:
+        async with AsyncProducer(cluster.bootstrap, buffer_records=5, linger_ms=0) as producer:
+            places = await asyncio.gather(*(producer.send(topic, b"%d" % n, partition=0) for n in range(200)))
+        return [place.offset for place in places]
+
+    assert asyncio.run(main()) == list(range(200))
+    assert [message.value for message in cluster.read(topic, 200)] == [b"%d" % n for n in range(200)]
+
+
+def test_who_gives_up_waiting_for_room_keeps_nobody_else_from_it(cluster) -> None:
+    topic = cluster.topic()
+
+    async def main() -> None:
+        async with AsyncProducer(cluster.bootstrap, buffer_records=1, linger_ms=200) as producer:
+            first = await producer.queue(topic, b"first")
+            waiting = [asyncio.create_task(producer.queue(topic, b"%d" % n)) for n in range(3)]
+            await asyncio.sleep(0.02)
+            waiting[0].cancel()
+            waiting[1].cancel()
+            place = await (await waiting[2])
+            assert (await first).topic == place.topic == topic
+
+    asyncio.run(main())
+    assert [message.value for message in cluster.read(topic, 2)] == [b"first", b"2"]
+
+
+def test_a_cancelled_await_leaves_the_others_as_they_are(cluster) -> None:
+    topic = cluster.topic()
+
+    async def main() -> None:
+        async with AsyncProducer(cluster.bootstrap, linger_ms=50) as producer:
+            sends = [asyncio.create_task(producer.send(topic, b"%d" % n, partition=0)) for n in range(3)]
+            await asyncio.sleep(0.01)
+            sends[1].cancel()
+            assert [(await each).offset for each in (sends[0], sends[2])] == [0, 2]
+            with pytest.raises(asyncio.CancelledError):
+                await sends[1]
+
+    asyncio.run(main())
+    assert len(cluster.read(topic, 3)) == 3, "what is in the buffer is sent all the same"
+
+
+def test_one_producer_for_loop_after_loop_and_reports_that_come_after_a_loop_has_ended(cluster) -> None:
+    topic = cluster.topic()
+    producer = AsyncProducer(cluster.bootstrap, linger_ms=100)
+
+    async def queue() -> None:
+        for n in range(20):
+            await producer.queue(topic, b"%d" % n, partition=0)
+
+    async def send() -> int | None:
+        place = await producer.send(topic, b"last", partition=0)
+        await producer.close()
+        return place.offset
+
+    asyncio.run(queue())  # which is over before the first report
+    assert asyncio.run(send()) == 20
+
+
+def test_an_argument_that_nobody_knows_is_refused_with_the_name_that_was_meant() -> None:
+    async def main() -> None:
+        producer = AsyncProducer("127.0.0.1:1")
+        with pytest.raises(ConfigError, match=r"takes no argument 'header'.*headers"):
+            await producer.queue("orders", b"", header={"a": "b"})  # type: ignore[call-arg]
+        await producer.close()
+
+    asyncio.run(main())

@@ -440,9 +440,15 @@ def test_a_worker_that_gets_no_further_thread_says_so(pond, monkeypatch: pytest.
         start_one(self)
 
     monkeypatch.setattr(Threads, "start_one", start_none_from_a_handler)
-    # When the first is done, the record behind it is free, and another runner is wanted.
+    out = pond.topic(1)
+
+    def slow(message: Message) -> Send:
+        time.sleep(0.05)
+        return Send(out, message.value)
+
+    # While what the first wants sent is on its way, the record behind it is free, and another runner is wanted.
     pond.fill(topic, VALUES, keys=1)
-    worker = Worker(lambda _: time.sleep(0.05), topic, group=pond.group(), concurrency=4)
+    worker = Worker(slow, topic, group=pond.group(), concurrency=4)
     with pytest.raises(RuntimeError, match="can't start"):
         worker.run(pond.bootstrap, until_idle_s=5)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Thread
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +12,7 @@ from millpond.base.ids import TopicPartition
 from millpond.client.in_flight import InFlight
 from millpond.client.progress import Job
 from millpond.client.retry import read_new
+from support.node import eventually
 
 PARTITIONS = [TopicPartition("orders", n) for n in range(2)]
 
@@ -58,7 +61,11 @@ def test_in_any_order_of_events(data: st.DataObject) -> None:
             case "add":
                 partition = data.draw(st.sampled_from(PARTITIONS))
                 key = data.draw(st.sampled_from([None, b"a", b"b"]))
-                in_flight.add(read_new(message(partition.partition, ends[partition], key)))
+                new = message(partition.partition, ends[partition], key)
+                if data.draw(st.booleans()):
+                    in_flight.add(read_new(new))
+                else:
+                    in_flight.add_new([new])
                 ends[partition] += 1
             case "start":
                 if job := in_flight.start():
@@ -69,8 +76,11 @@ def test_in_any_order_of_events(data: st.DataObject) -> None:
                 job = running.pop(data.draw(st.integers(0, len(running) - 1)))
                 if in_flight.is_ours(job):
                     finished.add((job.partition, job.message.offset))
-                in_flight.finish(job, [])
-                in_flight.end(job, keeps_lane=False)
+                if data.draw(st.booleans()):
+                    in_flight.finish(job, [])
+                    in_flight.end(job, keeps_lane=False)
+                else:
+                    assert in_flight.end_well(job) == in_flight.is_ours(job)
             case "fail" if running:
                 job = running.pop(data.draw(st.integers(0, len(running) - 1)))
                 in_flight.end(job, keeps_lane=in_flight.run_again(job, now + 2, keeps_lane=True))
@@ -93,5 +103,66 @@ def test_in_any_order_of_events(data: st.DataObject) -> None:
                 else:
                     finished |= {(partition, offset) for offset in range(done)}
                     ends[partition] = done
+        assert len(in_flight) == sum(map(len, in_flight._progress.values()))
         for partition, offset in offsets(in_flight).items():
             assert all((partition, each) in finished for each in range(offset)), f"{partition} passed a gap"
+
+
+def test_new_records_of_several_partitions_at_once() -> None:
+    in_flight = InFlight()
+    in_flight.assign(PARTITIONS)
+    alone = Message("others", 0, 9, key=b"a")
+    in_flight.add_new([message(0, 1, b"a"), message(0, 2, b"a"), alone, message(1, 7, b"a"), message(0, 3)])
+    assert len(in_flight) == 4
+    started = [job for job in iter(in_flight.start, None) if job is not None]
+    assert [(job.partition.partition, job.message.offset) for job in started] == [(0, 1), (1, 7), (0, 3)]
+    assert str(started[1].origin) == "orders[1]@7"
+    assert in_flight.end_well(started[0])
+    assert offsets(in_flight) == {PARTITIONS[0]: 2}
+    behind = in_flight.start()
+    assert behind is not None
+    assert behind.message.offset == 2, "it stood behind the first of its key"
+
+
+def test_a_record_of_an_earlier_assignment_still_runs() -> None:
+    in_flight = InFlight()
+    in_flight.assign(PARTITIONS)
+    in_flight.add_new([message(0, 5)])
+    job = in_flight.start()
+    assert job is not None
+    in_flight.revoke(PARTITIONS[:1])
+    in_flight.assign(PARTITIONS[:1])
+    assert in_flight.is_running(PARTITIONS[:1])
+    assert not in_flight.is_running(PARTITIONS[1:])
+    assert not in_flight.end_well(job)
+    assert not in_flight.is_running(PARTITIONS[:1])
+    assert offsets(in_flight) == {}
+
+
+def test_who_waits_for_room_is_woken_when_there_is_enough_and_when_a_runner_is_idle() -> None:
+    in_flight = InFlight()
+    in_flight.assign(PARTITIONS)
+    in_flight.add_new([message(0, n) for n in range(10)])
+    looks: list[int] = []
+
+    def has_room() -> bool:
+        looks.append(len(in_flight))
+        return len(in_flight) <= 5
+
+    waiting = Thread(target=in_flight.wait_for, args=(has_room, 60.0), kwargs={"crowd": 5})
+    waiting.start()
+    assert eventually(lambda: looks == [10])
+    for _ in range(5):
+        job = in_flight.start()
+        assert job is not None
+        in_flight.end_well(job)
+    waiting.join()
+    assert looks == [10, 5], "not at each that ended"
+    idle: list[bool] = []
+    waiting = Thread(target=in_flight.wait_for, args=(lambda: bool(idle), 60.0), kwargs={"crowd": 0})
+    waiting.start()
+    assert eventually(lambda: in_flight._is_watched)
+    with in_flight.mutex:
+        idle.append(True)
+        in_flight.tell_change(is_idle=True)
+    waiting.join()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from confluent_kafka import Producer as RawProducer
 
+from millpond import SendFailed
 from millpond.client.inner_producer import InnerProducer
 from millpond.client.reach import Reach
 from millpond.client.sent import Sent
@@ -19,7 +21,7 @@ def lane_to(bootstrap: str, **more: object) -> InnerProducer:
 def test_reports_come_without_anybody_asking(cluster) -> None:
     topic = cluster.topic()
     inner = lane_to(cluster.bootstrap)
-    future = Sent()
+    future = Sent(topic, inner.unreported)
     inner.produce(future, topic, b"v", b"k", [("h", b"1")], 2, 1_700_000_000_000)
     place = future.result(60)
     assert (place.topic, place.partition, place.offset) == (topic, 2, 0)
@@ -31,11 +33,11 @@ def test_reports_come_without_anybody_asking(cluster) -> None:
 def test_a_cancelled_future_harms_nobody(cluster) -> None:
     topic = cluster.topic()
     inner = lane_to(cluster.bootstrap, **{"linger.ms": 50})
-    given_up = Sent()
-    wanted = Sent()
-    inner.produce(given_up, topic, b"1", None, None, 0, 0)
+    given_up = Sent(topic, inner.unreported)
+    wanted = Sent(topic, inner.unreported)
+    inner.produce(given_up, topic, b"1", None, partition=0)
     assert given_up.cancel()
-    inner.produce(wanted, topic, b"2", None, None, 0, 0)
+    inner.produce(wanted, topic, b"2", None, partition=0)
     assert wanted.result(60).offset == 1
     inner.close()
 
@@ -46,3 +48,28 @@ def test_waiting_for_room_ends_with_the_deadline() -> None:
     assert inner.wait_for_room(time.monotonic() + 0.01)
     assert inner.flush(0.01) == 0
     inner.close()
+
+
+def test_what_is_flushed_is_known_to_everybody(cluster) -> None:
+    topic = cluster.topic()
+    inner = lane_to(cluster.bootstrap)
+    for _ in range(20):
+        futures = [Sent(topic, inner.unreported) for _ in range(50)]
+        for each in futures:
+            inner.produce(each, topic, b"v", None)
+        assert inner.flush(60) == 0
+        assert all(each.done() for each in futures), "also the one that the serving thread had in hand"
+    inner.close()
+
+
+def test_a_record_that_was_not_taken_is_not_waited_for() -> None:
+    inner = lane_to("127.0.0.1:1", **{"queue.buffering.max.messages": 1})
+    kept, refused = Sent("orders", inner.unreported), Sent("orders", inner.unreported)
+    inner.produce(kept, "orders", b"1", None)
+    with pytest.raises(BufferError):
+        inner.produce(refused, "orders", b"2", None)
+    assert inner.unreported.records == {kept}
+    assert inner.flush(0.01) == 1
+    inner.close()
+    assert isinstance(kept.exception(60), SendFailed)
+    assert not refused.done()

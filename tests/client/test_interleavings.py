@@ -82,7 +82,9 @@ class Play:
         patch.setattr(runners, "Thread", turns.thread)
         patch.setattr(runners, "SimpleQueue", turns.queue)
         patch.setattr(runners, "Semaphore", turns.semaphore)
-        patch.setattr(in_flight, "Condition", turns.condition)
+        # One thing that is both, as the one is made of the other.
+        patch.setattr(in_flight, "RLock", turns.condition)
+        patch.setattr(in_flight, "Condition", lambda lock: lock)
 
     def _body(self) -> None:
         turns, group, crew = self.turns, self.group, self.crew

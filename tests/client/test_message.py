@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import pickle
+from copy import copy
+from dataclasses import FrozenInstanceError, asdict, dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
-from millpond import DecodeFailed, Message
-from millpond.client.message import as_bytes, header_list
+from millpond import DecodeFailed, Delivery, Message
+from millpond.client.message import as_bytes, from_raw, header_list, made_delivery
 
 
 def a_message(value: bytes | None = b"{}", **more) -> Message:
@@ -55,3 +58,44 @@ def test_headers_and_keys_come_in_many_shapes() -> None:
     assert header_list({"a": "text", "b": b"bytes", "c": None}) == [("a", b"text"), ("b", b"bytes"), ("c", None)]
     assert header_list([("a", "1"), ("a", "2")]) == [("a", b"1"), ("a", b"2")]
     assert (as_bytes("ü"), as_bytes(b"x"), as_bytes(None)) == ("ü".encode(), b"x", None)
+
+
+class Raw:
+    """A record as librdkafka gives it."""
+
+    def topic(self) -> str:
+        return "orders"
+
+    def partition(self) -> int:
+        return 2
+
+    def offset(self) -> int:
+        return 41
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 5
+
+    def key(self) -> bytes | None:
+        return b"k"
+
+    def value(self) -> bytes | None:
+        return None
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return [("a", b"1")]
+
+
+def test_what_is_made_the_quick_way_is_like_any_other() -> None:
+    raw: Any = Raw()
+    pairs = [
+        (from_raw(raw), Message("orders", 2, 41, 5, b"k", None, (("a", b"1"),))),
+        (made_delivery("orders", 2, None, 5), Delivery("orders", 2, None, 5)),
+    ]
+    for quick, plain in pairs:
+        assert type(quick) is type(plain)
+        assert quick == plain
+        assert (hash(quick), repr(quick), asdict(quick)) == (hash(plain), repr(plain), asdict(plain))
+        assert replace(quick, partition=3) == replace(plain, partition=3)
+        assert copy(quick) == pickle.loads(pickle.dumps(quick)) == plain
+        with pytest.raises(FrozenInstanceError):
+            quick.partition = 4  # type: ignore[misc]

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from concurrent.futures import Future
 
 import pytest
 
-from millpond import BufferFull, Closed, ConfigError, Producer, SendFailed, Timeout, UnknownTopic
+from millpond import (
+    BufferFull,
+    ClientError,
+    Closed,
+    ConfigError,
+    Delivery,
+    Producer,
+    SendFailed,
+    Timeout,
+    UnknownTopic,
+)
 from millpond.wire.partitioner import partition_for_key
+from support.node import eventually
 
 NOBODY = "127.0.0.1:1"
 
@@ -155,3 +167,57 @@ def test_a_serializer_of_ones_own(cluster) -> None:
     with Producer(cluster.bootstrap, serializer=lambda value, name: f"{name}={value}".encode()) as producer:
         producer.send(topic, 7)
     assert cluster.read(topic)[0].value == f"{topic}=7".encode()
+
+
+@pytest.mark.parametrize("reads", ["the sender", "the serving thread"])
+def test_a_callback_of_a_record_may_send_many_more(cluster, reads: str) -> None:
+    """librdkafka was asked for reports inside its own report, which ended the process."""
+    topic = cluster.topic()
+    more: list[Future[Delivery]] = []
+    with Producer(cluster.bootstrap) as producer:
+        first = producer.send(topic, b"first")
+        first.add_done_callback(lambda _: more.extend(producer.send(topic, b"%d" % n) for n in range(500)))
+        if reads == "the sender":
+            producer.flush()
+        assert eventually(lambda: len(more) == 500)
+        assert len({(each.result(60).partition, each.result(60).offset) for each in more}) == 500
+
+
+@pytest.mark.parametrize("reads", ["the sender", "the serving thread"])
+@pytest.mark.parametrize("what", ["flush", "close"])
+def test_a_callback_of_a_record_cannot_wait_for_itself(cluster, reads: str, what: str) -> None:
+    topic = cluster.topic()
+    heard: list[BaseException] = []
+    with Producer(cluster.bootstrap) as producer:
+
+        def wait(_: object) -> None:
+            try:
+                getattr(producer, what)()
+            except ClientError as refusal:
+                heard.append(refusal)
+
+        producer.send(topic, b"1").add_done_callback(wait)
+        if reads == "the sender":
+            producer.flush()
+        assert eventually(lambda: heard)
+        assert "elsewhere" in str(heard[0])
+        assert producer.send(topic, b"2").result(60).topic == topic, "and it goes on"
+
+
+def test_a_callback_of_a_record_may_send_where_partitions_are_chosen(cluster) -> None:
+    topic, other = cluster.topic(), cluster.topic()
+    more: list[Future[Delivery]] = []
+    with Producer(cluster.bootstrap, partitioner="round_robin") as producer:
+        producer.send(topic, b"1").add_done_callback(lambda _: more.append(producer.send(other, b"2")))
+        assert eventually(lambda: more)
+        assert more[0].result(60).topic == other
+
+
+def test_keys_may_be_text_or_any_kind_of_bytes(cluster) -> None:
+    topic = cluster.topic()
+    with Producer(cluster.bootstrap) as producer:
+        for key in ("k\u00e9y", "k\u00e9y".encode(), bytearray("k\u00e9y".encode()), memoryview("k\u00e9y".encode())):
+            producer.send(topic, b"", key)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="a key is text or bytes"):
+            producer.send(topic, b"", 7)  # type: ignore[arg-type]
+    assert [message.key for message in cluster.read(topic, 4)] == ["k\u00e9y".encode()] * 4

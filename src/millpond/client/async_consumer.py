@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
@@ -14,6 +16,8 @@ from millpond.client.consumer import Consumer, ConsumerGiven, Partitions
 from millpond.client.message import Message
 
 T = TypeVar("T")
+
+NEXT_SECONDS = 0.5
 
 
 class AsyncConsumer:
@@ -27,9 +31,17 @@ class AsyncConsumer:
         self._closed = False
         self._failure: BaseException | None = None
         """What a call raised whose caller was cancelled; it is for the next who asks."""
+        self._ahead: list[Message] = []
+        """What the consumer hands out next: seen by the iteration, and valid until somebody calls the thread."""
+        self._handed = 0
+        """How many of those have been handed out here."""
+        self._unsaid: deque[int] = deque()
+        """The same, of what was seen before; the consumer hears of it with the next call."""
+        self._fresh_until = 0.0
+        self._calls = 0
 
     async def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Message]:
-        return await self._records(partial(self._consumer.poll, max_records, timeout_s))
+        return await self._asked(partial(self._consumer.poll, max_records, timeout_s), self._consumer.put_back)
 
     async def batches(self, max_records: int = 500, timeout_s: float = 1.0) -> AsyncIterator[list[Message]]:
         while True:
@@ -39,8 +51,13 @@ class AsyncConsumer:
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Records, one by one, until it is closed. `commit` includes the one in hand."""
         while not self._closed:
-            for message in await self._records(self._next):
-                yield message
+            if self._handed < len(self._ahead) and time.monotonic() < self._fresh_until:
+                self._handed += 1
+                yield self._ahead[self._handed - 1]
+            elif not await self._look_ahead() and not self._closed:
+                # Others ask all the time, and what was seen may be theirs by now.
+                for message in await self._asked(self._next, self._consumer.put_back):
+                    yield message
 
     async def commit(
         self,
@@ -95,29 +112,58 @@ class AsyncConsumer:
         await self.close()
 
     def _next(self) -> list[Message]:
-        message = self._consumer.next(0.5)
+        message = self._consumer.next(NEXT_SECONDS)
         return [] if message is None else [message]
 
-    async def _records(self, call: Callable[[], list[Message]]) -> list[Message]:
-        """Records for whoever awaits them; when that is cancelled meanwhile, they are for the next who asks."""
-        taking = self._thread.submit(self._heard, call)
+    async def _look_ahead(self) -> bool:
+        """See what comes next, so that not each record needs a call of the thread. Nothing is handed out by this.
+
+        False when somebody else has asked meanwhile: that may have moved what was seen.
+        """
+        asked = self._asked(self._seen, lambda _: None)
+        calls = self._calls + 1
+        ahead, fresh_until = await asked
+        if self._calls != calls:
+            return False
+        self._ahead, self._fresh_until = ahead, fresh_until
+        return True
+
+    def _seen(self) -> tuple[list[Message], float]:
+        return self._consumer.look_ahead(NEXT_SECONDS), self._consumer.fresh_until
+
+    async def _asked(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
+        """An answer for whoever awaits it; when that is cancelled meanwhile, it is undone."""
+        taking = self._submit(self._heard, call)
         try:
             return await asyncio.shield(asyncio.wrap_future(taking))
         except asyncio.CancelledError:
             if not taking.cancel() and not self._closed:
-                self._thread.submit(self._give_back, taking)
+                self._submit(self._give_back, taking, undo)
             raise
 
-    def _heard(self, call: Callable[[], list[Message]]) -> list[Message]:
+    def _heard(self, call: Callable[[], T]) -> T:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
         return call()
 
-    def _give_back(self, taking: Future[list[Message]]) -> None:
+    def _give_back(self, taking: Future[T], undo: Callable[[T], None]) -> None:
         self._failure = taking.exception()
         if self._failure is None:
-            self._consumer.put_back(taking.result())
+            undo(taking.result())
 
     async def _run(self, call: Callable[..., T], *given: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *given))
+        return await asyncio.wrap_future(self._submit(call, *given))
+
+    def _submit(self, call: Callable[..., T], *given: Any) -> Future[T]:
+        """A call on the consumer's thread, which hears first what of that seen ahead has been handed out here."""
+        if self._handed:
+            self._unsaid.append(self._handed)
+        self._calls += 1
+        self._ahead, self._handed = [], 0
+        return self._thread.submit(self._called, call, *given)
+
+    def _called(self, call: Callable[..., T], *given: Any) -> T:
+        while self._unsaid:
+            self._consumer.hand_out(self._unsaid.popleft())
+        return call(*given)

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 from confluent_kafka import Consumer as RawConsumer
@@ -169,11 +170,7 @@ class Consumer(Closable):
         if max_records < 1:
             raise ConfigError(f"max_records is at least 1, not {max_records}")
         self._fill(max_records, timeout_s)
-        taken = [self._buffer.popleft() for _ in range(min(max_records, len(self._buffer)))]
-        # Once for each partition, not for each record.
-        ends = {(message.topic, message.partition): message.offset + 1 for message in taken}
-        self._handed_out |= {TopicPartition(*each): offset for each, offset in ends.items()}
-        return taken
+        return self.hand_out(max_records)
 
     def batches(self, max_records: int = 500, timeout_s: float = 1.0) -> Iterator[list[Message]]:
         """Lists of records, never empty, for ever."""
@@ -196,6 +193,33 @@ class Consumer(Closable):
         message = self._buffer.popleft()
         self._handed_out[partition_of(message)] = message.offset + 1
         return message
+
+    def look_ahead(self, timeout_s: float = 1.0) -> list[Message]:
+        """What is handed out next, as far as it is here: nobody has it before `hand_out`. Waits for the first."""
+        self._check_open()
+        self._fill(NEXT_RECORDS, timeout_s)
+        return list(self._buffer)
+
+    def hand_out(self, most: int) -> list[Message]:
+        """Of what is here already."""
+        buffer = self._buffer
+        if len(buffer) <= most:
+            taken = list(buffer)
+            buffer.clear()
+        else:
+            taken = [buffer.popleft() for _ in range(most)]
+        # Once for each run of records of one partition, not for each record.
+        for each, after in pairwise(taken):
+            if each.partition != after.partition or each.topic != after.topic:
+                self._handed_out[partition_of(each)] = each.offset + 1
+        if taken:
+            self._handed_out[partition_of(taken[-1])] = taken[-1].offset + 1
+        return taken
+
+    @property
+    def fresh_until(self) -> float:
+        """Until then what was looked at may be handed out without hearing of the group, on the monotonic clock."""
+        return self._served_at + SERVE_SECONDS
 
     def put_back(self, messages: Sequence[Message]) -> None:
         """These were handed out last and nobody has looked at them: hand them out again."""
@@ -353,10 +377,11 @@ class Consumer(Closable):
             raise ConsumeFailed(
                 f"it is not known where to begin reading ({self._adrift}): close this consumer and make a new one"
             ) from self._adrift
-        deadline = time.monotonic() + timeout_s
-        if self._buffer and time.monotonic() - self._served_at >= SERVE_SECONDS:
+        now = time.monotonic()
+        if self._buffer and now - self._served_at >= SERVE_SECONDS:
             # Who works long on each record would be thrown out of the group, or keep all others of it waiting.
             self._take(1, 0.0)
+        deadline = now + timeout_s
         while not self._buffer:
             self._take(most, max(deadline - time.monotonic(), 0.0))
             if time.monotonic() >= deadline:
@@ -381,13 +406,22 @@ class Consumer(Closable):
         self._raise_failure()
 
     def _keep(self, popped: list[RawMessage]) -> None:
+        gone, ended = self._revoked_meanwhile, self._ended
+        noted: tuple[str | None, int | None] | None = None
+        """Whose records are being kept, once it is noted that its end is not the end any more."""
         for raw in popped:
-            gone = self._revoked_meanwhile
             if gone and TopicPartition(raw.topic() or "", raw.partition() or 0) in gone:
                 continue
+            error = raw.error()
+            if error is None:
+                if ended and noted != (raw.topic(), raw.partition()):
+                    noted = raw.topic(), raw.partition()
+                    ended.pop(TopicPartition(raw.topic() or "", raw.partition() or 0), None)
+                self._buffer.append(from_raw(raw))
+                continue
+            noted = None
             try:
-                if not self._is_event(raw):
-                    self._buffer.append(from_raw(raw))
+                self._hear(raw, error)
             except ClientError as failure:
                 # The records behind it must not be lost when the caller goes on after this.
                 self._failure = self._failure or failure
@@ -410,24 +444,17 @@ class Consumer(Closable):
             failure, self._failure = self._failure, None
             raise failure
 
-    def _is_event(self, raw: RawMessage) -> bool:
-        """Whether this is no record but news; raises when the consumer cannot go on."""
-        error = raw.error()
-        if error is None and not self._ended:
-            return False
-        partition = TopicPartition(raw.topic() or "", raw.partition() or 0)
-        if error is None:
-            self._ended.pop(partition, None)
-            return False
+    def _hear(self, raw: RawMessage, error: KafkaError) -> None:
+        """This is no record but news; raises when the consumer cannot go on."""
         if error.code() == KafkaError._PARTITION_EOF:
-            self._ended[partition] = raw.offset() or 0
-            return True
+            self._ended[TopicPartition(raw.topic() or "", raw.partition() or 0)] = raw.offset() or 0
+            return
         if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             self._missing.add(raw.topic() or "")
             if not self._wait_for_topics:
                 raise UnknownTopic(f"{error.str()}: create the topic first, or say wait_for_topics=True")
             LOG.warning("waiting for a topic: %s", error.str())
-            return True
+            return
         if error.code() == KafkaError._FATAL and _INSTANCE_FENCED.str() in error.str():
             error = _INSTANCE_FENCED
         if error.code() in (KafkaError._FENCED, KafkaError.FENCED_INSTANCE_ID):
@@ -435,7 +462,6 @@ class Consumer(Closable):
         if error.fatal() or error.code() in _HOPELESS:
             raise ConsumeFailed(advice_on(error), code=error.code())
         LOG.info("librdkafka goes on after: %s", error.str())
-        return True
 
     def _uncommitted(self) -> dict[TopicPartition, int]:
         return {partition: at for partition, at in self._handed_out.items() if self._committed.get(partition) != at}

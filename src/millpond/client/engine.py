@@ -26,7 +26,7 @@ from millpond.client.outcomes import is_worth_another_try, to_dead_letters, to_r
 from millpond.client.own_topics import ANSWER_SECONDS, ensure_topics
 from millpond.client.producer import Producer
 from millpond.client.progress import Job
-from millpond.client.retry import read_new, read_retried
+from millpond.client.retry import is_redriven, read_new, read_retried
 from millpond.client.runners import Runners, Tasks, Threads
 from millpond.client.settlers import RECORD_BYTES_MAX, REFUSED_SENDS, AtLeastOnce, AtMostOnce, Settler, send
 from millpond.client.transactions import Transactional
@@ -63,13 +63,15 @@ class Engine:
         self._bootstrap = bootstrap
         self._retry_topics = options.retry_topics()
         self._in_flight = InFlight(self._retry_topics)
-        self._lock = self._in_flight.lock
+        self._lock = self._in_flight.mutex
         self._runner_count = 0
         self._runners: Runners | None = None
         self._paused_until: dict[TopicPartition, float] = {}
         self._is_full = False
         """Its partitions are paused until there is room again."""
         self._room_at = time.monotonic()
+        self._refill = max(options.in_flight_max // 2, 1)
+        """So many are taken at a time by a worker that was full, unless it could run them sooner."""
         self._stopping = False
         self._is_over = False
         """The last offsets are settled; what the group says and handlers do from now on changes nothing."""
@@ -163,11 +165,10 @@ class Engine:
         A worker that stays full pauses its partitions, because it must poll to stay a member of its group. Not at
         once: after a pause librdkafka takes up to a second to fetch again.
         """
-        wait_s = self._poll_seconds()
-        with self._lock:
-            if not self._is_full:
-                self._lock.wait_for(lambda: self._free() > 0 or self._stopping, wait_s)
-            free = self._free()
+        if not self._is_full:
+            crowd = self._options.in_flight_max - self._refill
+            self._in_flight.wait_for(self._has_room, self._poll_seconds(), crowd=crowd)
+        free = self._free()
         now = time.monotonic()
         if free > 0:
             self._room_at = now
@@ -182,6 +183,12 @@ class Engine:
             self._consumer.resume([each for each in self._consumer.assignment() if each not in held])
         return max(1, min(free, POLL_RECORDS_MAX))
 
+    def _has_room(self) -> bool:
+        """Not for each that ends: to poll for one record costs as much as for hundreds. At once for who is idle."""
+        free = self._free()
+        is_idle = self._runner_count < self._options.concurrency
+        return free >= self._refill or (free > 0 and is_idle) or self._stopping
+
     def _free(self) -> int:
         """Room under `in_flight_max`."""
         return self._options.in_flight_max - self._in_flight.crowd()
@@ -193,10 +200,16 @@ class Engine:
 
     def _accept(self, batch: Sequence[Message], now: float) -> None:
         held: dict[TopicPartition, float] = {}
+        new: list[Message] = []
         for message in batch:
-            partition = partition_of(message)
             # What others may have written into these headers elsewhere is none of ours.
             longest_s = self._retry_topics.get(message.topic)
+            if longest_s is None and not is_redriven(message):
+                new.append(message)
+                continue
+            self._in_flight.add_new(new)
+            new.clear()
+            partition = partition_of(message)
             taken = read_new(message) if longest_s is None else read_retried(message)
             if taken.group not in (None, self._options.group):
                 self._in_flight.skip(partition, message.offset)
@@ -209,6 +222,7 @@ class Engine:
                     due = now + left_s
                     held[partition] = max(held.get(partition, 0.0), due)
             self._in_flight.add(taken, due)
+        self._in_flight.add_new(new)
         self._start_runners()
         if held:
             # What stands behind a record that is not due yet is due even later.
@@ -288,9 +302,8 @@ class Engine:
         while True:
             # Again and again, because a record that fails meanwhile joins those that wait.
             self._in_flight.drop(partitions, keep_gaps=True)
-            with self._lock:
-                if self._lock.wait_for(lambda: self._is_quiet(partitions), DRAIN_CHECK_SECONDS):
-                    break
+            if self._in_flight.wait_for(lambda: self._is_quiet(partitions), DRAIN_CHECK_SECONDS):
+                break
             if time.monotonic() > deadline:
                 LOG.warning("a handler still runs after %g s; its record will run again", timeout_s)
                 break
@@ -322,20 +335,38 @@ class Engine:
         """The next record for a runner; a runner that gets none ends."""
         with self._lock:
             job = None if self._is_over or self._failure else self._in_flight.start()
-            self._runner_count -= job is None
+            if job is None:
+                self._runner_count -= 1
+                self._in_flight.tell_change(is_idle=True)
             return job
 
+    def _next_after(self, job: Job) -> Job | None:
+        """The same after a record that went well and wants nothing sent, as most do: the lock is taken once for both.
+
+        Whoever stood behind it is taken by this runner, so that no other is needed for that.
+        """
+        with self._lock:
+            if not self._is_over:
+                self.stats.processed += self._in_flight.end_well(job)
+            return self._next()
+
     def _work(self) -> None:
-        while job := self._next():
+        job = self._next()
+        while job is not None:
             try:
                 outgoing = self._attempt(job)
             except BaseException as error:
                 self._conclude(job, error, [])
             else:
+                if not outgoing:
+                    job = self._next_after(job)
+                    continue
                 self._conclude(job, None, outgoing)
+            job = self._next()
 
     async def _work_async(self) -> None:
-        while job := self._next():
+        job = self._next()
+        while job is not None:
             try:
                 outgoing = await self._handler.run_async(job.message)
             except BaseException as error:
@@ -344,7 +375,11 @@ class Engine:
                 _uncancel()
                 self._conclude(job, error, [])
             else:
+                if not outgoing:
+                    job = self._next_after(job)
+                    continue
                 self._conclude(job, None, outgoing)
+            job = self._next()
 
     def _attempt(self, job: Job) -> list[Send]:
         store = self._options.processed

@@ -46,14 +46,18 @@ class Handler:
 
     def run(self, message: Message, unit: Any = None) -> list[Send]:
         """Run a plain function; what it wants sent, encoded."""
-        returned = self._function(*self._arguments(message, unit))
-        return [self._encoded(each) for each in _sends(returned, self.name)]
+        if self._further:
+            returned = self._function(*self._arguments(message, unit))
+        else:
+            returned = self._function(self._decode(message))
+        return [] if returned is None else [self._encoded(each) for each in _sends(returned, self.name)]
 
     async def run_async(self, message: Message) -> list[Send]:
         returned = self._function(*self._arguments(message, None))
         if hasattr(returned, "__aiter__"):
             return [self._encoded(_send(each, self.name)) async for each in returned]
-        return [self._encoded(each) for each in _sends(await returned, self.name)]
+        given = await returned
+        return [] if given is None else [self._encoded(each) for each in _sends(given, self.name)]
 
     def _arguments(self, message: Message, unit: Any) -> list[Any]:
         return [self._decode(message), *(message if is_message else unit for is_message in self._further)]

@@ -2,26 +2,25 @@
 
 Every report that the thread takes wants the interpreter's lock, which a program that sends in a loop holds most of
 the time. So while there is much to send, the sender itself reads the reports, many at a time, and the thread steps
-back.
+back; so it does while somebody flushes, who reads them, too.
 """
 
 from __future__ import annotations
 
 import time
-from threading import Condition, Lock, Thread
-from typing import Any, Literal, TypeAlias
+from threading import Condition, Thread
+from typing import Literal, TypeAlias
 
-from confluent_kafka import KafkaError
-from confluent_kafka import Message as RawMessage
 from confluent_kafka import Producer as RawProducer
 
 from millpond.client.connection import LOG
-from millpond.client.errors import SendFailed, advice_on
-from millpond.client.message import Delivery, known
 from millpond.client.reach import Reach
-from millpond.client.sent import Sent
+from millpond.client.unreported import Record, Unreported
 
 Acks: TypeAlias = Literal["all", 1, 0]
+
+ANY_PARTITION = -1
+"""librdkafka chooses by the key."""
 
 POLL_SECONDS = 0.1
 STEP_BACK_SECONDS = 0.005
@@ -36,68 +35,44 @@ class InnerProducer:
     def __init__(self, raw: RawProducer, reach: Reach) -> None:
         self.raw = raw
         self.reach = reach
-        self._failures = 0
-        """Records that failed and that nobody had asked for, since the last word about them."""
-        self._failure = ""
+        self.unreported = Unreported(reach)
+        """Those without a report. What librdkafka counts has its errors in it, too."""
         self._failures_at = 0.0
         self._room = Condition()
         self._waiting = 0
+        self._flushes = 0
+        """How many flush now."""
         self._closing = False
         self._sends = 0
-        self._unreported = 0
-        """Records without a report. What librdkafka counts has its errors in it, too."""
-        self._counting = Lock()
         # A daemon, so that a program which forgets to close can still end.
         self._thread = Thread(target=self._serve, name="millpond-delivery", daemon=True)
         self._thread.start()
 
     def produce(
         self,
-        future: Sent,
+        record: Record,
         topic: str,
         value: bytes | None,
-        key: bytes | None,
-        headers: list[tuple[str, bytes | None]] | None,
-        partition: int | None,
-        timestamp_ms: int,
+        key: str | bytes | None,
+        headers: list[tuple[str, bytes | None]] | None = None,
+        partition: int = ANY_PARTITION,
+        timestamp_ms: int = 0,
     ) -> None:
         """BufferError when there is no room."""
-
-        def delivered(error: KafkaError | None, message: RawMessage) -> None:
-            with self._counting:
-                self._unreported -= 1
-            if self._waiting:
-                with self._room:
-                    self._room.notify_all()
-            if error is not None:
-                failure = SendFailed(f"{topic}: {advice_on(error)}", code=error.code(), retriable=error.retriable())
-                if future.fail(failure):
-                    self._failures += 1
-                    self._failure = self._failure or str(failure)
-                return
-            offset = known(message.offset())
-            future.fulfil(
-                Delivery(topic, known(message.partition()), offset if offset >= 0 else None, message.timestamp()[1])
-            )
-
-        options: dict[str, Any] = {"on_delivery": delivered}
-        if partition is not None:
-            options["partition"] = partition
-        if headers:
-            options["headers"] = headers
-        if timestamp_ms:
-            options["timestamp"] = timestamp_ms
-        with self._counting:
-            self._unreported += 1
+        records = self.unreported.records
+        records.add(record)
         try:
-            self.raw.produce(topic, value, key, **options)
+            # Arguments without names: librdkafka's binding reads them in half of the time.
+            if headers or timestamp_ms:
+                self.raw.produce(topic, value, key, partition, record.reported, None, timestamp_ms, headers)  # type: ignore[arg-type]
+            else:
+                self.raw.produce(topic, value, key, partition, record.reported)
         except BaseException:
-            with self._counting:
-                self._unreported -= 1
+            records.discard(record)
             raise
         self._sends += 1
-        if self._sends % SENDS_PER_READ == 0:
-            self.raw.poll(0)
+        if self._sends % SENDS_PER_READ == 0 and not self.unreported.is_telling():
+            self._read(0)
 
     def wait_for_room(self, deadline: float) -> bool:
         """Wait until some record has left; False when the deadline came first."""
@@ -107,8 +82,8 @@ class InnerProducer:
         with self._room:
             self._waiting += 1
             try:
-                # Room may have come between the failed try and this lock: look again soon.
-                self._room.wait(min(left, 0.05))
+                # Room may have come between the failed try and this lock: look again soon. Who flushes tells nobody.
+                self._room.wait(min(left, STEP_BACK_SECONDS if self._flushes else 0.05))
             finally:
                 self._waiting -= 1
         return True
@@ -116,11 +91,17 @@ class InnerProducer:
     def flush(self, timeout_s: float) -> int:
         """How many records are left unacknowledged."""
         deadline = time.monotonic() + timeout_s
-        self.raw.flush(timeout_s)
-        # The last report may be in the hands of the serving thread.
-        while self._unreported and (left := deadline - time.monotonic()) > 0:
-            self.raw.flush(min(left, 0.05))
-        return self._unreported
+        with self._room:
+            self._flushes += 1
+        try:
+            self.raw.flush(timeout_s)
+            # The last report may be in the hands of the serving thread.
+            while self.unreported.records and (left := deadline - time.monotonic()) > 0:
+                self.raw.flush(min(left, 0.05))
+        finally:
+            with self._room:
+                self._flushes -= 1
+        return len(self.unreported.records)
 
     def close(self) -> None:
         """Fail what is left and end the thread."""
@@ -135,21 +116,28 @@ class InnerProducer:
         seen = 0
         while not self._closing:
             sends, seen = self._sends - seen, self._sends
-            if sends > SENDS_PER_READ:
+            if sends > SENDS_PER_READ or self._flushes:
                 time.sleep(STEP_BACK_SECONDS)
             else:
-                self.raw.poll(POLL_SECONDS)
+                self._read(POLL_SECONDS)
             self.reach.look()
-            if self._failures and time.monotonic() >= self._failures_at:
+            if self.unreported.has_failures and time.monotonic() >= self._failures_at:
                 self._tell_failures()
         self.raw.poll(0)
 
+    def _read(self, timeout_s: float) -> None:
+        """Reports become outcomes. Who waits for room hears of it once, not for each record that has left."""
+        self.raw.poll(timeout_s)
+        if self._waiting:
+            with self._room:
+                self._room.notify_all()
+
     def _tell_failures(self) -> None:
         """Records that were sent and never looked after must not be lost without a word."""
-        count, self._failures = self._failures, 0
+        count, first = self.unreported.take_failures()
         if count:
-            LOG.warning("%s not sent and nobody waits for the outcome: %s", _counted(count), self._failure)
-        self._failure, self._failures_at = "", time.monotonic() + FAILURES_EVERY_SECONDS
+            LOG.warning("%s not sent and nobody waits for the outcome: %s", _counted(count), first)
+        self._failures_at = time.monotonic() + FAILURES_EVERY_SECONDS
 
 
 def _counted(count: int) -> str:

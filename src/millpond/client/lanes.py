@@ -6,7 +6,7 @@ Knows nothing of threads; whoever calls holds the lock.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -16,13 +16,13 @@ class Lanes(Generic[T]):
     """Queues by lane. A lane is busy from `take` until `release`; None is no lane: such records never wait."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Hashable, deque[T]] = {}
-        """Records behind the head of their lane. A lane that is ready or busy has an entry, maybe an empty one."""
+        self._waiting: dict[Hashable, deque[T] | None] = {}
+        """Records behind the head of their lane. A lane that is ready or busy has an entry; None: nobody waits."""
         self._ready: deque[tuple[Hashable | None, T]] = deque()
 
     def __len__(self) -> int:
         """Records that have not been taken."""
-        return len(self._ready) + sum(map(len, self._waiting.values()))
+        return len(self._ready) + sum(map(len, self._queues()))
 
     def ready_count(self) -> int:
         """Records that could be taken now."""
@@ -31,17 +31,18 @@ class Lanes(Generic[T]):
     def has(self, wanted: Callable[[T], bool]) -> bool:
         """Whether such a record has not been taken."""
         return any(wanted(item) for _, item in self._ready) or any(
-            wanted(item) for waiting in self._waiting.values() for item in waiting
+            wanted(item) for waiting in self._queues() for item in waiting
         )
 
     def add(self, lane: Hashable | None, item: T) -> None:
-        if lane is None:
-            self._ready.append((None, item))
-        elif lane in self._waiting:
-            self._waiting[lane].append(item)
-        else:
-            self._waiting[lane] = deque()
+        if lane is None or lane not in self._waiting:
+            if lane is not None:
+                self._waiting[lane] = None
             self._ready.append((lane, item))
+        elif waiting := self._waiting[lane]:
+            waiting.append(item)
+        else:
+            self._waiting[lane] = deque((item,))
 
     def take(self) -> T | None:
         """The next record to run; its lane is busy from now on."""
@@ -55,17 +56,17 @@ class Lanes(Generic[T]):
         """The record of this lane is finished; the one behind it may go."""
         if lane is None or lane not in self._waiting:
             return
-        if self._waiting[lane]:
-            self._ready.append((lane, self._waiting[lane].popleft()))
+        if waiting := self._waiting[lane]:
+            self._ready.append((lane, waiting.popleft()))
         else:
             del self._waiting[lane]
 
     def drop(self, unwanted: Callable[[T], bool]) -> list[T]:
         """Forget waiting records; lanes that were ready only for such a record go on with the next one."""
         dropped: list[T] = []
-        for lane in self._waiting:
+        for lane, waiting in self._waiting.items():
             kept: deque[T] = deque()
-            for item in self._waiting[lane]:
+            for item in waiting or ():
                 (dropped if unwanted(item) else kept).append(item)
             self._waiting[lane] = kept
         ready, self._ready = self._ready, deque()
@@ -76,3 +77,6 @@ class Lanes(Generic[T]):
             else:
                 self._ready.append((lane, item))
         return dropped
+
+    def _queues(self) -> Iterator[deque[T]]:
+        return (waiting for waiting in self._waiting.values() if waiting)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 from confluent_kafka import KafkaException
 from confluent_kafka import Producer as RawProducer
@@ -19,13 +19,23 @@ from confluent_kafka import Producer as RawProducer
 from millpond.base.resource import Closable
 from millpond.client.arguments import named_arguments, refuse_unknown
 from millpond.client.connection import common_settings, make
-from millpond.client.errors import BufferFull, Closed, ConfigError, SendFailed, Timeout, UnknownTopic, advice_on
-from millpond.client.inner_producer import Acks, InnerProducer
+from millpond.client.errors import (
+    BufferFull,
+    ClientError,
+    Closed,
+    ConfigError,
+    SendFailed,
+    Timeout,
+    UnknownTopic,
+    advice_on,
+)
+from millpond.client.inner_producer import ANY_PARTITION, Acks, InnerProducer
 from millpond.client.message import Delivery, HeadersGiven, as_bytes, header_list
 from millpond.client.partitioner import Partitioner, RoundRobin
 from millpond.client.payloads import Serializer, encode
 from millpond.client.reach import Reach
 from millpond.client.sent import Sent
+from millpond.client.unreported import Record, Unreported
 
 if TYPE_CHECKING:
     from millpond.client.traces import Tracing
@@ -34,9 +44,12 @@ WhenFull: TypeAlias = Literal["block", "raise"]
 Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 PartitionerGiven: TypeAlias = Literal["murmur2", "round_robin"] | Partitioner
 
+R = TypeVar("R", bound=Record)
+
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 PARTITIONS_KNOWN_FOR_S = 60.0
 METADATA_SECONDS = 15.0
+_TEXT_OR_BYTES: Final = (str, bytes)
 
 
 class ProducerGiven(TypedDict, total=False):
@@ -126,9 +139,11 @@ class Producer(Closable):
         )
         if buffer_bytes < 1024 or buffer_records < 1:
             raise ConfigError("the buffer needs room for at least one record and one KiB")
-        self._when_full = when_full
+        self._blocks = when_full == "block"
         self._full_timeout_s = full_timeout_s
         self._serializer = serializer
+        self._is_plain = serializer is encode
+        """Bytes are sent as they are."""
         self._partitioner = _partitioner(partitioner)
         self._settings = common_settings(bootstrap) | {
             "linger.ms": linger_ms,
@@ -147,6 +162,8 @@ class Producer(Closable):
             make(RawProducer, self._settings | {"bootstrap.servers": ""})
         self._tracing = _tracing() if tracing else None
         self._inners: dict[Acks, InnerProducer] = {}
+        self._usual: InnerProducer | None = None
+        """The one of `acks`, once it is made."""
         self._lock = Lock()
         self._closed = False
         self._partitions: dict[str, tuple[float, int]] = {}
@@ -155,8 +172,10 @@ class Producer(Closable):
         self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendGiven]
     ) -> Future[Delivery]:
         """Queue a record; the future says where it is once it is acknowledged, or is SendFailed."""
+        if not given:
+            return self.put(Sent, self._blocks, topic, value, key)
         try:
-            return self._send(topic, value, key, self._when_full == "block", **given)
+            return self.put(Sent, self._blocks, topic, value, key, **given)
         except TypeError:
             refuse_unknown(given, SEND_NAMES, "send")
             raise
@@ -166,13 +185,14 @@ class Producer(Closable):
     ) -> Future[Delivery]:
         """Like `send`, but never waits: BufferFull when there is no room now."""
         try:
-            return self._send(topic, value, key, False, **given)
+            return self.put(Sent, False, topic, value, key, **given)
         except TypeError:
             refuse_unknown(given, SEND_NAMES, "send")
             raise
 
     def flush(self, timeout_s: float = 60.0) -> None:
         """Return when everything sent so far is acknowledged or has failed; Timeout when that takes too long."""
+        self._check_outside("flush")
         deadline = time.monotonic() + timeout_s
         left = sum(inner.flush(max(deadline - time.monotonic(), 0.0)) for inner in list(self._inners.values()))
         if left:
@@ -183,6 +203,7 @@ class Producer(Closable):
 
     def close(self, timeout_s: float = 60.0) -> None:
         """Flush and stop. Idempotent. What is left after the timeout fails with SendFailed."""
+        self._check_outside("close")
         with self._lock:
             if self._closed:
                 return
@@ -198,8 +219,11 @@ class Producer(Closable):
         known = self._partitions.get(topic)
         if known and known[0] > time.monotonic():
             return known[1]
+        raw = self._inner(self.acks).raw
         try:
-            known_topic = self._inner(self.acks).raw.list_topics(topic, timeout=METADATA_SECONDS).topics[topic]
+            # A thread of its own, because a callback of a record may send, and librdkafka is asked once at a time.
+            with ThreadPoolExecutor(1) as aside:
+                known_topic = aside.submit(raw.list_topics, topic, METADATA_SECONDS).result().topics[topic]
         except KafkaException as fault:
             raise Timeout(f"the partitions of {topic!r} are not known: {advice_on(fault.args[0])}") from fault
         if known_topic.error is not None or not known_topic.partitions:
@@ -212,56 +236,74 @@ class Producer(Closable):
         """Records that wait for their acknowledgement, and reports that wait to be read: about, not exactly."""
         return sum(len(inner.raw) for inner in list(self._inners.values()))
 
-    def _send(
+    def put(
         self,
+        kind: Callable[[str, Unreported], R],
+        block: bool,
         topic: str,
         value: Any,
         key: str | bytes | None,
-        block: bool,
         *,
         headers: HeadersGiven = (),
         acks: Acks | None = None,
         partition: int | None = None,
         timestamp_ms: int = 0,
-    ) -> Future[Delivery]:
+    ) -> R:
+        """What `send` does, with any kind of record that can hear what became of it."""
         if self._closed:
             raise Closed("this producer is closed: make a new one")
         if not isinstance(topic, str) or not topic:
             raise ConfigError(f"a topic is a name, not {topic!r:.60}")
-        inner = self._inner(self.acks if acks is None else _acks(acks))
-        plain_key = as_bytes(key)
+        inner = (self._usual or self._inner(self.acks)) if acks is None else self._inner(_acks(acks))
+        plain_key = key if key is None or isinstance(key, _TEXT_OR_BYTES) else as_bytes(key)
         if partition is None and self._partitioner is not None:
-            partition = self._chosen(topic, plain_key, self._partitioner)
-        payload = self._serializer(value, topic)
+            partition = self._chosen(topic, as_bytes(plain_key), self._partitioner)
+        payload = value if self._is_plain and type(value) is bytes else self._serializer(value, topic)
         listed = header_list(headers) if headers else None
-        if partition is not None and (not isinstance(partition, int) or partition < 0):
+        if partition is None:
+            partition = ANY_PARTITION
+        elif not isinstance(partition, int) or partition < 0:
             raise ConfigError(f"a partition is a number from 0 on, not {partition!r:.60}")
         if not isinstance(timestamp_ms, int):
             raise ConfigError(f"timestamp_ms is whole milliseconds since 1970, not {timestamp_ms!r:.60}")
         if payload is not None and not isinstance(payload, bytes):
             raise ConfigError(f"the serializer gave {type(payload).__name__}: it gives bytes or None")
         if self._tracing is None:
-            future = Sent(topic, inner.reach)
+            record = kind(topic, inner.unreported)
         else:
-            future, listed = self._tracing.sent(topic, inner.reach, listed)
-        deadline = time.monotonic() + self._full_timeout_s if block else 0.0
-        while True:
+            traced, listed = self._tracing.sent(topic, inner.unreported, listed)
+            record = cast(R, traced)
+        try:
+            inner.produce(record, topic, payload, plain_key, listed, partition, timestamp_ms)
+        except BufferError:
+            self._put_when_there_is_room(
+                inner, block, record, topic, payload, plain_key, listed, partition, timestamp_ms
+            )
+        except KafkaException as fault:
+            raise _refusal(record, topic, fault) from fault
+        return record
+
+    def _put_when_there_is_room(self, inner: InnerProducer, block: bool, record: R, topic: str, *what: Any) -> None:
+        deadline = time.monotonic() + self._full_timeout_s
+        while block and inner.wait_for_room(deadline):
             try:
-                inner.produce(future, topic, payload, plain_key, listed, partition, timestamp_ms)
-                return future
+                return inner.produce(record, topic, *what)
             except BufferError:
-                if not block or not inner.wait_for_room(deadline):
-                    raise BufferFull(
-                        f"{len(inner.raw)} records wait to be acknowledged and the buffer is full"
-                        + (f" for {self._full_timeout_s:g} s" if block else "")
-                        + ": send slower, raise buffer_records or buffer_bytes, or drop what can be lost",
-                        retriable=True,
-                    ) from None
+                continue
             except KafkaException as fault:
-                error = fault.args[0]
-                failure = SendFailed(f"{topic}: {advice_on(error)}", code=error.code())
-                future.fail(failure)
-                raise failure from fault
+                raise _refusal(record, topic, fault) from fault
+        raise BufferFull(
+            f"{len(inner.raw)} records wait to be acknowledged and the buffer is full"
+            + (f" for {self._full_timeout_s:g} s" if block else "")
+            + ": send slower, raise buffer_records or buffer_bytes, or drop what can be lost",
+            retriable=True,
+        ) from None
+
+    def _check_outside(self, what: str) -> None:
+        if any(inner.unreported.is_telling() for inner in list(self._inners.values())):
+            raise ClientError(
+                f"{what} was called by the callback of a record, where it would wait for itself: call it elsewhere"
+            )
 
     def _inner(self, acks: Acks) -> InnerProducer:
         inner = self._inners.get(acks)
@@ -274,6 +316,8 @@ class Producer(Closable):
                     chosen = own | self._settings | {"acks": acks, "error_cb": reach.on_error}
                     inner = InnerProducer(make(RawProducer, chosen), reach)
                     self._inners[acks] = inner
+                    if acks == self.acks:
+                        self._usual = inner
         return inner
 
     def _chosen(self, topic: str, key: bytes | None, partitioner: Partitioner) -> int:
@@ -282,6 +326,15 @@ class Producer(Closable):
         if not 0 <= chosen < count:
             raise ConfigError(f"the partitioner chose {chosen}, but {topic!r} has the partitions 0 to {count - 1}")
         return chosen
+
+
+def _refusal(record: Record, topic: str, fault: KafkaException) -> SendFailed:
+    """librdkafka did not even take it."""
+    error = fault.args[0]
+    refusal = SendFailed(f"{topic}: {advice_on(error)}", code=error.code())
+    if isinstance(record, Sent):
+        record.fail(refusal)  # Its trace ends here.
+    return refusal
 
 
 def _tracing() -> Tracing:

@@ -149,6 +149,11 @@ class Taken:
     redriven: int = 0
 
 
+def is_redriven(message: Message) -> bool:
+    """Whether `read_new` may find something."""
+    return any(name == REDRIVEN for name, _ in message.headers) if message.headers else False
+
+
 def read_new(message: Message) -> Taken:
     """A record of a topic that others write."""
     if message.header(REDRIVEN) is None or message.header(DEAD_TOPIC) is not None:

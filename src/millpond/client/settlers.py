@@ -67,7 +67,9 @@ class Settler(Protocol):
         """Whether the batch may be processed."""
         ...
 
-    def finished(self, job: Job, outgoing: list[Send]) -> None: ...
+    def finished(self, job: Job, outgoing: list[Send]) -> None:
+        """Not asked about a record that wants nothing sent: that is finished without further ado."""
+        ...
 
     def settle(self) -> None: ...
 
@@ -110,7 +112,7 @@ class AtLeastOnce:
             self._in_flight.finish(job, [])
             return
         left = len(outgoing)
-        lock = self._in_flight.lock
+        lock = self._in_flight.mutex
 
         def sent(future: Future[Delivery]) -> None:
             nonlocal left
@@ -120,7 +122,7 @@ class AtLeastOnce:
                 if error is None and left == 0:
                     self._in_flight.finish(job, [])
                 self._unsent -= 1
-                lock.notify_all()
+                self._in_flight.tell_change()
             if error is not None:
                 self._fail(error)
 
@@ -137,8 +139,7 @@ class AtLeastOnce:
             self._offsets.clear()
 
     def hand_over(self, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
-        with self._in_flight.lock:
-            self._in_flight.lock.wait_for(lambda: not self._unsent, timeout_s)
+        self._in_flight.wait_for(lambda: not self._unsent, timeout_s)
         self.settle()
 
     def forget(self, partitions: Sequence[TopicPartition]) -> None:

@@ -10,11 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from confluent_kafka import KafkaError
+from confluent_kafka import Message as RawMessage
+
 from millpond.client.errors import needs
 from millpond.client.handler import Handler
 from millpond.client.message import Delivery, Message, Send, header_list
-from millpond.client.reach import Reach
 from millpond.client.sent import Sent
+from millpond.client.unreported import Unreported
 
 HeaderList = list[tuple[str, bytes | None]]
 
@@ -35,7 +38,7 @@ class Tracing:
 
     # Sending.
 
-    def sent(self, topic: str, reach: Reach | None, headers: HeaderList | None) -> tuple[TracedSent, HeaderList]:
+    def sent(self, topic: str, unreported: Unreported, headers: HeaderList | None) -> tuple[TracedSent, HeaderList]:
         """The future of a record that is about to be sent, and its headers. Its span ends with it."""
         span = self._tracer.start_span(
             f"send {topic}",
@@ -43,7 +46,9 @@ class Tracing:
             attributes={**SYSTEM, "messaging.destination.name": topic, "messaging.operation.type": "send"},
         )
         context = self._trace.set_span_in_context(span)
-        return TracedSent(topic, reach, span, self._trace.StatusCode.ERROR), self._with_trace(headers or [], context)
+        return TracedSent(topic, unreported, span, self._trace.StatusCode.ERROR), self._with_trace(
+            headers or [], context
+        )
 
     def _with_trace(self, headers: HeaderList, context: Any = None) -> HeaderList:
         """What the record brings of its own stays, and goes before."""
@@ -84,10 +89,13 @@ class Tracing:
 class TracedSent(Sent):
     """Fulfilled as any other; its span hears of it."""
 
-    def __init__(self, topic: str, reach: Reach | None, span: Any, error: Any) -> None:
-        super().__init__(topic, reach)
+    def __init__(self, topic: str, unreported: Unreported, span: Any, error: Any) -> None:
+        super().__init__(topic, unreported)
         self._span = span
         self._error = error
+
+    def reported(self, error: KafkaError | None, message: RawMessage) -> None:
+        self.told(error, message)
 
     def fulfil(self, delivery: Delivery) -> None:
         self._span.set_attribute("messaging.destination.partition.id", str(delivery.partition))

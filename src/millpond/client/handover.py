@@ -1,0 +1,88 @@
+"""From the thread that hears what became of records to the event loop that waits for it: many at a time.
+
+Waking a loop from another thread costs more than all the rest of a record. So outcomes are put into a queue, and the
+loop is called only when it has not been called already; then it takes what is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from confluent_kafka import KafkaError
+from confluent_kafka import Message as RawMessage
+
+from millpond.client.errors import SendFailed
+from millpond.client.message import Delivery
+from millpond.client.unreported import Unreported, Where, delivery, failure, where_is
+
+SETTLED_MAX: Final = 1_000
+"""In one go: a loop has others to run, too."""
+
+
+class Handover:
+    """To one loop. `put` is for any thread, the rest is for the loop's own."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.room = asyncio.Lock()
+        """Held by who waits for room in the buffer; the others wait behind it, in their order."""
+        self._arrived: deque[Awaited] = deque()
+        self._is_called = False
+
+    def expect(self, topic: str, unreported: Unreported) -> Awaited:
+        return Awaited(topic, unreported, self)
+
+    def put(self, awaited: Awaited) -> None:
+        self._arrived.append(awaited)
+        # The loop takes this back before it looks at the queue, so that nothing stays there unseen.
+        if self._is_called:
+            return
+        self._is_called = True
+        try:
+            self.loop.call_soon_threadsafe(self._settle_some)
+        except RuntimeError:
+            # The loop is closed, and whoever waited in it has gone.
+            self._arrived.clear()
+            self._is_called = False
+
+    def settle(self, most: int | None = None) -> None:
+        """Tell those who wait, the first first."""
+        arrived = self._arrived
+        for _ in range(len(arrived) if most is None else min(len(arrived), most)):
+            arrived.popleft().settle()
+
+    def _settle_some(self) -> None:
+        self._is_called = False
+        self.settle(SETTLED_MAX)
+        if self._arrived and not self._is_called:
+            self._is_called = True
+            self.loop.call_soon(self._settle_some)
+
+
+class Awaited:
+    """A record whose outcome is awaited in a loop."""
+
+    __slots__ = ("_handover", "_outcome", "_topic", "_unreported", "future")
+
+    def __init__(self, topic: str, unreported: Unreported, handover: Handover) -> None:
+        self.future: asyncio.Future[Delivery] = handover.loop.create_future()
+        self._topic = topic
+        self._unreported = unreported
+        self._handover = handover
+        self._outcome: Where | SendFailed
+
+    def reported(self, error: KafkaError | None, message: RawMessage) -> None:
+        self._outcome = where_is(message) if error is None else failure(self._topic, error)
+        self._handover.put(self)
+        # Last: who flushes looks into the queue when nothing is left here.
+        self._unreported.records.discard(self)
+
+    def settle(self) -> None:
+        if self.future.done():
+            return  # It was cancelled.
+        if isinstance(self._outcome, tuple):
+            self.future.set_result(delivery(self._topic, self._outcome))
+        else:
+            self.future.set_exception(self._outcome)

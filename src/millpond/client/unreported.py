@@ -1,0 +1,85 @@
+"""The records of one producer of librdkafka that have no report yet, and those that failed and nobody had asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import get_ident
+from typing import Protocol
+
+from confluent_kafka import KafkaError
+from confluent_kafka import Message as RawMessage
+
+from millpond.client.errors import SendFailed, advice_on
+from millpond.client.message import Delivery, made_delivery
+from millpond.client.reach import Reach
+
+
+class Record(Protocol):
+    """A record that was sent: whoever has its outcome in the end."""
+
+    def reported(self, error: KafkaError | None, message: RawMessage) -> None:
+        """librdkafka's word about it, on the thread that asked librdkafka."""
+        ...
+
+
+class Unreported:
+    """A set and not a count: taking out of a set is one step, so that no lock is needed for each record."""
+
+    def __init__(self, reach: Reach) -> None:
+        self.reach = reach
+        self.records: set[Record] = set()
+        self._failures = 0
+        """Records that failed and that nobody had asked for, since the last word about them."""
+        self._failure = ""
+        self._tellers: set[int] = set()
+        """Threads that run what programs want to be called with, inside a call of librdkafka."""
+
+    @property
+    def has_failures(self) -> bool:
+        return self._failures > 0
+
+    def note_failure(self, failure: SendFailed) -> None:
+        self._failures += 1
+        self._failure = self._failure or str(failure)
+
+    def take_failures(self) -> tuple[int, str]:
+        """How many failed since this was asked last, and what the first of them said."""
+        taken = self._failures, self._failure
+        self._failures, self._failure = 0, ""
+        return taken
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """While this lasts the thread must not ask librdkafka for reports: it is inside such a call."""
+        me = get_ident()
+        if me in self._tellers:
+            yield
+            return
+        self._tellers.add(me)
+        try:
+            yield
+        finally:
+            self._tellers.discard(me)
+
+    def is_telling(self) -> bool:
+        """Whether the caller is called by the report of a record."""
+        return bool(self._tellers) and get_ident() in self._tellers
+
+
+Where = tuple[int | None, int | None, int]
+"""Partition, offset and time, as librdkafka says them."""
+
+
+def where_is(message: RawMessage) -> Where:
+    return message.partition(), message.offset(), message.timestamp()[1]
+
+
+def delivery(topic: str, where: Where) -> Delivery:
+    partition, offset, timestamp_ms = where
+    known = offset if offset is not None and offset >= 0 else None
+    return made_delivery(topic, -1 if partition is None else partition, known, timestamp_ms)
+
+
+def failure(topic: str, error: KafkaError) -> SendFailed:
+    return SendFailed(f"{topic}: {advice_on(error)}", code=error.code(), retriable=error.retriable())

@@ -1,0 +1,126 @@
+"""Outcomes on their way to an event loop: all arrive, in order, with few calls of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from millpond import SendFailed
+from millpond.client.handover import SETTLED_MAX, Awaited, Handover
+from millpond.client.reach import Reach
+from millpond.client.unreported import Unreported
+
+
+class Report:
+    """What librdkafka says of a record."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 0
+
+
+class Refusal:
+    def name(self) -> str:
+        return "_MSG_TIMED_OUT"
+
+    def str(self) -> str:
+        return "too late"
+
+    def code(self) -> int:
+        return -192
+
+    def retriable(self) -> bool:
+        return True
+
+
+def expected(handover: Handover, count: int) -> tuple[Unreported, list[Awaited]]:
+    unreported = Unreported(Reach({}))
+    records = [handover.expect("orders", unreported) for _ in range(count)]
+    unreported.records.update(records)
+    return unreported, records
+
+
+def report(records: list[Awaited]) -> None:
+    for n, each in enumerate(records):
+        said: Any = Report(n)
+        each.reported(None, said)
+
+
+def test_all_that_other_threads_say_arrives() -> None:
+    async def main() -> None:
+        handover = Handover(asyncio.get_running_loop())
+        calls = 0
+        call = handover.loop.call_soon_threadsafe
+
+        def counted(*given: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return call(*given)
+
+        handover.loop.call_soon_threadsafe = counted  # type: ignore[method-assign]
+        unreported, records = expected(handover, 10_000)
+        threads = [threading.Thread(target=report, args=(records[n::4],)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        found = await asyncio.wait_for(asyncio.gather(*(each.future for each in records)), 60)
+        assert [place.offset for place in found] == [n // 4 for n in range(10_000)]
+        assert not unreported.records
+        assert calls < 10_000, "the loop is not called for each"
+
+    asyncio.run(main())
+
+
+def test_a_long_queue_lets_others_of_the_loop_run_in_between() -> None:
+    async def main() -> None:
+        handover = Handover(asyncio.get_running_loop())
+        _, records = expected(handover, 3 * SETTLED_MAX)
+        report(records)
+        await asyncio.sleep(0)
+        assert sum(each.future.done() for each in records) == SETTLED_MAX
+        handover.settle()
+        assert all(each.future.done() for each in records)
+        await asyncio.sleep(0)
+        (more,) = expected(handover, 1)[1]
+        report([more])
+        assert (await asyncio.wait_for(more.future, 60)).offset == 0
+
+    asyncio.run(main())
+
+
+def test_a_failure_is_raised_and_a_cancelled_one_harms_nobody() -> None:
+    async def main() -> None:
+        handover = Handover(asyncio.get_running_loop())
+        _, (cancelled, failed, fine) = expected(handover, 3)
+        cancelled.future.cancel()
+        refusal: Any = Refusal()
+        nothing: Any = None
+        report([cancelled])
+        failed.reported(refusal, nothing)
+        report([fine])
+        with pytest.raises(SendFailed, match=r"too late.*delivery_timeout_s"):
+            await failed.future
+        assert (await fine.future).offset == 0
+        assert cancelled.future.cancelled()
+
+    asyncio.run(main())
+
+
+def test_a_loop_that_is_closed_hears_nothing_and_nothing_is_kept_for_it() -> None:
+    loop = asyncio.new_event_loop()
+    handover = Handover(loop)
+    unreported, records = expected(handover, 3)
+    loop.close()
+    report(records)
+    assert not unreported.records
+    assert not handover._arrived
