@@ -6,6 +6,7 @@ They are replaced whole and atomically, so a reader sees the old text or the new
 from __future__ import annotations
 
 import base64
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
@@ -44,7 +45,9 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
     except FileNotFoundError:
         return {}
     try:
-        return {TopicPartition(topic, int(n)): int(offset) for topic, n, offset in decode_lines(data, 3)}
+        rows = decode_lines(data, 3)
+        # Thousands of partitions are of one topic: they share its name.
+        return {TopicPartition(sys.intern(topic), int(n)): int(offset) for topic, n, offset in rows}
     except ValueError:
         raise DamagedCheckpoint(f"{path} has a number that is none") from None
 

@@ -16,6 +16,8 @@ from millpond.log.open_files import CachedFile, OpenFiles
 
 FLUSH_ENTRIES = 128
 _BLOCK_ENTRIES = 512
+_OFFSET_ENTRY = struct.Struct(">ii")
+_TIME_ENTRY = struct.Struct(">qi")
 
 
 class SparseIndex:
@@ -89,6 +91,10 @@ class SparseIndex:
     def flush(self) -> None:
         """Bring the file up to the memory. Not synced: a crash may lose it, recovery makes it again."""
         if self._keys is None or (self._is_written and self._flushed == self.count):
+            return
+        if not self.count and not self._disk.exists(self.path):
+            # An index without entries needs no file.
+            self._is_written = True
             return
         pack = self._entry.pack
         pairs = zip(self._keys[self._flushed :], self._values[self._flushed :], strict=True)
@@ -214,9 +220,9 @@ class SparseIndex:
 
 def offset_index(files: OpenFiles, path: str) -> SparseIndex:
     """Last offset of a batch, relative to the segment's base -> position where that batch starts."""
-    return SparseIndex(files, path, struct.Struct(">ii"))
+    return SparseIndex(files, path, _OFFSET_ENTRY)
 
 
 def time_index(files: OpenFiles, path: str) -> SparseIndex:
     """Largest timestamp so far -> last offset of the batch that has it, relative to the segment's base."""
-    return SparseIndex(files, path, struct.Struct(">qi"))
+    return SparseIndex(files, path, _TIME_ENTRY)

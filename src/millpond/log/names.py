@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from uuid import UUID
 
 from millpond.base.ids import TopicPartition
@@ -12,7 +13,8 @@ OFFSET_INDEX = ".index"
 TIME_INDEX = ".timeindex"
 TXN_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
-SEGMENT_SUFFIXES = (OFFSET_INDEX, TIME_INDEX, TXN_INDEX, LOG)
+INDEX_SUFFIXES = (OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
+SEGMENT_SUFFIXES = (*INDEX_SUFFIXES, LOG)
 """The log comes last: while it has its old name the segment has not moved yet."""
 
 CLEANED = ".cleaned"
@@ -72,7 +74,7 @@ def read_offset_name(name: str) -> tuple[int, str] | None:
 def read_partition_folder(name: str) -> TopicPartition | None:
     """The partition that lives in a folder of this name; None if it is not a partition's folder."""
     match = _PARTITION_FOLDER.fullmatch(name)
-    return TopicPartition(match[1], int(match[2])) if match else None
+    return TopicPartition(sys.intern(match[1]), int(match[2])) if match else None
 
 
 def former_folder_name(partition: TopicPartition, unique: UUID, ending: str) -> str:

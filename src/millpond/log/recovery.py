@@ -261,7 +261,7 @@ class _Opener:
         number = first
         while number < len(segments):
             segment = segments[number]
-            damage = segment.recover(point, self.limits.index_interval_bytes)
+            damage = segment.recover(point, self.limits.index_interval_bytes, self.present)
             if damage is not None:
                 self._cut(segments, number, damage)
             following = segments[number + 1] if number + 1 < len(segments) else None

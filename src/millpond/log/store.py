@@ -120,6 +120,7 @@ class LogStore:
             self._written[name] = self._checkpoint(name, report)
         self._read_append_times(report)
         was_clean = report.clean
+        known = {tp: tp for tp in self._written[RECOVERY_FILE]}
         for name in self.disk.list(self.folder):
             if name.endswith(DELETE_FOLDER):
                 self._remove_leftover(name, report)
@@ -127,6 +128,7 @@ class LogStore:
             tp = read_partition_folder(name)
             if tp is None:
                 continue
+            tp = known.get(tp, tp)
             opening = self._open_one(tp, limits_for(tp) if limits_for else self.limits, was_clean, now_ms)
             report.notes += opening.notes
             report.has_lost |= opening.has_cut or self._has_lost_owner(tp, report)
