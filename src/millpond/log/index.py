@@ -92,10 +92,6 @@ class SparseIndex:
         """Bring the file up to the memory. Not synced: a crash may lose it, recovery makes it again."""
         if self._keys is None or (self._is_written and self._flushed == self.count):
             return
-        if not self.count and not self._disk.exists(self.path):
-            # An index without entries needs no file.
-            self._is_written = True
-            return
         pack = self._entry.pack
         pairs = zip(self._keys[self._flushed :], self._values[self._flushed :], strict=True)
         block = b"".join([pack(key, value) for key, value in pairs])
