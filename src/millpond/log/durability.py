@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from millpond.base.ids import Offset
 from millpond.base.ports import Disk, File
+from millpond.base.values import dataclass
 from millpond.log.failed_sync import mark_failed_sync
 from millpond.log.names import LOG
 from millpond.log.segment import Segment

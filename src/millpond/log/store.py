@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 from millpond.base.ports import Disk, Entropy, FileLock
+from millpond.base.values import dataclass
 from millpond.log.checkpoints import DamagedCheckpoint, decode_lines, encode_lines, encode_offsets, read_offsets
 from millpond.log.durability import run_tickets
 from millpond.log.limits import LogLimits

@@ -12,12 +12,13 @@ import zlib
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
 from millpond.base.ids import TopicPartition
 from millpond.base.ports import Disk
+from millpond.base.values import dataclass
 from millpond.broker.lives.identity import read_identity, write_identity
 from millpond.broker.quorum.snapshots import SnapshotFiles, encode_snapshot
 from millpond.broker.quorum.state import STATE_FILE, write_election
