@@ -119,7 +119,9 @@ class Sluice(Generic[T]):
 def test_a_value_travels():
     sluice = Sluice(4, [1])
     assert pickle.loads(pickle.dumps(sluice)) == sluice
-    assert sluice.is_open and not Sluice(4).is_open and Sluice.LIMIT == 3
+    assert sluice.is_open
+    assert not Sluice(4).is_open
+    assert Sluice.LIMIT == 3
     assert Sluice(4).gates is not Sluice(4).gates
     match sluice:
         case Sluice(width, gates):
@@ -148,7 +150,9 @@ def test_what_the_class_has_itself_stays(dataclass):
         def __repr__(self) -> str:
             return "own"
 
-    assert Own("a") == Own("b") and hash(Own("a")) == 1 and repr(Own("a")) == "own"
+    assert Own("a") == Own("b")
+    assert hash(Own("a")) == 1
+    assert repr(Own("a")) == "own"
 
 
 @pytest.mark.parametrize("base", [values.dataclass, dataclasses.dataclass])
