@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from uuid import UUID
 
 from millpond.base.ids import TopicPartition
@@ -72,6 +73,7 @@ def encode_metadata(topic_id: UUID) -> bytes:
     return f"version: {VERSION}\ntopic_id: {word}".encode()
 
 
+@lru_cache(1024)
 def decode_metadata(data: bytes) -> UUID:
     try:
         fields = dict(line.split(": ", 1) for line in data.decode().splitlines() if line)

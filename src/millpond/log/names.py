@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import lru_cache
 from uuid import UUID
 
 from millpond.base.ids import TopicPartition
@@ -61,10 +62,16 @@ _PARTITION_FOLDER = re.compile(r"(.+)-(\d{1,10})")
 _OFFSET_NAME = re.compile(r"(\d{20})(\.[a-z]+)")
 
 
+_NAMES_KEPT = 4096
+"""Thousands of partitions have files of the same names."""
+
+
+@lru_cache(_NAMES_KEPT)
 def offset_name(offset: int, suffix: str) -> str:
     return f"{offset:020d}{suffix}"
 
 
+@lru_cache(_NAMES_KEPT)
 def read_offset_name(name: str) -> tuple[int, str] | None:
     """The offset and suffix of a segment's file or a snapshot; None for every other name."""
     match = _OFFSET_NAME.fullmatch(name)
