@@ -254,7 +254,7 @@ def _set_state(self: Any, state: list[Any]) -> None:
         object.__setattr__(self, name, value)
 
 
-def _guards(owner: list[type], names: frozenset[str]) -> dict[str, Any]:
+def _guards(owner: list[Any], names: frozenset[str]) -> dict[str, Any]:
     """Nobody changes a frozen value."""
 
     def refuse_change(self: object, name: str, value: object) -> None:
