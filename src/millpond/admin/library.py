@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Protocol
+
+from millpond.base.values import dataclass
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer

@@ -31,7 +31,8 @@ from millpond.admin.backup import (
 )
 from millpond.broker.lives.identity import read_identity
 from millpond.broker.lives.restored import RESTORE_FILE
-from millpond.broker.rescue.order import Order, begin, carry_out, decode_order, is_begun, order_of
+from millpond.broker.rescue.begun import is_begun
+from millpond.broker.rescue.order import Order, begin, carry_out, decode_order, order_of
 from millpond.broker.rescue.plan import Wish, choose_source, plan_rescue
 from millpond.broker.rescue.survivor import CannotRescue, read_survivor
 from millpond.log.names import LOCK_FILE

@@ -8,7 +8,6 @@ otherwise. Failures of the disk are `OSError` in both worlds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -16,6 +15,7 @@ from millpond.base.clock import Clock as Clock
 from millpond.base.clock import Timer as Timer
 from millpond.base.later import Later
 from millpond.base.tls import ClientTls, ServerTls
+from millpond.base.values import dataclass
 
 T = TypeVar("T")
 

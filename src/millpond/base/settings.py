@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from math import isfinite
 from typing import Generic, TypeVar, cast
+
+from millpond.base.values import dataclass
 
 Value = bool | int | float | str | tuple[str, ...]
 V = TypeVar("V", bool, int, float, str, tuple[str, ...])

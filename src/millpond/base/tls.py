@@ -5,9 +5,11 @@ Files are named, not read: the network reads them, and again when they change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Final
+
+from millpond.base.values import dataclass
 
 VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 

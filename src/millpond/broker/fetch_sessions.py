@@ -8,13 +8,14 @@ still the same. Where clients have names it is its owner's: to anybody else it d
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TOPIC_NAME_LENGTH_MAX
 from millpond.base.ports import Entropy
 from millpond.base.principal import Principal
+from millpond.base.values import dataclass
 from millpond.config.node import FETCH_SESSION_SLOTS
 from millpond.config.quota import MAX_FETCH_SESSION_PARTITIONS
 from millpond.wire import messages as m

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from millpond.admin.library import ANSWER_SECONDS, COMMON
 from millpond.base.secret_names import is_secret
 from millpond.base.settings import SettingError
+from millpond.base.values import dataclass
 from millpond.cli.errors import Failed, failed, sentence
 from millpond.cli.options import pairs
 from millpond.cli.profile.name import ProfileName

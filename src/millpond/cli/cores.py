@@ -30,8 +30,7 @@ from millpond.cli.cluster.spare import Spare
 from millpond.cli.console_process import ConsoleProcess
 from millpond.cli.errors import Failed, cause
 from millpond.cli.first_steps import first_steps
-from millpond.cli.folders import in_use, missing_folders, remove_folders
-from millpond.cli.join import identity_of
+from millpond.cli.folders import identity_of, in_use, missing_folders, remove_folders
 from millpond.cli.secure import first_secure_steps
 from millpond.cli.stop import Stop, noted
 from millpond.cli.terminal import Row, panel

@@ -6,9 +6,12 @@ import contextlib
 import os
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from millpond.cli.errors import Failed
+
+if TYPE_CHECKING:
+    from millpond.broker.lives.identity import Identity
 
 CLUSTER_FOLDER: Final = "millpond-cluster"
 """Where the folders of a cluster's nodes are, unless somebody names another."""
@@ -38,3 +41,17 @@ def remove_folders(made: list[Path]) -> None:
                 shutil.rmtree(each)
             else:
                 each.rmdir()
+
+
+def identity_of(folder: str) -> Identity | None:
+    """Whose folder it is; None for a new one."""
+    from millpond.broker.lives.identity import CannotStart, read_identity
+    from millpond.node.disk import RealDisk
+
+    try:
+        return read_identity(RealDisk(), folder)
+    except CannotStart as fault:
+        raise Failed(f"{fault}.") from None
+    except OSError:
+        # Whoever starts the node says why it cannot be read.
+        return None

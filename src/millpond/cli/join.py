@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -16,7 +16,7 @@ from millpond.cli.addresses import shown_address
 from millpond.cli.cluster.nodes_file import resolved
 from millpond.cli.cluster.ports import free_ports
 from millpond.cli.errors import Failed, cause
-from millpond.cli.folders import in_use
+from millpond.cli.folders import identity_of, in_use
 from millpond.config.node import (
     ADVERTISED_LISTENER,
     BROKER_RACK,
@@ -29,32 +29,9 @@ from millpond.config.node import (
     is_loopback,
 )
 
-if TYPE_CHECKING:
-    from millpond.broker.lives.identity import Identity
-
 EVERYWHERE: Final = ("0.0.0.0", "::")
 TRIES_MAX: Final = 100
 """How many numbers are tried that others have just taken."""
-
-
-def identity_of(folder: str) -> Identity | None:
-    """Whose folder it is; None for a new one."""
-    from millpond.broker.lives.identity import CannotStart, read_identity
-    from millpond.node.disk import RealDisk
-
-    try:
-        return read_identity(RealDisk(), folder)
-    except CannotStart as fault:
-        raise Failed(f"{fault}.") from None
-    except OSError:
-        # Whoever starts the node says why it cannot be read.
-        return None
-
-
-def texts_of_member(folder: str) -> dict[str, str]:
-    """A node that has joined a cluster once is that node ever after: its folder says which one."""
-    known = identity_of(folder)
-    return {NODE_ID.name: str(known.node_id)} if known is not None and known.contacts else {}
 
 
 def texts_to_join(join: str, node_id: int | None, texts: Mapping[str, str]) -> dict[str, str]:

@@ -22,6 +22,7 @@ from millpond.cli.errors import Failed, cause, sentence
 from millpond.cli.first_steps import first_steps
 from millpond.cli.folders import (
     CLUSTER_FOLDER,
+    identity_of,
     in_use,
     missing_folders,
     node_folder,
@@ -178,9 +179,7 @@ def command(
                 raise click.UsageError("--cores is for a machine by itself: join with one process, or with several.")
             texts |= texts_to_join(join, node, texts)
         elif cluster is None and NODE_ID.name not in texts:
-            from millpond.cli.join import texts_of_member
-
-            texts |= texts_of_member(texts.get(DATA_FOLDER.name, DATA_FOLDER.default))
+            texts |= _texts_of_member(texts.get(DATA_FOLDER.name, DATA_FOLDER.default))
         settings = _settings(texts)
         if security is not None:
             from millpond.cli.secure import check_asks
@@ -342,6 +341,12 @@ def _texts_in_cluster(file: str | None, node_id: int | None) -> dict[str, str]:
     if node_id not in nodes.nodes:
         raise click.UsageError(f"--node {node_id} is not in {file}; it has {numbers}.")
     return nodes.texts(node_id) | {DATA_FOLDER.name: node_folder(CLUSTER_FOLDER, node_id)}
+
+
+def _texts_of_member(folder: str) -> dict[str, str]:
+    """A node that has joined a cluster once is that node ever after: its folder says which one."""
+    known = identity_of(folder)
+    return {NODE_ID.name: str(known.node_id)} if known is not None and known.contacts else {}
 
 
 def _cores(settings: Settings, asked: int | None) -> int:

@@ -7,11 +7,12 @@ running for all brokers, what the node was started with, the default. DescribeCo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from functools import cached_property
 
 from millpond.base.settings import AnySetting, Registry, SettingError, Settings, Value
+from millpond.base.values import dataclass
 from millpond.config.node import NODE
 from millpond.config.security import LISTENER_PREFIX
 from millpond.config.topic import TOPIC

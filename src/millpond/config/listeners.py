@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from millpond.base.settings import AnySetting, Setting, SettingError, Settings, one_of
 from millpond.base.tls import ClientAuth, ClientTls, ServerTls
+from millpond.base.values import dataclass
 from millpond.config.addresses import address_fault, address_or_nothing, host_and_port
 from millpond.config.principal_rules import AS_IT_IS, PrincipalRules, principal_rules
 from millpond.config.security import name_for, of_listener

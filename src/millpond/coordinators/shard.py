@@ -12,10 +12,11 @@ answers with an error and forgets the shard; it is loaded again from the log.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from millpond.base.errors import ErrorCode, LimitMet
+from millpond.base.values import dataclass
 from millpond.wire.messages import Message
 
 Sees: TypeAlias = Callable[[str], bool]

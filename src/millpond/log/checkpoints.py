@@ -6,7 +6,9 @@ They are replaced whole and atomically, so a reader sees the old text or the new
 from __future__ import annotations
 
 import base64
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from uuid import UUID
 
 from millpond.base.ids import TopicPartition
@@ -44,7 +46,9 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
     except FileNotFoundError:
         return {}
     try:
-        return {TopicPartition(topic, int(n)): int(offset) for topic, n, offset in decode_lines(data, 3)}
+        rows = decode_lines(data, 3)
+        # Thousands of partitions are of one topic: they share its name.
+        return {TopicPartition(sys.intern(topic), int(n)): int(offset) for topic, n, offset in rows}
     except ValueError:
         raise DamagedCheckpoint(f"{path} has a number that is none") from None
 
@@ -69,6 +73,7 @@ def encode_metadata(topic_id: UUID) -> bytes:
     return f"version: {VERSION}\ntopic_id: {word}".encode()
 
 
+@lru_cache(1024)
 def decode_metadata(data: bytes) -> UUID:
     try:
         fields = dict(line.split(": ", 1) for line in data.decode().splitlines() if line)

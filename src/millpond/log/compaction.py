@@ -12,12 +12,13 @@ Records of aborted transactions go. A marker stays as long as a batch of its tra
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 
 from millpond.base.errors import Refused, RemoteError
 from millpond.base.ids import Offset
 from millpond.base.ports import Buffer, Disk
+from millpond.base.values import dataclass
 from millpond.log.durability import Durability
 from millpond.log.limits import LogLimits
 from millpond.log.markers import read_marker

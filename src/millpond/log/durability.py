@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from millpond.base.ids import Offset
 from millpond.base.ports import Disk, File
+from millpond.base.values import dataclass
 from millpond.log.failed_sync import mark_failed_sync
 from millpond.log.names import LOG
 from millpond.log.segment import Segment
@@ -125,10 +126,11 @@ class Durability:
         """How often the log has been cut back: a ticket from before says nothing about what was written since."""
         self._disk = disk
         self._folder = folder
-        self._folders: set[str] = {folder}
-        self._sealed: dict[Segment, None] = {}
-        self._names: set[str] = set()
-        self._notes: dict[str, Callable[[], bytes]] = {}
+        # Each of these is None while it would be empty, as it is in all the partitions that are idle.
+        self._folders: set[str] | None = {folder}
+        self._sealed: dict[Segment, None] | None = None
+        self._names: set[str] | None = None
+        self._notes: dict[str, Callable[[], bytes]] | None = None
         self._is_marked = False
         """Whether the next opening will know of the failure."""
 
@@ -140,27 +142,32 @@ class Durability:
 
     def owe_folder(self, path: str | None = None) -> None:
         """Names in the folder (the log's own unless given) have changed."""
+        if self._folders is None:
+            self._folders = set()
         self._folders.add(path or self._folder)
 
     def owe_segment(self, segment: Segment) -> None:
         """A sealed segment was written to since the last sync."""
+        if self._sealed is None:
+            self._sealed = {}
         self._sealed[segment] = None
 
     def owe_file(self, name: str) -> None:
         """A small file of the log's folder is written, and not yet synced."""
-        self._names.add(name)
+        self._names = {*(self._names or ()), name}
 
     def owe_note(self, name: str, encode: Callable[[], bytes]) -> None:
         """A small file of the log's folder has to be replaced."""
-        self._notes[name] = encode
+        self._notes = {**(self._notes or {}), name: encode}
 
     def owe_nothing(self) -> None:
         """The folder was found as a clean end had left it."""
-        self._folders, self._sealed, self._names, self._notes = set(), {}, set(), {}
+        self._folders = self._sealed = self._names = self._notes = None
 
     def forget(self, segment: Segment) -> None:
         """The segment is gone."""
-        self._sealed.pop(segment, None)
+        if self._sealed:
+            self._sealed.pop(segment, None)
 
     def cut_back(self, offset: int) -> None:
         """What lies from `offset` on is not safe any more."""
@@ -172,16 +179,18 @@ class Durability:
     def ticket(self, end_offset: Offset, active: Segment) -> SyncTicket:
         """All that must be synced for everything appended so far."""
         self.away.syncs += 1
-        ticket = SyncTicket(end_offset, self._disk, self.generation, self.away, folders=self._folders)
-        for segment in self._sealed:
+        ticket = SyncTicket(end_offset, self._disk, self.generation, self.away, folders=self._folders or set())
+        for segment in self._sealed or ():
             ticket.add(segment, with_indexes=True)
         if end_offset > self.synced_offset and active.size:
             ticket.add(active, with_indexes=False)
-        ticket.names = self._names
-        ticket.paths += [f"{self._folder}/{name}" for name in sorted(self._names)]
-        ticket.notes = self._notes
-        ticket.replacements = [(f"{self._folder}/{name}", encode()) for name, encode in self._notes.items()]
-        self._folders, self._names, self._notes = set(), set(), {}
+        if self._names:
+            ticket.names = self._names
+            ticket.paths += [f"{self._folder}/{name}" for name in sorted(self._names)]
+        if self._notes:
+            ticket.notes = self._notes
+            ticket.replacements = [(f"{self._folder}/{name}", encode()) for name, encode in self._notes.items()]
+        self._folders = self._names = self._notes = None
         return ticket
 
     def settle(self, ticket: SyncTicket) -> None:
@@ -192,7 +201,7 @@ class Durability:
         for segment, size in ticket.covered:
             if segment.size == size:
                 segment.unpin()
-                self._sealed.pop(segment, None)
+                self.forget(segment)
         self.synced_offset = max(self.synced_offset, ticket.offset)
 
     def fail(self, error: OSError, ticket: SyncTicket | None = None) -> None:
@@ -204,9 +213,9 @@ class Durability:
         if ticket is not None:
             ticket.release()
             if error.errno in _NO_DESCRIPTOR or (ticket.is_synced and error.errno in _NO_ROOM):
-                self._folders |= ticket.folders
-                self._names |= ticket.names
-                self._notes = ticket.notes | self._notes
+                self._folders = ticket.folders | (self._folders or set())
+                self._names = ticket.names | (self._names or set())
+                self._notes = ticket.notes | (self._notes or {})
                 return
         if self.failed is None:
             self.failed = error

@@ -16,6 +16,8 @@ from millpond.log.open_files import CachedFile, OpenFiles
 
 FLUSH_ENTRIES = 128
 _BLOCK_ENTRIES = 512
+_OFFSET_ENTRY = struct.Struct(">ii")
+_TIME_ENTRY = struct.Struct(">qi")
 
 
 class SparseIndex:
@@ -214,9 +216,9 @@ class SparseIndex:
 
 def offset_index(files: OpenFiles, path: str) -> SparseIndex:
     """Last offset of a batch, relative to the segment's base -> position where that batch starts."""
-    return SparseIndex(files, path, struct.Struct(">ii"))
+    return SparseIndex(files, path, _OFFSET_ENTRY)
 
 
 def time_index(files: OpenFiles, path: str) -> SparseIndex:
     """Largest timestamp so far -> last offset of the batch that has it, relative to the segment's base."""
-    return SparseIndex(files, path, struct.Struct(">qi"))
+    return SparseIndex(files, path, _TIME_ENTRY)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from millpond.base.values import dataclass
 
 FOREVER: Final = (1 << 63) - 1
 """The largest number of milliseconds, messages or bytes: in practice "never"."""

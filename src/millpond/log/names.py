@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from functools import lru_cache
 from uuid import UUID
 
 from millpond.base.ids import TopicPartition
@@ -12,7 +14,8 @@ OFFSET_INDEX = ".index"
 TIME_INDEX = ".timeindex"
 TXN_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
-SEGMENT_SUFFIXES = (OFFSET_INDEX, TIME_INDEX, TXN_INDEX, LOG)
+INDEX_SUFFIXES = (OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
+SEGMENT_SUFFIXES = (*INDEX_SUFFIXES, LOG)
 """The log comes last: while it has its old name the segment has not moved yet."""
 
 CLEANED = ".cleaned"
@@ -59,10 +62,16 @@ _PARTITION_FOLDER = re.compile(r"(.+)-(\d{1,10})")
 _OFFSET_NAME = re.compile(r"(\d{20})(\.[a-z]+)")
 
 
+_NAMES_KEPT = 4096
+"""Thousands of partitions have files of the same names."""
+
+
+@lru_cache(_NAMES_KEPT)
 def offset_name(offset: int, suffix: str) -> str:
     return f"{offset:020d}{suffix}"
 
 
+@lru_cache(_NAMES_KEPT)
 def read_offset_name(name: str) -> tuple[int, str] | None:
     """The offset and suffix of a segment's file or a snapshot; None for every other name."""
     match = _OFFSET_NAME.fullmatch(name)
@@ -72,7 +81,7 @@ def read_offset_name(name: str) -> tuple[int, str] | None:
 def read_partition_folder(name: str) -> TopicPartition | None:
     """The partition that lives in a folder of this name; None if it is not a partition's folder."""
     match = _PARTITION_FOLDER.fullmatch(name)
-    return TopicPartition(match[1], int(match[2])) if match else None
+    return TopicPartition(sys.intern(match[1]), int(match[2])) if match else None
 
 
 def former_folder_name(partition: TopicPartition, unique: UUID, ending: str) -> str:

@@ -162,7 +162,8 @@ class ProducerStates:
         self.entries: dict[int, ProducerEntry] = {}
         self.open_starts: dict[int, int] = {}
         """The first offset of each producer's open transaction, the oldest first."""
-        self._decided: deque[Ended] = deque(maxlen=DECIDED_REMEMBERED)
+        self._decided: deque[Ended] | None = None
+        """Made with the first: even an empty one is large, and most partitions see no transaction."""
         self._asked: dict[tuple[int, int, str], Verification] = {}
         """What the coordinator has not permitted yet, by producer, producer epoch and transactional id."""
         self._askers: dict[int, set[tuple[int, int, str]]] = {}
@@ -419,6 +420,8 @@ class ProducerStates:
         del self.open_starts[producer_id]
         oldest = self.first_open_transaction()
         ended = Ended(producer_id, start, offset, marker.committed, offset + 1 if oldest is None else oldest)
+        if self._decided is None:
+            self._decided = deque(maxlen=DECIDED_REMEMBERED)
         self._decided.append(ended)
         return ended
 
@@ -432,7 +435,7 @@ class ProducerStates:
         A transaction counts as open until its marker is below the high watermark, too.
         """
         stable = min(high_watermark, next(iter(self.open_starts.values()), high_watermark))
-        for ended in reversed(self._decided):
+        for ended in reversed(self._decided or ()):
             if ended.last_offset < high_watermark:
                 break
             stable = min(stable, ended.first_offset)

@@ -8,11 +8,12 @@ were known to be safe, so the partition stays offline for a person (or a replica
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from uuid import UUID
 
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.ports import File
+from millpond.base.values import dataclass
 from millpond.log.checkpoints import DamagedCheckpoint, decode_epochs, decode_metadata
 from millpond.log.epochs import LeaderEpochs
 from millpond.log.failed_sync import rewrite
@@ -261,7 +262,7 @@ class _Opener:
         number = first
         while number < len(segments):
             segment = segments[number]
-            damage = segment.recover(point, self.limits.index_interval_bytes)
+            damage = segment.recover(point, self.limits.index_interval_bytes, self.present)
             if damage is not None:
                 self._cut(segments, number, damage)
             following = segments[number + 1] if number + 1 < len(segments) else None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from millpond.base.ports import Disk
+from millpond.base.values import dataclass
 from millpond.log.durability import Away
 from millpond.log.names import LOG
 

@@ -9,9 +9,9 @@ when the clock has kept its new pace for a while, and moves the known append tim
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Final
 
+from millpond.base.values import dataclass
 from millpond.log.limits import LogLimits
 from millpond.log.segment import NO_TIMESTAMP, Segment
 from millpond.log.segments import Segments

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import NamedTuple
 
 from millpond.base.ports import Buffer, File
 from millpond.log.aborted_transactions import Aborted, AbortedIndex
-from millpond.log.index import offset_index, time_index
+from millpond.log.index import SparseIndex, offset_index, time_index
 from millpond.log.limits import LogLimits
-from millpond.log.names import LOG, OFFSET_INDEX, SEGMENT_SUFFIXES, TIME_INDEX, TXN_INDEX, offset_name
+from millpond.log.names import (
+    INDEX_SUFFIXES,
+    LOG,
+    OFFSET_INDEX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX,
+    TXN_INDEX,
+    offset_name,
+)
 from millpond.log.open_files import CachedFile, OpenFiles
 from millpond.log.producers import Ended
 from millpond.log.scan import SCAN_BYTES, Damaged, checked, headers
@@ -89,23 +97,24 @@ class Segment:
     """Batches from `base_offset` up to `next_offset`. Only the last segment of a log grows."""
 
     __slots__ = (
+        "_aborted",
+        "_begins",
         "_bytes_since_entry",
         "_files",
         "_log",
         "_max_timestamp",
         "_max_timestamp_offset",
+        "_offsets",
         "_recent",
-        "aborted",
+        "_times",
         "appended_ms",
         "base_offset",
         "first_append_ms",
         "folder",
         "next_offset",
-        "offsets",
         "reads_only",
         "size",
         "stage",
-        "times",
     )
 
     def __init__(
@@ -118,18 +127,21 @@ class Segment:
         self.base_offset = base_offset
         self.next_offset = next_offset
         self.size = size
-        self.offsets = offset_index(files, self.path(OFFSET_INDEX))
-        self.times = time_index(files, self.path(TIME_INDEX))
-        self.aborted = AbortedIndex(files, self.path(TXN_INDEX))
+        # There may be a hundred thousand idle partitions: what only a busy one needs is made when it is asked for.
+        self._offsets: SparseIndex | None = None
+        self._times: SparseIndex | None = None
+        self._aborted: AbortedIndex | None = None
+        self._log: CachedFile | None = None
+        self._recent: RecentBatches | None = None
+        self._begins = False
+        """Whether an index that is not made yet begins empty and in memory, whatever its file holds."""
         self.appended_ms = NO_TIMESTAMP
         """The wall clock at the last append, as far as this process or a checkpoint knows."""
         self.first_append_ms: int | None = None
-        self._log = CachedFile(files, self.path(LOG))
         # Not looked up yet; a sealed segment's time index knows.
         self._max_timestamp: int | None = None
         self._max_timestamp_offset = -1
         self._bytes_since_entry = 0
-        self._recent = RecentBatches()
         self.reads_only = False
         """A reader on another thread: it looks for what an index has lost, but does not write it anew."""
 
@@ -137,32 +149,64 @@ class Segment:
     def create(cls, files: OpenFiles, folder: str, base_offset: int, stage: str = "") -> Segment:
         """A new, empty segment that can be appended to."""
         segment = cls(files, folder, base_offset, base_offset, 0, stage)
-        file = segment._log.open(create=True)
+        file = segment._cached_log().open(create=True)
         if file.size():
             file.truncate(0)
-        segment.offsets.start()
-        segment.times.start()
-        segment.aborted.start()
+        segment._begins = True
         segment._max_timestamp = NO_TIMESTAMP
         return segment
 
+    # Its parts
+
+    @property
+    def offsets(self) -> SparseIndex:
+        if self._offsets is None:
+            self._offsets = offset_index(self._files, self.path(OFFSET_INDEX))
+            if self._begins:
+                self._offsets.start()
+        return self._offsets
+
+    @property
+    def times(self) -> SparseIndex:
+        if self._times is None:
+            self._times = time_index(self._files, self.path(TIME_INDEX))
+            if self._begins:
+                self._times.start()
+        return self._times
+
+    @property
+    def aborted(self) -> AbortedIndex:
+        if self._aborted is None:
+            self._aborted = AbortedIndex(self._files, self.path(TXN_INDEX))
+            if self._begins:
+                self._aborted.start()
+        return self._aborted
+
+    def _cached_log(self) -> CachedFile:
+        if self._log is None:
+            self._log = CachedFile(self._files, self.path(LOG))
+        return self._log
+
+    def name(self, suffix: str) -> str:
+        return f"{offset_name(self.base_offset, suffix)}{self.stage}"
+
     def path(self, suffix: str) -> str:
-        return f"{self.folder}/{offset_name(self.base_offset, suffix)}{self.stage}"
+        return f"{self.folder}/{self.name(suffix)}"
 
     @property
     def file(self) -> File:
-        return self._log.open()
+        return self._cached_log().open()
 
     @property
     def open_file(self) -> File | None:
         """None if it would have to be opened."""
-        return self._log.open() if self._log.is_open else None
+        return self._log.open() if self._log is not None and self._log.is_open else None
 
     # Growing
 
     def write(self, batches: Buffer, *, urgent: bool = False) -> None:
         """Append to the file, which stays open until it is synced. OSError leaves a tail that has to be cut off."""
-        self._log.open_to_write(urgent=urgent).append((batches,))
+        (self._log or self._cached_log()).open_to_write(urgent=urgent).append((batches,))
 
     def append_short(
         self, short: ShortProduce, offset: int, leader_epoch: int, now_ms: int, limits: LogLimits
@@ -182,7 +226,7 @@ class Segment:
         ):
             return False
         short.stamp(offset, leader_epoch)
-        self._log.open_to_write(urgent=False).append((short.records,))
+        (self._log or self._cached_log()).open_to_write(urgent=False).append((short.records,))
         self.note(offset, last_offset, short.max_timestamp, size, limits.index_interval_bytes)
         if now_ms > self.appended_ms:
             self.appended_ms = now_ms
@@ -194,7 +238,8 @@ class Segment:
 
     def unpin(self) -> None:
         """All that was written is synced."""
-        self._log.unpin()
+        if self._log is not None:
+            self._log.unpin()
 
     def note(self, base_offset: int, last_offset: int, max_timestamp: int, size: int, interval: int) -> None:
         """Take in a batch that has just been written at the end of the file."""
@@ -209,11 +254,14 @@ class Segment:
             self._bytes_since_entry = 0
         self._bytes_since_entry += size
         self.size = position + size
-        if base_offset != self.next_offset:
+        recent = self._recent
+        if recent is None:
+            recent = self._recent = RecentBatches()
+        elif base_offset != self.next_offset:
             # A leader has compacted what was between: an offset there would be taken for one of the batch before.
-            self._recent.clear()
+            recent.clear()
         self.next_offset = last_offset + 1
-        self._recent.add(base_offset, position)
+        recent.add(base_offset, position)
 
     def note_ended(self, ended: Ended) -> None:
         """A marker in this segment ended a transaction."""
@@ -237,8 +285,8 @@ class Segment:
         """Whether so many more bytes may go here, up to this offset."""
         return (
             self.size + size <= segment_bytes
-            and self.offsets.count * 8 + 8 <= index_bytes_max
-            and self.times.count * 12 + 12 <= index_bytes_max
+            and (self._offsets is None or self._offsets.count * 8 + 8 <= index_bytes_max)
+            and (self._times is None or self._times.count * 12 + 12 <= index_bytes_max)
             and last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
         )
 
@@ -248,10 +296,13 @@ class Segment:
         self.offsets.seal()
         self.times.seal()
         self.aborted.seal()
-        self._recent.clear()
+        self._recent = None
 
     def flush_indexes(self) -> None:
         """Bring the index files up to date before a clean close."""
+        if not self.size and self._begins and not any(map(self._files.disk.exists, self.index_paths())):
+            # Nobody has written to it, and no earlier life has left anything of this name.
+            return
         self._add_time_entry()
         self.offsets.flush()
         self.times.flush()
@@ -262,7 +313,7 @@ class Segment:
     def locate(self, offset: int) -> BatchSpan | None:
         """The first batch that ends at or after `offset`; None if compaction took it and all that followed here."""
         if offset < self.next_offset:
-            span = self._recent.holding(offset, self.size)
+            span = self._recent.holding(offset, self.size) if self._recent is not None else None
             if span is not None:
                 return span
         return self._locate_by_index(offset)
@@ -309,7 +360,7 @@ class Segment:
         """Where the first batch that begins at or after `upper_offset` starts; the size if there is none."""
         if upper_offset >= self.next_offset:
             return self.size
-        position = self._recent.position_from(upper_offset, self.size)
+        position = self._recent.position_from(upper_offset, self.size) if self._recent is not None else None
         if position is not None:
             return position
         span = self._locate_by_index(upper_offset)
@@ -319,15 +370,15 @@ class Segment:
 
     def size_from(self, offset: int) -> int:
         """How many bytes there are from `offset` on; the whole segment where that cannot be told from memory."""
-        return self.size - (self._recent.position_from(offset, self.size) or 0)
+        return self.size - ((self._recent.position_from(offset, self.size) or 0) if self._recent is not None else 0)
 
     def start_before(self, position: int) -> int:
         """Where the last batch begins that begins at `position` or before; `position` where memory does not tell."""
-        return self._recent.start_before(position)
+        return self._recent.start_before(position) if self._recent is not None else position
 
     def offset_bound(self, position: int) -> int:
         """No record that lies before `position` has this offset or a later one; as near as an index tells."""
-        recent = self._recent.offset_from(position)
+        recent = self._recent.offset_from(position) if self._recent is not None else None
         if recent is not None:
             return recent
         entry = self.offsets.ceiling_by_value(position)
@@ -424,13 +475,16 @@ class Segment:
 
     # Rebuilding
 
-    def load_tail(self, interval: int, present: Container[str] | None = None) -> None:
+    def load_tail(self, interval: int, present: Set[str] | None = None) -> None:
         """Make the segment ready to grow: indexes into memory, and what they do not cover from the file.
 
         `present` names the files of the folder, so that those that do not exist are not asked for.
         """
+        if self._is_untouched(present):
+            self._begin_empty()
+            return
         self._load_indexes(present)
-        if present is None or self.aborted.path.rpartition("/")[2] in present:
+        if present is None or self.name(TXN_INDEX) in present:
             self.aborted.load()
         else:
             self.aborted.start(is_file_there=False)
@@ -440,12 +494,24 @@ class Segment:
         except Damaged:
             self.rebuild_indexes(interval, keep=True)
 
-    def recover(self, recovery_point: int, interval: int) -> Damaged | None:
+    def _is_untouched(self, present: Set[str] | None) -> bool:
+        """Whether it is that of a partition which nobody has written to; there may be thousands."""
+        return not self.size and present is not None and present.isdisjoint(map(self.name, INDEX_SUFFIXES))
+
+    def _begin_empty(self) -> None:
+        self._begins = True
+        self._max_timestamp, self._max_timestamp_offset = NO_TIMESTAMP, -1
+        self.next_offset = self.base_offset
+
+    def recover(self, recovery_point: int, interval: int, present: Set[str] | None = None) -> Damaged | None:
         """Check every byte from the recovery point on and index it anew; the damage, if any.
 
         Afterwards `next_offset` and the indexes cover what comes before the damage.
         """
-        self._load_indexes(None)
+        if self._is_untouched(present):
+            self._begin_empty()
+            return None
+        self._load_indexes(present)
         # Entries from the recovery point on may be anything; those of one index count as far as the other has come.
         last_time = self.times.last()
         self.offsets.cut(min(recovery_point - self.base_offset, last_time[1] if last_time else 0), self.size)
@@ -465,7 +531,7 @@ class Segment:
         except Damaged as damage:
             return damage
 
-    def _load_indexes(self, present: Container[str] | None) -> None:
+    def _load_indexes(self, present: Set[str] | None) -> None:
         for index in (self.offsets, self.times):
             if present is None or index.path.rpartition("/")[2] in present:
                 index.load()
@@ -558,7 +624,7 @@ class Segment:
         """Drop the file's bytes from `position` on and get ready to grow again."""
         self.file.truncate(position)
         self.size = position
-        self._recent.clear()
+        self._recent = None
         self.rebuild_indexes(interval, keep=True)
         self.aborted.load()
         self.aborted.cut(self.next_offset)
@@ -573,22 +639,25 @@ class Segment:
         """The files have been renamed and are closed: they are found there from now on."""
         self.stage = stage
         self._files = files = files or self._files
-        self._log.move(files, self.path(LOG))
-        self.offsets.move(files, self.path(OFFSET_INDEX))
-        self.times.move(files, self.path(TIME_INDEX))
-        self.aborted.move(files, self.path(TXN_INDEX))
+        if self._log is not None:
+            self._log.move(files, self.path(LOG))
+        if self._offsets is not None:
+            self._offsets.move(files, self.path(OFFSET_INDEX))
+        if self._times is not None:
+            self._times.move(files, self.path(TIME_INDEX))
+        if self._aborted is not None:
+            self._aborted.move(files, self.path(TXN_INDEX))
 
     # Going away
 
     def close(self) -> None:
-        self._log.close()
-        self.offsets.close()
-        self.times.close()
-        self.aborted.close()
+        for part in (self._log, self._offsets, self._times, self._aborted):
+            if part is not None:
+                part.close()
 
     def index_paths(self) -> list[str]:
         """Files that must be synced before a sealed segment counts as safe; one without entries is not there."""
-        return [self.offsets.path, self.times.path, self.aborted.path]
+        return [self.path(suffix) for suffix in INDEX_SUFFIXES]
 
     def paths(self) -> list[str]:
         """Every file that the segment may have, the log last."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 from millpond.base.ports import Disk, Entropy, FileLock
+from millpond.base.values import dataclass
 from millpond.log.checkpoints import DamagedCheckpoint, decode_lines, encode_lines, encode_offsets, read_offsets
 from millpond.log.durability import run_tickets
 from millpond.log.limits import LogLimits
@@ -120,6 +121,7 @@ class LogStore:
             self._written[name] = self._checkpoint(name, report)
         self._read_append_times(report)
         was_clean = report.clean
+        known = {tp: tp for tp in self._written[RECOVERY_FILE]}
         for name in self.disk.list(self.folder):
             if name.endswith(DELETE_FOLDER):
                 self._remove_leftover(name, report)
@@ -127,6 +129,7 @@ class LogStore:
             tp = read_partition_folder(name)
             if tp is None:
                 continue
+            tp = known.get(tp, tp)
             opening = self._open_one(tp, limits_for(tp) if limits_for else self.limits, was_clean, now_ms)
             report.notes += opening.notes
             report.has_lost |= opening.has_cut or self._has_lost_owner(tp, report)

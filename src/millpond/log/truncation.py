@@ -7,10 +7,10 @@ less is safe, a checkpoint writes that down, `run` cuts the files on a worker, `
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from millpond.base.ports import Disk
+from millpond.base.values import dataclass
 from millpond.log.limits import LogLimits
 from millpond.log.names import CUT, EPOCHS_FILE, LOG, SEGMENT_SUFFIXES, offset_name, read_offset_name
 from millpond.log.open_files import OpenFiles

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
@@ -18,6 +18,7 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode
 from millpond.base.rights import CLUSTER_NAME, WILDCARD, AclResource, Operation, PatternType, Permission
+from millpond.base.values import dataclass
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.records import AccessControlEntryRecord, Record, RemoveAccessControlEntryRecord
 

@@ -7,10 +7,11 @@ says that the same has to be decided again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode
+from millpond.base.values import dataclass
 from millpond.config.effective import NodeLayers
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.elections import Slice, come_back, has_left, leave

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from typing import assert_never
@@ -17,6 +16,7 @@ from typing import assert_never
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import topic_name_fault
 from millpond.base.settings import AnySetting, Kind, Registry, SettingError
+from millpond.base.values import dataclass
 from millpond.base.words import quoted
 from millpond.config.client_metrics import CLIENT_METRICS
 from millpond.config.effective import NodeLayers

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Generic, TypeVar
 
 from millpond.base.errors import ErrorCode, LimitMet, Refused
+from millpond.base.values import dataclass
 from millpond.metadata.records import Record
 
 MESSAGE_LENGTH_MAX: Final = 500

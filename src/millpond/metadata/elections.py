@@ -12,7 +12,7 @@ One that has no leader, because it was to move away while its broker was gone an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import IntEnum
 from functools import partial
 from operator import attrgetter
@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.base.values import dataclass
 from millpond.config.effective import NodeLayers
 from millpond.config.topic import FLUSH_ACK, MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE
 from millpond.metadata.decision import OK, Decision, Verdict

@@ -20,12 +20,13 @@ registered node supports the new one; a node that does not support what is final
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from itertools import groupby
 from typing import Final, TypeAlias
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.base.values import dataclass
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.image import Image
 from millpond.metadata.records import BrokerFeature, FeatureLevelRecord, Record

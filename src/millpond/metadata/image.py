@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple, assert_never
 from uuid import UUID
 
 from millpond.base.ids import LeaderEpoch, NodeId
+from millpond.base.values import dataclass
 from millpond.metadata.acls import Acls
 from millpond.metadata.leadership import Leadership
 from millpond.metadata.quotas import ClientQuotas

@@ -8,11 +8,12 @@ may lead when nobody in the ISR can.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from typing import Final, TypeVar
 
 from millpond.base.errors import ErrorCode
+from millpond.base.values import dataclass
 
 NO_LEADER: Final = -1
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from millpond.base.errors import ErrorCode
+from millpond.base.values import dataclass
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.image import Image
 from millpond.metadata.records import ProducerIdsRecord

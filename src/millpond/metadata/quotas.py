@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import isfinite
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.base.values import dataclass
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.records import ClientQuotaRecord, QuotaPart
 

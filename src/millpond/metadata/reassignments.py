@@ -6,9 +6,9 @@ Each partition fares for itself. What a move is, and when it ends, is in `moves`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.base.values import dataclass
 from millpond.config.effective import NodeLayers
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.elections import TopicRules, change_record

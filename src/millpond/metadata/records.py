@@ -6,10 +6,12 @@ Only what this project uses of each kind is here; fields that the wire has and w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
+
+from millpond.base.values import dataclass
 
 NO_LEADER: Final = -1
 LEADER_UNCHANGED: Final = -2

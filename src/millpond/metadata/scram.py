@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from millpond.base.errors import ErrorCode
 from millpond.base.principal import USER
 from millpond.base.scram import HASHES, keys_of
+from millpond.base.values import dataclass
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.records import (
     DelegationTokenRecord,

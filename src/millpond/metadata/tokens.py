@@ -7,11 +7,12 @@ only the nodes know, and is nowhere written down.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol
 
 from millpond.base.errors import ErrorCode
 from millpond.base.principal import USER
+from millpond.base.values import dataclass
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.records import DelegationTokenRecord, RemoveDelegationTokenRecord
 from millpond.metadata.scram import ScramCredentials, name_fault

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -15,6 +14,7 @@ from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.ids import NO_TOPIC_ID, topic_name_fault
 from millpond.base.ports import Entropy
 from millpond.base.settings import Settings
+from millpond.base.values import dataclass
 from millpond.base.words import counted, quoted
 from millpond.config.effective import NodeLayers
 from millpond.config.node import (

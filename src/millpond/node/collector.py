@@ -27,14 +27,19 @@ class Collector:
         self._clock = clock
         self._began_ms = 0
 
+    def hold(self) -> None:
+        """Collect nothing while the node starts: nearly all that is made then stays."""
+        gc.disable()
+
     def calm(self) -> None:
-        """What a start leaves behind need not be walked again and again; nor what comes later and stays."""
-        gc.collect()
+        """What a start leaves behind need not be walked at all; nor again what comes later and stays."""
         gc.freeze()
+        gc.enable()
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self._on_collection)
 
     def stop(self) -> None:
+        gc.enable()
         if self._on_collection in gc.callbacks:
             gc.callbacks.remove(self._on_collection)
 

@@ -15,9 +15,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, TextIO
+
+from millpond.base.values import dataclass
 
 LINES_AT_ONCE_MAX: Final = 200
 """Of one event; after these, one line a second."""

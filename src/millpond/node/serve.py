@@ -109,6 +109,7 @@ def serve(
     audit = open_audit(settings, journal)
     broker = Broker(world, settings, journal, audit=audit)
     collector = Collector(world.clock)
+    collector.hold()
     watch_for_bugs(loop, journal, lambda _: leave(journal))
     before = {number: signal.getsignal(number) for number in signals}
     is_clean = False

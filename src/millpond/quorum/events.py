@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from millpond.base.values import dataclass
 from millpond.quorum.messages import Request, Response
 from millpond.quorum.ready import Ask, Durable
 from millpond.quorum.voters import Voter

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import EpochEnd
+from millpond.base.values import dataclass
 
 NO_LEADER = -1
 

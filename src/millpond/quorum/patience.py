@@ -8,8 +8,7 @@ election after a quiet time is as quick as ever.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from millpond.base.values import dataclass
 from millpond.quorum.ports import Chance
 
 ELECTION_DOUBLINGS_MAX = 3

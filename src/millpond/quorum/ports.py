@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from millpond.base.ids import EpochEnd
+from millpond.base.values import dataclass
 from millpond.quorum.messages import NO_LEADER, ReplicaKey, SnapshotId
 from millpond.quorum.voters import Voter
 

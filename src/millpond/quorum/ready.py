@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
+from millpond.base.values import dataclass
 from millpond.quorum.messages import Request, Response
 from millpond.quorum.ports import Election
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
+from millpond.base.values import dataclass
 from millpond.quorum.messages import Fetch, FetchSnapshot, ReplicaKey, SnapshotId
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import EpochEnd
 from millpond.base.ports import Buffer
+from millpond.base.values import dataclass
 
 
 class ReplicaLog(Protocol):

@@ -7,10 +7,11 @@ the ISR is under way.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from millpond.base.errors import ErrorCode
+from millpond.base.values import dataclass
 
 ANY_BROKER_EPOCH: Final = -1
 

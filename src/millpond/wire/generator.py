@@ -11,9 +11,10 @@ The names that generated code uses come from `runtime.py`.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 
+from millpond.base.values import dataclass
 from millpond.wire.notation import Field, Message, Struct
 from millpond.wire.runtime import FIXED, STEP_ITEMS
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from struct import Struct
 from typing import Any
 
 from millpond.base.errors import MalformedMessage
 from millpond.base.later import Later
 from millpond.base.ports import Clock, Link, Network, Timer
+from millpond.base.values import dataclass
 from millpond.wire import messages
 from millpond.wire.frames import FrameReader, SpareRoom
 from millpond.wire.header import decode_response_header, encode_request_header

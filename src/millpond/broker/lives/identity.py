@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
-from dataclasses import dataclass
 from uuid import UUID
 
 from millpond.base.ports import Disk
+from millpond.base.values import dataclass
 
 IDENTITY_FILE = "meta.properties"
 FOLDER_VERSION = "1"

@@ -7,11 +7,11 @@ order. The file is never taken away: a life that dies before it has registered p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 from millpond.base.ports import Disk
+from millpond.base.values import dataclass
 from millpond.log.checkpoints import DamagedCheckpoint, decode_lines, encode_lines
 from millpond.metadata.brokers import after_power_cut
 

@@ -8,13 +8,13 @@ controller, its epoch before it is used.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
+from millpond.base.values import dataclass
 from millpond.broker.lives.identity import CannotJoin
 from millpond.broker.lives.last_life import LOST, LastLife, read_last_life, write_last_life
 from millpond.broker.lives.sessions import OVERDUE_MS

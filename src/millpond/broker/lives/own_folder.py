@@ -15,7 +15,7 @@ from uuid import UUID
 from millpond.broker.lives.copy_of_folder import mark_folder
 from millpond.broker.lives.identity import CannotStart, Identity, cluster_name, read_identity, write_identity
 from millpond.broker.lives.restored import RESTORE_FILE
-from millpond.broker.rescue.order import is_begun
+from millpond.broker.rescue.begun import is_begun
 from millpond.config.node import CLUSTER_CONTACTS, CLUSTER_ID, NODE_ID, cluster_nodes
 
 if TYPE_CHECKING:

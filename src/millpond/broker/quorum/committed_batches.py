@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import MalformedMessage, Refused
+from millpond.base.values import dataclass
 from millpond.broker.lives.identity import CannotStart
 from millpond.metadata.codec import UnknownRecord, decode_records
 from millpond.metadata.records import Record

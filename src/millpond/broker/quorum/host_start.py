@@ -13,7 +13,6 @@ from millpond.broker.quorum.log import MetadataLog
 from millpond.broker.quorum.snapshots import SnapshotFiles
 from millpond.broker.quorum.state import STATE_FILE, DamagedState, read_election
 from millpond.broker.quorum.wire import voter_keys
-from millpond.broker.rescue.survivor import CannotRescue, read_metadata
 from millpond.broker.serving.call import NODE_CLIENT_ID
 from millpond.config.node import (
     CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS,
@@ -122,6 +121,9 @@ def _is_all_there_is(world: World, folder: OwnFolder, log: MetadataLog, node_id:
         return folder.is_sole
     if any(voter.node_id != node_id for voter in log.voters):
         return False
+    # A node starts sooner without, and hardly ever comes here.
+    from millpond.broker.rescue.survivor import CannotRescue, read_metadata
+
     try:
         return not read_metadata(world.disk, log.log.folder).image.brokers.keys() - {node_id}
     except CannotRescue:

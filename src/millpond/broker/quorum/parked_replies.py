@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from millpond.base.later import Later
+from millpond.base.values import dataclass
 
 R = TypeVar("R")
 

@@ -10,7 +10,7 @@ leader takes as a reason to answer the first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import Final, TypeAlias
 from uuid import UUID
@@ -19,6 +19,7 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import EpochEnd
 from millpond.base.later import Later, done, gather
 from millpond.base.ports import Buffer, FileRange, World
+from millpond.base.values import dataclass
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.flusher import Flusher
 from millpond.broker.housekeeping import Journal

@@ -65,6 +65,8 @@ class HighWatermarks:
 
     def of(self, topic_id: UUID, index: int) -> int:
         """As it was written down; 0 if it never was. For a partition that is opened now."""
+        if not self._written:
+            return 0
         name = TopicPartition(str(topic_id), index)
         self._unopened.pop(name, None)
         return self._written.get(name, 0)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from uuid import UUID
 
 from millpond.base.ports import Clock
+from millpond.base.values import dataclass
 from millpond.broker.flusher import Flusher
 from millpond.log.partition_log import PartitionLog
 from millpond.replication.leader import CanJoin

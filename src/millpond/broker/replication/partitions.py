@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from struct import Struct
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
@@ -22,7 +23,7 @@ from millpond.config import topic as topic_settings
 from millpond.log.limits import FOREVER
 from millpond.log.partition_log import Appended, LogRanges, PartitionLog
 from millpond.log.producers import Unbegun, Verification, WrittenBefore
-from millpond.metadata.image import COORDINATOR_TOPICS, INTERNAL_TOPICS
+from millpond.metadata.image import ALIKE_MAX, COORDINATOR_TOPICS, INTERNAL_TOPICS
 from millpond.metadata.image import Partition as ImagePartition
 from millpond.metadata.leadership import NO_LEADER
 from millpond.replication.follower import Fetched, PartitionFollower
@@ -144,7 +145,8 @@ class Partition:
         self.follower: PartitionFollower | None = None
         """While another node leads it."""
         self.is_internal = name.topic in INTERNAL_TOPICS
-        self._refusals = Refusals()
+        self._refusals: Refusals | None = None
+        """Made with the first."""
         # A dictionary, because a set would wake its members in an order that differs from run to run.
         self.watchers: dict[Watcher, None] = {}
         """Those who wait for the committed offset to move."""
@@ -407,12 +409,17 @@ class Partition:
         if records is not None and len(records) >= batch.HEADER_BYTES:
             header = batch.read_header(records)
             self.log.producers.note_unwritten((header,))
-            self._refusals.note(header, code, self._clock.monotonic_ms())
+            self._remember_refused(header, code)
 
     def note_unpermitted(self, records: Buffer | None, code: ErrorCode) -> None:
         """A batch of a transaction whose coordinator could not be asked: those behind it hear the same."""
         if code in PASSING and records is not None and len(records) >= batch.HEADER_BYTES:
-            self._refusals.note(batch.read_header(records), code, self._clock.monotonic_ms())
+            self._remember_refused(batch.read_header(records), code)
+
+    def _remember_refused(self, header: batch.BatchHeader, code: ErrorCode) -> None:
+        if self._refusals is None:
+            self._refusals = Refusals()
+        self._refusals.note(header, code, self._clock.monotonic_ms())
 
     def _refusal(self, refused: Refused, records: memoryview) -> Refused:
         """What a producer is told whose batch the log did not take."""
@@ -426,10 +433,10 @@ class Partition:
         elif refused.code in VERDICTS:
             if self.leading is not None and not self.leading.is_certain:
                 return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{UNCERTAIN}; {refused}")
-            is_gap = refused.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._refusals
-            code = self._refusals.before(batch.read_header(records), self._clock.monotonic_ms()) if is_gap else None
-            if code is not None:
-                return Refused(code, f"a batch before it was refused, and comes first; {refused}")
+            if refused.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._refusals:
+                code = self._refusals.before(batch.read_header(records), self._clock.monotonic_ms())
+                if code is not None:
+                    return Refused(code, f"a batch before it was refused, and comes first; {refused}")
         return refused
 
     def _survives(self, end_offset: int) -> bool:
@@ -601,8 +608,9 @@ def _is_alone(view: PartitionView) -> bool:
     return len(view.replicas) == 1
 
 
+@lru_cache(ALIKE_MAX)
 def view_of(partition: ImagePartition) -> PartitionView:
-    """What replication must know of a partition."""
+    """What replication must know of a partition. Thousands are alike: they share one value."""
     return PartitionView(
         partition.leader,
         partition.leader_epoch,
@@ -625,6 +633,8 @@ class Partitions:
         self._by_raw_name: dict[bytes, Partition] = {}
         self._by_raw_id: dict[bytes, Partition] = {}
         self._acknowledged: dict[UUID, Histogram] = {}
+        self._raw: dict[UUID, tuple[bytes, bytes]] = {}
+        """The name and id of each topic as bytes, once for all of its partitions."""
         self._refused: dict[tuple[str | UUID, int], dict[int, batch.BatchHeader]] = {}
         """The first batch of each producer that came for a partition before the partition was here."""
 
@@ -653,8 +663,13 @@ class Partitions:
         name, index = partition.name
         self._by_topic.setdefault(partition.topic_id, {})[index] = partition
         partition.acknowledged = self._acknowledged.setdefault(partition.topic_id, partition.acknowledged)
-        self._by_raw_name[name.encode() + _INDEX.pack(index)] = partition
-        self._by_raw_id[partition.topic_id.bytes + _INDEX.pack(index)] = partition
+        raw = self._raw.get(partition.topic_id)
+        if raw is None:
+            raw = self._raw[partition.topic_id] = (name.encode(), partition.topic_id.bytes)
+        self._by_raw_name[raw[0] + _INDEX.pack(index)] = partition
+        self._by_raw_id[raw[1] + _INDEX.pack(index)] = partition
+        if not self._refused:
+            return
         for key in (name, partition.topic_id):
             partition.log.producers.note_unwritten([*self._refused.pop((key, index), {}).values()])
 
@@ -687,3 +702,4 @@ class Partitions:
         if not topic:
             del self._by_topic[partition.topic_id]
             del self._acknowledged[partition.topic_id]
+            del self._raw[partition.topic_id]

@@ -9,7 +9,7 @@ behind in one partition does not get the others later.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import Final, TypeAlias
 from uuid import UUID
@@ -19,6 +19,7 @@ from millpond.base.ids import EpochEnd
 from millpond.base.later import Later
 from millpond.base.ports import Clock, Entropy, FileRange, Workers
 from millpond.base.settings import Settings
+from millpond.base.values import dataclass
 from millpond.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 from millpond.broker.replication.partitions import Partition, Partitions
 from millpond.broker.replication.throttle import Throttle

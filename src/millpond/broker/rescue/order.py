@@ -12,18 +12,20 @@ import zlib
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
 from millpond.base.ids import TopicPartition
 from millpond.base.ports import Disk
+from millpond.base.values import dataclass
 from millpond.broker.lives.identity import read_identity, write_identity
 from millpond.broker.quorum.snapshots import SnapshotFiles, encode_snapshot
 from millpond.broker.quorum.state import STATE_FILE, write_election
 from millpond.broker.quorum.voters import voter_of
 from millpond.broker.quorum.wire import METADATA_PARTITION, METADATA_TOPIC_ID
 from millpond.broker.replication.high_watermarks import FILE as HIGH_WATERMARKS_FILE
+from millpond.broker.rescue.begun import ORDER_FILE
 from millpond.broker.rescue.plan import Plan
 from millpond.broker.rescue.survivor import METADATA_FOLDER, CannotRescue, Survivor
 from millpond.log.checkpoints import DamagedCheckpoint, encode_metadata, encode_offsets, read_offsets
@@ -31,9 +33,6 @@ from millpond.log.names import METADATA_FILE, RECOVERY_FILE, START_FILE
 from millpond.metadata.image import NO_DIRECTORY
 from millpond.quorum.messages import SnapshotId
 from millpond.quorum.ports import Election
-
-ORDER_FILE: Final = "rescue.order"
-"""In a folder: a rescue was begun and has not ended."""
 
 VERSION: Final = 1
 
@@ -159,10 +158,6 @@ def check_order(order: Order, survivor: Survivor) -> None:
 def kept_folder(order: Order) -> str:
     """Where the metadata of before are kept. No partition can have such a name."""
     return f"metadata-before-rescue.{order.rescues}"
-
-
-def is_begun(disk: Disk, folder: str) -> bool:
-    return disk.exists(f"{folder}/{ORDER_FILE}")
 
 
 def begin(disk: Disk, survivor: Survivor, order: Order) -> None:

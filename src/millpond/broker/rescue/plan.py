@@ -7,11 +7,11 @@ sync, or is eligible, goes on with it. The rest stays offline unless somebody as
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 from uuid import UUID
 
+from millpond.base.values import dataclass
 from millpond.broker.rescue.survivor import CannotRescue, Held, Survivor
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings

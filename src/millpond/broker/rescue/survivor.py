@@ -7,13 +7,13 @@ what nobody can say to have been committed: whoever has more of it than the othe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from millpond.base.errors import MalformedMessage
 from millpond.base.ids import TopicPartition
 from millpond.base.ports import Disk
+from millpond.base.values import dataclass
 from millpond.broker.lives.identity import CannotStart, Identity, read_identity
 from millpond.broker.lives.last_life import read_last_life
 from millpond.broker.quorum.snapshots import SnapshotFiles, decode_snapshot

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Final
 
 from millpond.base.principal import USER, Principal
 from millpond.base.scram import keys_of, mac, salted
+from millpond.base.values import dataclass
 from millpond.broker.security.mechanisms import TokenFacts
 from millpond.broker.security.token_proofs import TokenProofs
 from millpond.metadata.image import Image

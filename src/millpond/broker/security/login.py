@@ -6,11 +6,11 @@ A connection that has logged in may do so again at any time (KIP-368), as the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import RemoteError
+from millpond.base.values import dataclass
 from millpond.broker.security.mechanisms import AnswerLater, Authenticated, Conversation, LoginRefused
 
 if TYPE_CHECKING:

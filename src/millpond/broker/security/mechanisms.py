@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Protocol, TypeAlias
 
 from millpond.base.later import Later
@@ -28,6 +28,7 @@ from millpond.base.scram import (
     to_base64,
     xor,
 )
+from millpond.base.values import dataclass
 from millpond.metadata.scram import MECHANISMS, NAME_BYTES_MAX, Credential, Mechanism
 
 PASSWORD_BYTES_MAX: Final = 1024

@@ -9,10 +9,10 @@ the node that was asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from millpond.base.errors import ErrorCode
+from millpond.base.values import dataclass
 from millpond.broker.security.rights import Screened, without
 from millpond.config.node import MAX_PARTITIONS, MAX_PARTITIONS_PER_TOPIC, NUM_PARTITIONS
 

@@ -8,13 +8,13 @@ where its client is known. A name that one may not see is refused alike whether 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.later import Later
 from millpond.base.rights import CLUSTER_NAME, AclResource, Operation
+from millpond.base.values import dataclass
 from millpond.broker.security.authorizer import is_of_programs
 from millpond.wire import messages as m
 

@@ -7,12 +7,12 @@ password, is refused whatever the keys say. What is left to do once its key is t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from millpond.base.later import Later, failed
 from millpond.base.principal import USER, Principal
+from millpond.base.values import dataclass
 from millpond.broker.security.mechanisms import Authenticated, LoginRefused
 from millpond.broker.security.signing_keys import Key, Keys, SigningKeys, keys_in
 from millpond.config.login import (

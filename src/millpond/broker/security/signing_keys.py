@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from millpond.base.later import Later, done, failed
+from millpond.base.values import dataclass
 from millpond.broker.security.mechanisms import LoginRefused
 from millpond.config.login import OAUTH_JWKS_URL
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 from millpond.base.later import Later
+from millpond.base.values import dataclass
 from millpond.broker.security.mutations import Mutations
 from millpond.broker.security.rights import Rights
 from millpond.broker.serving.call import Call

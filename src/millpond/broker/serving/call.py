@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from millpond.base.principal import ANONYMOUS, Principal
 from millpond.base.rights import CLUSTER_NAME, AclResource, Operation
+from millpond.base.values import dataclass
 from millpond.broker.security.access import EVERYBODY, Access
 from millpond.coordinators.shard import Sees, sees_all
 

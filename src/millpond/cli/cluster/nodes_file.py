@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
 import click
 
 from millpond.base.settings import SettingError
+from millpond.base.values import dataclass
 from millpond.cli.errors import Failed, cause, sentence
 from millpond.config.node import (
     ADVERTISED_LISTENER,
