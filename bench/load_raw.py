@@ -6,19 +6,20 @@ import os
 import resource
 import select
 import socket
+import struct
 import time
 from collections.abc import Sequence
 
 from bench import raw
 from bench.node import HOST
+from bench.noise import Measured
 from millpond.wire import messages as m
-
-Measured = dict[str, float]
 
 IN_FLIGHT = 5
 """Requests that a busy producer has under way on one connection."""
 
 PACE_PER_SECOND = 4000
+OFFSET = struct.Struct(">q")
 SPIN_SECONDS = 0.0003
 """A sleep cannot be trusted below this."""
 
@@ -35,8 +36,9 @@ class ProduceLarge:
         bytes_max: int,
         authority: str = "",
         user: str = "",
+        keys: int = 0,
     ) -> None:
-        records, self._count = raw.full_batch(value_bytes)
+        records, self._count = raw.full_batch(value_bytes, keys=keys)
         self._batch_bytes = len(records)
         self._frame = raw.produce_frame(topic, 0, records, acks)
         self._requests_max = max(bytes_max // len(records), IN_FLIGHT + 1)
@@ -121,6 +123,33 @@ class FetchLarge:
             raise RuntimeError("a fetch came back short")
 
 
+class FetchOn(FetchLarge):
+    """Reads a topic of equal batches from its beginning to its end, once in every slice."""
+
+    def run(self, seconds: float) -> Measured:
+        """At most for so long."""
+        client, frames = self._client, self._frames
+        began = time.perf_counter()
+        deadline = began + seconds
+        client.send(frames[0])
+        fetches = 0
+        for frame in frames[1:]:
+            client.send(frame)
+            self._skip()
+            fetches += 1
+            if time.perf_counter() > deadline:
+                break
+        self._skip()
+        fetches += 1
+        return {
+            "seconds": time.perf_counter() - began,
+            "messages": fetches * self._step_count,
+            "bytes": fetches * self._step_bytes,
+            "requests": fetches,
+            "is_whole": float(fetches == len(frames)),
+        }
+
+
 class ProduceOne:
     """One record a request, one request in flight on each of many connections, as fast as they are answered."""
 
@@ -173,7 +202,7 @@ class ProducePaced:
     """One record a request at a fixed rate, one at a time, going round all connections and partitions."""
 
     def __init__(self, port: int, topic: str, connections: int, partitions: int) -> None:
-        _raise_descriptor_limit()
+        raise_descriptor_limit()
         self._frames = _one_record_frames(topic, raw.ACKS_LEADER, partitions)
         self._sockets = [socket.create_connection((HOST, port)) for _ in range(connections)]
         for each in self._sockets:
@@ -209,7 +238,7 @@ class Idle:
     """Connections that have introduced themselves and then say nothing."""
 
     def __init__(self, port: int, connections: int) -> None:
-        _raise_descriptor_limit()
+        raise_descriptor_limit()
         self._clients = []
         for _ in range(connections):
             client = raw.RawClient(HOST, port)
@@ -233,7 +262,7 @@ class Spread:
         self._poll = select.epoll()
         self._sockets: dict[int, socket.socket] = {}
         self._writes: dict[int, bytes] = {}
-        self._readers: dict[int, _Reader] = {}
+        self._readers: dict[int, Reader] = {}
         records = raw.batch(1, 100)
         asked = [each for known in (port, *other_ports) for each in leaders(known).items()]
         for partition, (_, leader_port) in asked:
@@ -241,7 +270,7 @@ class Spread:
                 descriptor = self._connect(leader_port)
                 self._writes[descriptor] = raw.produce_frame(TOPIC, partition, records, raw.ACKS_LEADER)
                 self._reply_bytes = _ask_once(self._sockets[descriptor], self._writes[descriptor])
-            reader = _Reader(TOPIC, partition, len(records))
+            reader = Reader(TOPIC, partition, len(records))
             self._readers[self._connect(leader_port)] = reader
 
     def _connect(self, port: int) -> int:
@@ -296,21 +325,24 @@ class Spread:
         }
 
 
-class _Reader:
+class Reader:
     """Fetches one partition from where it has come to; every batch there has the same size."""
 
     WAIT_MS = 100
     BYTES_MAX = 1 << 16
+    MARK = 0x0123456789ABCDEF
+    """Stands in a request where its offset will."""
 
-    def __init__(self, topic: str, partition: int, batch_bytes: int) -> None:
-        self._topic = topic
-        self._partition = partition
+    def __init__(self, topic: str, partition: int, batch_bytes: int, wait_ms: int = WAIT_MS) -> None:
         self._batch_bytes = batch_bytes
         self._offset = 0
         self._came = b""
+        frame = raw.fetch_frame(topic, partition, self.MARK, self.BYTES_MAX, wait_ms)
+        # Encoded once: only the offset changes.
+        self._before, _, self._after = frame.partition(OFFSET.pack(self.MARK))
 
     def frame(self) -> bytes:
-        return raw.fetch_frame(self._topic, self._partition, self._offset, self.BYTES_MAX, self.WAIT_MS)
+        return self._before + OFFSET.pack(self._offset) + self._after
 
     def take(self, data: bytes) -> int | None:
         """How many records the answer has, once it is whole."""
@@ -349,6 +381,6 @@ def _ask_once(sock: socket.socket, frame: bytes) -> int:
     return len(reply)
 
 
-def _raise_descriptor_limit() -> None:
+def raise_descriptor_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
