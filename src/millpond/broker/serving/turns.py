@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from millpond.base.later import Later
+from millpond.base.later import Later, done
 from millpond.base.ports import Clock
 
 if TYPE_CHECKING:
@@ -50,22 +50,27 @@ class Turns:
         """
         result: Later[T] = Later()
 
-        def take_step(resume: Callable[[Any], Later[Any] | None], value: Any) -> None:
+        def timed(resume: Callable[[Any], Later[Any] | None], value: Any) -> Later[Any] | None:
             began_us = self._clock.monotonic_us()
             try:
-                awaited = resume(value)
-            except StopIteration as end:
+                return resume(value)
+            finally:
                 on_step(self._clock.monotonic_us() - began_us)
-                result.finish(end.value)
-                return
-            except Exception as failure:
-                result.fail(failure)
-                return
-            on_step(self._clock.monotonic_us() - began_us)
+
+        def take_step(resume: Callable[[Any], Later[Any] | None], value: Any) -> None:
+            done(value).map(partial(timed, resume)).then(go_on, end)
+
+        def go_on(awaited: Later[Any] | None) -> None:
             if awaited is None:
                 self.wait(partial(take_step, steps.send, None))
             else:
                 awaited.then(partial(take_step, steps.send), partial(take_step, steps.throw))
+
+        def end(failure: Exception) -> None:
+            if isinstance(failure, StopIteration):
+                result.finish(failure.value)
+            else:
+                result.fail(failure)
 
         self.wait(partial(take_step, steps.send, None))
         return result
