@@ -11,7 +11,9 @@ from millpond.log.checkpoints import encode_offsets
 from millpond.log.limits import LogLimits
 from millpond.log.names import LOG, RECOVERY_FILE, offset_name
 from millpond.log.open_files import OpenFiles
+from millpond.log.producers import ProducerStates
 from millpond.log.segment import Segment
+from millpond.log.snapshots import Snapshots
 from millpond.node.disk import RealDisk, RealFile
 from millpond.wire.batch import patch_offset_and_epoch
 from millpond.wire.records import Record, encode_batch
@@ -68,6 +70,8 @@ def test_only_what_came_after_the_last_checkpoint_is_read(make_pond, tmp_path):
     folder = Path(pond.partition)
     safe = write_sparse_segments(folder, range(0, SEGMENTS * BATCHES_EACH, BATCHES_EACH))
     (folder / offset_name(safe, LOG)).touch()
+    # As every log leaves it that begins a new segment.
+    Snapshots(RealDisk(), str(folder), []).write(safe, ProducerStates())
     (tmp_path / "data" / RECOVERY_FILE).write_bytes(encode_offsets({pond.tp: safe}))
     store, log = pond.open()
     pond.fill(log, 500)

@@ -30,9 +30,10 @@ def headers(file: File, position: int, end: int, chunk: int = PROBE_BYTES) -> It
     """Every batch from `position`, by its header; the records are not looked at."""
     data = b""
     data_start = position
+    step = chunk
     while position < end:
         if position + HEADER_BYTES > data_start + len(data):
-            data = file.read_at(position, min(chunk, end - position))
+            data = file.read_at(position, min(step, end - position))
             data_start = position
             if len(data) < HEADER_BYTES:
                 raise Damaged(position, f"{len(data)} bytes are too few for a header")
@@ -43,6 +44,8 @@ def headers(file: File, position: int, end: int, chunk: int = PROBE_BYTES) -> It
             raise Damaged(position, f"a batch of {header.size} bytes where {end - position} are left")
         yield position, header
         position += header.size
+        # Where a batch is larger than what is read at once, all but its header would be read in vain.
+        step = chunk if header.size < chunk else min(chunk, PROBE_BYTES)
 
 
 def checked(file: File, position: int, end: int, chunk: int = SCAN_BYTES) -> Iterator[tuple[int, BatchHeader]]:
