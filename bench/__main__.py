@@ -1,20 +1,30 @@
-"""`python -m bench`: run the rows, show progress, print one table."""
+"""`python -m bench`: run the rows, show progress, print one table; see docs/BENCH.md."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
+from pathlib import Path
 
 from rich.console import Console
 
+from bench.check import check, check_table_of, rows_to_check, store
 from bench.crowd import HEARTBEAT_MS
+from bench.figures import Figures, NoFigures, figures_for, path_of
+from bench.limits import Machine, floor_of, measure_limits
+from bench.line import LeftOut, Line, Row
 from bench.measure import Plan
+from bench.noise import Measured
+from bench.peers import MILLPOND, PEERS
 from bench.profiling import Profiler
+from bench.race import Placed, race_data, race_table_of, run_race
+from bench.races import RACES
 from bench.rebalance import MEMBERS, PARTITIONS
-from bench.rows import ROWS, Line, Row
+from bench.rows import ROWS, floor_lines
 from bench.table import (
     as_data,
     busy_table_of,
@@ -31,17 +41,59 @@ from bench.table import (
 WIDTH_MIN = 205
 """The table is one line a row, also where the output is narrow or not a terminal."""
 
+BACKLOG_GB = 10.0
+BACKLOG_GB_QUICK = 0.25
 
-def parsed() -> argparse.Namespace:
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to 1000")
+    return int(text)
+
+
+def _amount(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0 (and up to 10,000)")
+    return value
+
+
+def parsed(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure a node; see docs/BENCH.md.")
     names = [row.name for row in ROWS]
-    parser.add_argument("--quick", action="store_true", help="one short slice of everything")
-    parser.add_argument("--only", metavar="ROW", action="append", choices=names, help=f"one of {', '.join(names)}")
-    parser.add_argument("--json", metavar="FILE", help="write all figures there as well")
-    parser.add_argument("--profile", metavar="ROW", choices=names, help="run one row under py-spy")
-    parser.add_argument("--slices", type=int, help="how often a row is repeated; the median counts")
-    parser.add_argument("--seconds", type=float, help="how long one slice takes")
-    return parser.parse_args()
+    races = [race.name for race in RACES]
+    add = parser.add_argument
+    add("--quick", action="store_true", help="one short slice of everything")
+    add("--only", metavar="ROW", action="append", help=f"one of {', '.join(names)}")
+    add("--json", metavar="FILE", help="write all figures there as well")
+    add("--profile", metavar="ROW", choices=names, help="run one row under py-spy")
+    add("--slices", type=_count, help="how often a row is repeated; the median counts")
+    add("--seconds", type=_amount, help="how long one slice takes")
+    add("--backlog-gb", type=_amount, help=f"what the row catch-up catches up with (default {BACKLOG_GB:g})")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--peers", action="store_true", help="run the rows that others can run, beside them, in turns")
+    mode.add_argument("--check", action="store_true", help="fail where a row is slower than the stored figures")
+    mode.add_argument("--store", action="store_true", help="store the figures of this run in bench/figures")
+    add("--figures", metavar="FILE", help="with --check or --store: this file, not the one of this machine")
+    add("--against", metavar="PEER", action="append", help=f"with --peers: only these; of {', '.join(PEERS)}")
+    found = parser.parse_args(words)
+    known, what = (races, "a row that others can run") if found.peers else (names, "a row")
+    for name in found.only or ():
+        if name not in known:
+            parser.error(f"--only {name}: not {what}; there are {', '.join(known)}")
+    for name in found.against or ():
+        if name not in PEERS:
+            parser.error(f"--against {name}: not known; there are {', '.join(PEERS)}")
+    if found.against and not found.peers:
+        parser.error("--against goes with --peers")
+    if found.figures and not (found.check or found.store):
+        parser.error("--figures goes with --check or --store")
+    if found.profile and (found.peers or found.check or found.store):
+        parser.error("--profile slows the node: it goes with none of --peers, --check and --store")
+    return found
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
@@ -50,27 +102,52 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         slices=arguments.slices or (1 if quick else 3),
         slice_seconds=arguments.seconds or (0.8 if quick else 1.5),
         bytes_max=(256 << 20) if quick else 1 << 30,
+        backlog_bytes=int((arguments.backlog_gb or (BACKLOG_GB_QUICK if quick else BACKLOG_GB)) * 1e9),
         quick=quick,
         profiler=Profiler(arguments.profile) if arguments.profile else None,
     )
 
 
-def run_rows(rows: list[Row], plan: Plan, console: Console) -> tuple[list[Line], list[str]]:
-    """All lines, and why rows failed."""
-    lines: list[Line] = []
-    failures: list[str] = []
-    for place, row in enumerate(rows, 1):
+class Run:
+    """The lines of each row, and why rows failed."""
+
+    def __init__(self, plan: Plan, progress: Console) -> None:
+        self._plan = plan
+        self._progress = progress
+        self.lines: dict[str, list[Line]] = {}
+        self.failures: list[str] = []
+        self.limits: Measured = {}
+
+    def row(self, row: Row, place: str = "") -> list[Line]:
         began = time.monotonic()
-        console.print(f"{place:2}/{len(rows)}  {row.name} …", end="")
+        self._progress.print(f"{place}{row.name} …", end="")
         try:
-            lines += row.run(plan)
-            console.print(f" {time.monotonic() - began:.1f} s", highlight=False)
+            lines = row.run(self._plan)
+            self._progress.print(f" {time.monotonic() - began:.1f} s", highlight=False)
+        except LeftOut as reason:
+            lines = [Line(row.name, {}, note=f"left out: {reason}")]
+            self._progress.print(" left out")
         except (RuntimeError, OSError) as error:
             # The other rows are still worth having.
-            failures.append(f"{row.name} failed: {error}")
-            lines.append(Line(row.name, {}, note="failed, see below"))
-            console.print(" failed", style="red")
-    return lines, failures
+            self.failures.append(f"{row.name} failed: {error}")
+            lines = [Line(row.name, {}, note="failed, see below")]
+            self._progress.print(" failed", style="red")
+        return lines
+
+    def rows(self, rows: list[Row]) -> None:
+        for place, row in enumerate(rows, 1):
+            self.lines[row.name] = self.row(row, f"{place:2}/{len(rows)}  ")
+
+    def floor(self) -> Measured:
+        """The limits of the machine, which stand in the table as well."""
+        self._progress.print("floor …")
+        limits = measure_limits(self._plan)
+        self.lines["floor"] = floor_lines(limits)
+        return floor_of(limits)
+
+    @property
+    def all_lines(self) -> list[Line]:
+        return [line for lines in self.lines.values() for line in lines]
 
 
 def print_tables(lines: list[Line], title: str, console: Console) -> None:
@@ -98,29 +175,95 @@ def print_tables(lines: list[Line], title: str, console: Console) -> None:
         console.print(stall_table_of(stalls, what if others else f"{what}\n{title}"))
 
 
-def main() -> int:
-    arguments = parsed()
+def run_check(arguments: argparse.Namespace, stored: Figures, run: Run, console: Console) -> None:
+    """Failures are added to those of the run."""
+    rows = [row for row in rows_to_check(ROWS, stored, arguments.only) if row.name != "floor"]
+    floor = run.floor()
+    run.rows(rows)
+    done = [row for row in rows if any(line.figures for line in run.lines[row.name])]
+    checked = check(done, run.lines, floor, stored, lambda row: (run.row(row, "again  "), run.floor()))
+    console.print(check_table_of(checked, f"beside {stored.machine.text()}"))
+    for remark in checked.remarks:
+        console.print(remark, style="yellow", markup=False)
+    run.failures += [f"slower: {each.text()}" for each in checked.slower]
+
+
+def run_store(arguments: argparse.Namespace, run: Run, console: Console) -> None:
+    """Rows that are not asked for keep the figures that they have."""
+    machine = Machine.this()
+    path = Path(arguments.figures) if arguments.figures else path_of(machine, arguments.quick)
+    figures = figures_for(machine, arguments.quick, path) if path.exists() else Figures(machine, arguments.quick)
+    if not figures.machine.is_like(machine):
+        raise NoFigures(f"{path} belongs to another machine ({figures.machine.text()}); name another file")
+    floor = run.floor()
+    run.rows([row for row in ROWS if row.name != "floor" and (not arguments.only or row.name in arguments.only)])
+    if run.failures:
+        # Half a run would look like a whole one.
+        console.print("nothing is stored", style="red")
+        return
+    store(figures, run.lines, floor)
+    figures.write(path)
+    console.print(f"stored in {path}", highlight=False)
+
+
+def run_peers(arguments: argparse.Namespace, plan: Plan, run: Run, progress: Console) -> list[Placed]:
+    """Every race in each of its ways; the floor stands in the table of the rows."""
+    peers = [PEERS[name] for name in arguments.against or PEERS]
+    races = [(race, way) for race in RACES if not arguments.only or race.name in arguments.only for way in race.ways]
+    floor = run.floor()
+    run.limits = floor
+    placed: list[Placed] = []
+    for place, (race, way) in enumerate(races, 1):
+        began = time.monotonic()
+        progress.print(f"{place:2}/{len(races)}  {race.name}, {way.title} …", end="")
+        try:
+            placed += run_race(race, way, [MILLPOND, *peers], plan)
+            progress.print(f" {time.monotonic() - began:.1f} s", highlight=False)
+        except (RuntimeError, OSError) as error:
+            run.failures.append(f"{race.name}, {way.title} failed: {error}")
+            progress.print(" failed", style="red")
+    return placed
+
+
+def main(words: list[str] | None = None) -> int:
+    arguments = parsed(words)
     plan = plan_of(arguments)
-    only = [arguments.profile] if arguments.profile else arguments.only
-    rows = [row for row in ROWS if not only or row.name in only]
     # Clients are started as `-m bench.load`.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH"))))
     progress = Console(stderr=True)
+    console = Console(width=max(Console().width, WIDTH_MIN))
+    run = Run(plan, progress)
+    placed: list[Placed] = []
     began = time.monotonic()
-    lines, failures = run_rows(rows, plan, progress)
+    try:
+        if arguments.check:
+            stored = figures_for(Machine.this(), arguments.quick, arguments.figures)
+            run_check(arguments, stored, run, console)
+        elif arguments.store:
+            run_store(arguments, run, console)
+        elif arguments.peers:
+            placed = run_peers(arguments, plan, run, progress)
+        else:
+            only = [arguments.profile] if arguments.profile else arguments.only
+            run.rows([row for row in ROWS if not only or row.name in only])
+    except NoFigures as reason:
+        print(reason, file=sys.stderr)
+        return 2
     load = os.getloadavg()[0]
     title = f"{os.cpu_count()} cores, load {load:.1f}, {plan.slices} x {plan.slice_seconds} s, "
     title += f"{time.monotonic() - began:.0f} s in all"
-    console = Console(width=max(Console().width, WIDTH_MIN))
-    print_tables(lines, title, console)
-    for failure in failures:
+    print_tables(run.all_lines, title, console)
+    if placed:
+        console.print(race_table_of(placed, run.limits, title))
+    for failure in run.failures:
         console.print(failure, style="red", markup=False)
     if plan.profiler is not None:
         console.print(f"profile: {plan.profiler.top_path} and {plan.profiler.stacks_path}", highlight=False)
     if arguments.json:
+        data = {"title": title, "machine": Machine.this().data(), "lines": as_data(run.all_lines)}
         with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"title": title, "lines": as_data(lines)}, out, indent=1)
-    return 1 if failures else 0
+            json.dump({**data, "peers": race_data(placed)}, out, indent=1)
+    return 1 if run.failures else 0
 
 
 if __name__ == "__main__":

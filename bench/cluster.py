@@ -22,11 +22,16 @@ class Nodes:
         ports: set[int] = set()
         while len(ports) < count:
             ports.add(free_port())
-        known = dict(enumerate(sorted(ports), 1))
-        nodes = ",".join(f"{number}@{HOST}:{port}" for number, port in known.items())
-        own = {"cluster.nodes": nodes, **(settings or {})}
-        self.nodes = {number: kind({**own, "node.id": str(number)}, port) for number, port in known.items()}
+        self.nodes = self.made(dict(enumerate(sorted(ports), 1)), settings or {}, kind)
         self._stack = ExitStack()
+
+    def made(
+        self, ports: Mapping[int, int], settings: Mapping[str, str], kind: Callable[..., Node]
+    ) -> dict[int, Node]:
+        """The nodes, not started yet."""
+        nodes = ",".join(f"{number}@{HOST}:{port}" for number, port in ports.items())
+        own = {"cluster.nodes": nodes, **settings}
+        return {number: kind({**own, "node.id": str(number)}, port) for number, port in ports.items()}
 
     def __enter__(self) -> Nodes:
         try:
@@ -46,15 +51,8 @@ class Nodes:
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
         """With a replica on every node, as is usual; the answer comes when all of them are in sync."""
-        kind = m.CreateTopicsRequest
-        creatable = kind.CreatableTopic(
-            name=topic, num_partitions=partitions, replication_factor=-1, assignments=[], configs=[]
-        )
         with self.nodes[1].connect() as client:
-            reply = client.call(kind(topics=[creatable], timeout_ms=30_000), 7)
-        assert isinstance(reply, m.CreateTopicsResponse)
-        if reply.topics[0].error_code:
-            raise RuntimeError(f"the topic was not created: {reply.topics[0].error_message}")
+            client.make_topic(topic, partitions)
         self.wait_until_in_sync(topic)
 
     def wait_until_in_sync(self, topic: str) -> None:

@@ -22,9 +22,9 @@ from typing import IO
 import psutil  # type: ignore[import-untyped]
 
 from bench import raw
-from bench.load_raw import Measured
-from bench.measure import MEGA, Client, Plan, client, median_of, per_unit
-from bench.node import HOST, Node, cpu_seconds_of, free_port
+from bench.measure import MEGA, Client, Plan, client, per_unit
+from bench.node import HOST, Node, Ready, cpu_seconds_of, free_port
+from bench.noise import Measured, medians_of
 from bench.raw import METADATA_VERSION, RawClient
 from millpond.wire import messages as m
 
@@ -50,9 +50,17 @@ while True:
 class CoresNode(Node):
     """A node on several cores; what it costs is what all its processes cost."""
 
-    def __init__(self, cores: int, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, cores: int, settings: Mapping[str, str] | None = None, is_awaited: bool = False) -> None:
+        """`is_awaited` is for those who use it as any other node: it has started when all its cores have."""
         super().__init__(settings, _free_row(cores))
         self.cores = cores
+        self._is_awaited = is_awaited
+
+    def start(self) -> Ready:
+        ready = super().start()
+        if self._is_awaited:
+            self.wait_until_together()
+        return ready
 
     def words(self, folder: str) -> list[str]:
         return [*super().words(folder), "--cores", str(self.cores)]
@@ -77,8 +85,8 @@ class CoresNode(Node):
     def resident_bytes(self) -> int:
         return sum(int(psutil.Process(pid).memory_info().rss) for pid in self._pids())
 
-    def wait_until_spread(self) -> None:
-        """The topic has been made on all cores."""
+    def wait_until_together(self) -> None:
+        """All cores have been let in."""
         deadline = time.monotonic() + READY_SECONDS_MAX
         while time.monotonic() < deadline:
             with self.connect() as client:
@@ -88,8 +96,13 @@ class CoresNode(Node):
             with open(self.log_path, encoding="utf-8", errors="replace") as log:
                 is_ready = len(reply.brokers) == self.cores and "\nstop " in log.read()
             if is_ready:
-                break
+                return
             time.sleep(0.05)
+        raise TimeoutError(f"not all cores came: {self.last_words()}")
+
+    def wait_until_spread(self) -> None:
+        """The topic has been made on all cores."""
+        self.wait_until_together()
         self.create_topic(TOPIC)
         if (led := len({leader for leader, _ in leaders(self.port).values()})) != self.cores:
             raise RuntimeError(f"the topic is led by {led} cores, not by {self.cores}")
@@ -204,7 +217,7 @@ def measure_cores(plan: Plan) -> dict[str, Measured]:
         for _ in range(plan.slices):
             for setup in setups:
                 slices[setup.title].append(setup.run(plan.slice_seconds))
-    return {title: median_of(each) for title, each in slices.items()}
+    return {title: medians_of(each) for title, each in slices.items()}
 
 
 def _started(stack: ExitStack, cores: int, partitions: int) -> CoresNode:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ctypes
 import glob
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 
 import confluent_kafka
 
 PRODUCER = 0
 COPY = 0x2
+ANY_PARTITION = -1
 CONFIG_OK = 0
 ERROR_TEXT_BYTES = 512
 
@@ -67,9 +68,11 @@ def _library() -> ctypes.CDLL:
 
 
 class Producer:
-    """Sends the same value again and again to one partition, thousands in one call."""
+    """Sends the same values again and again, thousands in one call, to one partition or to any."""
 
-    def __init__(self, config: Mapping[str, str], topic: str, value: bytes, count: int) -> None:
+    def __init__(
+        self, config: Mapping[str, str], topic: str, values: Sequence[bytes], count: int, partition: int = 0
+    ) -> None:
         self._lib = _library()
         text = ctypes.create_string_buffer(ERROR_TEXT_BYTES)
         conf = self._lib.rd_kafka_conf_new()
@@ -80,15 +83,18 @@ class Producer:
         if not self._handle:
             raise ValueError(text.value.decode())
         self._topic = self._lib.rd_kafka_topic_new(self._handle, topic.encode(), None)
-        self._value = ctypes.create_string_buffer(value, len(value))
+        self._partition = partition
+        self._values = [ctypes.create_string_buffer(value, len(value)) for value in values]
         self._messages = (Message * count)()
-        for each in self._messages:
-            each.payload = ctypes.addressof(self._value)
+        for place, each in enumerate(self._messages):
+            value = self._values[place % len(self._values)]
+            each.payload = ctypes.addressof(value)
             each.len = len(value)
+            each.partition = partition
 
     def produce(self, count: int) -> int:
         """Queue up to `count` messages; how many the queue had room for."""
-        accepted: int = self._lib.rd_kafka_produce_batch(self._topic, 0, COPY, self._messages, count)
+        accepted: int = self._lib.rd_kafka_produce_batch(self._topic, self._partition, COPY, self._messages, count)
         return accepted
 
     def poll(self, timeout_ms: int) -> None:

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import import_module
 from typing import Protocol
 
-from bench.load_raw import FetchLarge, Idle, Measured, ProduceLarge, ProduceOne, ProducePaced, Spread
+from bench.noise import Measured
 
 
 class Load(Protocol):
     def run(self, seconds: float) -> Measured: ...
 
 
-RAW: dict[str, type[Load]] = {
-    each.__name__: each for each in (FetchLarge, Idle, ProduceLarge, ProduceOne, ProducePaced, Spread)
+MODULES: dict[str, tuple[str, ...]] = {
+    "load_raw": ("FetchLarge", "FetchOn", "Idle", "ProduceLarge", "ProduceOne", "ProducePaced", "Spread"),
+    "load_confluent": ("Consume", "Latency", "ProduceLibrdkafka", "ProducePython"),
+    "load_crowd": ("Crowd", "Groups"),
+    "load_transactions": ("Copy", "Transactions"),
+    "load_clients": ("Reads", "Sends"),
+    "load_redis": ("RedisBulk", "RedisOne", "RedisPaced", "RedisRead"),
+    "load_nats": ("NatsBulk", "NatsOne", "NatsPaced", "NatsRead"),
+    "load_rabbit": ("RabbitBulk", "RabbitOne", "RabbitPaced", "RabbitRead"),
 }
+"""A load needs only what its own file imports."""
 
 
 def load_class(name: str) -> type[Load]:
-    if name in RAW:
-        return RAW[name]
-    from bench import load_confluent
-
-    found: type[Load] = getattr(load_confluent, name)
+    module = next(module for module, names in MODULES.items() if name in names)
+    found: type[Load] = getattr(import_module(f"bench.{module}"), name)
     return found
 
 

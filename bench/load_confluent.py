@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
+from collections.abc import Mapping
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from bench import librdkafka
-from bench.load_raw import Measured, percentiles_ms
+from bench.load_raw import percentiles_ms
 from bench.node import HOST
+from bench.noise import Measured
 
 CALL_MESSAGES = 10_000
 FLUSH_SECONDS = 60
 QUEUE_MESSAGES = 500_000
 LATENCY_PER_SECOND = 1000
+STATES = ("new", "paid", "packed", "sent", "returned")
 
 
 def _acks(acks: int) -> str:
     return "all" if acks < 0 else str(acks)
 
 
-def _producer_config(port: int, acks: int) -> dict[str, str]:
+def producer_config(port: int, acks: int) -> dict[str, str]:
     return {
         "bootstrap.servers": f"{HOST}:{port}",
         "acks": _acks(acks),
@@ -32,13 +36,42 @@ def _producer_config(port: int, acks: int) -> dict[str, str]:
     }
 
 
+def orders(value_bytes: int, count: int) -> list[bytes]:
+    """Values as a shop would send them: JSON with the same names and other contents, all of one size."""
+    dice = random.Random(1)
+    found = []
+    for _ in range(count):
+        text = (
+            f'{{"id":"{dice.getrandbits(64):016x}","customer":{dice.randrange(10**6)},'
+            f'"state":"{dice.choice(STATES)}","total":{dice.randrange(10**5) / 100},"note":"'
+        )
+        filling = max(0, value_bytes - len(text) - 2)
+        found.append((text + "thank you for your order " * (filling // 25 + 1)).encode()[: value_bytes - 2] + b'"}')
+    return found
+
+
 class ProduceLibrdkafka:
     """librdkafka fed by its own batch call: as fast as it can be driven."""
 
-    def __init__(self, port: int, topic: str, acks: int, value_bytes: int, bytes_max: int) -> None:
+    def __init__(
+        self,
+        port: int,
+        topic: str,
+        acks: int,
+        value_bytes: int,
+        bytes_max: int,
+        partition: int = 0,
+        compression: str = "",
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """With a compression the values differ, as real ones do."""
         self._value_bytes = value_bytes
         self._messages_max = bytes_max // value_bytes
-        self._producer = librdkafka.Producer(_producer_config(port, acks), topic, b"v" * value_bytes, CALL_MESSAGES)
+        values = orders(value_bytes, CALL_MESSAGES) if compression else [b"v" * value_bytes]
+        config = {**producer_config(port, acks), **(settings or {})}
+        if compression:
+            config["compression.type"] = compression
+        self._producer = librdkafka.Producer(config, topic, values, CALL_MESSAGES, partition)
         self._producer.produce(CALL_MESSAGES)
         self._producer.flush(FLUSH_SECONDS * 1000)
 
@@ -63,7 +96,7 @@ class ProducePython:
     def __init__(self, port: int, topic: str, acks: int, value_bytes: int) -> None:
         self._topic = topic
         self._value = b"v" * value_bytes
-        self._producer = Producer(_producer_config(port, acks))
+        self._producer = Producer(producer_config(port, acks))
         self._producer.produce(topic, self._value)
         self._producer.flush(FLUSH_SECONDS)
 

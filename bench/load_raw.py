@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 from bench import raw
 from bench.node import HOST
+from bench.noise import Measured
 from millpond.wire import messages as m
-
-Measured = dict[str, float]
 
 IN_FLIGHT = 5
 """Requests that a busy producer has under way on one connection."""
@@ -35,8 +34,9 @@ class ProduceLarge:
         bytes_max: int,
         authority: str = "",
         user: str = "",
+        keys: int = 0,
     ) -> None:
-        records, self._count = raw.full_batch(value_bytes)
+        records, self._count = raw.full_batch(value_bytes, keys=keys)
         self._batch_bytes = len(records)
         self._frame = raw.produce_frame(topic, 0, records, acks)
         self._requests_max = max(bytes_max // len(records), IN_FLIGHT + 1)
@@ -119,6 +119,33 @@ class FetchLarge:
     def _skip(self) -> None:
         if self._client.skip() < self._step_bytes:
             raise RuntimeError("a fetch came back short")
+
+
+class FetchOn(FetchLarge):
+    """Reads a topic of equal batches from its beginning to its end, once in every slice."""
+
+    def run(self, seconds: float) -> Measured:
+        """At most for so long."""
+        client, frames = self._client, self._frames
+        began = time.perf_counter()
+        deadline = began + seconds
+        client.send(frames[0])
+        fetches = 0
+        for frame in frames[1:]:
+            client.send(frame)
+            self._skip()
+            fetches += 1
+            if time.perf_counter() > deadline:
+                break
+        self._skip()
+        fetches += 1
+        return {
+            "seconds": time.perf_counter() - began,
+            "messages": fetches * self._step_count,
+            "bytes": fetches * self._step_bytes,
+            "requests": fetches,
+            "is_whole": float(fetches == len(frames)),
+        }
 
 
 class ProduceOne:
@@ -233,7 +260,7 @@ class Spread:
         self._poll = select.epoll()
         self._sockets: dict[int, socket.socket] = {}
         self._writes: dict[int, bytes] = {}
-        self._readers: dict[int, _Reader] = {}
+        self._readers: dict[int, Reader] = {}
         records = raw.batch(1, 100)
         asked = [each for known in (port, *other_ports) for each in leaders(known).items()]
         for partition, (_, leader_port) in asked:
@@ -241,7 +268,7 @@ class Spread:
                 descriptor = self._connect(leader_port)
                 self._writes[descriptor] = raw.produce_frame(TOPIC, partition, records, raw.ACKS_LEADER)
                 self._reply_bytes = _ask_once(self._sockets[descriptor], self._writes[descriptor])
-            reader = _Reader(TOPIC, partition, len(records))
+            reader = Reader(TOPIC, partition, len(records))
             self._readers[self._connect(leader_port)] = reader
 
     def _connect(self, port: int) -> int:
@@ -296,7 +323,7 @@ class Spread:
         }
 
 
-class _Reader:
+class Reader:
     """Fetches one partition from where it has come to; every batch there has the same size."""
 
     WAIT_MS = 100

@@ -175,7 +175,7 @@ def measure_stalls(plan: Plan) -> Iterator[Stall]:
         with Node(never) as node, node.connect() as client:
             client.socket.settimeout(120)
             for number in range(partitions // MADE):
-                _create(client, f"wide-{number}", MADE)
+                client.make_topic(f"wide-{number}", MADE)
             crowd.connect(node)
             crowd.form_groups()
             with probing(node) as probe:
@@ -195,19 +195,6 @@ def measure_stalls(plan: Plan) -> Iterator[Stall]:
         crowd.close()
 
 
-def _create(client: raw.RawClient, name: str, partitions: int, **settings: str) -> None:
-    configs = [
-        m.CreateTopicsRequest.CreatableTopicConfig(name=n.replace("_", "."), value=v) for n, v in settings.items()
-    ]
-    topic = m.CreateTopicsRequest.CreatableTopic(
-        name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=configs
-    )
-    reply = client.call(m.CreateTopicsRequest(topics=[topic], timeout_ms=60_000), 5)
-    assert isinstance(reply, m.CreateTopicsResponse)
-    if reply.topics[0].error_code:
-        raise RuntimeError(f"no topic: {reply.topics[0].error_message}")
-
-
 def _metadata(plan: Plan, client: raw.RawClient, probe: Probe, partitions: int) -> Stall:
     frame = raw.framed(m.MetadataRequest(topics=None), raw.METADATA_VERSION)
 
@@ -221,7 +208,7 @@ def _metadata(plan: Plan, client: raw.RawClient, probe: Probe, partitions: int) 
 def _topics(plan: Plan, client: raw.RawClient, probe: Probe) -> Iterator[Stall]:
     made, deleted = [], []
     for number in range(plan.slices):
-        made.append(best_of(1, probe, lambda number=number: _create(client, f"made-{number}", MADE)))  # type: ignore[misc]
+        made.append(best_of(1, probe, lambda number=number: client.make_topic(f"made-{number}", MADE)))  # type: ignore[misc]
         request = m.DeleteTopicsRequest(topic_names=[f"made-{number}"], timeout_ms=60_000)
 
         def delete(request: m.DeleteTopicsRequest = request) -> None:
@@ -253,7 +240,7 @@ def _join(plan: Plan, node: Node, probe: Probe) -> Stall:
 def _look_up(plan: Plan, client: raw.RawClient, probe: Probe) -> Stall:
     wanted = m.ListOffsetsRequest.ListOffsetsPartition
     records, _ = raw.full_batch(100)
-    _create(client, "by-time", 100)
+    client.make_topic("by-time", 100)
     for index in range(100):
         client.send(raw.produce_frame("by-time", index, records, raw.ACKS_LEADER))
         raw.check_produced(client.receive())
@@ -291,7 +278,7 @@ def _checkpoint(client: raw.RawClient, probe: Probe) -> Stall:
 
 
 def _retention(node: Node, client: raw.RawClient) -> Stall:
-    _create(client, "old", 1, segment_bytes=str(SEGMENT_BYTES), retention_ms="3600000")
+    client.make_topic("old", 1, {"segment.bytes": str(SEGMENT_BYTES), "retention.ms": "3600000"})
     records, _ = raw.full_batch(100, SEGMENT_BYTES)
     for _ in range(SEGMENTS):
         client.send(raw.produce_frame("old", 0, records, raw.ACKS_LEADER))

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-import statistics
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bench.load_raw import Measured
+import psutil  # type: ignore[import-untyped]
+
 from bench.node import Node, cpu_seconds_of
+from bench.noise import Measured, medians_of
 from bench.profiling import Profiler
 
 MEGA = 1e6
 GIGA = 1e9
 MIB = 1024 * 1024
+ANSWER_SECONDS_MAX = 150.0
+"""No client gets ready or runs a slice for longer: a row ends, whatever happens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class Plan:
     slice_seconds: float = 1.5
     bytes_max: int = 1 << 30
     """The most that one slice writes to disk."""
+    backlog_bytes: int = 250_000_000
+    """What a consumer that was away has to catch up with."""
     quick: bool = False
     profiler: Profiler | None = None
 
@@ -45,17 +51,34 @@ class Client:
         self._line()
 
     def run(self, seconds: float) -> Measured:
+        self.begin(seconds)
+        return self.finish()
+
+    def begin(self, seconds: float) -> None:
+        """A slice that goes on while others do; `finish` waits for it."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{seconds}\n")
         self._process.stdin.flush()
+
+    def finish(self) -> Measured:
         measured: Measured = json.loads(self._line())
         return measured
+
+    def is_done(self) -> bool:
+        """Whether `finish` would not have to wait."""
+        return bool(select.select([self._process.stdout], [], [], 0)[0])
 
     def cpu_seconds(self) -> float:
         return cpu_seconds_of(self._process.pid)
 
+    def resident_bytes(self) -> int:
+        return int(psutil.Process(self._process.pid).memory_info().rss)
+
     def _line(self) -> str:
         assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], ANSWER_SECONDS_MAX)[0]:
+            self._process.kill()
+            raise RuntimeError(f"the client {self._load} has said nothing for {ANSWER_SECONDS_MAX:.0f} s")
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"the client {self._load} ended early with code {self._process.wait()}")
@@ -103,15 +126,10 @@ def per_unit(measured: Measured, cpu_seconds: float, resident_bytes: int) -> Mea
     return found
 
 
-def median_of(slices: list[Measured]) -> Measured:
-    """Each figure's own median: one disturbed slice does not spoil the row."""
-    return {name: statistics.median(each[name] for each in slices) for name in slices[0]}
-
-
 def measure(node: Node, plan: Plan, load: str, **arguments: object) -> Measured:
     """Run a load against a node, slice by slice."""
     with client(load, node, **arguments) as started:
         if plan.profiler is not None:
             with plan.profiler.watching(node.pid):
-                return median_of([one_slice(node, started, plan.slice_seconds) for _ in range(plan.slices)])
-        return median_of([one_slice(node, started, plan.slice_seconds) for _ in range(plan.slices)])
+                return medians_of([one_slice(node, started, plan.slice_seconds) for _ in range(plan.slices)])
+        return medians_of([one_slice(node, started, plan.slice_seconds) for _ in range(plan.slices)])

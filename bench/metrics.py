@@ -10,16 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from bench.load_raw import Measured
-from bench.measure import Plan, client, median_of, one_slice
+from bench.measure import Plan, client, one_slice
 from bench.node import HOST, Node, free_port
-from millpond.wire import messages as m
+from bench.noise import Measured, medians_of
 
 PARTITIONS = 1_000
 PARTITIONS_QUICK = 200
 PACES = {"every second": 1.0, "without a pause": 0.0}
 ANSWER_SECONDS = 30.0
-CREATE_VERSION = 7
 
 
 class Scraper:
@@ -60,15 +58,6 @@ class Asked(NamedTuple):
     scraper: Scraper
 
 
-def _create_wide(node: Node, count: int) -> None:
-    wanted = m.CreateTopicsRequest.CreatableTopic(name="wide", num_partitions=count, replication_factor=-1)
-    with node.connect() as asking:
-        reply = asking.call(m.CreateTopicsRequest(topics=[wanted], timeout_ms=60_000), CREATE_VERSION)
-    assert isinstance(reply, m.CreateTopicsResponse)
-    if reply.topics[0].error_code:
-        raise RuntimeError(f"the topic was not made: {reply.topics[0].error_message}")
-
-
 def measure_asked(plan: Plan, load: str, **arguments: object) -> tuple[Measured, dict[str, Asked], int]:
     """The load without being asked, with it by each pace, and how many partitions there are."""
     count = PARTITIONS_QUICK if plan.quick else PARTITIONS
@@ -77,7 +66,8 @@ def measure_asked(plan: Plan, load: str, **arguments: object) -> tuple[Measured,
     alone: list[Measured] = []
     asked: dict[str, list[Measured]] = {pace: [] for pace in PACES}
     with Node({"metrics.listener": f"{HOST}:{port}"}) as node:
-        _create_wide(node, count)
+        with node.connect() as asking:
+            asking.make_topic("wide", count)
         node.create_topic("narrow")
         with client(load, node, topic="narrow", **arguments) as started:
             for _ in range(plan.slices):
@@ -85,4 +75,4 @@ def measure_asked(plan: Plan, load: str, **arguments: object) -> tuple[Measured,
                 for pace, scraper in scrapers.items():
                     with scraper.asking():
                         asked[pace].append(one_slice(node, started, plan.slice_seconds))
-    return median_of(alone), {pace: Asked(median_of(asked[pace]), scrapers[pace]) for pace in PACES}, count
+    return medians_of(alone), {pace: Asked(medians_of(asked[pace]), scrapers[pace]) for pace in PACES}, count

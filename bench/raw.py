@@ -10,6 +10,7 @@ import socket
 import ssl
 import struct
 import time
+from collections.abc import Mapping
 
 from millpond.base.ports import Buffer
 from millpond.base.scram import ScramClient
@@ -26,6 +27,7 @@ PRODUCE_VERSION = 10
 FETCH_VERSION = 12
 METADATA_VERSION = 12
 API_VERSIONS_VERSION = 0
+CREATE_VERSION = 7
 
 MECHANISM = "SCRAM-SHA-256"
 HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
@@ -43,19 +45,20 @@ def framed(request: m.Message, version: int, correlation_id: int = 1) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
-def batch(count: int, value_bytes: int) -> bytes:
-    """One record batch of `count` values of this size, stamped now."""
+def batch(count: int, value_bytes: int, keys: int = 0) -> bytes:
+    """One record batch of `count` values of this size, stamped now; each with one of so many keys, or with none."""
     now_ms = time.time_ns() // 1_000_000
-    value = bytes(range(32, 127)) * (value_bytes // 95 + 1)
-    return encode_batch([Record(place, now_ms, None, value[:value_bytes]) for place in range(count)])
+    value = (bytes(range(32, 127)) * (value_bytes // 95 + 1))[:value_bytes]
+    named = (b"key-%07d" % (place % keys) if keys else None for place in range(count))
+    return encode_batch([Record(place, now_ms, key, value) for place, key in enumerate(named)])
 
 
-def full_batch(value_bytes: int, bytes_max: int = BATCH_BYTES_MAX) -> tuple[bytes, int]:
+def full_batch(value_bytes: int, bytes_max: int = BATCH_BYTES_MAX, keys: int = 0) -> tuple[bytes, int]:
     """A batch as large as a busy producer makes it, and how many records it has."""
-    record_bytes = len(batch(2, value_bytes)) - len(batch(1, value_bytes))
+    record_bytes = len(batch(2, value_bytes, keys)) - len(batch(1, value_bytes, keys))
     # Later records have longer offset deltas: a few bytes more each.
     count = max(1, (bytes_max - 100) // (record_bytes + 3))
-    return batch(count, value_bytes), count
+    return batch(count, value_bytes, keys), count
 
 
 def produce_frame(topic: str, partition: int, records: bytes, acks: int, version: int = PRODUCE_VERSION) -> bytes:
@@ -161,6 +164,20 @@ class RawClient:
                 return len(found.partitions)
             time.sleep(0.01)
         raise TimeoutError(f"topic {topic} did not come into being")
+
+    def make_topic(
+        self, topic: str, partitions: int = 1, settings: Mapping[str, str] | None = None, replicas: int = -1
+    ) -> None:
+        """Bring a topic into being as an administrator does."""
+        kind = m.CreateTopicsRequest
+        configs = [kind.CreatableTopicConfig(name=name, value=text) for name, text in (settings or {}).items()]
+        wanted = kind.CreatableTopic(
+            name=topic, num_partitions=partitions, replication_factor=replicas, assignments=[], configs=configs
+        )
+        reply = self.call(kind(topics=[wanted], timeout_ms=60_000), CREATE_VERSION)
+        assert isinstance(reply, m.CreateTopicsResponse)
+        if reply.topics[0].error_code:
+            raise RuntimeError(f"topic {topic} was not made: {reply.topics[0].error_message}")
 
     def _next_length(self) -> int:
         self._fill(memoryview(self._head))

@@ -16,9 +16,9 @@ from itertools import pairwise
 from confluent_kafka import Producer
 
 from bench.crowd import HEARTBEAT_MS, SESSION_MS
-from bench.load_raw import Measured
 from bench.measure import Plan
 from bench.node import HOST, Node
+from bench.noise import Measured
 
 MEMBERS = 50
 PARTITIONS = 100

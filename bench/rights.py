@@ -14,9 +14,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench import raw
-from bench.load_raw import Measured
-from bench.measure import Plan, client, median_of, one_slice
+from bench.measure import Plan, client, one_slice
 from bench.node import Node
+from bench.noise import Measured, medians_of
 from millpond.metadata.initial_users import credential_of, written
 from millpond.metadata.scram import Mechanism
 from millpond.wire import messages as m
@@ -137,4 +137,4 @@ def measure_rights(plan: Plan, batches: int) -> Iterator[tuple[str, str, Measure
                     for (node, started), found in zip(pairs, slices, strict=True):
                         found.append(one_slice(node, started, plan.slice_seconds / 2))
             ratio = statistics.median(after[figure] / before[figure] for before, after in zip(*slices, strict=True))
-            yield title, figure, median_of(slices[0]), median_of(slices[1]), ratio
+            yield title, figure, medians_of(slices[0]), medians_of(slices[1]), ratio

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import resource
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 
 from bench import raw
+from bench.clients import measure_clients
 from bench.cluster import Nodes
 from bench.cores import ONE, measure_core_outages, measure_cores
 from bench.failover import measure_outages
-from bench.floor import Floor
 from bench.librdkafka import NoLibrary, library_path
-from bench.load_raw import Measured
+from bench.limits import measure_limits
+from bench.line import LeftOut, Line, Row
 from bench.loop import measure_stalls
-from bench.measure import MIB, Plan, client, measure, median_of, one_slice
+from bench.measure import MIB, Plan, client, measure, one_slice
 from bench.metrics import measure_asked
 from bench.node import Node
+from bench.noise import COPY, SYNC, Measured, medians_of
+from bench.peers import MILLPOND
+from bench.race import row_of
+from bench.races import USE
 from bench.rebalance import AWAY_SECONDS, TITLES, measure_kind
 from bench.rights import measure_rights
 from bench.scale import measure_scale
 from bench.seeds import measure_seeds
-from bench.spark import LeftOut, measure_ways
+from bench.spark import measure_ways
 from bench.tls import measure_tls
+from bench.volume import fill
 
 SMALL_BYTES = 100
 LARGE_BYTES = 1024
@@ -38,22 +43,6 @@ MANY_PARTITIONS = 1000
 MANY_PARTITIONS_QUICK = 200
 IDLE_CONNECTIONS = 10_000
 DESCRIPTORS_SPARE = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of the table; `prototype` has the figures of the same name that a bare prototype reached."""
-
-    title: str
-    figures: Measured
-    prototype: Measured = field(default_factory=dict)
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    name: str
-    run: Callable[[Plan], list[Line]]
 
 
 def _acks_title(acks: int) -> str:
@@ -91,29 +80,17 @@ def _produce(load: str, value_bytes: int, acks: int, title: str) -> Callable[[Pl
 FETCH_PROTOTYPE: Measured = {"messages_per_s": 1.4e6, "cpu_s_per_gb": 0.3}
 
 
-def _filled(node: Node, batches: int) -> int:
-    """Write so many full batches of small messages; how many messages that is."""
-    node.create_topic("bulk")
-    records, count = raw.full_batch(SMALL_BYTES)
-    frame = raw.produce_frame("bulk", 0, records, raw.ACKS_LEADER)
-    with node.connect() as writer:
-        for _ in range(batches):
-            writer.send(frame)
-            raw.check_produced(writer.receive())
-    return count * batches
-
-
 def fetch_raw(plan: Plan) -> list[Line]:
     batches = FETCH_BATCHES_QUICK if plan.quick else FETCH_BATCHES
     with Node() as node:
-        _filled(node, batches)
+        fill(node, "bulk", batches, SMALL_BYTES)
         figures = measure(node, plan, "FetchLarge", topic="bulk", value_bytes=SMALL_BYTES, batches=batches)
     return [Line("fetch 100 B, raw", figures, FETCH_PROTOTYPE)]
 
 
 def fetch_consumer(plan: Plan) -> list[Line]:
     with Node() as node:
-        messages = _filled(node, CONSUME_BATCHES)
+        messages = fill(node, "bulk", CONSUME_BATCHES, SMALL_BYTES)
         figures = measure(node, plan, "Consume", topic="bulk", value_bytes=SMALL_BYTES, messages=messages)
     return [Line("fetch 100 B, confluent-kafka", figures, FETCH_PROTOTYPE)]
 
@@ -175,10 +152,17 @@ def rights(plan: Plan) -> list[Line]:
     return lines
 
 
+def floor_lines(limits: Mapping[str, Measured]) -> list[Line]:
+    sync = f"{limits['sync']['syncs_per_s']:,.0f} a second"
+    return [
+        Line("floor: a bare loop that only answers", limits["loop"], note="no broker at all"),
+        Line("floor: memory is copied", limits["copy"], note="one thread"),
+        Line("floor: 4 KiB are written and synced", limits["sync"], note=f"fdatasync, {sync}"),
+    ]
+
+
 def floor(plan: Plan) -> list[Line]:
-    with Floor() as node:
-        figures = measure(node, plan, "ProduceOne", topic="one", acks=1, connections=16)
-    return [Line("floor: a bare loop that only answers", figures, note="no broker at all")]
+    return floor_lines(measure_limits(plan))
 
 
 def _latency(acks: int) -> Callable[[Plan], list[Line]]:
@@ -216,7 +200,7 @@ def start(plan: Plan) -> list[Line]:
     for _ in range(plan.slices + 1):
         with Node() as node:
             found.append(_start_figures(node))
-    figures = median_of(found[1:])
+    figures = medians_of(found[1:])
     return [Line("start, empty folder", figures, START_PROTOTYPE, f"{figures['ready_cpu_ms']:.0f} ms CPU")]
 
 
@@ -232,7 +216,7 @@ def many_partitions(plan: Plan) -> list[Line]:
             node.start()
             found.append(_start_figures(node))
         each_kb = (statistics.median(one["resident_mb"] for one in found) * MIB - base) / count / 1024
-    figures = median_of(found)
+    figures = medians_of(found)
     note = f"{figures['ready_cpu_ms']:.0f} ms CPU, {each_kb:.1f} KiB each"
     return [Line(f"start, {count:,} partitions, clean", {**figures, "kib_each": each_kb}, note=note)]
 
@@ -256,7 +240,7 @@ def idle_connections(plan: Plan) -> list[Line]:
 
 
 def _flat_lines(steps: Sequence[int], what: str, slices: Sequence[list[Measured]]) -> list[Line]:
-    medians = [median_of(each) for each in slices]
+    medians = [medians_of(each) for each in slices]
     first = medians[0]["us_per_request"]
     lines = []
     for count, figures in zip(steps, medians, strict=True):
@@ -359,7 +343,7 @@ def _replicated(load: str, value_bytes: int, title: str) -> Callable[[Plan], lis
         gigabytes = sum(each["bytes"] for each in slices) / 1e9
         by_leader = sum(each["cpu_seconds"] for each in slices)
         figures = {
-            **median_of(slices),
+            **medians_of(slices),
             "follower_cpu_s_per_gb": by_followers / len(followers) / gigabytes,
             "client_cpu_s_per_gb": by_client / gigabytes,
             "all_cpu_s_per_gb": (by_leader + by_followers + by_client) / gigabytes,
@@ -416,6 +400,17 @@ def cores_kill(plan: Plan) -> list[Line]:
     return lines
 
 
+def clients(plan: Plan) -> list[Line]:
+    """Client libraries beside each other, first those that send and then those that read."""
+    lines = []
+    for title, found, ratio in measure_clients(plan):
+        if isinstance(found, str):
+            lines.append(Line(title, {}, note=found))
+        else:
+            lines.append(Line(title, found, note=f"x{ratio:.2f} of confluent-kafka; CPU is the client's"))
+    return lines
+
+
 def failover(plan: Plan) -> list[Line]:
     """How long writes stand still; of all trials, the median and the 99th of a hundred."""
     lines = []
@@ -456,19 +451,19 @@ def seeds(plan: Plan) -> list[Line]:
 ROWS: tuple[Row, ...] = (
     Row("floor", floor),
     Row("one", _one_message(raw.ACKS_LEADER)),
-    Row("one-all", _one_message(raw.ACKS_ALL)),
-    Row("produce", _produce("ProduceLarge", SMALL_BYTES, 1, "produce 100 B, raw")),
-    Row("produce-all", _produce("ProduceLarge", SMALL_BYTES, -1, "produce 100 B, raw")),
+    Row("one-all", _one_message(raw.ACKS_ALL), SYNC),
+    Row("produce", _produce("ProduceLarge", SMALL_BYTES, 1, "produce 100 B, raw"), COPY),
+    Row("produce-all", _produce("ProduceLarge", SMALL_BYTES, -1, "produce 100 B, raw"), SYNC),
     Row("produce-librdkafka", _produce("ProduceLibrdkafka", SMALL_BYTES, 1, "produce 100 B, librdkafka")),
-    Row("produce-librdkafka-all", _produce("ProduceLibrdkafka", SMALL_BYTES, -1, "produce 100 B, librdkafka")),
+    Row("produce-librdkafka-all", _produce("ProduceLibrdkafka", SMALL_BYTES, -1, "produce 100 B, librdkafka"), SYNC),
     Row("produce-python", _produce("ProducePython", SMALL_BYTES, 1, "produce 100 B, confluent-kafka")),
-    Row("produce-1k", _produce("ProduceLarge", LARGE_BYTES, 1, "produce 1 KiB, raw")),
+    Row("produce-1k", _produce("ProduceLarge", LARGE_BYTES, 1, "produce 1 KiB, raw"), COPY),
     Row("produce-1k-librdkafka", _produce("ProduceLibrdkafka", LARGE_BYTES, 1, "produce 1 KiB, librdkafka")),
-    Row("fetch", fetch_raw),
+    Row("fetch", fetch_raw, COPY),
     Row("fetch-consumer", fetch_consumer),
     Row("tls", tls),
     Row("latency", _latency(raw.ACKS_LEADER)),
-    Row("latency-all", _latency(raw.ACKS_ALL)),
+    Row("latency-all", _latency(raw.ACKS_ALL), SYNC),
     Row("metrics", metrics),
     Row("rights", rights),
     Row("partitions", flat_partitions),
@@ -481,6 +476,8 @@ ROWS: tuple[Row, ...] = (
     Row("replicated", _replicated("ProduceLibrdkafka", SMALL_BYTES, "produce 100 B, librdkafka")),
     Row("replicated-1k", _replicated("ProduceLibrdkafka", LARGE_BYTES, "produce 1 KiB, librdkafka")),
     Row("latency-replicated", latency_replicated),
+    *(row_of(race, MILLPOND) for race in USE),
+    Row("clients", clients),
     Row("failover", failover),
     Row("rebalance", rebalance),
     Row("loop", loop),

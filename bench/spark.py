@@ -17,9 +17,11 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from bench import raw
-from bench.load_raw import Measured
-from bench.measure import Plan, median_of, per_unit
+from bench.jars import NoJars, fetched
+from bench.line import LeftOut
+from bench.measure import Plan, per_unit
 from bench.node import Node
+from bench.noise import Measured, medians_of
 
 VALUE_BYTES = 100
 PARTITIONS = 2
@@ -48,10 +50,6 @@ class Way:
     def ceiling(self) -> str:
         """The title of the line that it is compared with."""
         return READ_CEILING if self.verb == "read" else WRITE_CEILING
-
-
-class LeftOut(Exception):
-    """Spark cannot be measured here; the text says why."""
 
 
 class SparkProcess:
@@ -124,9 +122,6 @@ class SparkProcess:
 
 def connector() -> list[str]:
     """The archives of Spark's own connector, or none where they cannot be had."""
-    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-    from support.jars import NoJars, fetched
-
     try:
         return [str(path) for path in fetched("connector")]
     except NoJars:
@@ -220,4 +215,4 @@ def measure_ways(plan: Plan) -> Iterator[tuple[Way, Measured]]:
                 found = process.do(way, way.rows)
                 found["node_cpu_s_per_million"] = (node.cpu_seconds() - before) / way.rows * 1e6
                 slices[place].append(found)
-    yield from zip(ways, map(median_of, slices), strict=True)
+    yield from zip(ways, map(medians_of, slices), strict=True)

@@ -9,10 +9,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from bench.load_raw import Measured
-from bench.rows import Line
+from bench.line import Line
+from bench.noise import MORE_IS_BETTER, Measured
 
-MORE_IS_BETTER = frozenset({"messages_per_s", "mb_per_s", "requests_per_s"})
 AIM = 0.5
 """No worse than half as fast as the prototype."""
 
@@ -47,7 +46,7 @@ def short(value: float | None) -> str:
     return f"{value:.3g}"
 
 
-def _latency(figures: Measured) -> str:
+def latency_text(figures: Measured) -> str:
     if "p50_ms" not in figures:
         return ""
     return " / ".join(short(figures[name]) for name in ("p50_ms", "p99_ms", "p999_ms"))
@@ -84,7 +83,7 @@ def table_of(lines: list[Line], title: str) -> Table:
                 for name in ("messages_per_s", "mb_per_s", "cpu_s_per_gb", "cpu_s_per_million", "us_per_request")
             ),
             _whole(figures.get("core_share"), 100),
-            _latency(figures),
+            latency_text(figures),
             _whole(figures.get("resident_mb")),
             _whole(figures.get("ready_ms")),
             _beside_prototype(line),

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench import raw
-from bench.load_raw import Measured
-from bench.measure import Plan, client, median_of, one_slice
+from bench.measure import Plan, client, one_slice
 from bench.node import HOST, Node
+from bench.noise import Measured, medians_of
 
 TOPIC = "bulk"
 BATCHES = 100
@@ -59,4 +59,4 @@ def measure_tls(plan: Plan) -> Iterator[tuple[str, Measured, Measured]]:
                 for _ in range(plan.slices):
                     for (node, started), found in zip(pairs, slices, strict=True):
                         found.append(one_slice(node, started, plan.slice_seconds))
-            yield title, median_of(slices[0]), median_of(slices[1])
+            yield title, medians_of(slices[0]), medians_of(slices[1])

@@ -13,6 +13,7 @@ import pytest
 
 # Test files are imported by path, so what they share must be found by name.
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent.parent))  # for `bench`
 
 from support import patience, seeds
 from support.node import Node

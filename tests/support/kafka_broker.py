@@ -12,15 +12,16 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from bench.kafka_files import NotFormatted, broker_settings, format_folder, java_words, write_settings
+
 from millpond.client.errors import ClientError
 from millpond.remote.cluster import Cluster
-from support.jars import class_path, java_command
+from support.jars import class_path
 from support.node import HOST, free_port
 from support.tls import Certificates
 
 START_SECONDS_MAX = 150.0
 STOP_SECONDS_MAX = 30.0
-CLUSTER_ID = "bWlsbHBvbmQtdGVzdHMtMQ"
 USER = "alice"
 PASSWORD = "spilled-milk"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -45,8 +46,7 @@ class KafkaBroker:
         self.certificates = Certificates(root)
         root.mkdir(parents=True, exist_ok=True)
         self._settings_path = root / "server.properties"
-        texts = {**self._own_settings(), **(settings or {})}
-        self._settings_path.write_text("".join(f"{name}={text}\n" for name, text in texts.items()))
+        write_settings(self._settings_path, {**self._own_settings(), **(settings or {})})
 
     @property
     def bootstrap(self) -> str:
@@ -100,28 +100,11 @@ class KafkaBroker:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def _own_settings(self) -> dict[str, str]:
-        addresses = {name: f"{name}://{HOST}:{port}" for name, port in self.ports.items()}
-        offered = [address for name, address in addresses.items() if name != "CONTROLLER"]
-        one_of_each = (
-            "offsets.topic.num.partitions",
-            "offsets.topic.replication.factor",
-            "transaction.state.log.num.partitions",
-            "transaction.state.log.replication.factor",
-            "transaction.state.log.min.isr",
-            "share.coordinator.state.topic.replication.factor",
-            "share.coordinator.state.topic.min.isr",
-        )
+        one_of_each = ("offsets.topic.num.partitions", "transaction.state.log.num.partitions")
         return {
-            "process.roles": "broker,controller",
-            "node.id": "1",
+            **broker_settings(1, HOST, self.ports, LISTENERS, self._root / "data"),
             "controller.quorum.bootstrap.servers": f"{HOST}:{self.ports['CONTROLLER']}",
-            "listeners": ",".join(addresses.values()),
-            "advertised.listeners": ",".join(offered),
-            "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in LISTENERS.items()),
-            "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "CLEAR",
-            "log.dirs": str(self._root / "data"),
-            "group.initial.rebalance.delay.ms": "0",
             **dict.fromkeys(one_of_each, "1"),
             **self._security_settings(),
         }
@@ -145,19 +128,13 @@ class KafkaBroker:
             for mechanism in MECHANISMS[1:]
             for word in ("--add-scram", f"{mechanism}=[name={USER},iterations=4096,password={PASSWORD}]")
         ]
-        words = ["format", "--cluster-id", CLUSTER_ID, "--standalone", "--config", str(self._settings_path), *scrams]
-        done = subprocess.run(
-            self._words("kafka.tools.StorageTool", *words),
-            capture_output=True,
-            text=True,
-            timeout=START_SECONDS_MAX,
-            check=False,
-        )
-        if done.returncode:
-            raise BrokerEnded(f"Kafka's folder was not formatted: {(done.stdout + done.stderr)[-3000:]}")
+        try:
+            format_folder(JAVA_OPTIONS, self._class_path, self._settings_path, "--standalone", *scrams)
+        except NotFormatted as fault:
+            raise BrokerEnded(str(fault)) from fault
 
     def _words(self, program: str, *words: str) -> list[str]:
-        return [java_command(), *JAVA_OPTIONS, "-cp", self._class_path, program, *words]
+        return java_words(JAVA_OPTIONS, self._class_path, program, *words)
 
     def _serves(self) -> bool:
         settings = {"bootstrap.servers": self.bootstrap, "default.api.timeout.ms": "100"}

@@ -1,0 +1,340 @@
+"""Loads by many at a time: producers and consumers of one topic, and the members of many groups."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from confluent_kafka import Consumer
+
+from bench import librdkafka, raw
+from bench.load_confluent import CALL_MESSAGES, FLUSH_SECONDS, producer_config
+from bench.load_raw import Reader, percentiles_ms
+from bench.node import HOST
+from bench.noise import Measured
+from millpond.wire import messages as m
+
+JOIN_SECONDS_MAX = 60.0
+JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, COMMIT_VERSION, COORDINATOR_VERSION = 3, 3, 3, 7, 2
+HEARTBEAT_SECONDS = 3.0
+COMMIT_SECONDS = 5.0
+"""As often as clients do both unless they are told otherwise."""
+
+SESSION_MS = 45_000
+LOOK_SECONDS = 0.02
+PROTOCOL = "range"
+
+
+class Crowd:
+    """Producers by librdkafka that write to any partition, and a group of confluent-kafka consumers that reads all of
+    it. A message counts when it has been read."""
+
+    def __init__(
+        self,
+        port: int,
+        topic: str,
+        producers: int,
+        consumers: int,
+        partitions: int,
+        value_bytes: int,
+        acks: int,
+        bytes_max: int,
+    ) -> None:
+        self._value_bytes = value_bytes
+        self._messages_each = bytes_max // value_bytes // producers
+        self._is_over = False
+        self._counts = [0] * consumers
+        values = [b"v" * value_bytes]
+        config = producer_config(port, acks)
+        self._producers = [
+            librdkafka.Producer(config, topic, values, CALL_MESSAGES, librdkafka.ANY_PARTITION)
+            for _ in range(producers)
+        ]
+        self._consumers = [Consumer(self._settings(port)) for _ in range(consumers)]
+        self._shares = [0] * consumers
+        for slot, each in enumerate(self._consumers):
+            each.subscribe([topic], on_assign=partial(self._share, slot), on_revoke=partial(self._share, slot, None))
+        self._threads = [
+            threading.Thread(target=self._read, args=(slot, each), daemon=True)
+            for slot, each in enumerate(self._consumers)
+        ]
+        for thread in self._threads:
+            thread.start()
+        deadline = time.monotonic() + JOIN_SECONDS_MAX
+        while sum(self._shares) < partitions:
+            if time.monotonic() > deadline:
+                raise TimeoutError("the group did not come together")
+            time.sleep(0.05)
+
+    @staticmethod
+    def _settings(port: int) -> dict[str, str | int]:
+        return {
+            "bootstrap.servers": f"{HOST}:{port}",
+            "group.id": "crowd",
+            "auto.offset.reset": "earliest",
+            "queued.max.messages.kbytes": 200_000,
+            "fetch.queue.backoff.ms": 5,
+        }
+
+    def _share(self, slot: int, *given: Any) -> None:
+        """The partitions that a consumer has been given; none where they are taken from it."""
+        partitions = given[-1] if given[0] is not None else []
+        self._shares[slot] = len(partitions)
+
+    def _read(self, slot: int, consumer: Consumer) -> None:
+        while not self._is_over:
+            found = consumer.consume(CALL_MESSAGES, 0.1)
+            self._counts[slot] += sum(each.error() is None for each in found)
+
+    def _write(self, producer: librdkafka.Producer, deadline: float, written: list[int]) -> None:
+        count = 0
+        while time.perf_counter() < deadline and count < self._messages_each:
+            accepted = producer.produce(CALL_MESSAGES)
+            count += accepted
+            if accepted < CALL_MESSAGES:
+                producer.poll(5)
+        producer.flush(FLUSH_SECONDS * 1000)
+        written.append(count)
+
+    def run(self, seconds: float) -> Measured:
+        before = sum(self._counts)
+        began = time.perf_counter()
+        written: list[int] = []
+        writers = [
+            threading.Thread(target=self._write, args=(each, began + seconds, written)) for each in self._producers
+        ]
+        for each in writers:
+            each.start()
+        for each in writers:
+            each.join()
+        if len(written) < len(writers):
+            raise RuntimeError("a producer could not write all that it had")
+        wrote = time.perf_counter() - began
+        count = sum(written)
+        while sum(self._counts) - before < count:
+            if time.perf_counter() - began > FLUSH_SECONDS:
+                raise TimeoutError(f"{count - sum(self._counts) + before} of {count} messages were not read")
+            time.sleep(0.002)
+        took = time.perf_counter() - began
+        return {
+            "seconds": took,
+            "messages": count,
+            "bytes": count * self._value_bytes,
+            "written_per_s": count / wrote,
+        }
+
+    def close(self) -> None:
+        self._is_over = True
+        for each in self._threads:
+            each.join()
+        for consumer in self._consumers:
+            consumer.close()
+
+
+@dataclass(slots=True)
+class Member:
+    """One consumer of one group: a connection that fetches its partition, and one to the group's coordinator."""
+
+    group: str
+    reader: Reader
+    partition: int
+    fetching: raw.RawClient
+    coordinated: raw.RawClient
+    member_id: str = ""
+    generation: int = -1
+    offset: int = 0
+    beats_at: float = 0.0
+    commits_at: float = 0.0
+    in_flight: int = 0
+    """Requests to the coordinator that have no answer yet."""
+
+
+class Groups:
+    """Many groups of a few consumers each, all of one topic: one record a request at a steady pace, which every group
+    reads; all members show that they are alive and commit as often as clients do."""
+
+    def __init__(self, port: int, topic: str, groups: int, members_each: int, records_per_s: int) -> None:
+        self._topic = topic
+        self._pace = records_per_s
+        self._records = raw.batch(1, 100)
+        self._writer = raw.RawClient(HOST, port)
+        self._partitions = members_each
+        self._end = [0] * members_each
+        """The offset that each partition's next record gets."""
+        self._await_coordinator(port, f"group-{groups - 1}")
+        self._members = [
+            Member(
+                f"group-{number}",
+                Reader(topic, partition, len(self._records)),
+                partition,
+                raw.RawClient(HOST, port),
+                raw.RawClient(HOST, port),
+            )
+            for number in range(groups)
+            for partition in range(members_each)
+        ]
+        self._join()
+        self._poll = select.epoll()
+        self._fetchers = {each.fetching.socket.fileno(): each for each in self._members}
+        self._coordinated = {each.coordinated.socket.fileno(): each for each in self._members}
+        for descriptor in (*self._fetchers, *self._coordinated):
+            self._poll.register(descriptor, select.EPOLLIN)
+        self._sent_at: dict[tuple[int, int], int] = {}
+        now = time.monotonic()
+        for place, each in enumerate(self._members):
+            # Out of step, as they are in a group that has run for a while.
+            each.beats_at = now + HEARTBEAT_SECONDS * place / len(self._members)
+            each.commits_at = now + COMMIT_SECONDS * place / len(self._members)
+            each.fetching.send(each.reader.frame())
+
+    @staticmethod
+    def _await_coordinator(port: int, group: str) -> None:
+        deadline = time.monotonic() + JOIN_SECONDS_MAX
+        while time.monotonic() < deadline:
+            with raw.RawClient(HOST, port) as client:
+                reply = client.call(m.FindCoordinatorRequest(key=group), COORDINATOR_VERSION)
+            assert isinstance(reply, m.FindCoordinatorResponse)
+            if not reply.error_code:
+                return
+            time.sleep(0.05)
+        raise TimeoutError("nobody coordinates groups")
+
+    def _join(self) -> None:
+        """All members of a group together, so that it comes together once."""
+        deadline = time.monotonic() + JOIN_SECONDS_MAX
+        for first in range(0, len(self._members), self._partitions):
+            members = self._members[first : first + self._partitions]
+            while not self._joined(members):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{members[0].group} did not come together")
+
+    def _joined(self, members: list[Member]) -> bool:
+        """A round in which all know of each other; False where some came too late for it."""
+        protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name=PROTOCOL, metadata=bytes(200))
+        for each in members:
+            request = m.JoinGroupRequest(
+                group_id=each.group,
+                session_timeout_ms=SESSION_MS,
+                rebalance_timeout_ms=SESSION_MS,
+                member_id=each.member_id,
+                protocol_type="consumer",
+                protocols=[protocol],
+            )
+            each.coordinated.send(raw.framed(request, JOIN_VERSION))
+        leader: m.JoinGroupResponse | None = None
+        for each in members:
+            reply = raw.decoded(each.coordinated.receive(), m.JoinGroupRequest.API_KEY or 0, JOIN_VERSION)
+            assert isinstance(reply, m.JoinGroupResponse)
+            if reply.error_code:
+                return False
+            each.member_id, each.generation = reply.member_id, reply.generation_id
+            if reply.leader == reply.member_id:
+                leader = reply
+        if leader is None or len(leader.members) < len(members) or len({each.generation for each in members}) > 1:
+            return False
+        given = m.SyncGroupRequest.SyncGroupRequestAssignment
+        shares = [given(member_id=each.member_id, assignment=bytes(200)) for each in members]
+        for each in members:
+            request_sync = m.SyncGroupRequest(
+                group_id=each.group,
+                generation_id=each.generation,
+                member_id=each.member_id,
+                assignments=shares if each.member_id == leader.member_id else [],
+            )
+            each.coordinated.send(raw.framed(request_sync, SYNC_VERSION))
+        codes = set()
+        for each in members:
+            synced = raw.decoded(each.coordinated.receive(), m.SyncGroupRequest.API_KEY or 0, SYNC_VERSION)
+            assert isinstance(synced, m.SyncGroupResponse)
+            codes.add(synced.error_code)
+        return codes == {0}
+
+    def run(self, seconds: float) -> Measured:
+        now = time.perf_counter
+        waits: list[int] = []
+        began = now()
+        due, gap = began, 1 / self._pace
+        written = beats = wanted = 0
+        deadline = began + seconds
+        look_at = began
+        while True:
+            at = now()
+            if due <= at < deadline:
+                self._write(written % self._partitions)
+                written += 1
+                wanted += len(self._members) // self._partitions
+                due = max(due + gap, at - 1.0)
+            if at >= look_at:
+                look_at = at + LOOK_SECONDS
+                beats += self._look_after(time.monotonic())
+            if at >= deadline and len(waits) >= wanted:
+                break
+            if at > deadline + FLUSH_SECONDS:
+                raise TimeoutError(f"{wanted - len(waits)} of {wanted} deliveries did not come")
+            rest = due - now() if due < deadline else 0.005
+            for descriptor, _ in self._poll.poll(max(0.0, min(rest, 0.05))):
+                if (member := self._fetchers.get(descriptor)) is not None:
+                    self._take(member, waits)
+                else:
+                    self._coordinated[descriptor].coordinated.skip()
+                    self._coordinated[descriptor].in_flight -= 1
+        took = now() - began
+        return {
+            "seconds": took,
+            "messages": len(waits),
+            "written": written,
+            "beats_and_commits": beats,
+            **percentiles_ms(waits),
+        }
+
+    def _write(self, partition: int) -> None:
+        self._sent_at[partition, self._end[partition]] = time.perf_counter_ns()
+        self._end[partition] += 1
+        self._writer.send(raw.produce_frame(self._topic, partition, self._records, raw.ACKS_LEADER))
+        raw.check_produced(self._writer.receive())
+
+    def _take(self, member: Member, waits: list[int]) -> None:
+        count = member.reader.take(os.read(member.fetching.socket.fileno(), 1 << 18))
+        if count is None:
+            return
+        now = time.perf_counter_ns()
+        offsets = range(member.offset, member.offset + count)
+        waits.extend(now - self._sent_at[member.partition, offset] for offset in offsets)
+        member.offset += count
+        member.fetching.send(member.reader.frame())
+
+    def _look_after(self, now: float) -> int:
+        """Heartbeats and commits that are due; how many."""
+        done = 0
+        for each in self._members:
+            if each.beats_at <= now and not each.in_flight:
+                each.beats_at = now + HEARTBEAT_SECONDS
+                beat = m.HeartbeatRequest(
+                    group_id=each.group, generation_id=each.generation, member_id=each.member_id
+                )
+                each.coordinated.send(raw.framed(beat, HEARTBEAT_VERSION))
+                each.in_flight += 1
+                done += 1
+            elif each.commits_at <= now and not each.in_flight:
+                each.commits_at = now + COMMIT_SECONDS
+                each.coordinated.send(raw.framed(self._commit(each), COMMIT_VERSION))
+                each.in_flight += 1
+                done += 1
+        return done
+
+    def _commit(self, member: Member) -> m.OffsetCommitRequest:
+        kind = m.OffsetCommitRequest
+        partition = kind.OffsetCommitRequestPartition(
+            partition_index=member.partition, committed_offset=member.offset
+        )
+        return kind(
+            group_id=member.group,
+            generation_id_or_member_epoch=member.generation,
+            member_id=member.member_id,
+            topics=[kind.OffsetCommitRequestTopic(name=self._topic, partitions=[partition])],
+        )

@@ -1,0 +1,119 @@
+"""What a difference between two figures means: how much worse one is, and whether that is more than the noise.
+
+Nothing here measures. A figure is a median; beside it stands its spread, half of the range of its slices as a share
+of the median, by the name of the figure and `_spread`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+Measured = dict[str, float]
+
+SPREAD = "_spread"
+
+MORE_IS_BETTER = frozenset({"messages_per_s", "mb_per_s", "requests_per_s", "transactions_per_s", "seeds_per_hour"})
+BY_CPU = frozenset({"cpu_s_per_gb", "cpu_s_per_million", "us_per_request", "ready_cpu_ms", "seeds_per_hour"})
+"""Processor time: it follows the speed of the processor, not what else the machine waits for."""
+
+MEMORY = frozenset({"resident_mb", "kib_each"})
+"""As large on a slow machine as on a fast one."""
+
+NOISE_LEAST: Mapping[str, float] = {
+    "messages_per_s": 0.10,
+    "mb_per_s": 0.10,
+    "requests_per_s": 0.10,
+    "transactions_per_s": 0.10,
+    "seeds_per_hour": 0.10,
+    "cpu_s_per_gb": 0.10,
+    "cpu_s_per_million": 0.10,
+    "us_per_request": 0.10,
+    "p50_ms": 0.20,
+    "p99_ms": 0.60,
+    "ready_ms": 0.15,
+    "resident_mb": 0.10,
+    "kib_each": 0.10,
+}
+"""The figures that are compared, and what two runs of the same program differ by however little their slices do."""
+
+LOOP, COPY, SYNC = "loop", "copy", "sync"
+LIMITS: Mapping[str, tuple[str, str]] = {
+    LOOP: ("loop_requests_per_s", "loop_p50_ms"),
+    COPY: ("copy_mb_per_s", "copy_mb_per_s"),
+    SYNC: ("sync_p50_ms", "sync_p50_ms"),
+}
+"""For each limit of a machine the figure that rates follow, and the one that waits follow."""
+
+LOOP_CPU = "loop_us_per_request"
+
+
+class Verdict(StrEnum):
+    BETTER = "better"
+    EVEN = "even"
+    WORSE = "worse"
+    UNCLEAR = "unclear"
+    """The machine is so far from what it was that nothing follows."""
+
+
+def spread_of(values: Sequence[float]) -> float:
+    """Half of the range as a share of the median; nothing where there is one value, or nothing to be a share of."""
+    middle = statistics.median(values)
+    return (max(values) - min(values)) / 2 / abs(middle) if middle else 0.0
+
+
+def medians_of(slices: Sequence[Mapping[str, float]]) -> Measured:
+    """Each figure's own median, so that one disturbed slice does not spoil the row, and its spread."""
+    found: Measured = {}
+    for name in slices[0]:
+        values = [each[name] for each in slices]
+        found[name] = statistics.median(values)
+        found[name + SPREAD] = spread_of(values)
+    return found
+
+
+def times_worse(name: str, ours: float, other: float) -> float:
+    """How many times worse ours is: 1 is equal, 2 half as good, 0.5 twice as good."""
+    if ours <= 0 or other <= 0:
+        # Nothing was counted: no ratio says anything.
+        return 1.0
+    return other / ours if name in MORE_IS_BETTER else ours / other
+
+
+def noise_of(name: str, *figures: Mapping[str, float]) -> float:
+    """By how much two figures may differ and be equal: the spreads of both, and never less than two runs do."""
+    return max(NOISE_LEAST.get(name, 0.10), sum(each.get(name + SPREAD, 0.0) for each in figures))
+
+
+def verdict_of(worse: float, noise: float) -> Verdict:
+    if worse > 1 + noise:
+        return Verdict.WORSE
+    return Verdict.BETTER if 1 / worse > 1 + noise else Verdict.EVEN
+
+
+def limit_of(name: str, bound: str) -> str | None:
+    """The limit of the machine that a figure follows; None where it follows none."""
+    if name in MEMORY:
+        return None
+    if name in BY_CPU:
+        return LOOP_CPU
+    rate, wait = LIMITS[bound]
+    return rate if name in MORE_IS_BETTER else wait
+
+
+def pace_of(limit: str, then: Mapping[str, float], now: Mapping[str, float]) -> float:
+    """How fast the machine is now beside then: 1 is equal, 0.5 half as fast."""
+    if then.get(limit, 0) <= 0 or now.get(limit, 0) <= 0:
+        return 1.0
+    return now[limit] / then[limit] if limit.endswith("_per_s") else then[limit] / now[limit]
+
+
+def share_of_limit(bound: str, figures: Mapping[str, float], floor: Mapping[str, float]) -> float | None:
+    """What part of what the machine could do at best was reached; None where that was not measured."""
+    if bound == SYNC:
+        waited, least = figures.get("p50_ms"), floor.get("sync_p50_ms")
+        return least / waited if waited and least else None
+    name = "mb_per_s" if bound == COPY else "requests_per_s"
+    reached, most = figures.get(name), floor.get(f"{bound}_{name}")
+    return reached / most if reached and most else None

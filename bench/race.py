@@ -1,0 +1,228 @@
+"""A race: the same load against several brokers, slices in turn, and who is ahead.
+
+A row of the table is a race that only we run. Each contender gets ready once, is warmed up, and then all of them take
+turns, so that a noisy moment hits all alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rich import box
+from rich.table import Table
+
+from bench.cluster import Nodes
+from bench.line import LeftOut, Line, Row
+from bench.measure import Plan
+from bench.node import Node
+from bench.noise import LOOP, SPREAD, Measured, Verdict, medians_of, noise_of, share_of_limit, times_worse, verdict_of
+from bench.table import latency_text, short
+
+Slice = Callable[[float], Measured]
+"""Runs for so many seconds, and tells what came of it."""
+
+OURS = "millpond"
+WARM_SLICES = 3
+"""A virtual machine compiles what it has seen often enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How sure an acknowledgement is, and what each contender must be told for that; who cannot, is left out."""
+
+    title: str
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    unable: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """`enter` gets one contender that speaks Kafka's protocol ready; others know by the name what is asked."""
+
+    name: str
+    title: str
+    enter: Callable[[ExitStack, KafkaSpeaker, Plan, Mapping[str, str]], Slice]
+    ways: Sequence[Way] = (Way("as they come"),)
+    bound: str = LOOP
+    figure: str = "messages_per_s"
+    """What decides it."""
+    is_spread: bool = False
+    """Its clients go wherever a partition is led, and there are many."""
+    note: Callable[[Mapping[str, float]], str] = field(default=lambda _: "")
+    """What else there is to say."""
+
+
+class Contender(Protocol):
+    name: str
+    title: str
+
+    def runs(self, race: Race) -> bool:
+        """Whether it has such a thing at all."""
+        ...
+
+    def enter(self, stack: ExitStack, race: Race, plan: Plan, way: Way) -> Slice:
+        """Get ready; LeftOut says why it cannot."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSpeaker:
+    """A contender that every load of ours can drive: how one broker of it is made, and three."""
+
+    name: str
+    title: str
+    node: Callable[[Mapping[str, str]], Node]
+    nodes: Callable[[Mapping[str, str]], AbstractContextManager[Nodes]] | None = None
+    is_spread: bool = False
+    """It is several processes: a load must know where each partition is led."""
+
+    def runs(self, race: Race) -> bool:
+        return race.is_spread or not self.is_spread
+
+    def enter(self, stack: ExitStack, race: Race, plan: Plan, way: Way) -> Slice:
+        return race.enter(stack, self, plan, way.settings.get(self.name, {}))
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One contender in one race."""
+
+    race: Race
+    way: Way
+    contender: str
+    title: str
+    figures: Measured
+    note: str = ""
+
+
+def in_turn(plan: Plan, slices: Mapping[str, Slice], warm: int = 0) -> dict[str, Measured]:
+    """The medians of each with their spreads. Every other round goes backwards: nobody is always the first."""
+    for _ in range(warm):
+        for one in slices.values():
+            one(plan.slice_seconds)
+    found: dict[str, list[Measured]] = {name: [] for name in slices}
+    for number in range(plan.slices):
+        order = list(slices) if number % 2 == 0 else list(reversed(slices))
+        for name in order:
+            found[name].append(slices[name](plan.slice_seconds))
+    return {name: medians_of(each) for name, each in found.items()}
+
+
+def run_race(race: Race, way: Way, contenders: Sequence[Contender], plan: Plan) -> list[Placed]:
+    """All of them at the same time on the machine, one of them at work."""
+    slices: dict[str, Slice] = {}
+    left_out: dict[str, str] = {}
+    with ExitStack() as stack:
+        entered = [each for each in contenders if each.runs(race)]
+        for each in entered:
+            try:
+                if each.name in way.unable:
+                    raise LeftOut(way.unable[each.name])
+                slices[each.name] = each.enter(stack, race, plan, way)
+            except LeftOut as reason:
+                left_out[each.name] = str(reason)
+        measured = in_turn(plan, slices, 1 if plan.quick else WARM_SLICES)
+    return [
+        Placed(race, way, each.name, each.title, measured.get(each.name, {}), left_out.get(each.name, ""))
+        for each in entered
+    ]
+
+
+def row_of(race: Race, ours: Contender) -> Row:
+    """The race without others, as a row of the table."""
+
+    def run(plan: Plan) -> list[Line]:
+        with ExitStack() as stack:
+            measured = in_turn(plan, {ours.name: ours.enter(stack, race, plan, race.ways[0])})
+        return [Line(race.title, measured[ours.name], note=race.note(measured[ours.name]))]
+
+    return Row(race.name, run, race.bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Us beside one other in one race: how many times as good we are, and whether that is more than the noise."""
+
+    speed: float
+    cpu: float | None
+    verdict: Verdict
+
+
+def standing_of(race: Race, ours: Mapping[str, float], theirs: Mapping[str, float]) -> Standing | None:
+    """None where one of the two has no figure."""
+    name = race.figure
+    if name not in ours or name not in theirs:
+        return None
+    worse = times_worse(name, ours[name], theirs[name])
+    cpu = None
+    for unit in ("cpu_s_per_million", "us_per_request", "cpu_s_per_gb"):
+        if ours.get(unit) and theirs.get(unit):
+            cpu = ours[unit] / theirs[unit]
+            break
+    return Standing(1 / worse, cpu, verdict_of(worse, noise_of(name, ours, theirs)))
+
+
+WORDS = {Verdict.BETTER: "ahead", Verdict.EVEN: "even", Verdict.WORSE: "behind", Verdict.UNCLEAR: ""}
+STYLES = {Verdict.BETTER: "green", Verdict.EVEN: "", Verdict.WORSE: "bold red", Verdict.UNCLEAR: ""}
+
+
+def race_table_of(placed: Sequence[Placed], floor: Mapping[str, float], title: str) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("row", "durability", "who"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("msg/s", "MB/s", "±", "p50 / p99 / p99.9\nms", "CPU s\n/M msg", "core\n%", "RSS\nMB"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("of the\nmachine", "we are", "our CPU"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("verdict, or why it is left out", no_wrap=True)
+    ours: Placed | None = None
+    for each in placed:
+        if each.contender == OURS:
+            ours = each
+        table.add_row(*_cells(each, ours, floor), style="bold" if each.contender == OURS else "")
+    return table
+
+
+def _cells(each: Placed, ours: Placed | None, floor: Mapping[str, float]) -> list[str]:
+    figures, race = each.figures, each.race
+    is_first = each.contender == OURS
+    share = share_of_limit(race.bound, figures, floor)
+    standing = None if is_first or ours is None else standing_of(race, ours.figures, figures)
+    verdict = f"left out: {each.note}" if each.note else race.note(figures)
+    if standing is not None:
+        style, word = STYLES[standing.verdict], WORDS[standing.verdict]
+        verdict = f"{f'[{style}]{word}[/]' if style else word}  {verdict}".strip()
+    spread = figures.get(race.figure + SPREAD)
+    return [
+        race.title if is_first else "",
+        each.way.title if is_first else "",
+        each.title,
+        short(figures.get("messages_per_s")),
+        short(figures.get("mb_per_s")),
+        "" if spread is None else f"{spread:.0%}",
+        latency_text(figures),
+        short(figures.get("cpu_s_per_million")),
+        "" if "core_share" not in figures else f"{figures['core_share']:.0%}",
+        short(figures.get("resident_mb")),
+        "" if share is None else f"{share:.0%}",
+        "" if standing is None else f"x{standing.speed:.2f}",
+        "" if standing is None or standing.cpu is None else f"x{standing.cpu:.2f}",
+        verdict,
+    ]
+
+
+def race_data(placed: Sequence[Placed]) -> list[dict[str, object]]:
+    return [
+        {
+            "row": each.race.name,
+            "title": each.race.title,
+            "durability": each.way.title,
+            "who": each.title,
+            "figures": each.figures,
+            "note": each.note,
+        }
+        for each in placed
+    ]
