@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bench.node import HOST
@@ -42,6 +42,7 @@ class Sends:
         self._records = records
         self._server = f"{HOST}:{port}"
         self._topic = topic
+        self._how = how
         self._send: Callable[[Iterator[bytes]], int] = getattr(self, f"_by_{how}")
         self._loop = asyncio.new_event_loop()
         self._made: Any = None
@@ -52,6 +53,10 @@ class Sends:
         count = self._send(_keys(self._records, began + SECONDS_MAX))
         took = time.perf_counter() - began
         return {"seconds": took, "messages": count, "bytes": count * len(VALUE)}
+
+    def close(self) -> None:
+        if self._how in ("aiokafka", "faststream"):
+            self._loop.run_until_complete(self._made.stop())
 
     def _by_confluent(self, keys: Iterator[bytes]) -> int:
         from confluent_kafka import Producer
@@ -251,10 +256,8 @@ class Reads:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    resting: Awaitable[None]
     while not condition():
-        resting = asyncio.sleep(0.02)
-        await resting
+        await asyncio.sleep(0.02)
 
 
 class Seen:

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer
 
 from bench import librdkafka, raw
 from bench.load_confluent import CALL_MESSAGES, FLUSH_SECONDS, producer_config
-from bench.load_raw import Reader, percentiles_ms
+from bench.load_raw import Reader, percentiles_ms, raise_descriptor_limit
 from bench.node import HOST
 from bench.noise import Measured
 from millpond.wire import messages as m
@@ -27,6 +27,9 @@ COMMIT_SECONDS = 5.0
 
 SESSION_MS = 45_000
 LOOK_SECONDS = 0.02
+ROUND_SECONDS = 0.05
+"""Answers of one round come closer together."""
+
 PROTOCOL = "range"
 
 
@@ -136,7 +139,7 @@ class Crowd:
             consumer.close()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Member:
     """One consumer of one group: a connection that fetches its partition, and one to the group's coordinator."""
 
@@ -154,11 +157,57 @@ class Member:
     """Requests to the coordinator that have no answer yet."""
 
 
+def _ask_to_join(member: Member) -> None:
+    protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name=PROTOCOL, metadata=bytes(200))
+    request = m.JoinGroupRequest(
+        group_id=member.group,
+        session_timeout_ms=SESSION_MS,
+        rebalance_timeout_ms=SESSION_MS,
+        member_id=member.member_id,
+        protocol_type="consumer",
+        protocols=[protocol],
+    )
+    member.coordinated.send(raw.framed(request, JOIN_VERSION))
+
+
+def _together(members: list[Member], deadline: float) -> Member:
+    """Until one round has all of them; who leads it. Whoever was in a round without the others joins again."""
+    waiting = list(members)
+    for each in waiting:
+        _ask_to_join(each)
+    leader, known = members[0], 0
+    while True:
+        # Not `select`, which knows a thousand descriptors and no more.
+        poll = select.poll()
+        for each in waiting:
+            poll.register(each.coordinated.socket, select.POLLIN)
+        readable = {descriptor for descriptor, _ in poll.poll(ROUND_SECONDS * 1000)}
+        for each in [each for each in waiting if each.coordinated.socket.fileno() in readable]:
+            reply = raw.decoded(each.coordinated.receive(), m.JoinGroupRequest.API_KEY or 0, JOIN_VERSION)
+            assert isinstance(reply, m.JoinGroupResponse)
+            if reply.error_code:
+                raise RuntimeError(f"{each.group} was refused with {reply.error_code}")
+            waiting.remove(each)
+            each.member_id, each.generation = reply.member_id, reply.generation_id
+            if reply.leader == reply.member_id:
+                leader, known = each, len(reply.members)
+        if not waiting and known == len(members) and len({each.generation for each in members}) == 1:
+            return leader
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{leader.group} did not come together")
+        if not readable:
+            for each in members:
+                if each not in waiting:
+                    waiting.append(each)
+                    _ask_to_join(each)
+
+
 class Groups:
     """Many groups of a few consumers each, all of one topic: one record a request at a steady pace, which every group
     reads; all members show that they are alive and commit as often as clients do."""
 
     def __init__(self, port: int, topic: str, groups: int, members_each: int, records_per_s: int) -> None:
+        raise_descriptor_limit()
         self._topic = topic
         self._pace = records_per_s
         self._records = raw.batch(1, 100)
@@ -205,54 +254,29 @@ class Groups:
         raise TimeoutError("nobody coordinates groups")
 
     def _join(self) -> None:
-        """All members of a group together, so that it comes together once."""
         deadline = time.monotonic() + JOIN_SECONDS_MAX
         for first in range(0, len(self._members), self._partitions):
             members = self._members[first : first + self._partitions]
-            while not self._joined(members):
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{members[0].group} did not come together")
+            leader = _together(members, deadline)
+            self._sync(members, leader)
 
-    def _joined(self, members: list[Member]) -> bool:
-        """A round in which all know of each other; False where some came too late for it."""
-        protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name=PROTOCOL, metadata=bytes(200))
-        for each in members:
-            request = m.JoinGroupRequest(
-                group_id=each.group,
-                session_timeout_ms=SESSION_MS,
-                rebalance_timeout_ms=SESSION_MS,
-                member_id=each.member_id,
-                protocol_type="consumer",
-                protocols=[protocol],
-            )
-            each.coordinated.send(raw.framed(request, JOIN_VERSION))
-        leader: m.JoinGroupResponse | None = None
-        for each in members:
-            reply = raw.decoded(each.coordinated.receive(), m.JoinGroupRequest.API_KEY or 0, JOIN_VERSION)
-            assert isinstance(reply, m.JoinGroupResponse)
-            if reply.error_code:
-                return False
-            each.member_id, each.generation = reply.member_id, reply.generation_id
-            if reply.leader == reply.member_id:
-                leader = reply
-        if leader is None or len(leader.members) < len(members) or len({each.generation for each in members}) > 1:
-            return False
+    @staticmethod
+    def _sync(members: list[Member], leader: Member) -> None:
         given = m.SyncGroupRequest.SyncGroupRequestAssignment
         shares = [given(member_id=each.member_id, assignment=bytes(200)) for each in members]
         for each in members:
-            request_sync = m.SyncGroupRequest(
+            request = m.SyncGroupRequest(
                 group_id=each.group,
                 generation_id=each.generation,
                 member_id=each.member_id,
-                assignments=shares if each.member_id == leader.member_id else [],
+                assignments=shares if each is leader else [],
             )
-            each.coordinated.send(raw.framed(request_sync, SYNC_VERSION))
-        codes = set()
+            each.coordinated.send(raw.framed(request, SYNC_VERSION))
         for each in members:
-            synced = raw.decoded(each.coordinated.receive(), m.SyncGroupRequest.API_KEY or 0, SYNC_VERSION)
-            assert isinstance(synced, m.SyncGroupResponse)
-            codes.add(synced.error_code)
-        return codes == {0}
+            reply = raw.decoded(each.coordinated.receive(), m.SyncGroupRequest.API_KEY or 0, SYNC_VERSION)
+            assert isinstance(reply, m.SyncGroupResponse)
+            if reply.error_code:
+                raise RuntimeError(f"{each.group} was refused with {reply.error_code}")
 
     def run(self, seconds: float) -> Measured:
         now = time.perf_counter

@@ -56,9 +56,9 @@ class TokenCounter:
         if self._error in whole:
             raise RuntimeError(f"the broker refused: {whole[:200]!r}")
         found = whole.count(self._word)
-        last = whole.rfind(self._word)
+        counted = whole.rfind(self._word) + len(self._word) if found else 0
         # A word of which only the beginning has come is counted with the next piece, and none twice.
-        from_ = max(len(whole) - max(len(self._word), len(self._error)) + 1, last + len(self._word), 0)
+        from_ = max(len(whole) - max(len(self._word), len(self._error)) + 1, counted)
         self._rest = whole[from_:]
         return found
 

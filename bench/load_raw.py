@@ -200,7 +200,7 @@ class ProducePaced:
     """One record a request at a fixed rate, one at a time, going round all connections and partitions."""
 
     def __init__(self, port: int, topic: str, connections: int, partitions: int) -> None:
-        _raise_descriptor_limit()
+        raise_descriptor_limit()
         self._frames = _one_record_frames(topic, raw.ACKS_LEADER, partitions)
         self._sockets = [socket.create_connection((HOST, port)) for _ in range(connections)]
         for each in self._sockets:
@@ -236,7 +236,7 @@ class Idle:
     """Connections that have introduced themselves and then say nothing."""
 
     def __init__(self, port: int, connections: int) -> None:
-        _raise_descriptor_limit()
+        raise_descriptor_limit()
         self._clients = []
         for _ in range(connections):
             client = raw.RawClient(HOST, port)
@@ -376,6 +376,6 @@ def _ask_once(sock: socket.socket, frame: bytes) -> int:
     return len(reply)
 
 
-def _raise_descriptor_limit() -> None:
+def raise_descriptor_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

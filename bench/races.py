@@ -25,7 +25,6 @@ MANY_PARTITIONS = 64
 MANY = 8
 WIDE_PARTITIONS = 1000
 GROUPS = 100
-GROUPS_QUICK = 20
 MEMBERS_EACH = 5
 GROUP_RECORDS_PER_S = 100
 COMPACTED_KEYS = 1000
@@ -109,8 +108,7 @@ def _latency(acks: int, wanted: str) -> Enter:
 def _groups(stack: ExitStack, who: KafkaSpeaker, plan: Plan, own: Mapping[str, str]) -> Slice:
     node = stack.enter_context(who.node({"num.partitions": str(MEMBERS_EACH), **own}))
     node.create_topic("race")
-    groups = GROUPS_QUICK if plan.quick else GROUPS
-    how = {"groups": groups, "members_each": MEMBERS_EACH, "records_per_s": GROUP_RECORDS_PER_S}
+    how = {"groups": GROUPS, "members_each": MEMBERS_EACH, "records_per_s": GROUP_RECORDS_PER_S}
     return _slice_of(node, stack.enter_context(client("Groups", node, topic="race", **how)))
 
 
@@ -218,7 +216,7 @@ def _compacted_note(figures: Mapping[str, float]) -> str:
 USE: tuple[Race, ...] = (
     Race(
         "many",
-        f"{MANY} producers, {MANY} consumers, {MANY_PARTITIONS} partitions, 100 B, acks=1",
+        f"{MANY} producers, {MANY} consumers, {MANY_PARTITIONS} partitions",
         _CROWD,
         is_spread=True,
     ),
@@ -230,7 +228,7 @@ USE: tuple[Race, ...] = (
         SYNC,
         is_spread=True,
     ),
-    Race("groups", "500 consumers in 100 groups, 100 records/s to each group", _groups, figure="cpu_s_per_million"),
+    Race("groups", "500 consumers in 100 groups, 100 records/s to each", _groups, figure="cpu_s_per_million"),
     Race("lz4", "produce 1 KiB, librdkafka, lz4", _bulk("ProduceLibrdkafka", LARGE_BYTES, 1, compression="lz4")),
     Race("zstd", "produce 1 KiB, librdkafka, zstd", _bulk("ProduceLibrdkafka", LARGE_BYTES, 1, compression="zstd")),
     Race(
@@ -240,19 +238,19 @@ USE: tuple[Race, ...] = (
         ALL_WAYS,
         SYNC,
         "transactions_per_s",
-        _transactions_note,
+        note=_transactions_note,
     ),
     Race("copy", "exactly-once copy, 1,000 messages a transaction", _copy, ALL_WAYS, SYNC, note=_transactions_note),
     Race(
         "compacted",
-        "produce 100 B, raw, acks=1, to a topic that is compacted meanwhile",
+        "produce 100 B, raw, acks=1, compacted meanwhile",
         _compacted,
         bound=COPY,
         note=_compacted_note,
     ),
     Race(
         "cold",
-        "read what only the disk has, while somebody writes",
+        "fetch 1 KiB from the disk, while somebody writes",
         enter_cold,
         bound=COPY,
         figure="mb_per_s",
@@ -260,7 +258,7 @@ USE: tuple[Race, ...] = (
     ),
     Race(
         "catch-up",
-        "end to end at 1,000/s beside a consumer that catches up",
+        "end to end at 1,000/s, another catches up",
         enter_catch_up,
         figure="p99_ms",
         note=_catch_up_note,

@@ -407,7 +407,7 @@ def clients(plan: Plan) -> list[Line]:
         if isinstance(found, str):
             lines.append(Line(title, {}, note=found))
         else:
-            lines.append(Line(title, found, note=f"x{ratio:.2f} of confluent-kafka; CPU is the client's"))
+            lines.append(Line(title, found, note=f"x{ratio:.2f} of confluent-kafka"))
     return lines
 
 
