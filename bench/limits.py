@@ -60,7 +60,7 @@ def bare_loop(plan: Plan) -> Measured:
 
 def memory_copy(plan: Plan) -> Measured:
     """One thread that copies from one place to another, larger than the caches."""
-    source, target = b"v" * COPY_BYTES, bytearray(COPY_BYTES)
+    source, target = b"v" * COPY_BYTES, memoryview(bytearray(COPY_BYTES))
     slices: list[Measured] = []
     # Memory that nobody has touched yet is made first.
     target[:] = source

@@ -171,10 +171,11 @@ def _ask_to_join(member: Member) -> None:
 
 
 def _together(members: list[Member], deadline: float) -> Member:
-    """Until one round has all of them; who leads it. Whoever was in a round without the others joins again."""
+    """Until one round has all of them, who have asked to join; who leads it.
+
+    Whoever was in a round without the others joins again.
+    """
     waiting = list(members)
-    for each in waiting:
-        _ask_to_join(each)
     leader, known = members[0], 0
     while True:
         # Not `select`, which knows a thousand descriptors and no more.
@@ -213,6 +214,9 @@ class Groups:
         self._records = raw.batch(1, 100)
         self._writer = raw.RawClient(HOST, port)
         self._partitions = members_each
+        self._frames = [
+            raw.produce_frame(topic, partition, self._records, raw.ACKS_LEADER) for partition in range(members_each)
+        ]
         self._end = [0] * members_each
         """The offset that each partition's next record gets."""
         self._await_coordinator(port, f"group-{groups - 1}")
@@ -255,6 +259,9 @@ class Groups:
 
     def _join(self) -> None:
         deadline = time.monotonic() + JOIN_SECONDS_MAX
+        # All at once: a broker may wait for seconds whether more come to a new group.
+        for each in self._members:
+            _ask_to_join(each)
         for first in range(0, len(self._members), self._partitions):
             members = self._members[first : first + self._partitions]
             leader = _together(members, deadline)
@@ -319,7 +326,7 @@ class Groups:
     def _write(self, partition: int) -> None:
         self._sent_at[partition, self._end[partition]] = time.perf_counter_ns()
         self._end[partition] += 1
-        self._writer.send(raw.produce_frame(self._topic, partition, self._records, raw.ACKS_LEADER))
+        self._writer.send(self._frames[partition])
         raw.check_produced(self._writer.receive())
 
     def _take(self, member: Member, waits: list[int]) -> None:

@@ -34,15 +34,17 @@ def asked(made: socket.socket, subject: str, body: object) -> dict[str, object]:
     made.sendall(f"SUB {inbox} 9\r\nUNSUB 9 1\r\nPUB {subject} {inbox} {len(data)}\r\n".encode() + data + b"\r\n")
     said = b""
     while True:
-        said += made.recv(READ_BYTES)
         head, found, rest = said.partition(b"\r\n")
-        if found and head.startswith(b"MSG"):
-            size = int(head.rsplit(b" ", 1)[1])
-            if len(rest) >= size + 2:
-                answer: dict[str, object] = json.loads(rest[:size])
-                if "error" in answer:
-                    raise RuntimeError(f"JetStream refused {subject}: {answer['error']}")
-                return answer
+        if found and not head.startswith(b"MSG"):
+            # The server asks whether we are there soon after we have come.
+            said = rest
+            continue
+        if found and len(rest) >= (size := int(head.rsplit(b" ", 1)[1])) + 2:
+            answer: dict[str, object] = json.loads(rest[:size])
+            if "error" in answer:
+                raise RuntimeError(f"JetStream refused {subject}: {answer['error']}")
+            return answer
+        said += made.recv(READ_BYTES)
 
 
 def make_stream(port: int) -> None:

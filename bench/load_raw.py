@@ -6,6 +6,7 @@ import os
 import resource
 import select
 import socket
+import struct
 import time
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ IN_FLIGHT = 5
 """Requests that a busy producer has under way on one connection."""
 
 PACE_PER_SECOND = 4000
+OFFSET = struct.Struct(">q")
 SPIN_SECONDS = 0.0003
 """A sleep cannot be trusted below this."""
 
@@ -328,16 +330,19 @@ class Reader:
 
     WAIT_MS = 100
     BYTES_MAX = 1 << 16
+    MARK = 0x0123456789ABCDEF
+    """Stands in a request where its offset will."""
 
     def __init__(self, topic: str, partition: int, batch_bytes: int) -> None:
-        self._topic = topic
-        self._partition = partition
         self._batch_bytes = batch_bytes
         self._offset = 0
         self._came = b""
+        frame = raw.fetch_frame(topic, partition, self.MARK, self.BYTES_MAX, self.WAIT_MS)
+        # Encoded once: only the offset changes.
+        self._before, _, self._after = frame.partition(OFFSET.pack(self.MARK))
 
     def frame(self) -> bytes:
-        return raw.fetch_frame(self._topic, self._partition, self._offset, self.BYTES_MAX, self.WAIT_MS)
+        return self._before + OFFSET.pack(self._offset) + self._after
 
     def take(self, data: bytes) -> int | None:
         """How many records the answer has, once it is whole."""

@@ -25,8 +25,8 @@ Slice = Callable[[float], Measured]
 """Runs for so many seconds, and tells what came of it."""
 
 OURS = "millpond"
-WARM_SLICES = 3
-"""A virtual machine compiles what it has seen often enough."""
+WARM_SECONDS = 2.0
+WARM_SECONDS_QUICK = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,8 @@ class Race:
 class Contender(Protocol):
     name: str
     title: str
+    warm_seconds: float
+    """For how long it runs before anything counts: a virtual machine compiles what it has seen often enough."""
 
     def runs(self, race: Race) -> bool:
         """Whether it has such a thing at all."""
@@ -78,6 +80,7 @@ class KafkaSpeaker:
     nodes: Callable[[Mapping[str, str]], AbstractContextManager[Nodes]] | None = None
     is_spread: bool = False
     """It is several processes: a load must know where each partition is led."""
+    warm_seconds: float = WARM_SECONDS
 
     def runs(self, race: Race) -> bool:
         return race.is_spread or not self.is_spread
@@ -98,17 +101,21 @@ class Placed:
     note: str = ""
 
 
-def in_turn(plan: Plan, slices: Mapping[str, Slice], warm: int = 0) -> dict[str, Measured]:
+def in_turn(plan: Plan, slices: Mapping[str, Slice]) -> dict[str, Measured]:
     """The medians of each with their spreads. Every other round goes backwards: nobody is always the first."""
-    for _ in range(warm):
-        for one in slices.values():
-            one(plan.slice_seconds)
     found: dict[str, list[Measured]] = {name: [] for name in slices}
     for number in range(plan.slices):
         order = list(slices) if number % 2 == 0 else list(reversed(slices))
         for name in order:
             found[name].append(slices[name](plan.slice_seconds))
     return {name: medians_of(each) for name, each in found.items()}
+
+
+def _warm_up(one: Slice, plan: Plan, seconds: float) -> None:
+    left = WARM_SECONDS_QUICK if plan.quick else seconds
+    while left > 0:
+        # A slice may be bounded by what it writes, not by time.
+        left -= max(one(min(left, plan.slice_seconds))["seconds"], plan.slice_seconds / 4)
 
 
 def run_race(race: Race, way: Way, contenders: Sequence[Contender], plan: Plan) -> list[Placed]:
@@ -122,9 +129,10 @@ def run_race(race: Race, way: Way, contenders: Sequence[Contender], plan: Plan) 
                 if each.name in way.unable:
                     raise LeftOut(way.unable[each.name])
                 slices[each.name] = each.enter(stack, race, plan, way)
+                _warm_up(slices[each.name], plan, each.warm_seconds)
             except LeftOut as reason:
                 left_out[each.name] = str(reason)
-        measured = in_turn(plan, slices, 1 if plan.quick else WARM_SLICES)
+        measured = in_turn(plan, slices)
     return [
         Placed(race, way, each.name, each.title, measured.get(each.name, {}), left_out.get(each.name, ""))
         for each in entered
@@ -170,9 +178,9 @@ STYLES = {Verdict.BETTER: "green", Verdict.EVEN: "", Verdict.WORSE: "bold red", 
 
 
 def race_table_of(placed: Sequence[Placed], floor: Mapping[str, float], title: str) -> Table:
+    """A line that says what is run, and below it one for each who ran it."""
     table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("row", "durability", "who"):
-        table.add_column(heading, no_wrap=True)
+    table.add_column("row, and who", no_wrap=True, min_width=24)
     for heading in ("msg/s", "MB/s", "±", "p50 / p99 / p99.9\nms", "CPU s\n/M msg", "core\n%", "RSS\nMB"):
         table.add_column(heading, justify="right", no_wrap=True)
     for heading in ("of the\nmachine", "we are", "our CPU"):
@@ -182,7 +190,8 @@ def race_table_of(placed: Sequence[Placed], floor: Mapping[str, float], title: s
     for each in placed:
         if each.contender == OURS:
             ours = each
-        table.add_row(*_cells(each, ours, floor), style="bold" if each.contender == OURS else "")
+            table.add_row(f"[bold]{each.race.title}[/], {each.way.title}")
+        table.add_row(*_cells(each, ours, floor))
     return table
 
 
@@ -197,15 +206,13 @@ def _cells(each: Placed, ours: Placed | None, floor: Mapping[str, float]) -> lis
         verdict = f"{f'[{style}]{word}[/]' if style else word}  {verdict}".strip()
     spread = figures.get(race.figure + SPREAD)
     return [
-        race.title if is_first else "",
-        each.way.title if is_first else "",
-        each.title,
+        f"  {each.title}",
         short(figures.get("messages_per_s")),
         short(figures.get("mb_per_s")),
         "" if spread is None else f"{spread:.0%}",
         latency_text(figures),
         short(figures.get("cpu_s_per_million")),
-        "" if "core_share" not in figures else f"{figures['core_share']:.0%}",
+        "" if "core_share" not in figures else f"{figures['core_share'] * 100:.0f}",
         short(figures.get("resident_mb")),
         "" if share is None else f"{share:.0%}",
         "" if standing is None else f"x{standing.speed:.2f}",

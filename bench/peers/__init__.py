@@ -20,6 +20,8 @@ def two_cores(settings: Mapping[str, str]) -> Node:
 
 MILLPOND = KafkaSpeaker(OURS, "Millpond", Node, lambda settings: Nodes(3, settings))
 TWO_CORES = KafkaSpeaker("millpond-2", "Millpond --cores 2", two_cores, is_spread=True)
-KAFKA = KafkaSpeaker("kafka", "Apache Kafka 4.3.1", KafkaNode, lambda settings: KafkaNodes(3, settings))
+KAFKA = KafkaSpeaker(
+    "kafka", "Apache Kafka 4.3.1", KafkaNode, lambda settings: KafkaNodes(3, settings), warm_seconds=12.0
+)
 
 PEERS: dict[str, Contender] = {each.name: each for each in (TWO_CORES, KAFKA, redis(), nats(), rabbitmq())}

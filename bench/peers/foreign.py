@@ -14,7 +14,7 @@ import psutil  # type: ignore[import-untyped]
 from bench.line import LeftOut
 from bench.measure import Plan, client, one_slice
 from bench.node import HOST, START_SECONDS_MAX, Node, cpu_seconds_of
-from bench.race import Race, Slice, Way
+from bench.race import WARM_SECONDS, Race, Slice, Way
 
 READ_MESSAGES = 300_000
 READ_MESSAGES_QUICK = 50_000
@@ -62,6 +62,7 @@ class Foreign:
     title: str
     prefix: str
     node: Callable[[Mapping[str, str]], Node]
+    warm_seconds: float = WARM_SECONDS
 
     def runs(self, race: Race) -> bool:
         return race.name in LOADS
