@@ -4,7 +4,7 @@
 #   make check   format, lint, types, layers, tidy
 #   make coverage  which functions of each room its tests call; minutes, not part of make test
 #   make docs-site  the docs as a site, in build/site
-#   make bench   measure; prints a table
+#   make bench   measure; prints a table (ARGS=--peers: beside others; ARGS=--check: beside stored figures)
 #   make dist    what others can install, in dist/: an sdist and two wheels
 #   make demo    a stream of orders through Spark: lake, revenue per minute, current state; ends with a chart
 
@@ -16,6 +16,7 @@ DEVELOP := $(VENV)/.develop
 DIST := $(VENV)/.dist
 SPARK := $(VENV)/.spark
 SITE := $(VENV)/.site
+BENCH := $(VENV)/.bench
 INSTALL := $(BIN)/python tools/installation.py
 ARGS ?=
 # Tests wait more than they compute: more of them than cores run at a time.
@@ -43,7 +44,9 @@ format: $(DEVELOP)
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(DEVELOP)
+bench: $(BENCH)
+	@case " $(ARGS) " in *--peers*) \
+		RUNLEVEL=1 sh tools/system_packages.sh redis-server nats-server rabbitmq-server maven; sh tools/java.sh;; esac
 	@$(BIN)/python -m bench $(ARGS)
 
 chaos: $(DEVELOP)
@@ -98,6 +101,12 @@ $(DIST): $(VENV)/bin/python
 $(DEVELOP): $(RUNTIME)
 	@echo "Installing what the tests need into $(VENV) …"
 	@$(INSTALL) -e '.[dev,spark,demo]'
+	@touch $@
+
+# A client that cannot be had is left out of its row.
+$(BENCH): $(DEVELOP)
+	@echo "Installing the clients that the bench puts beside ours into $(VENV) …"
+	@$(INSTALL) -e '.[bench]' || echo "Going on without them."
 	@touch $@
 
 $(SITE): $(DEVELOP)
