@@ -26,6 +26,7 @@ COMMIT_SECONDS = 5.0
 """As often as clients do both unless they are told otherwise."""
 
 SESSION_MS = 45_000
+WAIT_MS = 500
 LOOK_SECONDS = 0.02
 ROUND_SECONDS = 0.05
 """Answers of one round come closer together."""
@@ -223,7 +224,7 @@ class Groups:
         self._members = [
             Member(
                 f"group-{number}",
-                Reader(topic, partition, len(self._records)),
+                Reader(topic, partition, len(self._records), WAIT_MS),
                 partition,
                 raw.RawClient(HOST, port),
                 raw.RawClient(HOST, port),

@@ -333,11 +333,11 @@ class Reader:
     MARK = 0x0123456789ABCDEF
     """Stands in a request where its offset will."""
 
-    def __init__(self, topic: str, partition: int, batch_bytes: int) -> None:
+    def __init__(self, topic: str, partition: int, batch_bytes: int, wait_ms: int = WAIT_MS) -> None:
         self._batch_bytes = batch_bytes
         self._offset = 0
         self._came = b""
-        frame = raw.fetch_frame(topic, partition, self.MARK, self.BYTES_MAX, self.WAIT_MS)
+        frame = raw.fetch_frame(topic, partition, self.MARK, self.BYTES_MAX, wait_ms)
         # Encoded once: only the offset changes.
         self._before, _, self._after = frame.partition(OFFSET.pack(self.MARK))
 

@@ -13,6 +13,8 @@ from enum import StrEnum
 Measured = dict[str, float]
 
 SPREAD = "_spread"
+SPREAD_OF_ONE = 0.1
+"""One slice does not know its spread, which is not to say that it has none."""
 
 MORE_IS_BETTER = frozenset({"messages_per_s", "mb_per_s", "requests_per_s", "transactions_per_s", "seeds_per_hour"})
 BY_CPU = frozenset({"cpu_s_per_gb", "cpu_s_per_million", "us_per_request", "ready_cpu_ms", "seeds_per_hour"})
@@ -58,7 +60,9 @@ class Verdict(StrEnum):
 
 
 def spread_of(values: Sequence[float]) -> float:
-    """Half of the range as a share of the median; nothing where there is one value, or nothing to be a share of."""
+    """Half of the range as a share of the median; nothing where there is nothing to be a share of."""
+    if len(values) == 1:
+        return SPREAD_OF_ONE
     middle = statistics.median(values)
     return (max(values) - min(values)) / 2 / abs(middle) if middle else 0.0
 

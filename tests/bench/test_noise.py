@@ -7,6 +7,7 @@ from bench.noise import (
     COPY,
     LOOP,
     NOISE_LEAST,
+    SPREAD_OF_ONE,
     SYNC,
     Verdict,
     limit_of,
@@ -26,8 +27,12 @@ figures = st.floats(min_value=1e-3, max_value=1e9)
 
 def test_a_spread_is_half_of_the_range_beside_the_median() -> None:
     assert spread_of([90.0, 100.0, 130.0]) == pytest.approx(0.2)
-    assert spread_of([7.0]) == 0
+    assert spread_of([7.0, 7.0]) == 0
     assert spread_of([0.0, 0.0]) == 0
+
+
+def test_one_slice_does_not_know_its_spread() -> None:
+    assert spread_of([7.0]) == SPREAD_OF_ONE > 0
 
 
 def test_each_figure_has_its_own_median_and_its_spread() -> None:
