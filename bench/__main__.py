@@ -21,7 +21,7 @@ from bench.measure import Plan
 from bench.noise import Measured
 from bench.peers import MILLPOND, PEERS
 from bench.profiling import Profiler
-from bench.race import Placed, race_data, race_table_of, run_race
+from bench.race import FAILED, Placed, race_data, race_table_of, run_race
 from bench.races import RACES
 from bench.rebalance import MEMBERS, PARTITIONS
 from bench.rows import ROWS, floor_lines
@@ -216,12 +216,12 @@ def run_peers(arguments: argparse.Namespace, plan: Plan, run: Run, progress: Con
     for place, (race, way) in enumerate(races, 1):
         began = time.monotonic()
         progress.print(f"{place:2}/{len(races)}  {race.name}, {way.title} …", end="")
-        try:
-            placed += run_race(race, way, [MILLPOND, *peers], plan)
-            progress.print(f" {time.monotonic() - began:.1f} s", highlight=False)
-        except (RuntimeError, OSError) as error:
-            run.failures.append(f"{race.name}, {way.title} failed: {error}")
-            progress.print(" failed", style="red")
+        found = run_race(race, way, [MILLPOND, *peers], plan)
+        placed += found
+        run.failures += [
+            f"{race.name}, {way.title}, {each.title} {each.note}" for each in found if each.note.startswith(FAILED)
+        ]
+        progress.print(f" {time.monotonic() - began:.1f} s", highlight=False)
     return placed
 
 

@@ -20,7 +20,7 @@ OWN_TOPICS = (
 )
 
 
-class NotFormatted(Exception):
+class NotFormatted(RuntimeError):
     """Its folder was not made ready."""
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from bench.cluster import Nodes
@@ -101,14 +102,28 @@ class Placed:
     note: str = ""
 
 
-def in_turn(plan: Plan, slices: Mapping[str, Slice]) -> dict[str, Measured]:
-    """The medians of each with their spreads. Every other round goes backwards: nobody is always the first."""
+FAILED = "failed: "
+"""Begins the note of one that ran and broke: the others are still worth having."""
+
+
+def in_turn(plan: Plan, slices: Mapping[str, Slice], broken: dict[str, str] | None = None) -> dict[str, Measured]:
+    """The medians of each with their spreads. Every other round goes backwards: nobody is always the first.
+
+    Whoever breaks is out of it and stands in `broken`; without that, its error is the caller's.
+    """
     found: dict[str, list[Measured]] = {name: [] for name in slices}
     for number in range(plan.slices):
         order = list(slices) if number % 2 == 0 else list(reversed(slices))
         for name in order:
-            found[name].append(slices[name](plan.slice_seconds))
-    return {name: medians_of(each) for name, each in found.items()}
+            if broken is not None and name in broken:
+                continue
+            try:
+                found[name].append(slices[name](plan.slice_seconds))
+            except (RuntimeError, OSError) as error:
+                if broken is None:
+                    raise
+                broken[name] = f"{FAILED}{error}"
+    return {name: medians_of(each) for name, each in found.items() if name not in (broken or {})}
 
 
 def _warm_up(one: Slice, plan: Plan, seconds: float) -> None:
@@ -132,7 +147,10 @@ def run_race(race: Race, way: Way, contenders: Sequence[Contender], plan: Plan) 
                 _warm_up(slices[each.name], plan, each.warm_seconds)
             except LeftOut as reason:
                 left_out[each.name] = str(reason)
-        measured = in_turn(plan, slices)
+            except (RuntimeError, OSError) as error:
+                slices.pop(each.name, None)
+                left_out[each.name] = f"{FAILED}{error}"
+        measured = in_turn(plan, slices, left_out)
     return [
         Placed(race, way, each.name, each.title, measured.get(each.name, {}), left_out.get(each.name, ""))
         for each in entered
@@ -200,7 +218,11 @@ def _cells(each: Placed, ours: Placed | None, floor: Mapping[str, float]) -> lis
     is_first = each.contender == OURS
     share = share_of_limit(race.bound, figures, floor)
     standing = None if is_first or ours is None else standing_of(race, ours.figures, figures)
-    verdict = f"left out: {each.note}" if each.note else race.note(figures)
+    verdict = race.note(figures)
+    if each.note:
+        # An error may have several lines, and brackets.
+        reason = escape(each.note.partition("\n")[0])
+        verdict = reason if each.note.startswith(FAILED) else f"left out: {reason}"
     if standing is not None:
         style, word = STYLES[standing.verdict], WORDS[standing.verdict]
         verdict = f"{f'[{style}]{word}[/]' if style else word}  {verdict}".strip()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from bench.cluster import Nodes
 from bench.cores import CoresNode
-from bench.kafka_process import KafkaNode, KafkaNodes
+from bench.kafka_node import KafkaNode, KafkaNodes
 from bench.node import Node
 from bench.peers.nats import nats
 from bench.peers.rabbitmq import rabbitmq

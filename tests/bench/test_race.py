@@ -8,7 +8,7 @@ import pytest
 from bench.line import LeftOut
 from bench.measure import Plan
 from bench.noise import Measured, Verdict
-from bench.race import OURS, Race, Slice, Way, in_turn, race_data, race_table_of, run_race, standing_of
+from bench.race import FAILED, OURS, Race, Slice, Way, in_turn, race_data, race_table_of, run_race, standing_of
 from bench.races import ALL_SYNC, NONE_SYNC, RACES
 
 
@@ -64,6 +64,25 @@ def test_who_cannot_run_is_left_out_with_a_reason_and_the_others_run() -> None:
     }
     assert [each.contender for each in placed if each.figures] == [OURS]
     assert turns == [OURS, OURS, f"{OURS} leaves"]
+
+
+@pytest.mark.parametrize("turn", [0, 1, 2])
+def test_who_breaks_is_out_of_it_and_the_others_run_on(turn: int) -> None:
+    turns: list[str] = []
+    weak = Runner("kafka", turns)
+    lives = iter([None] * turn)
+
+    def one(seconds: float) -> Measured:
+        if next(lives, "over") == "over":
+            raise RuntimeError("the broker [1] is gone")
+        return {"seconds": 1.0, "messages_per_s": 1.0}
+
+    weak.enter = lambda *_: one  # type: ignore[method-assign]
+    placed = run_race(race(), Way("as they come"), [Runner(OURS, turns), weak], Plan(slices=3, quick=True))
+    ours, theirs = placed
+    assert (theirs.figures, theirs.note) == ({}, f"{FAILED}the broker [1] is gone")
+    assert (ours.note, turns.count(OURS)) == ("", 4)
+    assert race_table_of(placed, {}, "title").row_count == 1 + 2
 
 
 def test_what_a_contender_has_nothing_like_is_not_in_the_table() -> None:
