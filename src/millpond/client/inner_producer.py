@@ -15,6 +15,7 @@ from confluent_kafka import Producer as RawProducer
 
 from millpond.client.connection import LOG
 from millpond.client.reach import Reach
+from millpond.client.sent import Sent
 from millpond.client.unreported import Record, Unreported
 
 Acks: TypeAlias = Literal["all", 1, 0]
@@ -47,6 +48,21 @@ class InnerProducer:
         # A daemon, so that a program which forgets to close can still end.
         self._thread = Thread(target=self._serve, name="millpond-delivery", daemon=True)
         self._thread.start()
+
+    def send(self, topic: str, value: bytes, key: str | bytes | None) -> Sent:
+        """What `produce` does for a record without anything special, in the fewest steps."""
+        sent = Sent(topic, self.unreported)
+        records = self.unreported.records
+        records.add(sent)
+        try:
+            self.raw.produce(topic, value, key, ANY_PARTITION, sent.reported)
+        except BaseException:
+            records.discard(sent)
+            raise
+        self._sends += 1
+        if self._sends % SENDS_PER_READ == 0 and not self.unreported.is_telling():
+            self._read(0)
+        return sent
 
     def produce(
         self,

@@ -164,6 +164,8 @@ class Producer(Closable):
         self._inners: dict[Acks, InnerProducer] = {}
         self._usual: InnerProducer | None = None
         """The one of `acks`, once it is made."""
+        self._quick: InnerProducer | None = None
+        """The same, where a record of bytes can be given to it as it is."""
         self._lock = Lock()
         self._closed = False
         self._partitions: dict[str, tuple[float, int]] = {}
@@ -172,8 +174,13 @@ class Producer(Closable):
         self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendGiven]
     ) -> Future[Delivery]:
         """Queue a record; the future says where it is once it is acknowledged, or is SendFailed."""
-        if not given:
-            return self.put(Sent, self._blocks, topic, value, key)
+        quick = self._quick
+        if not given and quick is not None and type(value) is bytes and type(topic) is str and topic:
+            try:
+                if key is None or isinstance(key, _TEXT_OR_BYTES):
+                    return quick.send(topic, value, key)
+            except (BufferError, KafkaException):
+                quick = None  # What that means is for `put` to say.
         try:
             return self.put(Sent, self._blocks, topic, value, key, **given)
         except TypeError:
@@ -208,6 +215,7 @@ class Producer(Closable):
             if self._closed:
                 return
             self._closed = True
+            self._quick = None
         try:
             self.flush(timeout_s)
         finally:
@@ -318,6 +326,8 @@ class Producer(Closable):
                     self._inners[acks] = inner
                     if acks == self.acks:
                         self._usual = inner
+                        is_plain = self._serializer is encode and self._partitioner is None
+                        self._quick = inner if is_plain and self._tracing is None else None
         return inner
 
     def _chosen(self, topic: str, key: bytes | None, partitioner: Partitioner) -> int:
