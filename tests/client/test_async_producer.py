@@ -83,8 +83,8 @@ def test_who_gives_up_waiting_for_room_keeps_nobody_else_from_it(cluster) -> Non
 
     async def main() -> None:
         async with AsyncProducer(cluster.bootstrap, buffer_records=1, linger_ms=200) as producer:
-            first = await producer.queue(topic, b"first")
-            waiting = [asyncio.create_task(producer.queue(topic, b"%d" % n)) for n in range(3)]
+            first = await producer.queue(topic, b"first", partition=0)
+            waiting = [asyncio.create_task(producer.queue(topic, b"%d" % n, partition=0)) for n in range(3)]
             await asyncio.sleep(0.02)
             waiting[0].cancel()
             waiting[1].cancel()

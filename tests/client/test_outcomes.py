@@ -8,7 +8,7 @@ import pytest
 
 from millpond import DecodeFailed, HandlerFailed, Message, Reject, Retry
 from millpond.base.ids import TopicPartition
-from millpond.client.dead_letters import origin_of, read_dead_letter
+from millpond.client.dead_letters import read_dead_letter
 from millpond.client.message import header_list
 from millpond.client.options import Options
 from millpond.client.outcomes import is_worth_another_try, to_dead_letters, to_retry_topic
@@ -19,7 +19,7 @@ OPTIONS = Options(["orders"], "billing", retries=Retry(3, first_s=60, order="non
 
 def job(attempts: int = 1, **more) -> Job:  # type: ignore[no-untyped-def]
     message = Message("orders", 0, 9, value=b"v")
-    return Job(message, TopicPartition("orders", 0), Progress(), origin_of(message), None, attempts, **more)
+    return Job(message, TopicPartition("orders", 0), Progress(), None, attempts, **more)
 
 
 def test_tries_are_counted_and_hopeless_errors_have_none() -> None:
