@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -37,11 +38,15 @@ class Slow(Found):
 
 
 class _Doors:
-    """Hears of every file that is opened and every process that is started, for as long as it is told to listen."""
+    """Hears of every file that is opened and every process that is started, for as long as it is told to listen.
+
+    Only by the thread that began: the nodes and clients of other tests may live in the same process.
+    """
 
     def __init__(self) -> None:
         self.listens = False
         self.passed: list[str] = []
+        self._thread = 0
         self._is_hooked = False
 
     def begin(self) -> None:
@@ -50,11 +55,14 @@ class _Doors:
             sys.addaudithook(self._hear)
             self._is_hooked = True
         self.passed.clear()
+        self._thread = threading.get_ident()
         self.listens = True
 
     def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
         # A module that is first needed now is our own doing, whoever asked.
-        if self.listens and event in _OUTSIDE and not _is_import(sys._getframe(1)):
+        if not self.listens or event not in _OUTSIDE or threading.get_ident() != self._thread:
+            return
+        if not _is_import(sys._getframe(1)):
             self.passed.append(f"{event} {arguments[:1]}")
 
 
