@@ -93,7 +93,7 @@ class Disks:
         for node_id in range(1, nodes + 1):
             path = self._node(node_id)
             path.mkdir()
-            if library.mount(b"millpond", os.fsencode(path), b"tmpfs", 0, b"size=%d" % DISK_BYTES) != 0:
+            if library.mount(b"millpond", os.fsencode(path), b"tmpfs", 0, b"size=%d,mode=700" % DISK_BYTES) != 0:
                 why = os.strerror(ctypes.get_errno())
                 self.reasons["a full disk"] = f"no disk of its own can be mounted for a node: {why}"
                 return
