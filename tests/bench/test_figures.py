@@ -196,7 +196,10 @@ def test_rows_without_figures_are_not_run_and_those_asked_for_by_name_are_refuse
 
 def test_the_files_of_the_repository_can_be_read() -> None:
     folder = Path(__file__).parents[2] / "bench" / "figures"
-    for path in folder.glob("*.json"):
+    paths = list(folder.glob("*.json"))
+    if not paths:
+        pytest.skip("no figures are stored yet: make bench ARGS=--store, on a quiet machine")
+    for path in paths:
         figures = Figures.read(path)
         assert figures.rows, path
         assert path == path_of(figures.machine, figures.quick, folder)
