@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parent.parent))  # for `bench`
 
 from support import patience, seeds
+from support.last_words import LastWords
 from support.node import Node
 from support.raw import Raw
 
@@ -41,6 +42,8 @@ _numbers = count(1)
 def pytest_configure(config: pytest.Config) -> None:
     """What a client library does behind our back is not news."""
     config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(LastWords())
 
 
 @pytest.hookimpl(tryfirst=True)

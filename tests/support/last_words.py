@@ -1,0 +1,43 @@
+"""What broke a run of tests off, said once more at its very end.
+
+A run that breaks off prints pages of its own insides last, and no list of the tests that failed. Whoever sees only the
+end of the output has to learn from it which tests failed, what broke the run, and how each worker left.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+LINES_OF_ONE = 12
+
+
+class LastWords:
+    def __init__(self) -> None:
+        self._failed: list[str] = []
+        self._broken: list[str] = []
+        self._left: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = getattr(crash, "message", None) or str(report.longrepr)
+            self._failed.append(f"{report.nodeid} ({report.when}): {why.strip().splitlines()[0] if why else ''}")
+
+    def pytest_internalerror(self, excrepr: object) -> None:
+        lines = str(excrepr).rstrip().splitlines()
+        self._broken.append("\n".join(lines[-LINES_OF_ONE:]))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object, error: object) -> None:
+        told = getattr(node, "workeroutput", None) or {}
+        name = getattr(getattr(node, "gateway", None), "id", "a worker")
+        self._left.append(f"{name} left with status {told.get('exitstatus')}, error: {error}")
+
+    def pytest_unconfigure(self) -> None:
+        if not self._broken:
+            return
+        print("\nThe run broke off. What broke it, the first first:")
+        for each in self._broken:
+            print(f"--\n{each}")
+        for each in self._left + self._failed:
+            print(each)
