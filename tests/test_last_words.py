@@ -20,7 +20,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logreport(report):
-    if report.nodeid.endswith("test_breaks") and not hasattr(report, "item_index"):
+    if report.nodeid.endswith("test_breaks") and report.when == "call" and not hasattr(report, "item_index"):
         raise LookupError("nobody catches this")
 """
 

@@ -1,7 +1,7 @@
 """What broke a run of tests off, said once more at its very end.
 
-A run that breaks off prints pages of its own insides last, and no list of the tests that failed. Whoever sees only the
-end of the output has to learn from it which tests failed, what broke the run, and how each worker left.
+A run that breaks off prints pages of its own insides last, and no list of the tests that failed. Whoever sees only
+the end of the output has to learn from it which tests failed, what broke the run, and how each worker left.
 """
 
 from __future__ import annotations
