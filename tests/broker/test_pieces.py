@@ -73,6 +73,19 @@ def test_one_that_is_too_heavy_is_refused() -> None:
     assert piece == request
 
 
+def test_what_an_item_is_part_of_counts_with_it() -> None:
+    kind = m.AlterPartitionReassignmentsRequest
+    partitions = [
+        kind.ReassignablePartition(partition_index=each, replicas=[1] * replicas)
+        for each, replicas in enumerate((1, 48, 1))
+    ]
+    request = kind(topics=[kind.ReassignableTopic(name="pond", partitions=partitions)])
+    here = way("topics.partitions", "responses.partitions", items=5)
+    with pytest.raises(Indivisible, match="48 items"):
+        list(here.cut(request, 49))
+    assert [weight(piece) - 1 for piece, _ in here.cut(request, 50)] == [3, 50, 3]
+
+
 def test_what_is_answered_once_is_asked_once() -> None:
     names = [f"group-{each % 700}" for each in range(5_000)]
     pieces = way("groups", "groups", once=str).cut(m.DescribeGroupsRequest(groups=names), 10)

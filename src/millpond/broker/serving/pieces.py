@@ -120,7 +120,8 @@ class _Cut:
         for each in getattr(self._sources[depth], of[depth]):
             goes_on = inner_name is not None and getattr(each, inner_name)
             heavy = 1 if goes_on else weight(each)
-            if heavy > self._whole_max:
+            # It comes with what it is part of.
+            if depth + heavy > self._whole_max:
                 raise Indivisible(
                     f"{type(each).__qualname__} has lists of {heavy - 1} items, which must be handled as one: "
                     f"at most {self._whole_max} are taken"
