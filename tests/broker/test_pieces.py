@@ -86,6 +86,12 @@ def test_what_an_item_is_part_of_counts_with_it() -> None:
     assert [weight(piece) - 1 for piece, _ in here.cut(request, 50)] == [3, 50, 3]
 
 
+def test_a_structure_in_no_list_is_no_item() -> None:
+    kind = m.UpdateRaftVoterRequest
+    request = kind(listeners=[kind.Listener(name=str(each), host="here", port=1) for each in range(3)])
+    assert weight(request) == 1 + 3
+
+
 def test_what_is_answered_once_is_asked_once() -> None:
     names = [f"group-{each % 700}" for each in range(5_000)]
     pieces = way("groups", "groups", once=str).cut(m.DescribeGroupsRequest(groups=names), 10)

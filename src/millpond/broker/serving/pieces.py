@@ -94,7 +94,7 @@ def weight(value: Any) -> int:
         if isinstance(inner, list):
             total += sum(map(weight, inner)) if inner and isinstance(inner[0], Struct) else len(inner)
         elif isinstance(inner, Struct):
-            total += weight(inner)
+            total += weight(inner) - 1
     return total
 
 
