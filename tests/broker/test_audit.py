@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
+from millpond.base.errors import ErrorCode
 from millpond.base.principal import Principal
 from millpond.base.rights import AclResource, Operation, PatternType, Permission
-from millpond.broker.security.audit import DEEDS, FROM_ONE_MAX, ITEMS_MAX, REPEAT_MS, REPEATED_MAX, Audit
+from millpond.broker.security.audit import (
+    DEEDS,
+    FROM_ONE_MAX,
+    ITEMS_MAX,
+    KEPT_BYTES,
+    REPEAT_MS,
+    REPEATED_MAX,
+    Audit,
+    Chapter,
+)
+from millpond.broker.security.audit_budget import BURST_SECONDS, FILL_SECONDS, OF_ONE
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.header import NAMES
@@ -26,7 +38,7 @@ class Asker:
 def play() -> tuple[Audit, VirtualClock, list[dict[str, Any]]]:
     lines: list[dict[str, Any]] = []
     clock = VirtualClock()
-    return Audit(lambda line: lines.append(json.loads(line)), clock, 3), clock, lines
+    return Audit(lambda line, _: lines.append(json.loads(line)), clock, 3), clock, lines
 
 
 def test_without_a_place_to_write_nothing_is_noted() -> None:
@@ -92,7 +104,7 @@ def test_a_stranger_with_many_names_hides_nothing_by_them() -> None:
 
 def test_a_name_that_is_long_or_breaks_lines_stays_in_its_line() -> None:
     written: list[str] = []
-    audit = Audit(written.append, VirtualClock(), 1)
+    audit = Audit(lambda line, _: written.append(line), VirtualClock(), 1)
     audit.not_logged_in("x" * 100_000, "h", "L", "PLAIN", "no")
     audit.refused(ALICE, "h", Operation.READ, AclResource.GROUP, 'a\n{"event":"login"}\u2028')
     assert all(len(line) < 1_000 and "\n" not in line and line.isascii() for line in written)
@@ -126,26 +138,131 @@ def test_what_was_changed_and_what_came_of_it() -> None:
 
 def test_nobody_wipes_out_the_files_by_what_fails_or_needs_no_right() -> None:
     """Files take turns: who could fill them would have the oldest removed, and what they tell of him."""
-    audit, clock, lines = play()
+    by_chapter: dict[Chapter, list[dict[str, Any]]] = {each: [] for each in Chapter}
+    clock = VirtualClock()
+    audit = Audit(lambda line, chapter: by_chapter[chapter].append(json.loads(line)), clock, 3)
+    lines = by_chapter[Chapter.ACCESS]
     renewal, deletion = m.RenewDelegationTokenRequest(hmac=b"SECRET"), m.DeleteTopicsRequest(topics=[])
     failure = m.DeleteTopicsResponse.DeletableTopicResult
     for number in range(10_000):
         audit.deed(Asker(), 39, "RenewDelegationToken", renewal)(m.RenewDelegationTokenResponse())  # type: ignore[arg-type]
         failed = m.DeleteTopicsResponse(responses=[failure(name=f"topic-{number}", error_code=3)])
         audit.deed(Asker(), 20, "DeleteTopics", deletion)(failed)  # type: ignore[arg-type]
-    assert len(lines) == 1 + FROM_ONE_MAX
+    assert len(lines) == FROM_ONE_MAX
     clock.run_for(REPEAT_MS)
-    (renewed, others) = lines[1 + FROM_ONE_MAX :]
-    assert (renewed["event"], renewed["api"], renewed["times_more"]) == ("changed", "RenewDelegationToken", 9_999)
+    (others,) = lines[FROM_ONE_MAX:]
+    tokens = by_chapter[Chapter.TOKENS]
+    assert [each["event"] for each in tokens] == ["changed"] * 10_000, "each is told, where it costs nothing else"
+    assert by_chapter[Chapter.CHANGES] == []
     assert (others["of"], others["principal"], others["times_more"]) == (
         "failed",
         "User:alice",
         10_000 - FROM_ONE_MAX,
     )
-    del lines[:]
     for _ in range(1_000):
         audit.deed(Asker(), 20, "DeleteTopics", deletion)(m.DeleteTopicsResponse())  # type: ignore[arg-type]
-    assert len(lines) == 1_000, "what a right was needed for is told each time"
+    assert len(by_chapter[Chapter.CHANGES]) == 1_000, "what a right was needed for is told each time"
+
+
+def written(kept_bytes: int = KEPT_BYTES) -> tuple[Audit, VirtualClock, dict[Chapter, list[str]]]:
+    lines: dict[Chapter, list[str]] = {each: [] for each in Chapter}
+    clock = VirtualClock()
+    return Audit(lambda line, chapter: lines[chapter].append(line), clock, 3, kept_bytes), clock, lines
+
+
+def test_one_user_fills_little_of_the_files_and_none_of_what_was_changed() -> None:
+    audit, clock, lines = written()
+    topic = m.CreateTopicsRequest(topics=[m.CreateTopicsRequest.CreatableTopic(name="first")])
+    audit.deed(Asker(), 19, "CreateTopics", topic)(m.CreateTopicsResponse())  # type: ignore[arg-type]
+    for step in range(60):
+        for number in range(FROM_ONE_MAX):
+            audit.refused(ALICE, "h", Operation.READ, AclResource.TOPIC, f"{'x' * 200}-{step}-{number}")
+        clock.run_for(REPEAT_MS)
+    size = sum(map(len, lines[Chapter.ACCESS]))
+    assert size < KEPT_BYTES / FILL_SECONDS / OF_ONE * (BURST_SECONDS + 600) + 10_000
+    assert size < KEPT_BYTES / 500
+    assert len(lines[Chapter.CHANGES]) == 1
+
+
+def test_very_many_strangers_take_days_to_fill_the_files_and_users_are_told_of_meanwhile() -> None:
+    audit, clock, lines = written()
+    for step in range(30):
+        for number in range(REPEATED_MAX):
+            audit.not_logged_in("y" * 200, f"10.{step}.{number // 250}.{number % 250}", "L", "PLAIN", "wrong")
+        clock.run_for(REPEAT_MS)
+    size = sum(map(len, lines[Chapter.ACCESS]))
+    assert size < KEPT_BYTES / FILL_SECONDS * (BURST_SECONDS + 300) + 10_000
+    audit.refused(ALICE, "10.0.0.1", Operation.READ, AclResource.TOPIC, "salaries")
+    assert json.loads(lines[Chapter.ACCESS][-1])["name"] == "salaries", "at once"
+
+
+def test_what_was_not_told_is_counted_with_its_first_and_last_time() -> None:
+    audit, clock, lines = written(kept_bytes=1 << 20)
+    for _ in range(360):
+        for number in range(20):
+            audit.refused(ALICE, "h", Operation.READ, AclResource.TOPIC, f"topic-{number}")
+        clock.run_for(REPEAT_MS)
+    audit.flush()
+    told = [json.loads(line) for line in lines[Chapter.ACCESS]]
+    counts = Counter(line["name"] for line in told)
+    assert counts.keys() == {f"topic-{number}" for number in range(20)}, "each by its name"
+    for name in counts:
+        assert sum(1 + line.get("times_more", 0) for line in told if line["name"] == name) == 360, "none is lost"
+    folded = [line for line in told if line.get("times_more", 0) > 1]
+    assert folded
+    assert all(line["first"] < line["last"] <= line["time"] for line in folded)
+    assert sum(map(len, lines[Chapter.ACCESS])) < 20_000
+
+
+def test_some_users_with_many_names_hide_nothing_of_what_others_do() -> None:
+    audit, clock, lines = written()
+    for step in range(40):
+        for number in range(REPEATED_MAX):
+            mallory = Principal("User", f"mallory-{number % 12}")
+            audit.refused(mallory, "h", Operation.READ, AclResource.TOPIC, f"{'x' * 200}-{step}-{number}")
+        clock.run_for(REPEAT_MS)
+    audit.refused(ALICE, "h", Operation.READ, AclResource.TOPIC, "salaries")
+    clock.run_for(10 * REPEAT_MS)
+    assert any('"salaries"' in line for line in lines[Chapter.ACCESS]), "by its name"
+    audit.flush()
+    told = [json.loads(line) for line in lines[Chapter.ACCESS]]
+    assert sum(line.get("times_more", 0) + (line["event"] == "refused") for line in told) == 40 * REPEATED_MAX + 1
+
+
+def test_addresses_of_one_network_count_as_one() -> None:
+    audit, clock, lines = written()
+    for step in range(60):
+        for number in range(200):
+            audit.not_logged_in("z" * 200, f"2001:db8::{step:x}:{number:x}", "L", "PLAIN", "wrong")
+        clock.run_for(REPEAT_MS)
+    assert sum(map(len, lines[Chapter.ACCESS])) < KEPT_BYTES / FILL_SECONDS / OF_ONE * (BURST_SECONDS + 600) + 10_000
+
+
+def test_what_was_done_in_part_or_perhaps_is_told_each_time_and_in_full() -> None:
+    """A request half of which failed has changed the other half; one that took too long may be carried out yet."""
+    audit, _, lines = written()
+    result = m.CreateTopicsResponse.CreatableTopicResult
+    creation = m.CreateTopicsRequest(topics=[m.CreateTopicsRequest.CreatableTopic(name="a")])
+
+    def tell(*codes: ErrorCode) -> None:
+        response = m.CreateTopicsResponse(topics=[result(name=str(n), error_code=c) for n, c in enumerate(codes)])
+        audit.deed(Asker(), 19, "CreateTopics", creation)(response)  # type: ignore[arg-type]
+
+    for _ in range(1_000):
+        tell(ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+        tell(ErrorCode.REQUEST_TIMED_OUT)
+        tell(ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.INVALID_PARTITIONS)
+    assert len(lines[Chapter.CHANGES]) == 2_000
+    assert len(lines[Chapter.ACCESS]) == 1
+    # A code of the whole answer, with others inside of it.
+    moves = m.AlterPartitionReassignmentsResponse
+    inner = moves.ReassignableTopicResponse(
+        name="t", partitions=[moves.ReassignablePartitionResponse(error_code=ErrorCode.INVALID_REPLICA_ASSIGNMENT)]
+    )
+    audit.deed(Asker(), 45, "AlterPartitionReassignments", m.AlterPartitionReassignmentsRequest())(  # type: ignore[arg-type]
+        moves(responses=[inner])
+    )
+    assert len(lines[Chapter.CHANGES]) == 2_000
 
 
 def test_an_acl_is_told_in_words() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -144,6 +145,65 @@ def test_a_member_may_say_only_so_much_of_itself(stage: Callable[..., Play]) -> 
     assert play.heartbeat("c", ["t" * 200] * 9).error_code == ErrorCode.NONE
     assert play.desk.broker.limits.counts["group.member.max.bytes"] == 2
     assert "group.member.max.bytes=2000" in play.journal()
+
+
+def test_all_groups_together_keep_only_so_much(stage: Callable[..., Play]) -> None:
+    play = stage(groups_max_bytes="100000")
+    assert play.commit("a") is ErrorCode.NONE
+    assert play.join("b", b"x" * 60_000, version=3) is ErrorCode.NONE
+    assert play.join("c", b"x" * 60_000, version=3) is POLICY
+    assert play.join("c", b"x" * 6_000, version=3) is ErrorCode.NONE
+    refused = play.heartbeat("d", [f"{each:0200}" for each in range(200)])
+    assert refused.error_code == POLICY
+    assert "groups.max.bytes=100000" in refused.error_message
+    assert play.heartbeat("d").error_code == ErrorCode.NONE
+    assert "groups.max.bytes=100000" in play.journal()
+    assert play.desk.broker.limits.counts["groups.max.bytes"] == 2
+    used = sum(home.shard.memory.used_bytes for home in play.desk.broker.groups.homes())
+    assert 66_000 < used <= 100_000
+    assert len({home.partition.name for home in play.desk.broker.groups.homes() if home.shard.groups}) > 1
+    play.desk.run(60_000)
+    assert play.join("e", b"x" * 80_000, version=3) is ErrorCode.NONE, "those who were silent have gone"
+
+
+@pytest.mark.parametrize("authorizer", ["", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"])
+def test_of_a_request_that_waits_for_others_only_little_is_kept(stage: Callable[..., Play], authorizer: str) -> None:
+    """A follower may say what it likes of assignments: nobody reads it, and it waits as long as the leader does."""
+    play = stage(
+        group_initial_rebalance_delay_ms="3000",
+        authorizer_class_name=authorizer,
+        allow_everyone_if_no_acl_found="true",
+    )
+    assert play.commit("a") is ErrorCode.NONE
+    others = [play.desk.connect() for _ in range(2)]
+    protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"m")
+    request = m.JoinGroupRequest(
+        group_id="a",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[protocol],
+    )
+    for each in others:
+        each.send(request, 3)
+    play.desk.run(10_000)
+    replies = [reply for each in others for reply in each.replies()]
+    assert [each.error_code for each in replies] == [0, 0]
+    follower = next(index for index, each in enumerate(replies) if each.leader != each.member_id)
+    kind = m.SyncGroupRequest.SyncGroupRequestAssignment
+    sync = m.SyncGroupRequest(
+        group_id="a",
+        generation_id=replies[follower].generation_id,
+        member_id=replies[follower].member_id,
+        assignments=[kind(member_id="nobody", assignment=b"x" * 100_000)],
+    )
+    others[follower].send(sync, 3)
+    assert play.desk.broker.access.is_on == bool(authorizer)
+    del sync
+    play.desk.run(100)
+    gc.collect()
+    assert [each for each in gc.get_objects() if isinstance(each, kind) and len(each.assignment) == 100_000] == []
 
 
 def test_a_group_has_only_so_many_members(stage: Callable[..., Play]) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from millpond.broker.security.audit import Chapter
 from millpond.config.node import node_settings
-from millpond.node.audit_file import AuditFile, open_audit
+from millpond.node.audit_file import AuditFile, AuditFiles, open_audit
 
 
 def lines(path: Path) -> list[str]:
@@ -93,7 +94,7 @@ def test_a_file_that_cannot_be_made_costs_none_of_the_others(tmp_path: Path, mon
 
 
 def test_settings_say_whether_there_is_one(tmp_path: Path) -> None:
-    def made(**texts: str) -> AuditFile | None:
+    def made(**texts: str) -> AuditFiles | None:
         names = {name.replace("_", "."): text for name, text in texts.items()}
         return open_audit(node_settings({"data.folder": str(tmp_path / "data"), **names}), lambda *_, **__: None)
 
@@ -102,6 +103,21 @@ def test_settings_say_whether_there_is_one(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
     file = made(audit_log="on")
     assert file is not None
-    file(json.dumps({"event": "x"}))
+    file(json.dumps({"event": "x"}), Chapter.CHANGES)
     file.close()
     assert lines(tmp_path / "data" / "audit" / "audit.jsonl") == ['{"event": "x"}']
+
+
+def test_what_was_refused_pushes_out_nothing_that_was_changed(tmp_path: Path) -> None:
+    files = AuditFiles(tmp_path, 1_000, 3, lambda *_, **__: None)
+    files("changed", Chapter.CHANGES)
+    for number in range(200):
+        files(f"{number:099}", Chapter.ACCESS)
+        files(f"{number:099}", Chapter.TOKENS)
+    files.close()
+    assert lines(tmp_path / "audit.jsonl") == ["changed"]
+    kept = sorted(each.name for each in tmp_path.iterdir())
+    assert kept == sorted(
+        ["audit.jsonl"]
+        + [f"audit.{part}.{number}jsonl" for part in ("access", "tokens") for number in ("", "1.", "2.")]
+    )

@@ -72,6 +72,7 @@ from millpond.config import node
 from millpond.config.effective import NodeLayers
 from millpond.config.listeners import WILDCARDS, ListenerSettings, controllers_of, listeners_of, preferred_of
 from millpond.config.quota import MAX_FETCH_SESSION_PARTITIONS
+from millpond.config.security import AUDIT_LOG_FILES, AUDIT_LOG_MAX_BYTES
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore, OpenReport
 from millpond.metadata.features import SUPPORTED, Supported
@@ -94,6 +95,7 @@ from millpond.metadata.topics import NewTopic
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
+    from millpond.broker.security.audit import Sink
     from millpond.coordinators.groups.shard import GroupShard
     from millpond.coordinators.transactions.shard import TransactionShard
 
@@ -131,7 +133,7 @@ class Broker:
         settings: Settings,
         journal: Journal,
         supported: Supported = SUPPORTED,
-        audit: Callable[[str], None] | None = None,
+        audit: Sink | None = None,
     ) -> None:
         """`audit` takes the lines of the audit log, if there is one."""
         listeners = listeners_of(settings)
@@ -176,7 +178,8 @@ class Broker:
                 throttle=Throttle(lambda: self.settings[node.LEADER_THROTTLED_RATE]),
             )
         )
-        self.audit = Audit(audit, world.clock, settings[node.NODE_ID])
+        kept_bytes = settings[AUDIT_LOG_MAX_BYTES] * settings[AUDIT_LOG_FILES]
+        self.audit = Audit(audit, world.clock, settings[node.NODE_ID], kept_bytes)
         self.quotas = Quotas(world.clock, lambda: self.settings)
         self.arrivals = Arrivals(world.clock, lambda: self.settings, self.limits, self.audit.turned_away)
         self.dispatcher = Dispatcher(self, world.clock)

@@ -130,10 +130,20 @@ MAX_GROUPS = Setting(
     bits=32,
     live=True,
 )
+GROUPS_MAX_BYTES = Setting(
+    "groups.max.bytes",
+    256 << 20,
+    "The memory for what all groups that this node coordinates keep together: members and what they say of "
+    "themselves, assignments, committed offsets with their metadata. What would make it more is refused; what is "
+    "there goes on, and groups that come from another node are taken in all the same.",
+    at_least(1 << 10),
+    live=True,
+)
 GROUP_MEMBER_MAX_BYTES = Setting(
     "group.member.max.bytes",
     1 << 20,
-    "The most that one member of a group may say of itself: protocols with metadata, or names of topics.",
+    "The most that one member of a group may say of itself (protocols with metadata, or names of topics), and the "
+    "most that the leader of its group may assign to it.",
     at_least(1024),
     bits=32,
 )
@@ -167,6 +177,7 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         QUEUED_MAX_RESPONSE_BYTES,
         MAX_FETCH_SESSION_PARTITIONS,
         MAX_GROUPS,
+        GROUPS_MAX_BYTES,
         GROUP_MEMBER_MAX_BYTES,
         MAX_TRANSACTIONAL_IDS,
         MAX_PRODUCERS_PER_PARTITION,

@@ -51,13 +51,21 @@ AUDIT_LOG = Setting(
     one_of("auto", "on", "off"),
 )
 AUDIT_LOG_FOLDER = Setting(
-    "audit.log.folder", "", "The folder of the audit log, `audit.jsonl`; empty is `audit` in the data folder."
+    "audit.log.folder", "", "The folder of the audit log; empty is `audit` in the data folder."
 )
 AUDIT_LOG_MAX_BYTES = Setting(
-    "audit.log.max.bytes", 16 << 20, "At this size a new file of the audit log begins.", at_least(1 << 10), bits=64
+    "audit.log.max.bytes",
+    16 << 20,
+    "At this size a new file of the audit log begins, in each of its three chapters.",
+    at_least(1 << 10),
+    bits=64,
 )
 AUDIT_LOG_FILES = Setting(
-    "audit.log.files", 10, "So many files of the audit log are kept, the newest ones.", between(1, 10_000), bits=32
+    "audit.log.files",
+    10,
+    "So many files of each chapter of the audit log are kept, the newest ones.",
+    between(1, 10_000),
+    bits=32,
 )
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 

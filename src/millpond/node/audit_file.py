@@ -1,7 +1,8 @@
-"""The audit log as a file that is kept: lines at its end, a new one when it is large, the oldest removed.
+"""The audit log as files that are kept: lines at their end, a new one when it is large, the oldest removed.
 
-A thread of its own writes. What it cannot write in time, because the disk is slow or full, is dropped and counted:
-the node goes on, and the next line that can be written says how many are missing.
+Each chapter has files of its own, so that one that grows fast costs nothing of the others, and a thread that writes
+them. What it cannot write in time, because the disk is slow or full, is dropped and counted: the node goes on, and
+the next line that can be written says how many are missing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from millpond.base.settings import Settings
+from millpond.broker.security.audit import Chapter
 from millpond.broker.security.authorizer import asks_for_rights
 from millpond.config.node import DATA_FOLDER
 from millpond.config.security import AUDIT_LOG, AUDIT_LOG_FILES, AUDIT_LOG_FOLDER, AUDIT_LOG_MAX_BYTES
@@ -24,30 +26,49 @@ from millpond.node.private_files import FILE_MODE, make_private_folder
 if TYPE_CHECKING:
     from millpond.broker.housekeeping import Journal
 
-FILE: Final = "audit.jsonl"
 WAITING_BYTES_MAX: Final = 4 << 20
 CLOSE_SECONDS: Final = 5.0
 
 
-def open_audit(settings: Settings, journal: Journal) -> AuditFile | None:
+def open_audit(settings: Settings, journal: Journal) -> AuditFiles | None:
     """The audit log that these settings ask for, if any. OSError where its folder cannot be had."""
     asked = settings[AUDIT_LOG]
     if asked == "off" or (asked == "auto" and not asks_for_rights(settings)):
         return None
     make_private_folder(Path(settings[DATA_FOLDER]))
     folder = Path(settings[AUDIT_LOG_FOLDER] or Path(settings[DATA_FOLDER]) / AUDIT_FOLDER)
-    return AuditFile(folder, settings[AUDIT_LOG_MAX_BYTES], settings[AUDIT_LOG_FILES], journal)
+    return AuditFiles(folder, settings[AUDIT_LOG_MAX_BYTES], settings[AUDIT_LOG_FILES], journal)
+
+
+class AuditFiles:
+    """Takes lines with the chapter that they belong to (it is called with both), until it is closed."""
+
+    def __init__(self, folder: Path, bytes_max: int, files_max: int, journal: Callable[..., None]) -> None:
+        self.by_chapter = {each: AuditFile(folder, bytes_max, files_max, journal, each.value) for each in Chapter}
+
+    def __call__(self, line: str, chapter: Chapter) -> None:
+        self.by_chapter[chapter](line)
+
+    def close(self) -> None:
+        for each in self.by_chapter.values():
+            each.close()
 
 
 class AuditFile:
     """Takes lines (it is called with one), until it is closed."""
 
     def __init__(
-        self, folder: Path, bytes_max: int, files_max: int, journal: Callable[..., None] = lambda *_, **__: None
+        self,
+        folder: Path,
+        bytes_max: int,
+        files_max: int,
+        journal: Callable[..., None] = lambda *_, **__: None,
+        name: str = "audit",
     ) -> None:
         """`bytes_max` of one file; `files_max` of them are kept, the one that is written among them."""
         make_private_folder(folder)
-        self.path = folder / FILE
+        self.path = folder / f"{name}.jsonl"
+        self._name = name
         self.dropped_total = 0
         self._bytes_max = bytes_max
         self._files_max = files_max
@@ -143,7 +164,7 @@ class AuditFile:
             raise
 
     def _turn(self) -> None:
-        """`audit.jsonl` becomes `audit.1.jsonl`, that one `audit.2.jsonl`; the last goes."""
+        """`audit.jsonl`, say, becomes `audit.1.jsonl`, that one `audit.2.jsonl`; the last goes."""
         os.fdatasync(self._descriptor)
         # Where a new file could not be made the last time, all have had their turn: once more would cost the oldest.
         if self.path.exists():
@@ -161,7 +182,7 @@ class AuditFile:
             self.path.unlink(missing_ok=True)
 
     def _numbered(self, number: int) -> Path:
-        return self.path if number == 0 else self.path.with_name(f"audit.{number}.jsonl")
+        return self.path if number == 0 else self.path.with_name(f"{self._name}.{number}.jsonl")
 
     def _open(self) -> int:
         return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)

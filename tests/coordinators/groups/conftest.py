@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from millpond.coordinators.groups.memory import ENDLESS, GroupMemory
 from millpond.coordinators.groups.settings import GroupSettings
 from millpond.coordinators.groups.shard import GroupShard
 from millpond.coordinators.shard import Effects, Request
@@ -61,6 +62,7 @@ class Stage:
     settings: GroupSettings
     image: Image
     now_ms: int = 1_000_000
+    bytes_max: int = ENDLESS
     log: list[Logged] = field(default_factory=list)
     replies: dict[Any, list[Reply]] = field(default_factory=dict)
     versions: dict[Any, int] = field(default_factory=dict)
@@ -68,10 +70,14 @@ class Stage:
 
     def __post_init__(self) -> None:
         self.entropy = CountingEntropy()
-        self.shard = GroupShard(self.image, self.settings, self.entropy)
+        self.shard = self.new_shard()
         self.take(self.shard.on_loaded(self.now_ms))
 
     # The runtime's part.
+
+    def new_shard(self) -> GroupShard:
+        memory = GroupMemory(lambda: self.bytes_max)
+        return GroupShard(self.image, self.settings, self.entropy, memory=memory)
 
     def take(self, effects: Effects, producer: tuple[int, int] | None = None) -> Effects:
         for record in effects.records:
@@ -92,7 +98,7 @@ class Stage:
 
     def loaded_again(self, until: int | None = None) -> GroupShard:
         """A fresh shard that has read the log, or a beginning of it."""
-        fresh = GroupShard(self.image, self.settings, self.entropy)
+        fresh = self.new_shard()
         for each in self.log[:until]:
             fresh.at(each.at_ms, each.at_ms)
             if each.marker is not None and each.producer:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.coordination.group_calls import GROUPS_AT_ONCE, ask_group, refuse_group
+from millpond.broker.coordination.group_calls import GROUPS_AT_ONCE, ask_group, kept_of, refuse_group
 from millpond.broker.metrics.steps import ask_in_steps
 from millpond.broker.security.rights import (
     NOT_AUTHORISED,
@@ -179,7 +179,7 @@ COMMITTED_AT_ONCE: Final = 4_000
 """So many offsets of one request are committed as one; Kafka takes about 10,000, what its largest batch can hold."""
 
 READ_GROUP = on_group(Operation.READ)
-WAIT_IN_GROUP = to_the_end(READ_GROUP, lambda request: request.group_id, _refuse_group)
+WAIT_IN_GROUP = to_the_end(READ_GROUP, lambda request: request.group_id, _refuse_group, kept_of)
 """For what waits for the other members, minutes perhaps, and is then told of them."""
 SEE_TOPICS = (Need(Operation.DESCRIBE, AclResource.TOPIC),)
 

@@ -560,6 +560,10 @@ class Coordination(Generic[S]):
         """Those that serve now."""
         return iter([home for home in self._homes.values() if home.is_active])
 
+    def shards(self) -> Iterator[S]:
+        """All that are in memory, also those that do not serve, or not yet."""
+        return (home.shard for home in self._homes.values())
+
     def run_everywhere(self, decide: Callable[[S, int], Effects]) -> None:
         """In every shard, now or as soon as it serves."""
         for home in list(self._homes.values()):

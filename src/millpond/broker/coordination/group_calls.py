@@ -9,7 +9,7 @@ from millpond.base.later import Later
 from millpond.broker.coordination.coordination import Writing
 from millpond.broker.serving.call import Call
 from millpond.coordinators.shard import Request
-from millpond.wire.messages import Message
+from millpond.wire.messages import JoinGroupRequest, Message, SyncGroupRequest
 
 if TYPE_CHECKING:
     from millpond.broker.services import Services
@@ -22,7 +22,19 @@ def ask_group(
     broker: Services, call: Call, group_id: str, body: Message, writing: Writing | None = None
 ) -> Later[Any]:
     reply = broker.groups.ask(call, group_id, body, writing)
-    return reply.recover(Refused, lambda refused: refuse_group(call, body, refused))
+    kept = kept_of(body)
+    return reply.recover(Refused, lambda refused: refuse_group(call, kept, refused))
+
+
+def kept_of(body: Message) -> Message:
+    """What a refusal has to know of a request. Joins and syncs wait for other members, and may say very much."""
+    match body:
+        case JoinGroupRequest():
+            return JoinGroupRequest(member_id=body.member_id)
+        case SyncGroupRequest():
+            return SyncGroupRequest()
+        case _:
+            return body
 
 
 def refuse_group(call: Call, body: Message, refused: Refused) -> Message:

@@ -14,8 +14,9 @@ from millpond.broker.coordination.group_history import keep_history
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.security.authorizer import asks_for_rights
 from millpond.config import node
-from millpond.config.quota import GROUP_MEMBER_MAX_BYTES, MAX_GROUPS
+from millpond.config.quota import GROUP_MEMBER_MAX_BYTES, GROUPS_MAX_BYTES, MAX_GROUPS
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
+from millpond.coordinators.groups.memory import GroupMemory
 from millpond.coordinators.groups.settings import MINUTE_MS, GroupSettings
 from millpond.coordinators.groups.shard import GroupShard
 
@@ -25,11 +26,15 @@ if TYPE_CHECKING:
 
 def group_home(broker: Services, partition: Partition) -> Home[GroupShard]:
     def make_shard() -> GroupShard:
-        return GroupShard(broker.image, group_settings(broker.settings), broker.entropy, check_room)
+        memory = GroupMemory(lambda: broker.settings[GROUPS_MAX_BYTES], used_bytes)
+        return GroupShard(broker.image, group_settings(broker.settings), broker.entropy, check_room, memory)
 
     def check_room() -> None:
         count = sum(len(home.shard.groups) for home in broker.groups.homes())
         broker.limits.check(MAX_GROUPS.name, broker.settings[MAX_GROUPS], count, "groups here")
+
+    def used_bytes() -> int:
+        return sum(shard.memory.used_bytes for shard in broker.groups.shards())
 
     home = Home(
         make_shard, partition, broker.clock, _no_orders, broker.lifecycle.has_lease, partial(keep_history, broker)

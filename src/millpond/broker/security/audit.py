@@ -1,21 +1,25 @@
 """Who did or was refused what, when, from where: one object an event, for a log that is kept.
 
 Only what was named is told: bytes of a request (salts, keys, tokens) never are, and of a setting whose name says that
-it is secret, only the name. What comes again and again (a client that asks a thousand times a second for what it may
-not) is told once, and then counted: a line every `REPEAT_MS` says how often.
+it is secret, only the name. Each change is told, and all of them are kept apart from what did not change anything: of
+that, what comes again and again (a client that asks a thousand times a second for what it may not) is told once, and
+then counted. A line every `REPEAT_MS` says how often, or later if whoever caused it has had more than a share.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from millpond.base.errors import ErrorCode
 from millpond.base.rights import AclResource, Operation, PatternType, Permission
 from millpond.base.secret_names import HIDDEN, shown
+from millpond.broker.security.audit_budget import AuditBudget, Source, source_of
 from millpond.config.node import NODE
 from millpond.wire.model import Struct
 
@@ -24,17 +28,24 @@ if TYPE_CHECKING:
     from millpond.base.principal import Principal
     from millpond.broker.serving.call import Call
 
-    Sink = Callable[[str], None]
-    """Takes a line without its end; never waits."""
+    Sink = Callable[[str, "Chapter"], None]
+    """Takes a line without its end, and where it belongs; never waits."""
+
+K = TypeVar("K")
 
 REPEAT_MS: Final = 10_000
 REPEATED_MAX: Final = 1_000
 FROM_ONE_MAX: Final = 100
-"""So many different events of a kind are told apart while they repeat, in all and from one address; what comes on top
-is counted. Whoever tries a thousand names must not hide by them what he or another does next, nor fill the files
+"""So many different events of a kind are told apart while they repeat, in all and of one source; what comes on top is
+counted. Whoever tries a thousand names must not hide by them what he or another does next, nor fill the files
 with them."""
 
+KEPT_BYTES: Final = 160 << 20
+"""What the files of a chapter have room for, unless somebody says otherwise."""
+
 ITEMS_MAX: Final = 100
+ERRORS_TOLD_APART: Final = 5
+"""What differs only in further errors counts as the same."""
 TEXT_MAX: Final = 255
 """Of a text that somebody else chose."""
 
@@ -46,6 +57,16 @@ OF_NODES: Final = frozenset({27, 58, 62})
 
 BY_ANYBODY: Final = frozenset({38, 39, 40})
 """Those of them that need no right: whoever has logged in may make, renew and end own tokens, all day long."""
+
+PERHAPS_DONE: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_CONTROLLER,
+    }
+)
+"""Errors after which a change may have been made all the same."""
 
 _UNTOLD: Final = frozenset({"timeout_ms", "assignments", "cluster_id", "voter_directory_id", "listeners"})
 _ACL_APIS: Final = (30, 31)
@@ -65,20 +86,60 @@ _CONFIG_KINDS: Final = {2: "topic", 4: "broker", 8: "broker-logger", 16: "client
 _MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
+class Chapter(StrEnum):
+    """What is kept apart, so that nobody pushes out the one by the other."""
+
+    CHANGES = "audit"
+    """What was changed by whoever has the right to it: every single one."""
+    TOKENS = "audit.tokens"
+    """Delegation tokens: every single one, but who has logged in may make them all day long."""
+    ACCESS = "audit.access"
+    """Who came, and what was refused or came to nothing: anybody can cause that."""
+
+
+@dataclass(slots=True)
+class _Counted:
+    """Something that came more often than it was told."""
+
+    source: Source
+    first_ms: int
+    last_ms: int
+    times: int = 0
+    """How often it was not told."""
+    is_told: bool = False
+    """Whether it was told once."""
+
+    def add(self, wall_ms: int) -> None:
+        if not self.times:
+            self.first_ms = wall_ms
+        self.times += 1
+        self.last_ms = wall_ms
+
+    def take_in(self, other: _Counted) -> None:
+        self.first_ms = min(self.first_ms, other.first_ms) if self.times else other.first_ms
+        self.last_ms = max(self.last_ms, other.last_ms)
+        self.times += other.times
+
+    def as_facts(self) -> dict[str, Any]:
+        more = self.times if self.is_told else self.times - 1
+        return {"times_more": more, "first": _time(self.first_ms), "last": _time(self.last_ms)} if more else {}
+
+
 class Audit:
     """Writes what happens into `sink`; without one nothing is noted, and nobody need ask."""
 
-    def __init__(self, sink: Sink | None, clock: Clock, node_id: int) -> None:
+    def __init__(self, sink: Sink | None, clock: Clock, node_id: int, kept_bytes: int = KEPT_BYTES) -> None:
         self.is_on = sink is not None
         self._sink = sink
         self._clock = clock
         self._node_id = node_id
-        self._repeated: dict[tuple[str, str], int] = {}
-        """What was told in this interval, as JSON by its kind, and how often it came again."""
-        self._told: Counter[tuple[str, str]] = Counter()
-        """How many were told, by kind and address, and by kind alone."""
-        self._beyond: Counter[tuple[str, str, str]] = Counter()
-        """How many were not: by kind, address and who it was."""
+        self._budget = AuditBudget(kept_bytes, clock.monotonic_ms())
+        self._repeated: dict[tuple[str, str], _Counted] = {}
+        """What came in this interval, as JSON by its kind; longer where there was no budget to tell of it."""
+        self._apart: Counter[tuple[str, Source | None]] = Counter()
+        """How many of these there are, by kind and source, and by kind alone."""
+        self._beyond: dict[tuple[str, str, str], _Counted] = {}
+        """What could not be told apart: by kind, address and who it was."""
         self._is_timed = False
 
     def logged_in(self, principal: Principal, host: str, listener: str, by: str) -> None:
@@ -112,64 +173,140 @@ class Audit:
         facts = _plain(request, key, [ITEMS_MAX])
         principal, host = str(call.principal), call.client_host
         client_id = _cut(call.client_id or "")
+        chapter = Chapter.TOKENS if key in BY_ANYBODY else Chapter.CHANGES
 
         def tell(response: Any) -> None:
             errors = _errors(response)
             who = {"principal": principal, "host": host, "client_id": client_id, "api": name}
-            if errors:
-                self._note_often("failed", {"asked": facts}, **who, errors=errors)
-            elif key in BY_ANYBODY:
-                self._note_often("changed", {"asked": facts}, **who)
+            if not errors:
+                self._write(chapter, "changed", {**who, "asked": facts})
+            elif _may_have_changed(response):
+                self._write(chapter, "failed", {**who, "errors": errors, "asked": facts})
             else:
-                self._write("changed", {**who, "asked": facts})
+                some = dict(list(errors.items())[:ERRORS_TOLD_APART])
+                self._note_often("failed", {"errors": errors, "asked": facts}, **who, errors=some)
 
         return tell
 
     def flush(self) -> None:
         """Tell what was only counted so far; for the end."""
-        counted, self._repeated = self._repeated, {}
-        beyond, self._beyond = self._beyond, Counter()
-        self._told.clear()
-        for (event, facts), times in counted.items():
-            if times:
-                self._write(event, {**json.loads(facts), "times_more": times})
-        for (event, host, principal), times in beyond.items():
-            who = {"principal": principal} if principal else {}
-            self._write("others", {"of": event, "host": host, **who, "times_more": times})
+        for key, each in list(self._repeated.items()):
+            if each.times:
+                self._tell_repeated(key, each)
+        for apart, each in self._beyond.items():
+            self._tell_beyond(apart, each)
+        self._repeated.clear()
+        self._apart.clear()
+        self._beyond.clear()
 
     def _note_often(self, event: str, once: Mapping[str, Any] | None = None, /, **facts: Any) -> None:
-        """`once` is told beside the facts the first time that these come."""
+        """`once` is told beside the facts where these are told at once."""
         if not self.is_on:
             return
+        wall_ms = self._clock.wall_ms()
         key = (event, json.dumps(facts))
-        times = self._repeated.get(key)
-        if times is not None:
-            self._repeated[key] = times + 1
+        counted = self._repeated.get(key)
+        if counted is not None:
+            counted.add(wall_ms)
             return
-        host = facts.get("host", "")
-        if self._told[event, ""] >= REPEATED_MAX or self._told[event, host] >= FROM_ONE_MAX:
-            beyond = (event, host, facts.get("principal", ""))
-            self._beyond[beyond if len(self._beyond) < REPEATED_MAX else (event, "", "")] += 1
-            return
-        self._told[event, ""] += 1
-        self._told[event, host] += 1
-        self._repeated[key] = 0
-        self._write(event, facts | dict(once or {}))
+        principal, host = facts.get("principal", ""), facts.get("host", "")
+        source = source_of(principal, host)
+        if self._apart[event, None] >= REPEATED_MAX or self._apart[event, source] >= FROM_ONE_MAX:
+            self._beyond_of(event, host, principal, source).add(wall_ms)
+        else:
+            counted = self._repeated[key] = _Counted(source, wall_ms, wall_ms)
+            self._apart[event, None] += 1
+            self._apart[event, source] += 1
+            if self._may_tell(source):
+                counted.is_told = True
+                self._spend(source, self._write(Chapter.ACCESS, event, facts | dict(once or {})))
+            else:
+                counted.add(wall_ms)
+        self._set_timer()
+
+    def _beyond_of(self, event: str, host: str, principal: str, source: Source) -> _Counted:
+        apart = (event, host if source.is_user else source.name, principal)
+        if apart not in self._beyond and len(self._beyond) >= REPEATED_MAX:
+            # Still by user or stranger: the one must not use up what may be told of the other.
+            apart, source = (event, "", "users" if source.is_user else ""), Source("", source.is_user)
+        wall_ms = self._clock.wall_ms()
+        return self._beyond.setdefault(apart, _Counted(source, wall_ms, wall_ms, is_told=True))
+
+    # What was counted is told every now and then.
+
+    def _set_timer(self) -> None:
         if not self._is_timed:
             self._is_timed = True
             self._clock.call_later(REPEAT_MS, self._turn)
 
     def _turn(self) -> None:
+        """Tell as much as there is a budget for; whoever has used the least of it comes first."""
         self._is_timed = False
-        self.flush()
+        for key in [key for key, each in self._repeated.items() if not each.times]:
+            self._forget(key)
+        for key, each in self._in_turn(self._repeated):
+            if self._may_tell(each.source):
+                self._spend(each.source, self._tell_repeated(key, each))
+                self._forget(key)
+        self._make_room()
+        for apart, each in self._in_turn(self._beyond):
+            if self._may_tell(each.source):
+                self._spend(each.source, self._tell_beyond(apart, each))
+                del self._beyond[apart]
+        if self._repeated or self._beyond:
+            self._set_timer()
 
-    def _write(self, event: str, facts: Mapping[str, object]) -> None:
+    def _make_room(self) -> None:
+        """Whoever has caused more than can be told must not keep it from being told what others do."""
+        for key, each in list(self._repeated.items()):
+            event, facts = key
+            if self._apart[event, None] > REPEATED_MAX // 2:
+                said = json.loads(facts)
+                self._beyond_of(event, said.get("host", ""), said.get("principal", ""), each.source).take_in(each)
+                self._forget(key)
+
+    def _in_turn(self, counted: dict[K, _Counted]) -> list[tuple[K, _Counted]]:
+        now_ms = self._clock.monotonic_ms()
+        has_some = {is_user: self._budget.left_together(is_user, now_ms) > 0 for is_user in (True, False)}
+        waiting = [(key, each) for key, each in counted.items() if has_some[each.source.is_user]]
+        return sorted(waiting, key=lambda item: -self._budget.left(item[1].source, now_ms))
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        counted = self._repeated.pop(key)
+        for apart in ((key[0], None), (key[0], counted.source)):
+            self._apart[apart] -= 1
+            if not self._apart[apart]:
+                del self._apart[apart]
+
+    def _tell_repeated(self, key: tuple[str, str], counted: _Counted) -> int:
+        event, facts = key
+        return self._write(Chapter.ACCESS, event, {**json.loads(facts), **counted.as_facts()})
+
+    def _tell_beyond(self, apart: tuple[str, str, str], counted: _Counted) -> int:
+        event, host, principal = apart
+        who = {"principal": principal} if principal else {}
+        return self._write(Chapter.ACCESS, "others", {"of": event, "host": host, **who, **counted.as_facts()})
+
+    def _may_tell(self, source: Source) -> bool:
+        return self._budget.left(source, self._clock.monotonic_ms()) > 0
+
+    def _spend(self, source: Source, size: int) -> None:
+        self._budget.take(source, size, self._clock.monotonic_ms())
+
+    def _write(self, chapter: Chapter, event: str, facts: Mapping[str, object]) -> int:
+        """The size of the line."""
         if self._sink is None:
-            return
-        at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
-        time = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            return 0
+        time = _time(self._clock.wall_ms())
         # In ASCII: whatever somebody called a topic, a line stays a line.
-        self._sink(json.dumps({"time": time, "node": self._node_id, "event": event, **facts}))
+        line = json.dumps({"time": time, "node": self._node_id, "event": event, **facts})
+        self._sink(line, chapter)
+        return len(line)
+
+
+def _time(wall_ms: int) -> str:
+    at = datetime.fromtimestamp(wall_ms / 1000, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _cut(text: str) -> str:
@@ -258,6 +395,30 @@ def _collect(value: Any, about: str, found: dict[str, str]) -> None:
         if isinstance(each, list):
             for item in each:
                 _collect(item, about, found)
+
+
+def _may_have_changed(response: Any) -> bool:
+    """Whether some of what was asked for was done, or may have been, though there are errors."""
+    codes = list(_codes(response))
+    return any(code == ErrorCode.NONE or code in PERHAPS_DONE for code in codes)
+
+
+def _codes(value: Any) -> Iterator[int]:
+    """The error codes of a response: where it has one for each thing that it is about, those; else its own."""
+    inner = [
+        code
+        for name in value._names
+        if isinstance(each := getattr(value, name), list)
+        for item in each
+        if isinstance(item, Struct)
+        for code in _codes(item)
+    ]
+    if "error_code" not in value._names:
+        yield from inner
+    elif value.error_code or not inner:
+        yield value.error_code
+    else:
+        yield from inner
 
 
 def _error_name(code: int) -> str:

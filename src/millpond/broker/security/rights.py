@@ -117,8 +117,11 @@ def whole(
     return Rights((need,), screen)
 
 
-def to_the_end(rights: Rights, named: Callable[[Any], str], refuse: Refuse = refuse_whole) -> Rights:
-    """The same for what is answered late: whoever has lost the right meanwhile is told no more than that."""
+def to_the_end(rights: Rights, named: Callable[[Any], str], refuse: Refuse, kept_of: Callable[[Any], Any]) -> Rights:
+    """The same for what is answered late: whoever has lost the right meanwhile is told no more than that.
+
+    `kept_of` leaves of a request what is needed for that.
+    """
     (need,) = rights.needs
 
     def screen(broker: Services, call: Call, request: Any) -> Screened | None:
@@ -126,10 +129,10 @@ def to_the_end(rights: Rights, named: Callable[[Any], str], refuse: Refuse = ref
         screened = rights.screen(broker, call, request)
         if screened is not None or call.is_unlimited:
             return screened
-        name = named(request)
+        name, kept = named(request), kept_of(request)
 
         def mend(response: Any) -> Any:
-            return response if call.demand(*need, name) else refuse(call, request, need.refusal)
+            return response if call.demand(*need, name) else refuse(call, kept, need.refusal)
 
         return Screened(request, mend=mend)
 

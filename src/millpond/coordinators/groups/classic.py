@@ -16,6 +16,13 @@ from millpond.base.errors import ErrorCode, MalformedMessage, Refused
 from millpond.coordinators.groups.group import CONSUMER_PROTOCOL
 from millpond.coordinators.groups.history import History
 from millpond.coordinators.groups.members import Member, Protocols, member_from_record
+from millpond.coordinators.groups.memory import (
+    ASSIGNMENT_BYTES,
+    PROMISED_ID_BYTES,
+    GroupMemory,
+    names_bytes,
+    text_bytes,
+)
 from millpond.coordinators.groups.offsets import Committed
 from millpond.coordinators.groups.records import group_record, prefix_of
 from millpond.coordinators.shard import CoordinatorRecord
@@ -51,8 +58,10 @@ class ClassicGroup:
 
     type_name: Final = "classic"
 
-    def __init__(self, group_id: str, history_length: int = 100) -> None:
+    def __init__(self, group_id: str, history_length: int = 100, memory: GroupMemory | None = None) -> None:
         self.group_id = group_id
+        self.memory = memory or GroupMemory()
+        self.kept_bytes = 0
         self.state = State.EMPTY
         self.generation = 0
         self.protocol_type: str | None = None
@@ -73,7 +82,8 @@ class ClassicGroup:
         self.has_newcomers = False
         """Somebody joined in this round, so more may come."""
         self.subscribed: frozenset[str] | None = None
-        """The topics that members read; None when the group is not about topics, or does not say."""
+        """The topics that members read; None when the group is not about topics, does not say, or names more of them
+        than there is room for."""
         self._common: frozenset[str] | None = None
         """The protocols that every member knows; None when that must be worked out anew."""
         self.assignments: dict[str, bytes] = {}
@@ -193,6 +203,17 @@ class ClassicGroup:
             return committed.since_ms
         return None
 
+    # What it keeps.
+
+    def _keep(self, more_bytes: int) -> None:
+        self.kept_bytes += more_bytes
+        self.memory.take(more_bytes)
+
+    def release(self) -> None:
+        """It is no longer one of the groups."""
+        self._keep(-self.kept_bytes)
+        self.memory = GroupMemory()
+
     # How it changes between records.
 
     def move_to(self, state: State, now_ms: int) -> None:
@@ -208,23 +229,36 @@ class ClassicGroup:
             # Worked out bit by bit: a group of thousands would otherwise look at all of them for each that joins.
             self._common &= member.protocol_names
         self.members[member.id] = member
+        self._keep(member.kept_bytes)
         self.members_seen_max = max(self.members_seen_max, len(self.members))
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.id
         if self.leader is None:
             self.leader = member.id
-        self.pending.pop(member.id, None)
+        if member.id in self.pending:
+            self.forget_promise(member.id)
+
+    def promise(self, member_id: str) -> None:
+        """An id is given out; somebody will join with it."""
+        self.pending[member_id] = None
+        self._keep(promise_bytes(member_id))
+
+    def forget_promise(self, member_id: str) -> None:
+        del self.pending[member_id]
+        self._keep(-promise_bytes(member_id))
 
     def tell(self, member: Member, protocols: Protocols) -> None:
         """The member knows these protocols from now on."""
-        names_before = member.protocol_names
+        names_before, bytes_before = member.protocol_names, member.kept_bytes
         member.protocols = protocols
+        self._keep(member.kept_bytes - bytes_before)
         if member.protocol_names != names_before:
             self._common = None
 
     def replace(self, old: Member, new: Member) -> None:
         """An instance goes on under another id, in the same place."""
         self.members = {each.id: each for each in (new if known is old else known for known in self.members.values())}
+        self._keep(new.kept_bytes - old.kept_bytes)
         self._common = None
         if new.instance_id is not None:
             self.static_members[new.instance_id] = new.id
@@ -234,6 +268,7 @@ class ClassicGroup:
 
     def remove(self, member_id: str) -> Member:
         member = self.members.pop(member_id)
+        self._keep(-member.kept_bytes)
         self._common = None
         if member.instance_id is not None:
             del self.static_members[member.instance_id]
@@ -255,7 +290,7 @@ class ClassicGroup:
     def begin_generation(self, now_ms: int) -> None:
         self.generation += 1
         self.protocol = self.elected_protocol()
-        self.subscribed = self._subscribed_topics()
+        self._set_subscribed()
         self.unsynced = dict.fromkeys(self.members)
         self.move_to(State.COMPLETING, now_ms)
 
@@ -304,6 +339,7 @@ class ClassicGroup:
         self.leader = value.leader
         self.state = State.STABLE if value.members else State.EMPTY
         self.state_since_ms = at_ms
+        self._keep(-_bytes_of(self.members) - assignments_bytes(self.assignments))
         known, self.members, self.static_members = self.members, {}, {}
         self._common = None
         for record in value.members:
@@ -316,7 +352,18 @@ class ClassicGroup:
                 self.static_members[member.instance_id] = member.id
         self.members_seen_max = max(self.members_seen_max, len(self.members))
         self.assignments = {member.id: member.assignment for member in self.members.values()}
+        self._keep(_bytes_of(self.members) + assignments_bytes(self.assignments))
+        self._set_subscribed()
+
+    def _set_subscribed(self) -> None:
+        self._keep(-names_bytes(self.subscribed or ()))
         self.subscribed = self._subscribed_topics()
+        taken_bytes = names_bytes(self.subscribed or ())
+        if self.memory.has_room(taken_bytes):
+            self._keep(taken_bytes)
+        else:
+            # Many short names in little metadata take twenty times the memory. Without them nothing expires early.
+            self.subscribed = None
 
     def _subscribed_topics(self) -> frozenset[str] | None:
         if not self.is_consumer_group:
@@ -329,3 +376,16 @@ class ClassicGroup:
             # The leader understands its members; that we do not is no reason to stop them.
             return None
         return frozenset(topics)
+
+
+def promise_bytes(member_id: str) -> int:
+    return PROMISED_ID_BYTES + text_bytes(member_id)
+
+
+def assignments_bytes(assignments: Mapping[str, bytes]) -> int:
+    """By member; their ids are counted with the members."""
+    return sum(ASSIGNMENT_BYTES + len(each) for each in assignments.values())
+
+
+def _bytes_of(members: Mapping[str, Member]) -> int:
+    return sum(member.kept_bytes for member in members.values())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from millpond.base.ports import Entropy
 from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
 from millpond.coordinators.groups.history import History, Rebalance
+from millpond.coordinators.groups.memory import GroupMemory
 from millpond.coordinators.groups.settings import GroupSettings
 from millpond.coordinators.groups.timers import Timers
 from millpond.coordinators.shard import CoordinatorRecord, Effects
@@ -43,6 +44,11 @@ class Group(Protocol):
 
     @property
     def member_count(self) -> int: ...
+
+    @property
+    def kept_bytes(self) -> int:
+        """The memory that it takes, its offsets left aside."""
+        ...
 
     @property
     def is_empty(self) -> bool:
@@ -81,6 +87,7 @@ class Shared:
     image: Image
     settings: GroupSettings
     entropy: Entropy
+    memory: GroupMemory = field(default_factory=GroupMemory)
     patterns: PatternTopics = field(init=False)
     timers: Timers = field(default_factory=Timers)
     wall_ahead_ms: int = 0

@@ -12,7 +12,7 @@ from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.ids import topic_name_fault
 from millpond.config.node import GROUP_MAX_SIZE
 from millpond.config.quota import GROUP_MEMBER_MAX_BYTES
-from millpond.coordinators.groups.classic import ClassicGroup, State
+from millpond.coordinators.groups.classic import ClassicGroup, State, promise_bytes
 from millpond.coordinators.groups.group import Turn
 from millpond.coordinators.groups.history import Why
 from millpond.coordinators.groups.members import (
@@ -20,9 +20,11 @@ from millpond.coordinators.groups.members import (
     Member,
     member_from_join,
     new_member_id,
+    parked,
     protocols_of,
     rebalance_timeout_of,
 )
+from millpond.coordinators.groups.memory import protocols_bytes
 from millpond.coordinators.groups.rebalance import (
     SESSION,
     answer_join,
@@ -117,14 +119,16 @@ def _join_unknown(turn: Turn, group: ClassicGroup, request: Request, body: JoinG
             raise Refused(
                 ErrorCode.GROUP_MAX_SIZE_REACHED, "as many as can be have been told their id and not come yet"
             )
-        group.pending[member_id] = None
+        turn.shared.memory.check(promise_bytes(member_id))
+        group.promise(member_id)
         turn.timers.set(TimerKey(SESSION, group.group_id, member_id), turn.now_ms + body.session_timeout_ms)
         turn.reply(request.token, refused_join(request, ErrorCode.MEMBER_ID_REQUIRED, member_id))
 
 
 def _add(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRequest, member_id: str) -> None:
     member = member_from_join(request, body, member_id)
-    member.joining = request
+    turn.shared.memory.check(member.kept_bytes)
+    member.joining = parked(request)
     group.has_newcomers = True
     group.add(member, body.protocol_type)
     # Whether a client is still there cannot be seen while its join is parked, and it has no id to say so itself.
@@ -134,12 +138,14 @@ def _add(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupReque
 
 
 def _rejoin(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRequest, member: Member) -> None:
-    is_unchanged = member.protocols == protocols_of(body)
+    protocols = protocols_of(body)
+    is_unchanged = member.protocols == protocols
     follows = group.leader != member.id
     if is_unchanged and (group.state is State.COMPLETING or (group.state is State.STABLE and follows)):
         # It may not have heard the first answer.
         turn.reply(request.token, generation_reply(group, member))
         return
+    turn.shared.memory.check(protocols_bytes(protocols) - protocols_bytes(member.protocols))
     if not is_unchanged:
         why = Why.SUBSCRIPTION_CHANGED
     elif group.state is State.STABLE:
@@ -156,7 +162,7 @@ def _park(turn: Turn, group: ClassicGroup, member: Member, request: Request, bod
     """Take the member's new word and let it wait. If an older join of it waits, its sender has given up on it."""
     if member.joining:
         answer_join(turn, member, refused_join(member.joining, ErrorCode.REBALANCE_IN_PROGRESS, member.id))
-    member.joining = request
+    member.joining = parked(request)
     group.tell(member, protocols_of(body))
     member.rebalance_timeout_ms = rebalance_timeout_of(body)
     member.session_timeout_ms = body.session_timeout_ms
@@ -167,7 +173,9 @@ def _replace_static(
 ) -> None:
     """An instance has started again. It takes the place of its predecessor, assignment included."""
     old_leader = group.leader
-    member = _take_place(turn, group, request, body, old, member_id)
+    member = member_from_join(request, body, member_id)
+    turn.shared.memory.check(member.kept_bytes - old.kept_bytes)
+    _take_place(turn, group, request, old, member)
     cause = member.cause(Why.RESTARTED, turn.now_ms, body.reason)
     if group.state is State.STABLE and group.elected_protocol() == group.protocol:
         group.history.remember_calm(cause, group.generation, len(group.members))
@@ -181,20 +189,16 @@ def _replace_static(
         prepare(turn, group)
 
 
-def _take_place(
-    turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRequest, old: Member, member_id: str
-) -> Member:
+def _take_place(turn: Turn, group: ClassicGroup, request: Request, old: Member, member: Member) -> None:
     """The old id is fenced from here on, whatever it may be waiting for."""
     answer_join(turn, old, refused_join(old.joining, ErrorCode.FENCED_INSTANCE_ID, old.id))
     answer_sync(turn, old, ErrorCode.FENCED_INSTANCE_ID)
     turn.timers.cancel(TimerKey(SESSION, group.group_id, old.id))
-    member = member_from_join(request, body, member_id)
     member.assignment = old.assignment
     member.is_new = False
-    member.joining = request
+    member.joining = parked(request)
     group.replace(old, member)
     expect_heartbeat(turn, group, member)
-    return member
 
 
 def _answer_calmly(turn: Turn, group: ClassicGroup, member: Member, old_leader: str | None) -> None:

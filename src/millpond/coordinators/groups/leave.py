@@ -76,7 +76,7 @@ def _reply(
 
 
 def forget_pending(turn: Turn, group: ClassicGroup, member_id: str) -> None:
-    del group.pending[member_id]
+    group.forget_promise(member_id)
     turn.timers.cancel(TimerKey(SESSION, group.group_id, member_id))
 
 

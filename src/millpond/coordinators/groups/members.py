@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millpond.coordinators.groups.history import DETAIL_LENGTH_MAX, Cause, Why
+from millpond.coordinators.groups.memory import MEMBER_BYTES, protocols_bytes, text_bytes
 from millpond.coordinators.shard import Request
 from millpond.wire.messages import GroupMetadataValue, JoinGroupRequest, JoinGroupResponse
 
@@ -40,6 +41,12 @@ class Member:
     @property
     def is_waiting(self) -> bool:
         return self.joining is not None or self.syncing is not None
+
+    @property
+    def kept_bytes(self) -> int:
+        """The memory that it takes; its assignment is counted with those of the group."""
+        names = (self.id, self.instance_id, self.client_id, self.client_host)
+        return MEMBER_BYTES + sum(map(text_bytes, names)) + protocols_bytes(self.protocols)
 
     @property
     def protocol_names(self) -> frozenset[str]:
@@ -92,6 +99,11 @@ def member_from_join(request: Request, body: JoinGroupRequest, member_id: str) -
         protocols=protocols_of(body),
         is_new=True,
     )
+
+
+def parked(request: Request) -> Request:
+    """What is kept of a request that waits: whom to answer, and how. What it says was read, and may be large."""
+    return replace(request, body=type(request.body)())
 
 
 def member_from_record(record: GroupMetadataValue.MemberMetadata, protocol: str | None) -> Member:

@@ -13,6 +13,7 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.coordinators.groups.group import Group, Turn
 from millpond.coordinators.groups.offsets import Offsets
 from millpond.coordinators.groups.records import OffsetKey, offset_record
+from millpond.coordinators.shard import CoordinatorRecord
 from millpond.metadata.image import Image
 from millpond.wire.messages import (
     OffsetCommitRequest,
@@ -30,9 +31,11 @@ GROUP_ID_NOT_FOUND_FROM = 9
 TIME_MS_MAX = (1 << 63) - 1
 
 
-def commit(turn: Turn, body: OffsetCommitRequest, version: int) -> OffsetCommitResponse:
+def commit(turn: Turn, offsets: Offsets, body: OffsetCommitRequest, version: int) -> OffsetCommitResponse:
     """The records of the offsets that can be, and an answer for each. The group has agreed already."""
     topics = []
+    records: list[CoordinatorRecord] = []
+    growth_bytes = 0
     for topic in body.topics:
         name, code = _named(turn.shared.image, topic.name, topic.topic_id, version)
         partitions = []
@@ -46,7 +49,9 @@ def commit(turn: Turn, body: OffsetCommitRequest, version: int) -> OffsetCommitR
                     commit_timestamp=turn.wall_ms,
                     expire_timestamp=_expiry_ms(turn, body.retention_time_ms),
                 )
-                turn.record(offset_record(OffsetKey(body.group_id, name, partition.partition_index), value))
+                key = OffsetKey(body.group_id, name, partition.partition_index)
+                growth_bytes += offsets.growth_bytes(key, value.metadata)
+                records.append(offset_record(key, value))
             partitions.append(
                 OffsetCommitResponse.OffsetCommitResponsePartition(
                     partition_index=partition.partition_index, error_code=partition_code
@@ -57,6 +62,8 @@ def commit(turn: Turn, body: OffsetCommitRequest, version: int) -> OffsetCommitR
                 name=topic.name, topic_id=topic.topic_id, partitions=partitions
             )
         )
+    turn.shared.memory.check(growth_bytes)
+    turn.record(*records)
     return OffsetCommitResponse(topics=topics)
 
 
@@ -84,8 +91,11 @@ def commit_in_transaction(turn: Turn, offsets: Offsets, body: TxnOffsetCommitReq
     under_way = offsets.pending.get(body.producer_id)
     if under_way is not None and body.producer_epoch < under_way.epoch:
         raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH)
+    records: list[CoordinatorRecord] = []
+    growth_bytes = 0
 
     def decide(topic: str, partition: TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition) -> ErrorCode:
+        nonlocal growth_bytes
         code = _fault(turn, topic, partition.partition_index, partition.committed_metadata)
         if code is ErrorCode.NONE:
             value = OffsetCommitValue(
@@ -94,10 +104,15 @@ def commit_in_transaction(turn: Turn, offsets: Offsets, body: TxnOffsetCommitReq
                 metadata=partition.committed_metadata or "",
                 commit_timestamp=turn.wall_ms,
             )
-            turn.record(offset_record(OffsetKey(body.group_id, topic, partition.partition_index), value))
+            key = OffsetKey(body.group_id, topic, partition.partition_index)
+            growth_bytes += offsets.pending_growth_bytes(body.producer_id, key, value.metadata)
+            records.append(offset_record(key, value))
         return code
 
-    return _transactional_reply(body, decide)
+    response = _transactional_reply(body, decide)
+    turn.shared.memory.check(growth_bytes)
+    turn.record(*records)
+    return response
 
 
 def refused_in_transaction(body: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommitResponse:

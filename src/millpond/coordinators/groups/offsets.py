@@ -9,6 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from millpond.coordinators.groups.memory import (
+    OFFSET_BYTES,
+    PENDING_OFFSET_BYTES,
+    TOPIC_OF_OFFSETS_BYTES,
+    GroupMemory,
+    text_bytes,
+)
 from millpond.coordinators.groups.records import OffsetKey
 from millpond.wire.messages import OffsetCommitValue
 
@@ -43,8 +50,17 @@ class Pending:
 ByPartition = dict[int, Committed]
 
 
+def topic_bytes(topic: str) -> int:
+    return TOPIC_OF_OFFSETS_BYTES + text_bytes(topic)
+
+
+def pending_bytes(key: OffsetKey, metadata: str) -> int:
+    return PENDING_OFFSET_BYTES + text_bytes(key.topic) + text_bytes(metadata)
+
+
 class Offsets:
-    def __init__(self) -> None:
+    def __init__(self, memory: GroupMemory | None = None) -> None:
+        self.memory = memory or GroupMemory()
         self.by_group: dict[str, dict[str, ByPartition]] = {}
         self.pending: dict[int, Pending] = {}
         """By producer id."""
@@ -93,24 +109,46 @@ class Offsets:
             keys.update((key, None) for key in pending.offsets if key.topic in topics)
         return sorted(keys)
 
+    # What they take.
+
+    def growth_bytes(self, key: OffsetKey, metadata: str) -> int:
+        """How much more memory this offset would take than what is there in its place."""
+        known = self.get(key)
+        if known is not None:
+            return text_bytes(metadata) - text_bytes(known.metadata)
+        is_first = key.topic not in self.by_group.get(key.group_id, {})
+        return OFFSET_BYTES + text_bytes(metadata) + (topic_bytes(key.topic) if is_first else 0)
+
+    def pending_growth_bytes(self, producer_id: int, key: OffsetKey, metadata: str) -> int:
+        """The same of one that waits for the producer's transaction."""
+        under_way = self.pending.get(producer_id)
+        known = None if under_way is None else under_way.offsets.get(key)
+        return pending_bytes(key, metadata) - (0 if known is None else pending_bytes(key, known.metadata))
+
     # Changing.
 
     def replay(self, key: OffsetKey, committed: Committed | None) -> None:
         """An offset, or the end of one; the latter also ends what a transaction would have made of it."""
         if committed is not None:
+            self.memory.take(self.growth_bytes(key, committed.metadata))
             self.by_group.setdefault(key.group_id, {}).setdefault(key.topic, {})[key.partition] = committed
             return
         by_topic = self.by_group.get(key.group_id, {})
         if key.partition in by_topic.get(key.topic, {}):
-            del by_topic[key.topic][key.partition]
+            gone = by_topic[key.topic].pop(key.partition)
+            self.memory.take(-OFFSET_BYTES - text_bytes(gone.metadata))
             if not by_topic[key.topic]:
                 del by_topic[key.topic]
+                self.memory.take(-topic_bytes(key.topic))
             if not by_topic:
                 del self.by_group[key.group_id]
         for producer in self._producers.get(key.group_id, ()):
-            self.pending[producer].offsets.pop(key, None)
+            waiting = self.pending[producer].offsets.pop(key, None)
+            if waiting is not None:
+                self.memory.take(-pending_bytes(key, waiting.metadata))
 
     def replay_pending(self, producer_id: int, epoch: int, key: OffsetKey, committed: Committed) -> None:
+        self.memory.take(self.pending_growth_bytes(producer_id, key, committed.metadata))
         pending = self.pending.setdefault(producer_id, Pending(epoch))
         pending.epoch = max(pending.epoch, epoch)
         pending.offsets[key] = committed
@@ -123,6 +161,7 @@ class Offsets:
         if pending is None or epoch < pending.epoch:
             return []
         del self.pending[producer_id]
+        self.memory.take(-sum(pending_bytes(key, each.metadata) for key, each in pending.offsets.items()))
         for group_id in [group_id for group_id, producers in self._producers.items() if producer_id in producers]:
             del self._producers[group_id][producer_id]
             if not self._producers[group_id]:

@@ -42,7 +42,7 @@ class Registry:
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         self.groups: dict[str, AnyGroup] = {}
-        self.offsets = Offsets()
+        self.offsets = Offsets(shared.memory)
         self.at_ms = 0
         """The coordinator's time of the step under way, or of the records that are being loaded."""
         self.is_loaded = False
@@ -87,7 +87,7 @@ class Registry:
         group = self.groups.get(group_id)
         if value is None:
             if isinstance(group, ClassicGroup):
-                del self.groups[group_id]
+                self._drop(group_id)
                 self._keep_for_offsets(group_id)
             return
         had_members = isinstance(group, ClassicGroup) and bool(group.members)
@@ -107,10 +107,11 @@ class Registry:
         if not isinstance(group, ConsumerGroup):
             if value is None:
                 return
-            group = self.groups[group_id] = self.new_consumer(group_id)
+            group = self.new_consumer(group_id)
+            self.put(group)
         group.replay(key, value, self.at_ms)
         if value is None and not group.exists:
-            del self.groups[group_id]
+            self._drop(group_id)
             self._keep_for_offsets(group_id)
 
     def _keep_for_offsets(self, group_id: str) -> None:
@@ -137,17 +138,34 @@ class Registry:
         return self.groups.get(group_id) or self.new_classic(group_id)
 
     def new_classic(self, group_id: str) -> ClassicGroup:
-        group = self.groups[group_id] = ClassicGroup(group_id, self.shared.settings.history_length)
+        group = ClassicGroup(group_id, self.shared.settings.history_length, self.shared.memory)
         self._publish(group)
+        self.put(group)
         return group
 
     def new_consumer(self, group_id: str) -> ConsumerGroup:
+        """A group that is not one of the groups yet: see `put`."""
         shared = self.shared
         group = ConsumerGroup(
-            group_id, shared.patterns, shared.settings.consumer, shared.entropy, shared.settings.history_length
+            group_id,
+            shared.patterns,
+            shared.settings.consumer,
+            shared.entropy,
+            shared.settings.history_length,
+            shared.memory,
         )
         self._publish(group)
         return group
+
+    def put(self, group: AnyGroup) -> None:
+        """It takes the place of the one of this name."""
+        before = self.groups.get(group.group_id)
+        if before is not None:
+            before.release()
+        self.groups[group.group_id] = group
+
+    def _drop(self, group_id: str) -> None:
+        self.groups.pop(group_id).release()
 
     def _publish(self, group: AnyGroup) -> None:
         group.history.publish = lambda over: self.shared.finished.append((group.group_id, over))
@@ -161,4 +179,4 @@ class Registry:
             and not group.pending
             and not self.offsets.has_any(group.group_id)
         ):
-            del self.groups[group.group_id]
+            self._drop(group.group_id)

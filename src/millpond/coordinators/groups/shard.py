@@ -21,6 +21,7 @@ from millpond.coordinators.groups.history import Rebalance
 from millpond.coordinators.groups.join import check_join, join
 from millpond.coordinators.groups.leave import leave, on_session_end
 from millpond.coordinators.groups.members import NO_MEMBER_ID
+from millpond.coordinators.groups.memory import GroupMemory
 from millpond.coordinators.groups.rebalance import (
     answer_join,
     answer_sync,
@@ -62,8 +63,10 @@ class GroupShard:
         settings: GroupSettings,
         entropy: Entropy,
         check_room: Callable[[], None] = lambda: None,
+        memory: GroupMemory | None = None,
     ) -> None:
-        self.shared = Shared(image, settings, entropy)
+        self.memory = memory or GroupMemory()
+        self.shared = Shared(image, settings, entropy, self.memory)
         self.registry = Registry(self.shared)
         self.groups = self.registry.groups
         self.offsets = self.registry.offsets
@@ -178,7 +181,7 @@ class GroupShard:
         if effects.records:
             if known is not None:
                 rebalance.forget_timers(turn, known)
-            self.groups[body.group_id] = group
+            self.registry.put(group)
             self._let(turn, group, effects)
         else:
             turn.effects.add(effects)
@@ -209,7 +212,7 @@ class GroupShard:
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.ILLEGAL_GENERATION)
         else:
             self._check_room()
-        turn.reply(request.token, offset_commit.commit(turn, body, request.version))
+        turn.reply(request.token, offset_commit.commit(turn, self.offsets, body, request.version))
 
     def _keep_alive(self, turn: Turn, group: AnyGroup, member_id: str) -> None:
         """A commit is a sign of life in a classic group."""

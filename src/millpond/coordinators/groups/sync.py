@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from millpond.base.errors import ErrorCode, Refused
-from millpond.coordinators.groups.classic import ClassicGroup, State
+from millpond.base.errors import ErrorCode, LimitMet, Refused
+from millpond.config.quota import GROUP_MEMBER_MAX_BYTES
+from millpond.coordinators.groups.classic import ClassicGroup, State, assignments_bytes
 from millpond.coordinators.groups.group import Turn
-from millpond.coordinators.groups.members import Member
+from millpond.coordinators.groups.members import Member, parked
 from millpond.coordinators.groups.rebalance import answer_sync, expect_heartbeat, heard_sync
 from millpond.coordinators.shard import Request
 from millpond.wire.messages import HeartbeatRequest, HeartbeatResponse, SyncGroupRequest, SyncGroupResponse
@@ -19,23 +20,36 @@ def sync(turn: Turn, group: ClassicGroup, request: Request, body: SyncGroupReque
             raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if group.state is State.PREPARING:
         raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
+    shares_out = group.state is State.COMPLETING and group.leader == member.id
+    assignments = _checked_assignments(turn, group, body) if shares_out else {}
     heard_sync(turn, group, member)
     if group.state is State.STABLE:
         turn.reply(request.token, _assignment_reply(group, member.assignment))
         expect_heartbeat(turn, group, member)
     else:
         answer_sync(turn, member, ErrorCode.REBALANCE_IN_PROGRESS)
-        member.syncing = request
-        if group.leader == member.id:
-            _share_out(turn, group, body)
+        member.syncing = parked(request)
+        if shares_out:
+            _share_out(turn, group, assignments)
     if not group.unsynced:
         group.history.finished(turn.now_ms)
 
 
-def _share_out(turn: Turn, group: ClassicGroup, body: SyncGroupRequest) -> None:
-    """The leader has spoken: write it down, which makes the group stable, and tell all who wait."""
+def _checked_assignments(turn: Turn, group: ClassicGroup, body: SyncGroupRequest) -> dict[str, bytes]:
+    """What the leader gives to each; Refused if that is more than can be kept."""
     said = {each.member_id: each.assignment for each in body.assignments}
     assignments = {member_id: said.get(member_id, b"") for member_id in group.members}
+    bytes_max = turn.settings.member_bytes_max
+    if any(len(each) > bytes_max for each in assignments.values()):
+        limit = GROUP_MEMBER_MAX_BYTES.name
+        message = f"an assignment of one member is larger than {limit}={bytes_max} allows"
+        raise LimitMet(ErrorCode.POLICY_VIOLATION, limit, bytes_max, message)
+    turn.shared.memory.check(assignments_bytes(assignments) - assignments_bytes(group.assignments))
+    return assignments
+
+
+def _share_out(turn: Turn, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
+    """The leader has spoken: write it down, which makes the group stable, and tell all who wait."""
     group.history.assigned(group.assignments, assignments, turn.now_ms)
     turn.record(group.assigned_record(assignments, turn.wall_ms))
     for member in group.members.values():

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from millpond.coordinators.groups.consumer.draft import Draft
 from millpond.coordinators.groups.consumer.members import Member, MemberMetadata, MemberState, Partitions
 from millpond.coordinators.groups.consumer.reconcile import reconciled
-from millpond.coordinators.groups.consumer.state import ResolvedPattern
+from millpond.coordinators.groups.consumer.state import ResolvedPattern, member_bytes, pattern_bytes
 from millpond.coordinators.groups.consumer.surroundings import Surroundings
 from millpond.coordinators.groups.consumer.target import (
     forget_unused_patterns,
@@ -19,6 +19,40 @@ from millpond.coordinators.groups.consumer.target import (
     update_target,
 )
 from millpond.coordinators.groups.history import Why
+from millpond.coordinators.groups.memory import HELD_BYTES, TARGET_BYTES
+from millpond.metadata.image import Image
+
+
+def admit(group: Surroundings, draft: Draft, old: Member, told: MemberMetadata) -> None:
+    """Take what a member says of itself, before anything soft has changed; Refused if there is no memory for it.
+
+    What follows from it counts as well: every partition that the group now reads is somebody's.
+    """
+    is_new = old.id not in draft.state.members
+    if is_new or told != old.metadata:
+        _check_memory(group, draft, old, told)
+    for member_id in draft.replaced:
+        group.watch.forget(member_id)
+
+
+def _check_memory(group: Surroundings, draft: Draft, old: Member, told: MemberMetadata) -> None:
+    state = draft.state
+    growth_bytes = told.kept_bytes - old.metadata.kept_bytes
+    if old.id not in state.members:
+        growth_bytes += member_bytes(old)
+    topics = set(told.topics)
+    if told.regex and told.regex not in state.patterns:
+        meant = group.patterns.of(told.regex)
+        growth_bytes += pattern_bytes(told.regex, meant)
+        topics.update(meant)
+    # Most of the time there is room for all of it, and nobody has to look at all members.
+    if not group.memory.has_room(growth_bytes + _shared_out_bytes(topics, group.image)):
+        group.memory.check(growth_bytes + _shared_out_bytes(topics - subscribed_names(state), group.image))
+
+
+def _shared_out_bytes(topics: set[str], image: Image) -> int:
+    known = [image.topics[name] for name in topics if name in image.topics]
+    return (TARGET_BYTES + HELD_BYTES) * sum(len(topic.partitions) for topic in known)
 
 
 def subscribe(group: Surroundings, draft: Draft, old: Member, metadata: MemberMetadata, now_ms: int) -> None:

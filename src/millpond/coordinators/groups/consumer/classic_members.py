@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
-from millpond.coordinators.groups.consumer.changes import ensure_target, reconcile, remove_members, subscribe
+from millpond.coordinators.groups.consumer.changes import admit, ensure_target, reconcile, remove_members, subscribe
 from millpond.coordinators.groups.consumer.checks import check_room, known_member
 from millpond.coordinators.groups.consumer.draft import Draft
 from millpond.coordinators.groups.consumer.embedded import assignment_bytes, owned_partitions, subscription_of
@@ -55,6 +55,7 @@ def decide_join(group: Surroundings, draft: Draft, request: Request, now_ms: int
         rebalance_timeout_ms=rebalance_timeout_of(body),
         classic=ClassicProtocols(body.session_timeout_ms, protocols),
     )
+    admit(group, draft, old, metadata)
     subscribe(group, draft, old, metadata, now_ms)
     ensure_target(group, draft, now_ms)
     reconcile(group, draft, old.id, owned, now_ms)
@@ -86,7 +87,6 @@ def _joining(
             fresh = new_member_id(request.client_id, body.group_instance_id, str(group.entropy.uuid()))
             successor = replace(static, id=fresh, current=replace(static.current, epoch=0, previous_epoch=0))
             draft.replace_member(static, successor)
-            group.watch.forget(static.id)
             return successor
         if static is None and body.member_id and body.member_id not in state.members:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)

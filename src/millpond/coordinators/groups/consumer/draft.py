@@ -19,6 +19,8 @@ class Draft:
         self.group_id = group_id
         self.state = state
         self.records: list[CoordinatorRecord] = []
+        self.replaced: list[str] = []
+        """Members whose place others have taken."""
         self._copied = False
 
     def write(self, key: m.Message, value: m.Message | None) -> None:
@@ -83,6 +85,7 @@ class Draft:
         """A static member comes back under a new name: what was the old one's is the new one's."""
         target = self.state.target(old.id)
         self.remove_member(old.id)
+        self.replaced.append(old.id)
         self.set_metadata(new.id, new.metadata)
         self.set_target(new.id, target)
         self.set_current(new.id, new.current)

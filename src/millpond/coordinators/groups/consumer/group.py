@@ -46,6 +46,7 @@ from millpond.coordinators.groups.consumer.surroundings import Surroundings
 from millpond.coordinators.groups.consumer.watch import REJOIN, REVOCATION, SESSION, SYNC
 from millpond.coordinators.groups.group import CONSUMER_PROTOCOL
 from millpond.coordinators.groups.history import Why
+from millpond.coordinators.groups.memory import GroupMemory
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request
 from millpond.wire import messages as m
 
@@ -76,8 +77,9 @@ class ConsumerGroup(Surroundings):
         settings: ConsumerGroupSettings,
         entropy: Entropy,
         history_length: int = 100,
+        memory: GroupMemory | None = None,
     ) -> None:
-        super().__init__(group_id, patterns, settings, entropy, history_length)
+        super().__init__(group_id, patterns, settings, entropy, history_length, memory)
         self.state = GroupState()
         self.emptied_ms = 0
         """When its last member left, in the coordinator's time."""
@@ -92,6 +94,10 @@ class ConsumerGroup(Surroundings):
     @property
     def member_count(self) -> int:
         return len(self.state.members)
+
+    @property
+    def kept_bytes(self) -> int:
+        return self.state.kept_bytes
 
     @property
     def is_empty(self) -> bool:
@@ -159,6 +165,7 @@ class ConsumerGroup(Surroundings):
         def decide(group: ConsumerGroup, draft: Draft, request: Request, now_ms: int) -> m.Message:
             check_upgrade(classic, group.settings)
             write_upgrade(draft, classic, group.image)
+            group.memory.check(draft.state.kept_bytes - classic.kept_bytes)
             return decide_heartbeat(group, draft, request, now_ms)
 
         effects = self._answer(decide, request, now_ms, refusal)
@@ -245,10 +252,16 @@ class ConsumerGroup(Surroundings):
     # The one way in which the durable state changes.
 
     def replay(self, key: m.Message, value: m.Message | None, at_ms: int) -> None:
-        had_members = bool(self.state.members)
+        had_members, kept_bytes = bool(self.state.members), self.state.kept_bytes
         self.state.replay(key, value)
+        self.memory.take(self.state.kept_bytes - kept_bytes)
         if had_members and not self.state.members:
             self.emptied_ms = at_ms
+
+    def release(self) -> None:
+        """It is no longer one of the groups."""
+        self.memory.take(-self.kept_bytes)
+        self.memory = GroupMemory()
 
     def _draft(self) -> Draft:
         return Draft(self.group_id, self.state)

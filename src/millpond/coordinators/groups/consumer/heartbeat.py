@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.coordinators.groups.consumer.changes import (
+    admit,
     ensure_target,
     look_again,
     reconcile,
@@ -60,6 +61,7 @@ def _stay(
     owned = _owned(body)
     old = _sender(group, draft, body, owned)
     told = _told(old.metadata, request, body)
+    admit(group, draft, old, told)
     sees_anew = _sees_anew(group, draft, told.regex, request)
     subscribe(group, draft, old, told, now_ms)
     if sees_anew:
@@ -126,7 +128,6 @@ def _successor(group: Surroundings, draft: Draft, static: Member, member_id: str
         raise Refused(ErrorCode.INVALID_REQUEST, f"{member_id} is the id of another member")
     successor = replace(_awake(static), id=member_id)
     draft.replace_member(static, successor)
-    group.watch.forget(static.id)
     return successor
 
 

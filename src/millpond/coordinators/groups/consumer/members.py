@@ -9,6 +9,8 @@ from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from millpond.coordinators.groups.memory import HELD_BYTES, names_bytes, protocols_bytes, text_bytes
+
 LEAVING_EPOCH: Final = -1
 """A member that sends this leaves for good."""
 AWAY_EPOCH: Final = -2
@@ -61,6 +63,13 @@ class MemberMetadata:
     assignor: str | None = None
     classic: ClassicProtocols | None = None
 
+    @property
+    def kept_bytes(self) -> int:
+        """The memory that it takes."""
+        said = (self.instance_id, self.rack_id, self.client_id, self.client_host, self.regex, self.assignor)
+        classic_bytes = 0 if self.classic is None else protocols_bytes(self.classic.supported)
+        return sum(map(text_bytes, said)) + names_bytes(self.topics) + classic_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class CurrentAssignment:
@@ -71,6 +80,10 @@ class CurrentAssignment:
     state: MemberState = MemberState.STABLE
     assigned: Partitions = NO_PARTITIONS
     revoking: Partitions = NO_PARTITIONS
+
+    @property
+    def kept_bytes(self) -> int:
+        return HELD_BYTES * (len(self.assigned) + len(self.revoking))
 
     def is_reconciled(self, target_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == target_epoch

@@ -54,6 +54,7 @@ class ClassicGroupView(Protocol):
     group_id: str
     generation: int
     protocol: str | None
+    kept_bytes: int
 
     @property
     def is_consumer_group(self) -> bool: ...

@@ -14,6 +14,7 @@ from millpond.coordinators.groups.consumer.members import (
     TopicIdPartition,
 )
 from millpond.coordinators.groups.consumer.records import current_of, metadata_of, target_of
+from millpond.coordinators.groups.memory import MEMBER_BYTES, TARGET_BYTES, names_bytes, text_bytes
 from millpond.wire import messages as m
 
 EMPTY: Final = "Empty"
@@ -34,6 +35,14 @@ class ResolvedPattern:
     timestamp_ms: int = 0
 
 
+def member_bytes(member: Member) -> int:
+    return MEMBER_BYTES + text_bytes(member.id) + member.metadata.kept_bytes + member.current.kept_bytes
+
+
+def pattern_bytes(pattern: str, topics: tuple[str, ...]) -> int:
+    return text_bytes(pattern) + names_bytes(topics)
+
+
 @dataclass(slots=True)
 class GroupState:
     """Durable state. `static_ids` and `owners` follow from the members and are kept for quick looking up."""
@@ -48,6 +57,8 @@ class GroupState:
     """The member by its instance id."""
     owners: dict[TopicIdPartition, str] = field(default_factory=dict)
     """Who has been given a partition and has not yet let go of it."""
+    kept_bytes: int = 0
+    """The memory that all this takes."""
 
     def copy(self) -> GroupState:
         return replace(
@@ -97,9 +108,9 @@ class GroupState:
             case m.ConsumerGroupTargetAssignmentMetadataKey(), m.ConsumerGroupTargetAssignmentMetadataValue():
                 self.assignment_epoch = value.assignment_epoch
             case m.ConsumerGroupTargetAssignmentMemberKey(), None:
-                self.targets.pop(key.member_id, None)
+                self._set_target(key.member_id, None)
             case m.ConsumerGroupTargetAssignmentMemberKey(), m.ConsumerGroupTargetAssignmentMemberValue():
-                self.targets[key.member_id] = target_of(value)
+                self._set_target(key.member_id, target_of(value))
             case m.ConsumerGroupMemberMetadataKey(), None:
                 self._remove_member(key.member_id)
             case m.ConsumerGroupMemberMetadataKey(), m.ConsumerGroupMemberMetadataValue():
@@ -110,17 +121,41 @@ class GroupState:
             case m.ConsumerGroupCurrentMemberAssignmentKey(), m.ConsumerGroupCurrentMemberAssignmentValue():
                 self._set_current(key.member_id, current_of(value))
             case m.ConsumerGroupRegularExpressionKey(), None:
-                self.patterns.pop(key.regular_expression, None)
+                self._set_pattern(key.regular_expression, None)
             case m.ConsumerGroupRegularExpressionKey(), m.ConsumerGroupRegularExpressionValue():
                 resolved = ResolvedPattern(tuple(value.topics), value.version, value.timestamp)
-                self.patterns[key.regular_expression] = resolved
+                self._set_pattern(key.regular_expression, resolved)
             case m.ConsumerGroupPartitionMetadataKey(), _:
                 pass  # Written by older Kafka; the hash tells what it told.
             case _:
                 raise AssertionError(f"{key} with {value} is no record of a consumer group")
 
+    def _set_target(self, member_id: str, target: Partitions | None) -> None:
+        self.kept_bytes += TARGET_BYTES * (len(target or ()) - len(self.target(member_id)))
+        if target is None:
+            self.targets.pop(member_id, None)
+        else:
+            self.targets[member_id] = target
+
+    def _set_pattern(self, pattern: str, resolved: ResolvedPattern | None) -> None:
+        before = self.patterns.pop(pattern, None)
+        if before is not None:
+            self.kept_bytes -= pattern_bytes(pattern, before.topics)
+        if resolved is not None:
+            self.kept_bytes += pattern_bytes(pattern, resolved.topics)
+            self.patterns[pattern] = resolved
+
+    def _known(self, member_id: str) -> Member:
+        """The member as it is, or as one of whom nothing is known yet."""
+        known = self.members.get(member_id)
+        if known is None:
+            known = Member(member_id)
+            self.kept_bytes += member_bytes(known)
+        return known
+
     def _set_metadata(self, member_id: str, metadata: MemberMetadata) -> None:
-        old = self.members.get(member_id) or Member(member_id)
+        old = self._known(member_id)
+        self.kept_bytes += metadata.kept_bytes - old.metadata.kept_bytes
         self._forget_instance(old)
         self.members[member_id] = replace(old, metadata=metadata)
         if metadata.instance_id is not None:
@@ -128,7 +163,8 @@ class GroupState:
 
     def _set_current(self, member_id: str, current: CurrentAssignment) -> None:
         # A cleaned log may bring a member's assignment before what it said of itself.
-        old = self.members.get(member_id) or Member(member_id)
+        old = self._known(member_id)
+        self.kept_bytes += current.kept_bytes - old.current.kept_bytes
         self._forget_owner(old)
         self.members[member_id] = replace(old, current=current)
         for partition in current.assigned | current.revoking:
@@ -137,6 +173,7 @@ class GroupState:
     def _remove_member(self, member_id: str) -> None:
         old = self.members.pop(member_id, None)
         if old is not None:
+            self.kept_bytes -= member_bytes(old)
             self._forget_owner(old)
             self._forget_instance(old)
 

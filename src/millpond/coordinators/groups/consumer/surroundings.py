@@ -9,6 +9,7 @@ from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
 from millpond.coordinators.groups.consumer.rebalance_history import ConsumerGroupHistory
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 from millpond.coordinators.groups.consumer.watch import Watch
+from millpond.coordinators.groups.memory import GroupMemory
 from millpond.coordinators.shard import Sees
 from millpond.metadata.image import Image, Resource
 from millpond.metadata.records import ResourceType
@@ -30,8 +31,10 @@ class Surroundings:
         settings: ConsumerGroupSettings,
         entropy: Entropy,
         history_length: int = 100,
+        memory: GroupMemory | None = None,
     ) -> None:
         self.group_id = group_id
+        self.memory = memory or GroupMemory()
         self.patterns = patterns
         self._settings = settings
         self.entropy = entropy

@@ -1,0 +1,374 @@
+"""What groups may keep, all together: counted as it comes and goes, refused before it is kept, never at a load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from millpond.base.errors import ErrorCode
+from millpond.coordinators.groups import memory as price
+from millpond.coordinators.groups.classic import ClassicGroup
+from millpond.coordinators.groups.consumer.group import ConsumerGroup
+from millpond.coordinators.groups.shard import GroupShard
+from millpond.wire import messages as m
+from support.seeds import seeds
+
+NONE, POLICY = ErrorCode.NONE, ErrorCode.POLICY_VIOLATION
+
+
+def text(*texts: str | None) -> int:
+    return sum(map(price.text_bytes, texts))
+
+
+def names(listed: Any) -> int:
+    return sum(64 + text(each) for each in listed)
+
+
+def recounted(shard: GroupShard) -> int:
+    """A walk over everything that is kept."""
+    total = 0
+    for group in shard.groups.values():
+        total += _classic(group) if isinstance(group, ClassicGroup) else _consumer(group)
+    for by_topic in shard.offsets.by_group.values():
+        for topic, partitions in by_topic.items():
+            total += price.TOPIC_OF_OFFSETS_BYTES + text(topic)
+            total += sum(price.OFFSET_BYTES + text(each.metadata) for each in partitions.values())
+    for pending in shard.offsets.pending.values():
+        for key, each in pending.offsets.items():
+            total += price.PENDING_OFFSET_BYTES + text(key.topic, each.metadata)
+    return total
+
+
+def _classic(group: ClassicGroup) -> int:
+    total = names(group.subscribed or ())
+    total += sum(price.PROMISED_ID_BYTES + text(each) for each in group.pending)
+    total += sum(price.ASSIGNMENT_BYTES + len(each) for each in group.assignments.values())
+    for member in group.members.values():
+        total += price.MEMBER_BYTES + text(member.id, member.instance_id, member.client_id, member.client_host)
+        total += sum(price.PROTOCOL_BYTES + len(name) + len(data) for name, data in member.protocols)
+    return total
+
+
+def _consumer(group: ConsumerGroup) -> int:
+    total = sum(price.TARGET_BYTES * len(each) for each in group.state.targets.values())
+    total += sum(text(pattern) + names(each.topics) for pattern, each in group.state.patterns.items())
+    for member in group.state.members.values():
+        said, held = member.metadata, member.current
+        total += price.MEMBER_BYTES + text(member.id, said.instance_id, said.rack_id, said.client_id)
+        total += text(said.client_host, said.regex, said.assignor) + names(said.topics)
+        total += price.HELD_BYTES * (len(held.assigned) + len(held.revoking))
+        for name, data in said.classic.supported if said.classic else ():
+            total += price.PROTOCOL_BYTES + len(name) + len(data)
+    return total
+
+
+def beat(stage: Any, member: str, epoch: int = 0, *, group: str = "n", **more: Any) -> Any:
+    body = m.ConsumerGroupHeartbeatRequest(
+        group_id=group,
+        member_id=member,
+        member_epoch=epoch,
+        rebalance_timeout_ms=30_000,
+        subscribed_topic_names=more.pop("topics", ["t"]),
+        topic_partitions=[] if epoch == 0 else None,
+        **more,
+    )
+    return stage.ask(body, 1)
+
+
+# What is refused, and when.
+
+
+def test_a_member_is_refused_that_says_more_than_there_is_room_for(make_stage: Callable[..., Any]) -> None:
+    stage = make_stage()
+    stage.bytes_max = 20_000
+    told = stage.answer(stage.join(group="large", topics=("x" * 30_000,)))
+    assert told.error_code == ErrorCode.MEMBER_ID_REQUIRED, "an id is little"
+    before = stage.shard.memory.used_bytes
+    refused = stage.answer(stage.join(told.member_id, group="large", topics=("x" * 30_000,)))
+    assert refused.error_code == POLICY
+    assert stage.shard.memory.used_bytes == before
+    (small,), generation = stage.stable()
+    assert stage.heartbeat(small, generation) == NONE
+    stage.pass_time(20_000)
+    assert stage.shard.groups.keys() <= {"g"}, "an id that nobody joins with is forgotten"
+
+
+def test_a_member_that_comes_again_with_more_is_refused_and_stays(make_stage: Callable[..., Any]) -> None:
+    stage = make_stage()
+    (member,), generation = stage.stable()
+    stage.bytes_max = stage.shard.memory.used_bytes + 500
+    assert stage.answer(stage.join(member, topics=("x" * 502,))).error_code == POLICY
+    assert stage.group().state_name == "Stable"
+    assert stage.heartbeat(member, generation) == NONE
+    assert stage.answer(stage.join(member, topics=("y",))).error_code == NONE, "what is no larger is not refused"
+
+
+def test_an_instance_that_comes_back_with_more_is_refused_and_its_place_is_kept(
+    make_stage: Callable[..., Any],
+) -> None:
+    stage = make_stage()
+    token = stage.join(instance="one")
+    stage.pass_time(6000)
+    member = stage.answer(token).member_id
+    stage.sync(member, 1, {member: b"a"}, instance="one")
+    stage.bytes_max = stage.shard.memory.used_bytes
+    assert stage.answer(stage.join(instance="one", topics=("x" * 500,))).error_code == POLICY
+    assert stage.heartbeat(member, 1, "one") == NONE
+
+
+def test_a_leader_may_share_out_only_so_much(make_stage: Callable[..., Any]) -> None:
+    stage = make_stage(member_bytes_max=1000)
+    joins = [stage.join_new() for _ in range(2)]
+    stage.pass_time(6000)
+    (leader, _), (follower, _) = joins
+    waiting = stage.sync(follower, 1, {follower: b"x" * 5000})
+    assert stage.group().members[follower].syncing.body.assignments == [], "what nobody reads is not kept"
+    assert stage.answer(stage.sync(leader, 1, {follower: b"x" * 1001})).error_code == POLICY
+    assert stage.answer(waiting) is None, "the leader may do better"
+    stage.bytes_max = stage.shard.memory.used_bytes + 1000
+    assert stage.answer(stage.sync(leader, 1, {follower: b"x" * 1000})).error_code == POLICY
+    stage.bytes_max += 1000
+    assert stage.answer(stage.sync(leader, 1, {follower: b"x" * 1000})).error_code == NONE
+    assert stage.answer(waiting).assignment == b"x" * 1000
+
+
+def test_a_leader_that_was_refused_and_says_no_more_goes_and_the_others_go_on(
+    make_stage: Callable[..., Any],
+) -> None:
+    stage = make_stage(member_bytes_max=1000)
+    joins = [stage.join_new(session_ms=600_000) for _ in range(2)]
+    stage.pass_time(6000)
+    (leader, _), (follower, _) = joins
+    waiting = stage.sync(follower, 1)
+    assert stage.answer(stage.sync(leader, 1, {follower: b"x" * 1001})).error_code == POLICY
+    stage.pass_time(60_000)
+    assert stage.answer(waiting).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert leader not in stage.group().members
+
+
+def test_offsets_and_their_metadata_count(make_stage: Callable[..., Any]) -> None:
+    stage = make_stage()
+    assert stage.commit(1, metadata="m" * 100) == NONE
+    stage.bytes_max = stage.shard.memory.used_bytes
+    assert stage.commit(2, metadata="m" * 100) == NONE, "what is there goes on"
+    assert stage.commit(3, metadata="m" * 101) == POLICY
+    assert stage.commit(3, partition=1) == POLICY
+    assert stage.commit_in_transaction(3, partition=1) == POLICY
+    assert stage.committed() == 2
+    assert stage.shard.offsets.pending == {}
+    stage.bytes_max += 2000
+    assert stage.commit_in_transaction(3, partition=1) == NONE
+    stage.marker(7, 0, True)
+    assert stage.committed(1) == 3
+
+
+def test_a_member_of_the_new_protocol_is_refused_by_name(make_stage: Callable[..., Any]) -> None:
+    stage = make_stage()
+    stage.bytes_max = 20_000
+    refused = beat(stage, "m1", topics=["x" * 200] * 50 + [f"{each:0200}" for each in range(100)])
+    assert refused.error_code == POLICY
+    assert "groups.max.bytes=20000" in refused.error_message
+    assert stage.shard.groups == {}
+    assert stage.shard.memory.used_bytes == 0
+    assert beat(stage, "m1").error_code == NONE
+
+
+def test_few_words_that_mean_many_partitions_count_as_many(make_stage: Callable[..., Any]) -> None:
+    """The coordinator itself shares out: what that takes is no less than what it will take."""
+    stage = make_stage()
+    stage.bytes_max = price.MEMBER_BYTES + 1000 + 8 * (price.TARGET_BYTES + price.HELD_BYTES)
+    refused = beat(stage, "m1", topics=[], subscribed_topic_regex="[tu]")
+    assert refused.error_code == POLICY
+    assert beat(stage, "m1", topics=[], subscribed_topic_regex="[tx]").error_code == NONE
+    assert stage.shard.memory.used_bytes <= stage.bytes_max
+    stage.bytes_max = stage.shard.memory.used_bytes + price.MEMBER_BYTES + 1000
+    assert beat(stage, "m2").error_code == NONE, "of what the group reads already it gets a part, which is no more"
+
+
+def test_a_classic_group_stays_one_where_there_is_no_room_for_another_kind(make_stage: Callable[..., Any]) -> None:
+    """Names of topics that lie in few bytes of a classic member each become a thing of their own."""
+    stage = make_stage()
+    stage.bytes_max = 5000
+    (member,), generation = stage.stable(topics=tuple(f"{each:x}" for each in range(100)))
+    stage.bytes_max = stage.shard.memory.used_bytes + 5000
+    assert beat(stage, "m1", group="other", topics=["nowhere"]).error_code == NONE, "there is room for the one"
+    assert beat(stage, "m1", group="g", topics=["nowhere"]).error_code == POLICY, "but not for those who are there"
+    assert stage.heartbeat(member, generation) == NONE
+    assert stage.group().type_name == "classic"
+
+
+def test_a_refused_instance_leaves_its_predecessor_and_its_clock(make_stage: Callable[..., Any]) -> None:
+    stage = make_stage()
+    assert beat(stage, "m1", instance_id="one").error_code == NONE
+    assert beat(stage, "m1", -2, instance_id="one", topics=None).error_code == NONE
+    stage.bytes_max = stage.shard.memory.used_bytes
+    assert beat(stage, "m2", instance_id="one", topics=["t", "x" * 200]).error_code == POLICY
+    assert stage.group("n").state.members.keys() == {"m1"}
+    stage.pass_time(60_000)
+    assert stage.group("n").state.members == {}, "it is expected back as before"
+
+
+def test_what_the_log_says_is_taken_in_whatever_the_limit_is(make_stage: Callable[..., Any]) -> None:
+    stage = make_stage()
+    (member,), generation = stage.stable()
+    beat(stage, "m1")
+    stage.commit(5, member, generation)
+    used_bytes = stage.shard.memory.used_bytes
+    stage.bytes_max = 1
+    stage.fail_over()
+    assert stage.heartbeat(member, generation) == NONE
+    assert stage.committed() == 5
+    assert stage.group("n").state.members.keys() == {"m1"}
+    assert stage.commit(6, member, generation) == NONE
+    assert stage.shard.memory.used_bytes == recounted(stage.shard) <= used_bytes
+    assert stage.group().is_subscribed_to("anything"), "there is no room for the names: nothing expires early"
+
+
+def test_names_without_room_are_not_kept(make_stage: Callable[..., Any]) -> None:
+    """A few kilobytes of short names are many more in memory, and come to be when the join is over."""
+    stage = make_stage()
+    topics = tuple(f"{each:x}" for each in range(1000))
+    _, token = stage.join_new(topics=topics)
+    stage.bytes_max = stage.shard.memory.used_bytes + 1000
+    stage.pass_time(6000)
+    assert stage.answer(token).error_code == NONE
+    assert stage.group().subscribed is None
+    assert stage.shard.memory.used_bytes <= stage.bytes_max
+
+
+# Whatever happens, the count is right.
+
+
+class Life:
+    def __init__(self, seed: int, stage: Any) -> None:
+        self.random = Random(seed)
+        self.stage = stage
+        self.members: list[tuple[str, str]] = []
+        self.beating: list[tuple[str, str]] = []
+        self.tokens: list[tuple[str, Any]] = []
+
+    def group(self) -> str:
+        return self.random.choice("abc")
+
+    def topics(self) -> tuple[str, ...]:
+        return tuple(self.random.sample(["t", "u", "v", "nowhere", "x" * 300], self.random.randint(1, 3)))
+
+    def join(self) -> None:
+        group = self.group()
+        known = [member for of, member in self.members if of == group]
+        member = self.random.choice(["", *known])
+        instance = self.random.choice([None, None, "i1", "i2"])
+        member = "" if instance else member
+        more = {"version": self.random.choice([3, 9])}
+        if instance and more["version"] > 4:
+            more["instance"] = instance
+        token = self.stage.join(member, group=group, topics=self.topics(), client_id="ü" * 9, **more)
+        self.tokens.append((group, token))
+
+    def hear(self) -> None:
+        for group, token in self.tokens:
+            reply = self.stage.answer(token)
+            if reply is not None and reply.member_id:
+                self.members.append((group, reply.member_id))
+        self.tokens = [each for each in self.tokens if self.stage.answer(each[1]) is None]
+        self.members = self.members[-8:]
+
+    def sync(self) -> None:
+        for group, member in self.members:
+            known = self.stage.shard.groups.get(group)
+            if isinstance(known, ClassicGroup):
+                given = {each: b"x" * self.random.randint(0, 400) for each in known.members}
+                self.stage.sync(member, known.generation, given, group=group)
+
+    def leave(self) -> None:
+        if self.members:
+            group, member = self.members.pop(self.random.randrange(len(self.members)))
+            kind = m.LeaveGroupRequest.MemberIdentity
+            self.stage.ask(m.LeaveGroupRequest(group_id=group, members=[kind(member_id=member)]), 5)
+
+    def beat(self) -> None:
+        group, member = self.random.choice("bc"), self.random.choice(["m1", "m2", "m3"])
+        known = self.stage.shard.groups.get(group)
+        epoch = 0
+        if isinstance(known, ConsumerGroup) and member in known.state.members:
+            epoch = self.random.choice([0, known.state.members[member].epoch, -1])
+        regex = self.random.choice([None, None, "t.*", "[uv]", ""])
+        beat(self.stage, member, epoch, group=group, topics=list(self.topics()), subscribed_topic_regex=regex)
+
+    def commit(self) -> None:
+        metadata = "m" * self.random.randint(0, 50)
+        topic, partition = self.random.choice("tuv"), self.random.randrange(8)
+        self.stage.commit(1, group=self.group(), topic=topic, partition=partition, metadata=metadata)
+
+    def commit_in_transaction(self) -> None:
+        producer, topic = self.random.choice([7, 8]), self.random.choice("tuv")
+        self.stage.commit_in_transaction(1, producer, group=self.group(), topic=topic)
+
+    def end_transaction(self) -> None:
+        self.stage.marker(self.random.choice([7, 8]), 0, self.random.random() < 0.5)
+
+    def delete_group(self) -> None:
+        self.stage.ask(m.DeleteGroupsRequest(groups_names=[self.group()]), 2)
+
+    def forget_topic(self) -> None:
+        stage = self.stage
+        stage.take(stage.shard.on_topics_deleted([self.random.choice("tuv")], stage.now_ms))
+
+    def look_at_topics(self) -> None:
+        stage = self.stage
+        stage.take(stage.shard.on_topics_changed(["t", "u"], stage.now_ms))
+
+    def pass_time(self) -> None:
+        self.stage.pass_time(self.random.choice([10, 3000, 12_000, 70_000, 700_000]))
+
+    def squeeze(self) -> None:
+        used_bytes = self.stage.shard.memory.used_bytes
+        self.stage.bytes_max = self.random.choice([price.ENDLESS, used_bytes, used_bytes + 3000])
+
+    def fail_over(self) -> None:
+        if self.random.random() < 0.3:
+            self.stage.fail_over()
+
+    def step(self) -> str:
+        often = (self.join, self.join, self.hear, self.sync, self.beat, self.beat, self.commit, self.pass_time)
+        seldom = (
+            self.leave,
+            self.commit_in_transaction,
+            self.end_transaction,
+            self.delete_group,
+            self.forget_topic,
+            self.look_at_topics,
+            self.squeeze,
+            self.fail_over,
+        )
+        what: Callable[[], None] = self.random.choice(often * 2 + seldom)
+        what()
+        return what.__name__
+
+
+@pytest.mark.parametrize("seed", seeds(range(12)))
+def test_whatever_comes_and_goes_the_count_is_that_of_what_is_there(
+    seed: int, make_stage: Callable[..., Any]
+) -> None:
+    stage = make_stage(offsets_retention_ms=600_000, offsets_retention_check_interval_ms=60_000)
+    life = Life(seed, stage)
+    done: list[str] = []
+    for _ in range(250):
+        done.append(life.step())
+        assert stage.shard.memory.used_bytes == recounted(stage.shard), (seed, done[-5:])
+    # Everybody goes, and so does everything.
+    stage.bytes_max = price.ENDLESS
+    stage.marker(7, 0, False)
+    stage.marker(8, 0, False)
+    stage.pass_time(3_000_000)
+    for name in "abc":
+        stage.ask(m.DeleteGroupsRequest(groups_names=[name]), 2)
+    assert stage.shard.groups == {}
+    assert stage.shard.memory.used_bytes == 0
+
+
+def test_names_in_other_scripts_are_not_cheaper_than_they_are() -> None:
+    assert price.text_bytes("ü" * 10) > price.text_bytes("u" * 10) > price.text_bytes("") > price.text_bytes(None)
