@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from millpond.base.errors import ErrorCode, LimitMet, Refused
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import File
 from millpond.log.markers import Marker, read_marker
 from millpond.wire.batch import CONTROL, SEQUENCE_COUNT, TRANSACTIONAL, BatchHeader

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Set
-from typing import NamedTuple
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Buffer, File
 from millpond.log.aborted_transactions import Aborted, AbortedIndex
 from millpond.log.index import SparseIndex, offset_index, time_index

@@ -15,9 +15,10 @@ from functools import cache
 from itertools import groupby
 from operator import attrgetter
 from struct import Struct
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, get_args
 
 from millpond.base.errors import MalformedMessage
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Buffer
 from millpond.metadata.features import ALIKE_FROM
 from millpond.metadata.records import (

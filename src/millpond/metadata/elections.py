@@ -16,10 +16,11 @@ from dataclasses import fields
 from enum import IntEnum
 from functools import partial
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.values import dataclass
 from millpond.config.effective import NodeLayers
 from millpond.config.topic import FLUSH_ACK, MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE

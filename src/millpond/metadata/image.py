@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, NamedTuple, assert_never
+from typing import Final, assert_never
 from uuid import UUID
 
 from millpond.base.ids import LeaderEpoch, NodeId
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.values import dataclass
 from millpond.metadata.acls import Acls
 from millpond.metadata.leadership import Leadership

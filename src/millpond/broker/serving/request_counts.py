@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from millpond.base.histogram import Histogram
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Clock
 from millpond.wire import notation
 from millpond.wire.model import Message

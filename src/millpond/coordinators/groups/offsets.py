@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.coordinators.groups.records import OffsetKey
 from millpond.wire.messages import OffsetCommitValue
 

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import groupby
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
+
+from millpond.base.named_tuple import NamedTuple
 
 LEAVING_EPOCH: Final = -1
 """A member that sends this leaves for good."""
