@@ -171,6 +171,7 @@ def test_either_can_be_the_base_of_the_other(base, derived):
     assert (lake.depth, lake.is_cold, lake.name) == (3, True, "pond")
     assert [each.name for each in dataclasses.fields(lake)] == ["depth", "is_cold", "name"]
     assert dataclasses.replace(lake, depth=4) == Lake(4, True, "pond")
+    assert values.names_of(Lake) == ("depth", "is_cold", "name")
 
 
 def test_a_value_that_holds_itself_can_be_shown():

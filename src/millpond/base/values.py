@@ -38,6 +38,12 @@ else:
         return make if cls is None else make(cls)
 
 
+def names_of(cls: type) -> tuple[str, ...]:
+    """The names of the fields; `dataclasses.fields` would have the standard library make such a class."""
+    plan: _Plan | None = cls.__dict__.get("__value_plan__")
+    return tuple(each.name for each in dataclasses.fields(cls)) if plan is None else tuple(plan.annotations)
+
+
 FIELDS = "__dataclass_fields__"
 _NOTED = (FIELDS, "__dataclass_params__")
 

@@ -10,7 +10,6 @@ has the offset of the last of them, so that everything else has the offset that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from functools import cache
 from itertools import groupby
 from operator import attrgetter
@@ -20,6 +19,7 @@ from typing import Any, Final, get_args
 from millpond.base.errors import MalformedMessage
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Buffer
+from millpond.base.values import names_of
 from millpond.metadata.features import ALIKE_FROM
 from millpond.metadata.records import (
     BrokerEndpoint,
@@ -192,7 +192,7 @@ def _kinds_by_record() -> dict[type, _Kind]:
 
 
 def _names_of(kind: type[Any]) -> tuple[str, ...]:
-    return getattr(kind, "_fields", None) or tuple(each.name for each in fields(kind))
+    return getattr(kind, "_fields", None) or names_of(kind)
 
 
 @cache
