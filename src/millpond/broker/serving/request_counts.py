@@ -23,12 +23,13 @@ STRUCTURES_MAX = 64
 class RequestCounts:
     """By API key. A request that nobody answers, because its client has gone, came and took no time."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, keys: Iterable[int] = ()) -> None:
         self.received: dict[int, int] = {}
         self.times: dict[int, Histogram] = {}
         self.errors: Counter[tuple[int, int]] = Counter()
         """By API key and error code; one for each topic, partition or group that an answer refuses, within limits."""
         self._clock = clock
+        self.serve(keys)
 
     def serve(self, keys: Iterable[int]) -> None:
         """From now on requests of these APIs come."""
