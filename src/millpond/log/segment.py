@@ -137,8 +137,8 @@ class Segment:
         self._begins = False
         """Whether an index that is not made yet begins empty and in memory, whatever its file holds."""
         self._unindexed_from: int | None = None
-        """None, unless the batches are too few for an index, and none is made yet: then the size at which the files of
-        both were complete, -1 if they may not be."""
+        """None, unless the batches are too few for an index, and none is made yet: then the size at which the files
+        of both were complete, -1 if they may not be."""
         self.appended_ms = NO_TIMESTAMP
         """The wall clock at the last append, as far as this process or a checkpoint knows."""
         self.first_append_ms: int | None = None
