@@ -30,6 +30,9 @@ class Parking:
         self.clock = clock
         self.waits: list[Later[Any]] = []
 
+    def load(self) -> None:
+        """It knows all that it needs."""
+
     def handle(self, connection: Any, frame: memoryview) -> None:
         self.waits.append(Later())
         connection.reply_later(self.waits[-1], lambda frame: [frame])

@@ -1,6 +1,7 @@
 """Bytes and back, and whole histories: what is replayed from the log is what was decided."""
 
 from contextlib import suppress
+from typing import get_args
 from uuid import UUID
 
 import pytest
@@ -11,7 +12,14 @@ from millpond.base.errors import MalformedMessage
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.metadata.brokers import Registration, decide_found, decide_register
-from millpond.metadata.codec import UnknownRecord, decode_record, decode_records, encode_record, encode_records
+from millpond.metadata.codec import (
+    TYPE_NUMBERS,
+    UnknownRecord,
+    decode_record,
+    decode_records,
+    encode_record,
+    encode_records,
+)
 from millpond.metadata.configs import (
     ConfigChange,
     ResourceChanges,
@@ -37,6 +45,7 @@ from millpond.metadata.records import (
     PartitionRecord,
     ProducerIdsRecord,
     QuotaPart,
+    Record,
     RegisterBrokerRecord,
     RemoveAccessControlEntryRecord,
     RemoveDelegationTokenRecord,
@@ -317,3 +326,7 @@ def test_records_that_differ_only_in_the_partition_are_not_mixed_up() -> None:
             decoded, _ = message.decode(memoryview(encoded), encoded[2], 3)
             assert (decoded.partition_id, decoded.topic_id) == (index, record.topic_id)
             assert decode_record(encoded) == record
+
+
+def test_types_have_the_numbers_of_their_schemas() -> None:
+    assert {record: getattr(messages, record.__name__).API_KEY for record in get_args(Record)} == TYPE_NUMBERS

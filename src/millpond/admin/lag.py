@@ -11,12 +11,13 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from millpond.admin.groups import Group, find_groups
 from millpond.admin.offsets import Bounds, bounds_of
 from millpond.admin.topics import led_partitions
 from millpond.base.ids import TopicPartition
+from millpond.base.named_tuple import NamedTuple
 from millpond.remote.cluster import Cluster
 from millpond.remote.offsets import committed_by_group
 from millpond.remote.reader import first_or_end

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 from millpond.admin.errors import Refused
 from millpond.base.ids import TopicPartition
+from millpond.base.named_tuple import NamedTuple
 from millpond.remote import offsets
 from millpond.remote.cluster import Cluster
 from millpond.remote.offsets import Isolation

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from millpond.admin.errors import Leaderless, Refused, unknown_partition, unknown_topic
@@ -14,6 +14,7 @@ from millpond.admin.excerpts import Extent, RecordExcerpt, cut_record
 from millpond.admin.offsets import Bounds, End, Last, Point, Since, bounds_of, resolve
 from millpond.admin.topics import find_topic, led_partitions
 from millpond.base.ids import TopicPartition
+from millpond.base.named_tuple import NamedTuple
 from millpond.client.partitioner import by_key
 from millpond.remote.cluster import Cluster, TopicInfo
 from millpond.remote.offsets import Isolation

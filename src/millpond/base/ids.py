@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple, NewType
+from typing import NewType
 from uuid import UUID
+
+from millpond.base.named_tuple import NamedTuple
 
 Offset = NewType("Offset", int)
 """The number of a record in its partition."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
@@ -160,7 +159,9 @@ class Registry:
         """The setting of this name; an unknown name is an error that offers the nearest one."""
         setting = self._by_name.get(name)
         if setting is None:
-            near = difflib.get_close_matches(name, self._by_name, n=1)
+            from difflib import get_close_matches  # seldom needed, and a node starts sooner without it
+
+            near = get_close_matches(name, self._by_name, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise SettingError(f"unknown {self.what} setting {name}{hint}")
         return setting

@@ -2,7 +2,7 @@
 
 A node declares two hundred such classes and makes values of a few when it starts. The standard library writes and
 compiles several functions for each at once, which took a third of the time of a start. Here the functions that any
-class can share are shared, and only `__init__` is compiled, at its first call.
+class can share are shared, and only `__init__` is compiled, once a few values have been made without it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,23 @@ else:
         return make if cls is None else make(cls)
 
 
+def names_of(cls: type) -> tuple[str, ...]:
+    """The names of the fields; `dataclasses.fields` would have the standard library make such a class."""
+    plan: _Plan | None = cls.__dict__.get("__value_plan__")
+    return tuple(each.name for each in dataclasses.fields(cls)) if plan is None else tuple(plan.annotations)
+
+
 FIELDS = "__dataclass_fields__"
 _NOTED = (FIELDS, "__dataclass_params__")
+
+_FEW = 8
+"""So many values are made by hand: to compile takes longer, and of most classes a node makes one or two."""
 
 
 class _Plan:
     """What is known of a class before anything is compiled."""
 
-    __slots__ = ("annotations", "compared", "defaults", "frozen", "kw_only", "own", "positional", "shown")
+    __slots__ = ("annotations", "compared", "defaults", "frozen", "kw_only", "made", "own", "positional", "shown")
 
     def __init__(self, frozen: bool, kw_only: bool) -> None:
         self.frozen = frozen
@@ -58,6 +67,8 @@ class _Plan:
         self.shown: tuple[str, ...] = ()
         self.compared: tuple[str, ...] = ()
         self.positional: tuple[str, ...] = ()
+        self.made = 0
+        """How many values, as far as they were made by hand."""
 
 
 def _plan(cls: type, frozen: bool, kw_only: bool) -> _Plan | None:
@@ -90,7 +101,19 @@ def _plan(cls: type, frozen: bool, kw_only: bool) -> _Plan | None:
         for name in names
         if not kw_only and (name not in options or (options[name].init and options[name].kw_only is not True))
     )
+    is_late = False
+    for name in plan.positional:
+        has_default = name in plan.defaults and _has_default(plan.defaults[name])
+        if is_late and not has_default:
+            raise TypeError(f"non-default argument {name!r} follows default argument")
+        is_late |= has_default
     return plan
+
+
+def _has_default(default: Any) -> bool:
+    if not isinstance(default, dataclasses.Field):
+        return True
+    return default.default is not dataclasses.MISSING or default.default_factory is not dataclasses.MISSING
 
 
 def _finish(cls: type, plan: _Plan, *, slots: bool, eq: bool) -> type:
@@ -120,7 +143,9 @@ def _finish(cls: type, plan: _Plan, *, slots: bool, eq: bool) -> type:
     if "__init__" not in members:
 
         def begin(self: object, *args: object, **kwargs: object) -> None:
-            _init_of(owner[0])(self, *args, **kwargs)
+            plan.made += 1
+            if plan.made > _FEW or not _fill(self, plan, args, kwargs):
+                _init_of(owner[0])(self, *args, **kwargs)
 
         made["__init__"] = begin
     if plan.frozen:
@@ -143,6 +168,36 @@ def _finish(cls: type, plan: _Plan, *, slots: bool, eq: bool) -> type:
             setattr(cls, name, each)
     owner.append(cls)
     return cls
+
+
+def _fill(self: object, plan: _Plan, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
+    """Do what the constructor would do; False where it would refuse."""
+    given = dict(zip(plan.positional, args, strict=False))
+    if len(args) > len(plan.positional) or not given.keys().isdisjoint(kwargs):
+        return False
+    given |= kwargs
+    put = object.__setattr__ if plan.frozen else setattr
+    for name in plan.annotations:
+        default: Any = plan.defaults.get(name, dataclasses.MISSING)
+        make: Any = dataclasses.MISSING
+        is_given = True
+        if isinstance(default, dataclasses.Field):
+            is_given, make, default = default.init, default.default_factory, default.default
+        if name in given:
+            if not is_given:
+                return False
+            put(self, name, given.pop(name))
+        elif make is not dataclasses.MISSING:
+            put(self, name, make())
+        elif default is not dataclasses.MISSING:
+            put(self, name, default)
+        elif is_given:
+            return False
+    if given:
+        return False
+    if hasattr(self, "__post_init__"):
+        self.__post_init__()
+    return True
 
 
 def _init_of(cls: type) -> Callable[..., None]:

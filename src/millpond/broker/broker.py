@@ -11,9 +11,8 @@ from uuid import UUID
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NodeId
 from millpond.base.later import Later, done
-from millpond.base.ports import World
+from millpond.base.ports import ReplyPart, World
 from millpond.base.settings import Settings
-from millpond.broker.apis import k00_produce
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.controller import Controller
 from millpond.broker.coordination.coordination import Coordination, Home
@@ -58,13 +57,13 @@ from millpond.broker.security.login_parts import (
 from millpond.broker.security.login_upkeep import LoginUpkeep
 from millpond.broker.security.met_limits import MetLimits
 from millpond.broker.security.quotas import Quotas
-from millpond.broker.serving.acknowledgements import Acknowledgements
+from millpond.broker.serving.acknowledgements import Acknowledgements, Parked
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.api_answers import ApiAnswers
 from millpond.broker.serving.call import NODE_CLIENT_ID
 from millpond.broker.serving.connection import Connection
 from millpond.broker.serving.connections import Connections
-from millpond.broker.serving.dispatch import Dispatcher
+from millpond.broker.serving.dispatch import PRODUCE, Dispatcher
 from millpond.broker.serving.listeners import Listeners, end_point_of
 from millpond.broker.topic_creation import CREATE_MS, VERSION, create_topics, request_for
 from millpond.broker.topics import TopicKeeper
@@ -184,9 +183,7 @@ class Broker:
         self.arrivals = Arrivals(world.clock, lambda: self.settings, self.limits, self.audit.turned_away)
         self.dispatcher = Dispatcher(self, world.clock)
         self.requests = self.dispatcher.requests
-        self.acknowledgements = Acknowledgements(
-            k00_produce.API.key, world.clock, self.requests, partial(k00_produce.refuse_parked, self)
-        )
+        self.acknowledgements = Acknowledgements(PRODUCE, world.clock, self.requests, self._refuse_parked)
         self.api_answers = ApiAnswers()
         self.rebalances = RebalanceCounts()
         self.listeners = Listeners(listeners)
@@ -426,6 +423,8 @@ class Broker:
             self.lifecycle.start_alone(registered.epoch, registered.incarnation_id)
             self._begin(at_once=True)
             return
+        # The middle of a failover is no time to read code.
+        load_apis()
         load_coordinators()
         self.lifecycle.start(self._appearance(), was_clean=report.clean, has_lost=report.has_lost)
 
@@ -606,6 +605,11 @@ class Broker:
         broker = self.image.brokers.get(node_id)
         return broker is not None and broker.is_active and broker.epoch == broker_epoch
 
+    def _refuse_parked(self, parked: Parked, partition: Partition, failure: Exception) -> list[ReplyPart]:
+        from millpond.broker.apis.k00_produce import refuse_parked
+
+        return refuse_parked(self, parked, partition, failure)
+
     # Coordinators.
 
     def _by_listener(self, world: World, settings: Settings, listener: ListenerSettings) -> World:
@@ -750,8 +754,15 @@ class Broker:
         self.store.close(is_vouched=self._was_clean or self.lifecycle.is_noted)
 
 
+def load_apis() -> None:
+    """The code that answers clients. A node that is alone is ready without it, and reads it then beside the loop."""
+    import millpond.broker.apis  # noqa: F401
+
+    m.load()
+
+
 def load_coordinators() -> None:
-    """One of several nodes may have to coordinate at any moment: the middle of a failover is no time to read code."""
+    """The code of coordinators, which one of several nodes may have to be at any moment."""
     import millpond.broker.coordination.groups
     import millpond.broker.coordination.transactions
     import millpond.coordinators.groups.refusals

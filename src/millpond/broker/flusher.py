@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from millpond.base.later import Later, done, end_all, failed, run_all
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Disk, Workers
 from millpond.log.durability import SyncTicket, run_tickets
 from millpond.log.partition_log import PartitionLog

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -35,10 +34,12 @@ def missing_folders(folder: str) -> list[Path]:
 
 def remove_folders(made: list[Path]) -> None:
     """A start that failed leaves nothing behind; what somebody else has put there meanwhile stays."""
+    from shutil import rmtree
+
     with contextlib.suppress(OSError):
         for at, each in enumerate(made):
             if at == 0:
-                shutil.rmtree(each)
+                rmtree(each)
             else:
                 each.rmdir()
 

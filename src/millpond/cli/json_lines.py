@@ -10,7 +10,9 @@ import base64
 import binascii
 import json
 import re
-from typing import Final, NamedTuple
+from typing import Final
+
+from millpond.base.named_tuple import NamedTuple
 
 MARK: Final = "$base64"
 HEX_MARK: Final = "$hex"

@@ -5,7 +5,6 @@ rich is imported when something is drawn: a command that draws nothing starts wi
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -99,8 +98,10 @@ def panel(title: str, rows: Sequence[Row], out: TextIO | None = None) -> str:
     lines = [f"{name:<{name_width}}  {text}".rstrip() for name, text in rows]
     if not out.isatty() or not can_show("╭─│╰", out):
         return "\n".join([title, *filter(None, lines)])
+    from shutil import get_terminal_size
+
     width = max(len(title) + 2, *(len(line) for line in lines))
-    if width + 4 > shutil.get_terminal_size().columns:
+    if width + 4 > get_terminal_size().columns:
         # A line that the terminal breaks would break the box too.
         return "\n".join([title, *lines])
     top = f"╭─ \x1b[1m{title}\x1b[0m " + "─" * (width - len(title) - 1) + "╮"

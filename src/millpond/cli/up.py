@@ -48,6 +48,7 @@ from millpond.config.node import (
 )
 from millpond.config.security import LISTENER_PREFIX, parsed_for_listeners
 from millpond.log.names import CORES_FOLDER, SECURITY_FOLDER
+from millpond.node.collector import Collector
 from millpond.node.signals import stop_signals
 
 if TYPE_CHECKING:
@@ -219,6 +220,7 @@ def _monitoring_row(settings: Settings, monitoring: Monitor) -> list[Row]:
 
 def _serve(settings: Settings, console: ConsoleProcess, security: SecureFolder | None, made: list[Path]) -> None:
     """`made` are the folders that were not there before."""
+    Collector.hold()
     from millpond.broker.lives.identity import CannotJoin, CannotStart, Misconfigured
     from millpond.log.store import FolderInUse
     from millpond.node.journal import SHAPES, LineJournal
@@ -261,6 +263,7 @@ def _serve(settings: Settings, console: ConsoleProcess, security: SecureFolder |
             remove_folders(made)
         _explain(error, settings)
     finally:
+        Collector.let_go()
         console.close()
 
 

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from millpond.base.settings import SettingError, Value
 
+LABEL_MAX = 63
+"""Characters between two dots of a host's name."""
+
 
 def host_and_port(address: str) -> tuple[str, int]:
     """Split `host:port` (or `[v6]:port`). A wrong one is a SettingError."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise SettingError(f"{address!r} is not an address of the form host:port")
+    if not _is_name(host):
+        raise SettingError(f"{address!r} is not an address: no host can have this name")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _is_name(host: str) -> bool:
+    """Whether the system's look-up, which has no error of its own for this, takes it as a name."""
+    if host.isascii():
+        # The same without the codec, whose tables nearly nobody needs.
+        *labels, last = host.split(".")
+        return all(0 < len(label) <= LABEL_MAX for label in labels) and len(last) <= LABEL_MAX
     try:
-        # As the system's look-up would, which has no error of its own for this.
         host.encode("idna")
     except UnicodeError:
-        raise SettingError(f"{address!r} is not an address: no host can have this name") from None
-    return host.removeprefix("[").removesuffix("]"), int(port)
+        return False
+    return True
 
 
 def address_fault(value: Value) -> str | None:

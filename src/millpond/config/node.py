@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.settings import (
     AnySetting,
     Registry,

@@ -14,7 +14,9 @@ import string
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
+
+from millpond.base.named_tuple import NamedTuple
 
 PATTERN_LENGTH_MAX: Final = 512
 REPEAT_MAX: Final = 1000

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from millpond.base.errors import ErrorCode, LimitMet
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.values import dataclass
 from millpond.wire.messages import Message
 

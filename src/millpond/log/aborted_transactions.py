@@ -14,8 +14,8 @@ import errno
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.log.open_files import CachedFile, OpenFiles
 
 _ENTRY = struct.Struct(">hqqqq")

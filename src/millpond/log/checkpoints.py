@@ -62,8 +62,14 @@ def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
 
 
 def decode_epochs(data: bytes) -> list[tuple[int, int]]:
+    return list(_epochs(data))
+
+
+@lru_cache(1024)
+def _epochs(data: bytes) -> tuple[tuple[int, int], ...]:
+    """Thousands of partitions have the same."""
     try:
-        return [(int(epoch), int(start)) for epoch, start in decode_lines(data, 2)]
+        return tuple((int(epoch), int(start)) for epoch, start in decode_lines(data, 2))
     except ValueError:
         raise DamagedCheckpoint("an epoch or offset that is no number") from None
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from heapq import nlargest
-from typing import NamedTuple
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused, RemoteError
+from millpond.base.named_tuple import NamedTuple
 from millpond.log.scan import Damaged
 from millpond.log.segment import NO_TIMESTAMP, Segment
 from millpond.wire.batch import BatchHeader

@@ -6,9 +6,9 @@ key: version (0), type (0 abort, 1 commit)   value: version (0), coordinator epo
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
 from millpond.base.errors import MalformedMessage, Refused
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Buffer
 from millpond.wire.batch import HEADER_BYTES, read_header
 from millpond.wire.records import Record, decode_batch, encode_batch

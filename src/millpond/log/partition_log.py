@@ -8,11 +8,11 @@ truncation) is handed out as a job for a worker and reported back. The log owns 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID, EpochEnd, Offset
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import FileRange
 from millpond.log import aborted_transactions, retention
 from millpond.log.checkpoints import encode_metadata

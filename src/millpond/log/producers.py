@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from millpond.base.errors import ErrorCode, LimitMet, Refused
-from millpond.base.ports import File
+from millpond.base.named_tuple import NamedTuple
 from millpond.log.markers import Marker, read_marker
+from millpond.log.scan import Readable
 from millpond.wire.batch import CONTROL, SEQUENCE_COUNT, TRANSACTIONAL, BatchHeader
 
 BATCHES_REMEMBERED = 5
@@ -452,7 +452,7 @@ class ProducerStates:
         self.open_starts = {producer_id: start for start, producer_id in sorted(starts)}
 
     def replay(
-        self, file: File, walked: Iterable[tuple[int, BatchHeader]], start: int, now_ms: int
+        self, file: Readable, walked: Iterable[tuple[int, BatchHeader]], start: int, now_ms: int
     ) -> Iterator[Ended]:
         """Take in the batches from offset `start` on; those transactions that ended there, as they come.
 

@@ -32,7 +32,7 @@ from millpond.log.names import (
 from millpond.log.open_files import OpenFiles
 from millpond.log.partition_log import PartitionLog
 from millpond.log.producers import ProducerStates
-from millpond.log.scan import SCAN_BYTES, Damaged, checked, copy_tail, headers
+from millpond.log.scan import PROBE_BYTES, SCAN_BYTES, Damaged, HeldBytes, Readable, checked, copy_tail, headers
 from millpond.log.segment import Segment
 from millpond.log.snapshots import Snapshots
 from millpond.wire.batch import HEADER_BYTES, BatchHeader, read_header
@@ -88,6 +88,9 @@ class _Opener:
         self.opening = opening
         self.names = disk.list(folder)
         self.rebuild: set[int] = set()
+        self.small: tuple[Segment, HeldBytes] | None = None
+        """The last segment if it is so small that no index has an entry for it, and its file: read once, for all who
+        ask. Most partitions are idle, and many are small."""
         self.ends_from = _NOWHERE
         """From the segment of this base offset on, what is noted about ended transactions cannot be trusted."""
         if has_leftovers(self.names):
@@ -102,12 +105,13 @@ class _Opener:
 
     def open(self) -> PartitionLog:
         segments = self._segments()
+        self._hold(segments[-1])
         for segment in segments:
             if segment.base_offset in self.rebuild:
                 segment.rebuild_indexes(self.limits.index_interval_bytes)
                 self._distrust(segment)
         if self.opening.clean:
-            segments[-1].load_tail(self.limits.index_interval_bytes, self.present)
+            segments[-1].load_tail(self.limits.index_interval_bytes, self.present, self._held(segments[-1]))
             self._doubt(segments[-1].next_offset)
         clean = self.opening.clean
         unsynced_from = len(segments) if clean else self._recover(segments)
@@ -165,6 +169,14 @@ class _Opener:
             durability.owe_folder()
         return log
 
+    def _hold(self, last: Segment) -> None:
+        size_max = min(self.limits.index_interval_bytes, PROBE_BYTES)
+        if 0 < last.size <= size_max and last.base_offset not in self.rebuild:
+            self.small = last, HeldBytes(self.disk.read(last.path(LOG)))
+
+    def _held(self, segment: Segment) -> HeldBytes | None:
+        return self.small[1] if self.small is not None and self.small[0] is segment else None
+
     def _doubt(self, end: int) -> None:
         """Whoever ends in order notes where each log ends. One that ends elsewhere was changed by somebody since."""
         if end != self.opening.recovery_point:
@@ -183,14 +195,22 @@ class _Opener:
         if holding is None:
             return True
         try:
-            span = holding.locate(min(upper, holding.next_offset) - 1)
+            header = self._header_at(holding, min(upper, holding.next_offset) - 1)
         except Damaged:
             # Whoever reads it will find out.
             return True
-        if span is None or span.base_offset < self.opening.start_offset:
+        if header is None or header.base_offset < self.opening.start_offset:
             return True
-        header = read_header(holding.file.read_at(span.position, HEADER_BYTES))
         return epochs.of(header.base_offset) == header.leader_epoch
+
+    def _header_at(self, segment: Segment, offset: int) -> BatchHeader | None:
+        """Of the first batch that ends at or after `offset`."""
+        held = self._held(segment)
+        if held is not None:
+            walked = headers(held, 0, segment.size)
+            return next((header for _, header in walked if header.last_offset >= offset), None)
+        span = segment.locate(offset)
+        return None if span is None else read_header(segment.file.read_at(span.position, HEADER_BYTES))
 
     def _learn_first_epochs(self, log: PartitionLog) -> None:
         """Records that were deleted just before a crash may be back, and their epochs not be noted any more."""
@@ -262,7 +282,7 @@ class _Opener:
         number = first
         while number < len(segments):
             segment = segments[number]
-            damage = segment.recover(point, self.limits.index_interval_bytes, self.present)
+            damage = segment.recover(point, self.limits.index_interval_bytes, self.present, self._held(segment))
             if damage is not None:
                 self._cut(segments, number, damage)
             following = segments[number + 1] if number + 1 < len(segments) else None
@@ -359,9 +379,12 @@ class _Opener:
             start = min(producers_from, epochs_from)
             if segment.next_offset <= start or not segment.size:
                 continue
-            span = segment.locate(start) if start > segment.base_offset else None
-            position = span.position if span else 0
-            file = segment.file
+            file: Readable | None = self._held(segment)
+            position = 0
+            if file is None:
+                file = segment.file
+                span = segment.locate(start) if start > segment.base_offset else None
+                position = span.position if span else 0
             walked = self._epochs_noted(log, headers(file, position, segment.size, SCAN_BYTES), epochs_from)
             for ended in log.producers.replay(file, walked, producers_from, self.opening.now_ms):
                 if segment.base_offset >= self.ends_from:

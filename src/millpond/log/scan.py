@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from millpond.base.errors import Refused, RemoteError
 from millpond.base.ports import Disk, File
@@ -17,6 +17,24 @@ PROBE_BYTES = 1 << 13
 Batches = TypeVar("Batches", bytes, memoryview)
 
 
+class Readable(Protocol):
+    """A file, as far as whoever walks it needs one."""
+
+    def read_at(self, position: int, length: int) -> bytes: ...
+
+
+class HeldBytes:
+    """A small file that was read as a whole."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read_at(self, position: int, length: int) -> bytes:
+        return self._data[position : position + length]
+
+
 class Damaged(OSError):
     """At `position` of the file there is no whole batch: the disk gave back something else than was written."""
 
@@ -26,7 +44,7 @@ class Damaged(OSError):
         self.reason = reason
 
 
-def headers(file: File, position: int, end: int, chunk: int = PROBE_BYTES) -> Iterator[tuple[int, BatchHeader]]:
+def headers(file: Readable, position: int, end: int, chunk: int = PROBE_BYTES) -> Iterator[tuple[int, BatchHeader]]:
     """Every batch from `position`, by its header; the records are not looked at."""
     data = b""
     data_start = position
@@ -48,7 +66,7 @@ def headers(file: File, position: int, end: int, chunk: int = PROBE_BYTES) -> It
         step = chunk if header.size < chunk else min(chunk, PROBE_BYTES)
 
 
-def checked(file: File, position: int, end: int, chunk: int = SCAN_BYTES) -> Iterator[tuple[int, BatchHeader]]:
+def checked(file: Readable, position: int, end: int, chunk: int = SCAN_BYTES) -> Iterator[tuple[int, BatchHeader]]:
     """Every batch from `position`, each one's CRC and counts checked."""
     for data_start, data, header_position, header in _batches_with_data(file, position, end, chunk):
         at = header_position - data_start
@@ -86,7 +104,7 @@ def batches(file: File, position: int, end: int, chunk: int = SCAN_BYTES) -> Ite
 
 
 def _batches_with_data(
-    file: File, position: int, end: int, chunk: int
+    file: Readable, position: int, end: int, chunk: int
 ) -> Iterator[tuple[int, bytes, int, BatchHeader]]:
     """(start of the data, data, position, header) of each batch; the data holds the whole batch."""
     data = b""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Set
-from typing import NamedTuple
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Buffer, File
 from millpond.log.aborted_transactions import Aborted, AbortedIndex
 from millpond.log.index import SparseIndex, offset_index, time_index
@@ -21,7 +21,7 @@ from millpond.log.names import (
 )
 from millpond.log.open_files import CachedFile, OpenFiles
 from millpond.log.producers import Ended
-from millpond.log.scan import SCAN_BYTES, Damaged, checked, headers
+from millpond.log.scan import SCAN_BYTES, Damaged, Readable, checked, headers
 from millpond.wire.batch import HEADER_BYTES, MAGIC, BatchHeader, read_header
 from millpond.wire.kernel import ShortProduce
 
@@ -33,7 +33,7 @@ _NEVER = 1 << 62
 
 RECENT_BATCHES_MAX = 1024
 
-Walk = Callable[[File, int, int], Iterator[tuple[int, BatchHeader]]]
+Walk = Callable[[Readable, int, int], Iterator[tuple[int, BatchHeader]]]
 
 
 class BatchSpan(NamedTuple):
@@ -107,6 +107,7 @@ class Segment:
         "_offsets",
         "_recent",
         "_times",
+        "_unindexed_from",
         "appended_ms",
         "base_offset",
         "first_append_ms",
@@ -135,6 +136,9 @@ class Segment:
         self._recent: RecentBatches | None = None
         self._begins = False
         """Whether an index that is not made yet begins empty and in memory, whatever its file holds."""
+        self._unindexed_from: int | None = None
+        """None, unless the batches are too few for an index, and none is made yet: then the size at which the files
+        of both were complete, -1 if they may not be."""
         self.appended_ms = NO_TIMESTAMP
         """The wall clock at the last append, as far as this process or a checkpoint knows."""
         self.first_append_ms: int | None = None
@@ -161,6 +165,8 @@ class Segment:
     @property
     def offsets(self) -> SparseIndex:
         if self._offsets is None:
+            if self._unindexed_from is not None:
+                return self._index_few()[0]
             self._offsets = offset_index(self._files, self.path(OFFSET_INDEX))
             if self._begins:
                 self._offsets.start()
@@ -169,10 +175,21 @@ class Segment:
     @property
     def times(self) -> SparseIndex:
         if self._times is None:
+            if self._unindexed_from is not None:
+                return self._index_few()[1]
             self._times = time_index(self._files, self.path(TIME_INDEX))
             if self._begins:
                 self._times.start()
         return self._times
+
+    def _index_few(self) -> tuple[SparseIndex, SparseIndex]:
+        """Begin both indexes in memory, where the batches are too few for an entry."""
+        self._unindexed_from = None
+        self._offsets = offset_index(self._files, self.path(OFFSET_INDEX))
+        self._times = time_index(self._files, self.path(TIME_INDEX))
+        self._offsets.start()
+        self._times.start()
+        return self._offsets, self._times
 
     @property
     def aborted(self) -> AbortedIndex:
@@ -302,6 +319,9 @@ class Segment:
         """Bring the index files up to date before a clean close."""
         if not self.size and self._begins and not any(map(self._files.disk.exists, self.index_paths())):
             # Nobody has written to it, and no earlier life has left anything of this name.
+            return
+        if self._unindexed_from == self.size:
+            # Nobody has written to it since its files were completed.
             return
         self._add_time_entry()
         self.offsets.flush()
@@ -475,22 +495,27 @@ class Segment:
 
     # Rebuilding
 
-    def load_tail(self, interval: int, present: Set[str] | None = None) -> None:
+    def load_tail(self, interval: int, present: Set[str] | None = None, held: Readable | None = None) -> None:
         """Make the segment ready to grow: indexes into memory, and what they do not cover from the file.
 
-        `present` names the files of the folder, so that those that do not exist are not asked for.
+        `present` names the files of the folder, so that those that do not exist are not asked for. `held` is the file
+        of a segment that is too small for an entry in an index: its indexes are left alone until they are needed.
         """
         if self._is_untouched(present):
             self._begin_empty()
             return
-        self._load_indexes(present)
+        if held is None:
+            self._load_indexes(present)
+        else:
+            is_whole = present is not None and {self.name(OFFSET_INDEX), self.name(TIME_INDEX)} <= present
+            self._unindexed_from = self.size if is_whole else -1
         if present is None or self.name(TXN_INDEX) in present:
             self.aborted.load()
         else:
             self.aborted.start(is_file_there=False)
         self._max_timestamp, self._max_timestamp_offset = NO_TIMESTAMP, -1
         try:
-            self._take_from_last_entry(headers, interval)
+            self._take_from_last_entry(headers, interval, held)
         except Damaged:
             self.rebuild_indexes(interval, keep=True)
 
@@ -503,13 +528,22 @@ class Segment:
         self._max_timestamp, self._max_timestamp_offset = NO_TIMESTAMP, -1
         self.next_offset = self.base_offset
 
-    def recover(self, recovery_point: int, interval: int, present: Set[str] | None = None) -> Damaged | None:
+    def recover(
+        self, recovery_point: int, interval: int, present: Set[str] | None = None, held: Readable | None = None
+    ) -> Damaged | None:
         """Check every byte from the recovery point on and index it anew; the damage, if any.
 
-        Afterwards `next_offset` and the indexes cover what comes before the damage.
+        Afterwards `next_offset` and the indexes cover what comes before the damage. `held` is as in `load_tail`.
         """
         if self._is_untouched(present):
             self._begin_empty()
+            return None
+        if held is not None:
+            self._unindexed_from = -1
+            try:
+                self._take_from_last_entry(checked, interval, held)
+            except Damaged as damage:
+                return damage
             return None
         self._load_indexes(present)
         # Entries from the recovery point on may be anything; those of one index count as far as the other has come.
@@ -539,11 +573,12 @@ class Segment:
                 index.start()
         self.offsets.cut(RELATIVE_OFFSET_MAX + 1, self.size)
 
-    def _take_from_last_entry(self, walk: Walk, interval: int) -> None:
-        """Go on with the indexes where they end."""
-        entry = self.offsets.last()
+    def _take_from_last_entry(self, walk: Walk, interval: int, held: Readable | None = None) -> None:
+        """Go on with the indexes where they end; what is `held` is walked from its beginning, and has no entries."""
+        entry = last_time = None
+        if held is None:
+            entry, last_time = self.offsets.last(), self.times.last()
         start = entry[1] if entry else 0
-        last_time = self.times.last()
         self._max_timestamp, relative = last_time or (NO_TIMESTAMP, -1)
         self._max_timestamp_offset = self.base_offset + relative
         self._bytes_since_entry = 0
@@ -551,7 +586,7 @@ class Segment:
         if not self.size:
             return
         before_gap: tuple[int, int] | None = None
-        for position, header in walk(self.file, start, self.size):
+        for position, header in walk(held or self.file, start, self.size):
             self._check_offset(position, header, before_gap)
             before_gap = (position, self.next_offset) if header.base_offset > self.next_offset else None
             if entry and position == start:
@@ -592,6 +627,7 @@ class Segment:
 
     def rebuild_indexes(self, interval: int = 4096, *, keep: bool = False) -> None:
         """Make both indexes from the log file; `keep` leaves them in memory, for a segment that grows."""
+        self._unindexed_from = None
         self.offsets.start()
         self.times.start()
         self._max_timestamp, self._max_timestamp_offset = NO_TIMESTAMP, -1

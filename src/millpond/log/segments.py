@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, overload
+from typing import overload
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import FileRange
 from millpond.log.scan import whole_batches
 from millpond.log.segment import Segment

@@ -7,8 +7,8 @@ less is safe, a checkpoint writes that down, `run` cuts the files on a worker, `
 from __future__ import annotations
 
 import contextlib
-from typing import NamedTuple
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Disk
 from millpond.base.values import dataclass
 from millpond.log.limits import LogLimits

@@ -13,10 +13,11 @@ from dataclasses import field
 from enum import Enum
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.rights import CLUSTER_NAME, WILDCARD, AclResource, Operation, PatternType, Permission
 from millpond.base.values import dataclass
 from millpond.metadata.decision import OK, Decision, Verdict

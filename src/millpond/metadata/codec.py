@@ -10,25 +10,41 @@ has the offset of the last of them, so that everything else has the offset that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from functools import cache
 from itertools import groupby
 from operator import attrgetter
 from struct import Struct
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, get_args
 
 from millpond.base.errors import MalformedMessage
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Buffer
+from millpond.base.values import names_of
 from millpond.metadata.features import ALIKE_FROM
 from millpond.metadata.records import (
+    AccessControlEntryRecord,
     BrokerEndpoint,
     BrokerFeature,
     BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
+    ConfigRecord,
+    DelegationTokenRecord,
+    FeatureLevelRecord,
+    LeadAnewRecord,
+    NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    ProducerIdsRecord,
     QuotaPart,
     Record,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
+    RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
+    TopicRecord,
+    UnregisterBrokerRecord,
+    UserScramCredentialRecord,
 )
 from millpond.wire import messages
 
@@ -43,6 +59,30 @@ WRITTEN_VERSIONS: Final[dict[type, int]] = dict.fromkeys(get_args(Record), 0) | 
     PartitionChangeRecord: 2,
 }
 """The version in which each kind is written: the first that has all the fields we use. Later ones are read too."""
+
+TYPE_NUMBERS: Final[dict[type, int]] = {
+    RegisterBrokerRecord: 0,
+    UnregisterBrokerRecord: 1,
+    TopicRecord: 2,
+    PartitionRecord: 3,
+    ConfigRecord: 4,
+    PartitionChangeRecord: 5,
+    RemoveTopicRecord: 9,
+    DelegationTokenRecord: 10,
+    UserScramCredentialRecord: 11,
+    FeatureLevelRecord: 12,
+    ClientQuotaRecord: 14,
+    ProducerIdsRecord: 15,
+    BrokerRegistrationChangeRecord: 17,
+    AccessControlEntryRecord: 18,
+    RemoveAccessControlEntryRecord: 19,
+    NoOpRecord: 20,
+    RemoveUserScramCredentialRecord: 22,
+    RemoveDelegationTokenRecord: 26,
+    LeadAnewRecord: 100,
+}
+"""As the schemas have them, which need not all be read to decode a few kinds."""
+_RECORDS_BY_TYPE: Final = {number: record for record, number in TYPE_NUMBERS.items()}
 
 _HEAD_BYTES: Final = 3
 _INDEX: Final = Struct(">i")
@@ -69,6 +109,9 @@ class _Kind(NamedTuple):
     """The values of these fields."""
     type_number: int
     version: int
+
+
+_kinds: dict[type, _Kind] = {}
 
 
 def encode_records(records: Sequence[Record], level: int) -> Iterator[tuple[int, bytes]]:
@@ -121,7 +164,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def _encode(record: Record) -> bytes:
-    kind = _kinds_by_record()[type(record)]
+    kind = _kinds.get(type(record)) or _new_kind(type(record))
     values = kind.values_of(record)
     message = kind.message(
         **{
@@ -154,11 +197,12 @@ def decode_record(value: Buffer) -> Record:
     # Types and versions are far below 128: their varints are single bytes.
     if len(view) < 3 or view[0] != FRAME_VERSION:
         raise MalformedMessage("not a metadata record, or one in a frame of a later version")
-    kind = _kinds_by_type().get(view[1])
-    if kind is None:
+    known = _RECORDS_BY_TYPE.get(view[1])
+    if known is None:
         raise UnknownRecord(
             f"metadata record type {view[1]} is not known to this program: start the newer one that wrote it"
         )
+    kind = _kinds.get(known) or _new_kind(known)
     message, end = kind.message.decode(view, view[2], 3)
     if end != len(view):
         raise MalformedMessage(f"{kind.record.__name__} has {len(view) - end} bytes too many")
@@ -176,27 +220,16 @@ def _without_index(view: memoryview) -> bytes:
     return bytes(view[:_HEAD_BYTES]) + bytes(view[_HEAD_BYTES + _INDEX.size :])
 
 
-@cache
-def _kinds_by_record() -> dict[type, _Kind]:
-    """Built on first use, because it builds the wire's classes."""
-    kinds = {}
-    for record in get_args(Record):
-        message: type[messages.Message] = getattr(messages, record.__name__)
-        type_number = message.API_KEY
-        assert type_number is not None, record
-        names = _names_of(record)
-        version = WRITTEN_VERSIONS[record]
-        kinds[record] = _Kind(record, message, names, _values_of(names), type_number, version)
-    return kinds
+def _new_kind(record: type[Any]) -> _Kind:
+    """Made when the first of its kind is met, because it builds the wire's class."""
+    message: type[messages.Message] = getattr(messages, record.__name__)
+    names = _names_of(record)
+    kind = _Kind(record, message, names, _values_of(names), TYPE_NUMBERS[record], WRITTEN_VERSIONS[record])
+    return _kinds.setdefault(record, kind)
 
 
 def _names_of(kind: type[Any]) -> tuple[str, ...]:
-    return getattr(kind, "_fields", None) or tuple(each.name for each in fields(kind))
-
-
-@cache
-def _kinds_by_type() -> dict[int, _Kind]:
-    return {kind.type_number: kind for kind in _kinds_by_record().values()}
+    return getattr(kind, "_fields", None) or names_of(kind)
 
 
 def _values_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:

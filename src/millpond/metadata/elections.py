@@ -12,15 +12,15 @@ One that has no leader, because it was to move away while its broker was gone an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields
 from enum import IntEnum
 from functools import partial
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.base.values import dataclass
+from millpond.base.named_tuple import NamedTuple
+from millpond.base.values import dataclass, names_of
 from millpond.config.effective import NodeLayers
 from millpond.config.topic import FLUSH_ACK, MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE
 from millpond.metadata.decision import OK, Decision, Verdict
@@ -195,7 +195,7 @@ def _slice(
 
 _EPOCHS: Final = ("leader_epoch", "partition_epoch")
 _kind_of: Final[Callable[[Partition], tuple[object, ...]]] = attrgetter(
-    *(each.name for each in fields(Partition) if each.name not in _EPOCHS)
+    *(each for each in names_of(Partition) if each not in _EPOCHS)
 )
 """All that bears on what becomes of a partition: a change counts its epochs up, whatever they are."""
 

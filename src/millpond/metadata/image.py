@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, NamedTuple, assert_never
+from typing import Final, assert_never
 from uuid import UUID
 
 from millpond.base.ids import LeaderEpoch, NodeId
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.values import dataclass
 from millpond.metadata.acls import Acls
 from millpond.metadata.leadership import Leadership
@@ -268,9 +269,7 @@ class Image:
             case PartitionChangeRecord():
                 self._change_partition(record)
             case LeadAnewRecord():
-                for topic, index, partition in list(self.partitions_of(record.broker_id)):
-                    if partition.leader == record.broker_id:
-                        self._change_partition(PartitionChangeRecord(index, topic.id, leader=record.broker_id))
+                self._lead_anew(record.broker_id)
             case RemoveTopicRecord():
                 self._remove_topic(record)
             case ConfigRecord():
@@ -386,6 +385,23 @@ class Image:
                 self._forget_held(node_id, record.topic_id, (record.partition_id,))
             for node_id in record.replicas:
                 self._add_held(node_id, record.topic_id, record.partition_id)
+
+    def _lead_anew(self, broker_id: int) -> None:
+        """Begin a leader epoch of all that it leads. Every start of a node has done so, and nearly all are alike."""
+        renewed: dict[int, tuple[Partition, Partition]] = {}
+        for topic_id, indexes in self._held.get(broker_id, {}).items():
+            partitions = self.topics_by_id[topic_id].partitions
+            for index in indexes:
+                old = partitions[index]
+                if old.leader != broker_id:
+                    continue
+                # By identity, which holds while the old one is kept beside the new: to hash one takes longer.
+                both = renewed.get(id(old))
+                if both is None:
+                    self._change_partition(PartitionChangeRecord(index, topic_id, leader=broker_id))
+                    renewed[id(old)] = old, partitions[index]
+                else:
+                    partitions[index] = both[1]
 
     def _add_held(self, node_id: int, topic_id: UUID, index: int) -> None:
         self._held.setdefault(node_id, {}).setdefault(topic_id, set()).add(index)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import field
 from enum import IntEnum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.values import dataclass
 
 NO_LEADER: Final = -1

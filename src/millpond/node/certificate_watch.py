@@ -7,8 +7,9 @@ import ssl
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.node.der import children, fields_of
 from millpond.node.distinguished_name import subject_of
 

@@ -27,8 +27,9 @@ class Collector:
         self._clock = clock
         self._began_ms = 0
 
-    def hold(self) -> None:
-        """Collect nothing while the node starts: nearly all that is made then stays."""
+    @staticmethod
+    def hold() -> None:
+        """Collect nothing while the node starts, code and all: nearly everything that is made then stays."""
         gc.disable()
 
     def calm(self) -> None:
@@ -38,8 +39,13 @@ class Collector:
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self._on_collection)
 
-    def stop(self) -> None:
+    @staticmethod
+    def let_go() -> None:
+        """The start has come to its end, whichever."""
         gc.enable()
+
+    def stop(self) -> None:
+        self.let_go()
         if self._on_collection in gc.callbacks:
             gc.callbacks.remove(self._on_collection)
 

@@ -8,7 +8,6 @@ import fcntl
 import os
 import re
 import resource
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -292,7 +291,9 @@ class RealDisk:
         os.unlink(path)
 
     def remove_folder(self, path: str) -> None:
-        shutil.rmtree(path)
+        from shutil import rmtree  # seldom needed, and a node starts sooner without it
+
+        rmtree(path)
 
     def sync_folder(self, path: str) -> None:
         descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -343,10 +344,12 @@ class RealDisk:
         return limit if limit != resource.RLIM_INFINITY else 1 << 20
 
     def free_bytes(self, path: str) -> int:
-        return shutil.disk_usage(path).free
+        room = os.statvfs(path)
+        return room.f_bavail * room.f_frsize
 
     def total_bytes(self, path: str) -> int:
-        return shutil.disk_usage(path).total
+        room = os.statvfs(path)
+        return room.f_blocks * room.f_frsize
 
     def mark(self, folder: str) -> str | None:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -10,8 +10,8 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Link, LinkHandler
 from millpond.base.tls import ClientTls, ServerTls
 from millpond.broker.security.fair_queue import FairQueue

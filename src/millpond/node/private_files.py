@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -53,7 +52,9 @@ def private_opener(path: str, flags: int) -> int:
 
 def write_private(path: Path, data: bytes, mode: int = FILE_MODE) -> None:
     """All of it or nothing, safe from a power cut."""
-    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    from tempfile import mkstemp  # few nodes write one, and a node starts sooner without it
+
+    descriptor, draft = mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with open(descriptor, "wb") as file:
             file.write(data)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import resource
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.broker.metrics.exposition import Exposition
 from millpond.broker.metrics.steps import Steps
 

@@ -12,7 +12,7 @@ from functools import partial
 from millpond.base.errors import RemoteError
 from millpond.base.ports import World
 from millpond.base.settings import Settings
-from millpond.broker.broker import Broker, load_coordinators
+from millpond.broker.broker import Broker, load_apis, load_coordinators
 from millpond.broker.housekeeping import Journal
 from millpond.broker.links.node_login import LoginNotTaken
 from millpond.broker.security.login import IllegalLoginState
@@ -46,7 +46,6 @@ from millpond.node.tls_contexts import OnReload
 from millpond.node.tls_link import TlsRefused
 from millpond.node.web import Web
 from millpond.node.workers import SYNC_THREADS, ThreadWorkers
-from millpond.wire import messages
 
 DESCRIPTORS_RESERVED = 32
 """For what workers open for a moment, and for the process itself."""
@@ -70,8 +69,8 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 def load() -> None:
     """Read what a node reads as it starts: for a process that waits to become one."""
+    load_apis()
     load_coordinators()
-    messages.load()
     new_loop().close()
 
 
@@ -88,7 +87,6 @@ def serve(
     check_own_certificate(settings)
     check_own_rights(settings)
     check_mark(settings)
-    messages.load()
     loop = new_loop()
     workers, sync_workers = ThreadWorkers(loop), ThreadWorkers(loop, SYNC_THREADS)
     world = World(
@@ -152,6 +150,8 @@ def serve(
         def begin(_: None) -> None:
             waiting.stop()
             on_ready(broker)
+            # Not on the loop: the first client would hold up all others while its code is read.
+            workers.run(load_apis).then(lambda _: None)
 
         if cluster_nodes(settings):
             waiting.start()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import EpochEnd
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.values import dataclass
 
 NO_LEADER = -1

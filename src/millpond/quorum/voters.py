@@ -9,8 +9,9 @@ something in its own epoch: else an earlier leader's change, which this one has 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from typing import NamedTuple
 from uuid import UUID
+
+from millpond.base.named_tuple import NamedTuple
 
 
 class VoterEndPoint(NamedTuple):

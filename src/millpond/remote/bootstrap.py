@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Final, NamedTuple
+from typing import Final
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.settings import SettingError
 from millpond.config.node import host_and_port
 from millpond.remote.errors import ConfigError

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from millpond.base.errors import ErrorCode, MalformedMessage
 from millpond.base.ids import TopicPartition
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Buffer
 from millpond.remote import offsets
 from millpond.remote.cluster import BACKOFF_SECONDS, Cluster, by_connection

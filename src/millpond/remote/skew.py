@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.wire.partitioner import partition_for_key
 
 Cause: TypeAlias = Literal["balanced", "hot_key", "few_keys", "other_partitioner", "unlucky_hash", "empty"]

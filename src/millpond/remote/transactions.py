@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
+from millpond.base.named_tuple import NamedTuple
 from millpond.remote.cluster import Cluster, by_connection, by_topic
 from millpond.remote.connection import BrokerConnection
 from millpond.remote.errors import STALE_COORDINATOR, STALE_LEADER, Answered, ClusterError, Fenced, check

@@ -11,9 +11,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused, RemoteError
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Buffer
 from millpond.wire.checksum import crc32c
 

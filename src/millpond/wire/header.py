@@ -8,9 +8,9 @@ fields, since its reader cannot know yet which versions the peer speaks.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
 from millpond.base.errors import MalformedMessage
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Buffer
 from millpond.wire import runtime
 

@@ -39,8 +39,8 @@ def __getattr__(name: str) -> Any:
     if path is not None:
         for message in _read(path):
             if message.name == name:
-                built = globals()[name] = build(message)
-                return built
+                # Whoever builds it at the same time, on another thread, gets the same class.
+                return globals().setdefault(name, build(message))
     raise AttributeError(f"the protocol has no message {name!r}")
 
 

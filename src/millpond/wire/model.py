@@ -116,11 +116,6 @@ class Message(Struct):
 
 def build(message: notation.Message) -> type[Message]:
     """The class of a message, with the classes of its structures as attributes."""
-    lines: list[str] = []
-    for each in (message.root, *message.structs):
-        lines += generator.constructor_lines(each)
-    made: dict[str, Any] = dict(runtime.NAMES, UNSET=object())
-    exec(compile("\n".join(lines), f"<{message.name}>", "exec"), made)
     extra: dict[str, Any] = {
         "API_KEY": message.key,
         "KIND": message.kind,
@@ -132,21 +127,37 @@ def build(message: notation.Message) -> type[Message]:
         "_step_decoders": {},
         "_step_encoders": {},
     }
-    built: type[Message] = _struct_class(message.root, message.name, made, (Message,), extra)
+
+    def begin(self: Any, *args: Any, **values: Any) -> None:
+        _make_constructors(message, built)
+        self.__init__(*args, **values)
+
+    built: type[Message] = _struct_class(message.root, message.name, begin, (Message,), extra)
     for each in message.structs:
-        inner = _struct_class(each, f"{message.name}.{each.name}", made, (Struct,), {})
-        made[f"C_{each.name}"] = inner
-        setattr(built, each.name, inner)
+        setattr(built, each.name, _struct_class(each, f"{message.name}.{each.name}", begin, (Struct,), {}))
     return built
 
 
+def _make_constructors(message: notation.Message, built: Any) -> None:
+    """Those of a message and its structures, at the first value: many are only named, or only decoded."""
+    lines: list[str] = []
+    for each in (message.root, *message.structs):
+        lines += generator.constructor_lines(each)
+    made: dict[str, Any] = dict(runtime.NAMES, UNSET=object())
+    made |= {f"C_{each.name}": getattr(built, each.name) for each in message.structs}
+    exec(compile("\n".join(lines), f"<{message.name}>", "exec"), made)
+    built.__init__ = made[f"init_{message.root.name}"]
+    for each in message.structs:
+        getattr(built, each.name).__init__ = made[f"init_{each.name}"]
+
+
 def _struct_class(
-    each: notation.Struct, qualname: str, made: dict[str, Any], bases: tuple[type, ...], extra: dict[str, Any]
+    each: notation.Struct, qualname: str, begin: Any, bases: tuple[type, ...], extra: dict[str, Any]
 ) -> Any:
     names = tuple(field.name for field in each.fields)
     members = {
         "__slots__": names,
-        "__init__": made[f"init_{each.name}"],
+        "__init__": begin,
         "__module__": "millpond.wire.messages",
         "__qualname__": qualname,
         "_names": names,

@@ -30,7 +30,8 @@ A `.schema` file holds one or two messages. A message begins at the margin; its 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from millpond.base.named_tuple import NamedTuple
 
 PRIMITIVES = frozenset(
     ["bool", "int8", "int16", "uint16", "int32", "uint32", "int64", "float64", "uuid", "string", "bytes", "records"],

@@ -10,9 +10,9 @@ import struct
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import compress as flagged
-from typing import NamedTuple
 
 from millpond.base.errors import MalformedMessage
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Buffer
 from millpond.wire import kernel
 from millpond.wire.batch import (

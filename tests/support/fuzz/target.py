@@ -209,6 +209,7 @@ class Target:
             report(connection, error)
 
         broker.dispatcher.report = noted  # type: ignore[method-assign]
+        broker.dispatcher.load()
         for entry in broker.dispatcher._entries.values():
             entry.api = replace(entry.api, handle=self._weighed(entry.api))
         run_by_worker = self.node.workers.run

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final
 
 from millpond.admin.dead_letters.tally import UNKNOWN, short_name
 from millpond.admin.errors import NotDeadLetters, Refused, unknown_topic
 from millpond.admin.offsets import Bounds, bounds_of
 from millpond.admin.topics import led_partitions
 from millpond.base.ids import TopicPartition
+from millpond.base.named_tuple import NamedTuple
 from millpond.client.dead_letters import ENDING, TOPIC, DeadLetter, read_dead_letter
 from millpond.client.errors import DecodeFailed
 from millpond.client.message import Message

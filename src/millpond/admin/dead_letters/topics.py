@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappush, heapreplace
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, TypeVar
 from uuid import UUID
 
 from millpond.admin.dead_letters.letters import Filter, Letter, LetterTopic, find_letter_topics
@@ -15,6 +15,7 @@ from millpond.admin.dead_letters.redriven import Redriven, redriven_as_known
 from millpond.admin.dead_letters.tally import UNKNOWN, Tally
 from millpond.admin.dead_letters.walk import BackwardWalk
 from millpond.admin.errors import NotDeadLetters
+from millpond.base.named_tuple import NamedTuple
 from millpond.remote.cluster import Cluster
 
 OFFSETS_READ_MAX: Final = 100_000

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from millpond.admin.errors import Refused
 from millpond.admin.library import ANSWER_SECONDS, ClientLibrary, refused
 from millpond.admin.trace.hops import Times
+from millpond.base.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message

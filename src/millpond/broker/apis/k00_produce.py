@@ -13,12 +13,13 @@ import struct
 from collections import Counter
 from collections.abc import Container, Iterable
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused, RemoteError
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.later import Later, done, gather
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import ReplyPart
 from millpond.base.rights import AclResource, Operation
 from millpond.broker.coordination.transaction_calls import permission_for_batch

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.rights import AclResource, Operation
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.security.rights import on_each

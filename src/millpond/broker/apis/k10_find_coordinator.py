@@ -8,10 +8,11 @@ Gap: share groups are answered with COORDINATOR_NOT_AVAILABLE.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import ErrorCode
 from millpond.base.later import Later
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.rights import CLUSTER_NAME, AclResource, Operation
 from millpond.broker.metrics.steps import Steps, run_steps
 from millpond.broker.replication.partition_states import likely_leader

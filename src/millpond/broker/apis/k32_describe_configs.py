@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import topic_name_fault
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.rights import Operation
 from millpond.base.secret_names import is_secret
 from millpond.base.words import quoted

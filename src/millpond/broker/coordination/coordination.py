@@ -20,10 +20,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.later import Later, end_all, failed, run_all
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Clock, Timer
 from millpond.broker.housekeeping import Journal
 from millpond.broker.replication.partitions import Partition

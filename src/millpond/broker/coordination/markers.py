@@ -9,11 +9,12 @@ the next coordinator finds the decision in its log, and gives the order anew.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, end_all, failed
+from millpond.base.named_tuple import NamedTuple
 from millpond.broker.coordination.coordination import Producer
 from millpond.broker.links.requester import RequestLost
 from millpond.broker.replication.partitions import Partition

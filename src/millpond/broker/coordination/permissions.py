@@ -6,10 +6,11 @@ one for each partition. The coordinator takes every transactional id once in a r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, failed
+from millpond.base.named_tuple import NamedTuple
 from millpond.broker.coordination.coordination import Producer
 from millpond.broker.links.requester import RequestLost
 from millpond.wire import messages as m

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import NamedTuple
+
+from millpond.base.named_tuple import NamedTuple
 
 
 class Rebalanced(NamedTuple):

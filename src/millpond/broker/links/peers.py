@@ -7,9 +7,10 @@ on a shared one it would hold up what must not wait, a vote or a heartbeat.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from millpond.base.later import Later, failed
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import World
 from millpond.base.settings import Settings
 from millpond.broker.links.requester import Requester, RequestLost

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from heapq import nlargest
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from millpond.base.errors import Refused
 from millpond.base.ids import TopicPartition
 from millpond.base.later import Later, gather
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import FileRange
 from millpond.broker.links.peers import Peers
 from millpond.broker.links.requester import RequestLost

@@ -11,9 +11,10 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from millpond.base.later import Later, done
+from millpond.base.named_tuple import NamedTuple
 from millpond.broker.metrics.cluster import collect_metadata, collect_node, collect_requests
 from millpond.broker.metrics.exposition import Exposition
 from millpond.broker.metrics.groups import GroupMetrics

@@ -8,8 +8,9 @@ is waited for.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.broker.metrics.page import GZIP
 from millpond.config.node import is_loopback
 

@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from millpond.base.errors import ErrorCode
 from millpond.base.later import Later, done, failed
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Timer, Workers, World
 from millpond.broker.links.peers import NodeAddresses, Peers
 from millpond.broker.links.requester import RequestLost

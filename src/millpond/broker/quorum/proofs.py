@@ -7,8 +7,7 @@ the one before was sent after that one's answer had arrived: when the answer lef
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from millpond.base.named_tuple import NamedTuple
 from millpond.quorum.messages import ReplicaKey
 
 

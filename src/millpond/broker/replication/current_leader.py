@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode
+from millpond.base.named_tuple import NamedTuple
 from millpond.broker.replication.partition_states import likely_leader
 
 if TYPE_CHECKING:

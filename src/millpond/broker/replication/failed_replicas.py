@@ -9,11 +9,12 @@ that has to catch up.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from millpond.base.errors import Refused
 from millpond.base.later import Later, done
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Clock, Timer, Workers
 from millpond.broker.housekeeping import Journal
 from millpond.broker.replication.partitions import Partition, Partitions

@@ -7,9 +7,10 @@ there twice then. Told the same as the one before them, they send all of them ag
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from millpond.base.errors import ErrorCode
+from millpond.base.named_tuple import NamedTuple
 from millpond.wire.batch import BatchHeader
 
 PASSING: Final = frozenset(

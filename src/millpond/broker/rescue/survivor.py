@@ -7,11 +7,12 @@ what nobody can say to have been committed: whoever has more of it than the othe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from millpond.base.errors import MalformedMessage
 from millpond.base.ids import TopicPartition
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Disk
 from millpond.base.values import dataclass
 from millpond.broker.lives.identity import CannotStart, Identity, read_identity

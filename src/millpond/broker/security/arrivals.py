@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Clock
 from millpond.base.settings import Settings
 from millpond.broker.security.bucket import Buckets

@@ -8,11 +8,12 @@ where its client is known. A name that one may not see is refused alike whether 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.later import Later
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.rights import CLUSTER_NAME, AclResource, Operation
 from millpond.base.values import dataclass
 from millpond.broker.security.authorizer import is_of_programs

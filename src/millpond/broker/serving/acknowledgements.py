@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, failed, run_all
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Clock, ReplyPart
 from millpond.broker.serving.connection import Slot
 from millpond.broker.serving.request_counts import RequestCounts

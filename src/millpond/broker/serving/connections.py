@@ -100,6 +100,7 @@ class Connections:
         if self._closing or not self._has_room(host, link.listener, settings[MAX_CONNECTIONS]):
             self.turned_away_total += 1
             return None
+        self._dispatcher.load()
         connection = Connection(
             link,
             self._dispatcher,

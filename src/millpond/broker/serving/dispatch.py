@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +10,6 @@ from millpond.base.errors import Refused, RemoteError, TooManyItems
 from millpond.base.later import Later, done, gather
 from millpond.base.ports import Clock, ReplyPart
 from millpond.base.principal import USER, Principal
-from millpond.broker.apis import APIS
 from millpond.broker.links.to_controller import forward_ms, say_instead
 from millpond.broker.security.audit import DEEDS, OF_NODES
 from millpond.broker.security.login import IllegalLoginState
@@ -74,11 +73,25 @@ class Dispatcher:
     def __init__(self, broker: Services, clock: Clock) -> None:
         self.clock = clock
         self._broker = broker
-        self.apis = APIS
-        self._entries = {api.key: _Entry(api) for api in APIS}
-        self._produce = self._entries[PRODUCE]
-        self.requests = RequestCounts(clock, self._entries)
+        self._entries: dict[int, _Entry] = {}
+        self._produce: _Entry
+        self.requests = RequestCounts(clock)
         self._knows_cluster = False
+
+    def load(self) -> None:
+        """Know all APIs from now on, whose code is read at the first call: before anybody is heard."""
+        if self._entries:
+            return
+        from millpond.broker.apis import APIS
+
+        self._entries |= {api.key: _Entry(api) for api in APIS}
+        self._produce = self._entries[PRODUCE]
+        self.requests.serve(self._entries)
+
+    @property
+    def apis(self) -> Sequence[Api]:
+        self.load()
+        return [entry.api for entry in self._entries.values()]
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
         """Serve one request. Raises RemoteError when the connection cannot go on."""
@@ -334,6 +347,7 @@ class Dispatcher:
     def ask(self, request: Message, version: int) -> Later[Any]:
         """What this node asks of itself: the handler answers it as it would answer a client."""
         assert request.API_KEY is not None
+        self.load()
         return self._ask(self._entries[request.API_KEY].api, Call(None, version, None), request)
 
     def _ask(self, api: Api, call: Call, request: Message) -> Later[Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from millpond.base.histogram import Histogram
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Clock
 from millpond.wire import notation
 from millpond.wire.model import Message
@@ -22,13 +23,19 @@ STRUCTURES_MAX = 64
 class RequestCounts:
     """By API key. A request that nobody answers, because its client has gone, came and took no time."""
 
-    def __init__(self, clock: Clock, keys: Iterable[int]) -> None:
-        keys = list(keys)
-        self.received: dict[int, int] = dict.fromkeys(keys, 0)
-        self.times = {key: Histogram() for key in keys}
+    def __init__(self, clock: Clock, keys: Iterable[int] = ()) -> None:
+        self.received: dict[int, int] = {}
+        self.times: dict[int, Histogram] = {}
         self.errors: Counter[tuple[int, int]] = Counter()
         """By API key and error code; one for each topic, partition or group that an answer refuses, within limits."""
         self._clock = clock
+        self.serve(keys)
+
+    def serve(self, keys: Iterable[int]) -> None:
+        """From now on requests of these APIs come."""
+        for key in keys:
+            self.received[key] = 0
+            self.times[key] = Histogram()
 
     def on_answer(self, key: int, arrived_us: int, response: Response | None = None) -> None:
         """There is an answer, or there never will be one."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import click
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.cli.terminal import Cell, print_table
 from millpond.cli.times import show_time
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from millpond.admin.concerns import find_concerns
 from millpond.admin.lag import GroupLag
 from millpond.admin.pulse import Look, Pulse, Rates
+from millpond.base.named_tuple import NamedTuple
 from millpond.cli.status import problem
 from millpond.cli.text import NOTHING, counted, safe
 from millpond.cli.times import now_ms, show_span

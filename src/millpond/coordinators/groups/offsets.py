@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.coordinators.groups.memory import (
     OFFSET_BYTES,
     PENDING_OFFSET_BYTES,

@@ -7,9 +7,10 @@ written in. The kinds of the newer group protocol (3 to 8) are at home in `consu
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from millpond.base.errors import MalformedMessage
+from millpond.base.named_tuple import NamedTuple
 from millpond.coordinators.shard import CoordinatorRecord
 from millpond.wire.messages import (
     GroupMetadataKey,

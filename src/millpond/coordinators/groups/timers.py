@@ -8,7 +8,8 @@ number of timers, however often they are set and cancelled.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import NamedTuple
+
+from millpond.base.named_tuple import NamedTuple
 
 HEAP_KEPT = 64
 """A heap up to this length is never put in order for its own sake."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 from millpond.base.errors import ErrorCode
+from millpond.base.named_tuple import NamedTuple
 from millpond.coordinators.transactions.outcome import fence
 from millpond.coordinators.transactions.states import DECIDED, State
 from millpond.coordinators.transactions.transaction import (

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
+from millpond.base.named_tuple import NamedTuple
 from millpond.coordinators.shard import Effects, Request
 from millpond.coordinators.transactions import outcome, overview, partitions, renewal
 from millpond.coordinators.transactions.records import read_key, read_value, record_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
+from millpond.base.named_tuple import NamedTuple
 from millpond.coordinators.transactions.states import ALLOWED, State
 
 EPOCH_MAX = (1 << 15) - 1

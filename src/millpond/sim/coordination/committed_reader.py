@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from millpond.base.errors import ErrorCode
+from millpond.base.named_tuple import NamedTuple
 from millpond.sim.client import Client
 from millpond.sim.coordination.group_member import GroupTopic
 from millpond.sim.coordination.history import CoordinationHistory

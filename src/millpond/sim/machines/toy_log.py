@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 from struct import Struct
-from typing import NamedTuple
 from uuid import UUID
 
 from millpond.base.ids import EpochEnd
+from millpond.base.named_tuple import NamedTuple
 from millpond.quorum.messages import SnapshotId
 from millpond.quorum.voters import Voter
 

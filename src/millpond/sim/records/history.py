@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
 from uuid import UUID
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.wire.records import Record
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from struct import Struct as Layout
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
 
 from millpond.base.errors import RemoteError
+from millpond.base.named_tuple import NamedTuple
 from millpond.broker.quorum.wire import METADATA_TOPIC_ID
 from millpond.sim.node import PORT
 from millpond.sim.world.clock import VirtualClock

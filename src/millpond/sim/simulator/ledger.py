@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
+
+from millpond.base.named_tuple import NamedTuple
 
 RECORDS_MAX: Final = 3_000
 """That one asks for in a run, in all."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
+
+from millpond.base.named_tuple import NamedTuple
 
 LINES_MAX: Final = 4_000
 """From then on nothing more is told; a run that long has said what it has to say."""

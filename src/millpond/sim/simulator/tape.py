@@ -12,8 +12,9 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as BadBase64
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.sim.simulator.actions import Action, BadAction, as_json, from_json
 
 VERSION: Final = "1"

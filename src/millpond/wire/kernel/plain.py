@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from millpond.base.errors import MalformedMessage
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Buffer
 from millpond.wire.batch import CorruptBatch, batch_crc, read_header
 

@@ -10,8 +10,8 @@ one of a batch that it has checked.
 from __future__ import annotations
 
 from struct import Struct, error
-from typing import NamedTuple
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Buffer
 from millpond.wire.batch import (
     CODEC_LAST,

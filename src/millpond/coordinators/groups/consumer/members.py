@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import groupby
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.coordinators.groups.memory import HELD_BYTES, names_bytes, protocols_bytes, text_bytes
 
 LEAVING_EPOCH: Final = -1

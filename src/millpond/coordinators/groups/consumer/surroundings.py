@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Entropy
 from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
 from millpond.coordinators.groups.consumer.rebalance_history import ConsumerGroupHistory
