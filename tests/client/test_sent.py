@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from concurrent.futures import CancelledError, as_completed, wait
 
@@ -97,3 +99,51 @@ def test_asking_and_answering_at_the_same_moment() -> None:
         for thread in threads:
             thread.join()
         assert heard == [PLACE]
+
+
+def run_alone(program: str) -> None:
+    """In a process of its own, which may hang."""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_a_signal_may_send_and_ask_while_a_future_is_fulfilled() -> None:
+    """One lock is held for a few steps of every report; who came in between on the same thread waited for itself."""
+    run_alone("""
+import signal
+from millpond import Delivery
+from millpond.client.sent import Sent
+
+heard = []
+signal.signal(signal.SIGALRM, lambda *_: Sent().add_done_callback(heard.append) or heard.append(1))
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+place = Delivery("orders", 0, 7, 0)
+while len(heard) < 100:
+    for _ in range(1_000):
+        Sent().fulfil(place)
+signal.setitimer(signal.ITIMER_REAL, 0)
+""")
+
+
+def test_a_child_of_a_process_that_sends_can_send_too() -> None:
+    """The lock may be held by a thread that the child does not have."""
+    run_alone("""
+import os, signal, threading, time
+from millpond import Delivery
+from millpond.client.sent import Sent
+
+place = Delivery("orders", 0, 7, 0)
+
+def send():
+    while True:
+        Sent().fulfil(place)
+
+threading.Thread(target=send, daemon=True).start()
+for _ in range(60):
+    time.sleep(0.002)
+    child = os.fork()
+    if not child:
+        signal.alarm(10)
+        Sent().fulfil(place)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+""")

@@ -7,8 +7,9 @@ librdkafka said it, until somebody asks.
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Future
-from threading import Condition, Lock
+from threading import Condition, RLock
 from typing import Any
 
 from confluent_kafka import KafkaError
@@ -18,9 +19,24 @@ from millpond.client.errors import Timeout
 from millpond.client.message import Delivery
 from millpond.client.unreported import Unreported, Where, delivery, failure, where_is
 
-_MAKING = Lock()
 _PENDING = "PENDING"
 _FINISHED = "FINISHED"
+
+_MAKING = RLock()
+"""The one lock of all futures, held for a few steps: whether a report or somebody who asks comes first.
+
+What interrupts this very thread there, a signal or the end of an object, may send and ask too.
+"""
+
+
+def _begin_anew() -> None:
+    global _MAKING
+    _MAKING = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    # A thread may hold it while another one forks, and is not there to let it go in the child.
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 class Sent(Future[Delivery]):
@@ -60,11 +76,12 @@ class Sent(Future[Delivery]):
     def _condition(self) -> Condition:  # type: ignore[override]
         # All that wait, cancel or want to be called ask for this first.
         if self._made is None:
+            made = Condition()
+            waiters: list[Any] = []
+            callbacks: list[Any] = []
             with _MAKING:
                 if self._made is None:
-                    self._waiters: list[Any] = []
-                    self._done_callbacks: list[Any] = []
-                    self._made = Condition()
+                    self._waiters, self._done_callbacks, self._made = waiters, callbacks, made
         return self._made
 
     @property
@@ -132,7 +149,8 @@ class Sent(Future[Delivery]):
         with _MAKING:
             if self._made is not None:
                 return False
-            self._result = delivery
+            # Nothing is called between that question and the state: so nobody asks in between, on this thread either.
+            self._delivery = delivery
             self._exception = error
             self._state = _FINISHED
             return True
