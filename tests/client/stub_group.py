@@ -392,7 +392,7 @@ class StubSender:
 def stub_make(group: Group) -> Callable[..., Any]:
     """Takes the place of `connection.make`."""
 
-    def make(kind: Any, settings: object) -> Any:
+    def make(kind: Any, settings: object, on_raised: object = None) -> Any:
         return StubConsumer(group) if kind.__name__ == "Consumer" else StubProducer(group)
 
     return make

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from confluent_kafka import KafkaException
 
@@ -15,6 +15,12 @@ from millpond.remote.client_file import client_settings, for_librdkafka
 LOG = logging.getLogger("millpond.client")
 
 T = TypeVar("T")
+
+OnRaised: TypeAlias = Callable[[str, BaseException], None]
+"""Hears which callback raised, and what."""
+
+CALLBACKS: Final = ("error_cb", "on_commit", "on_delivery", "stats_cb", "throttle_cb")
+"""What librdkafka calls, but for the one that asks for a token, whose failure librdkafka must hear of."""
 
 
 class _Quiet:
@@ -40,12 +46,35 @@ def common_settings(bootstrap: str | None) -> dict[str, Any]:
     }
 
 
-def make(kind: Callable[..., T], settings: Mapping[str, Any]) -> T:
-    """A client of librdkafka whose log lines go to ours; a setting it does not know is a ConfigError."""
+def log_raised(name: str, error: BaseException) -> None:
+    """For who has nobody to tell."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    LOG.error("%s raised %r: it is called again all the same", name, error, exc_info=error)
+
+
+def make(kind: Callable[..., T], settings: Mapping[str, Any], on_raised: OnRaised = log_raised) -> T:
+    """A client of librdkafka whose log lines go to ours; a setting it does not know is a ConfigError.
+
+    What a callback raises goes to `on_raised`. Thrown through librdkafka it would take along what that had in hand:
+    records that were read, reports of others, and the thread that asked.
+    """
+    chosen = for_librdkafka(settings)
+    chosen |= {name: _guarded(name, chosen[name], on_raised) for name in CALLBACKS if callable(chosen.get(name))}
     try:
-        return kind(for_librdkafka(settings), logger=_Quiet())
+        return kind(chosen, logger=_Quiet())
     except KafkaException as refusal:
         error = refusal.args[0]
         raise ConfigError(f"the client cannot be set up: {error.str()}", code=error.code()) from refusal
     except (TypeError, ValueError) as refusal:
         raise ConfigError(f"the client cannot be set up: {refusal}") from refusal
+
+
+def _guarded(name: str, callback: Callable[..., object], on_raised: OnRaised) -> Callable[..., None]:
+    def call(*given: object) -> None:
+        try:
+            callback(*given)
+        except BaseException as error:
+            on_raised(name, error)
+
+    return call

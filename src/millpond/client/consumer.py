@@ -156,7 +156,7 @@ class Consumer(Closable):
         )
         """Whether a rebalance changes the assignment; else it replaces it."""
         self.reach = Reach(chosen)
-        self.raw = make(RawConsumer, chosen | {"error_cb": self.reach.on_error})
+        self.raw = make(RawConsumer, chosen | {"error_cb": self.reach.on_error}, self._note_raised)
         if group is None:
             self._assign_all()
         else:
@@ -564,6 +564,10 @@ class Consumer(Closable):
             callback(given)
         except BaseException as failure:
             self._failure = self._failure or failure
+
+    def _note_raised(self, name: str, failure: BaseException) -> None:
+        """The same of a callback of the settings."""
+        self._failure = self._failure or failure
 
     def _forget(self, gone: Partitions) -> None:
         for partition in gone:

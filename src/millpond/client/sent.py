@@ -15,6 +15,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 from confluent_kafka import Message as RawMessage
 
+from millpond.client.connection import log_raised
 from millpond.client.errors import Timeout
 from millpond.client.message import Delivery
 from millpond.client.unreported import Unreported, Where, delivery, failure, where_is
@@ -113,12 +114,16 @@ class Sent(Future[Delivery]):
         # Before anybody is called: who flushes then does not wait for this one.
         unreported.records.discard(self)
         with unreported.telling():
-            if error is None:
-                self.fulfil(delivery(self._topic, where_is(message)))
-                return
-            refusal = failure(self._topic, error)
-            if self.fail(refusal):
-                unreported.note_failure(refusal)
+            try:
+                if error is None:
+                    self.fulfil(delivery(self._topic, where_is(message)))
+                    return
+                refusal = failure(self._topic, error)
+                if self.fail(refusal):
+                    unreported.note_failure(refusal)
+            except BaseException as raised:
+                # The standard future lets through what is no Exception: the thread that reads reports would end.
+                log_raised("the callback of a record", raised)
 
     def fulfil(self, delivery: Delivery) -> None:
         if not self._finished_alone(delivery, None) and self.set_running_or_notify_cancel():
