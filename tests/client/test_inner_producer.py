@@ -73,3 +73,14 @@ def test_a_record_that_was_not_taken_is_not_waited_for() -> None:
     inner.close()
     assert isinstance(kept.exception(60), SendFailed)
     assert not refused.done()
+
+
+def test_no_future_stays_open_that_was_sent_after_all_when_it_was_closed() -> None:
+    """Who had it in hand before another thread closed it: nobody reads reports any more."""
+    inner = lane_to("127.0.0.1:1")
+    inner.close()
+    late = Sent("orders", inner.unreported)
+    inner.produce(late, "orders", b"1", None)
+    assert isinstance(late.exception(20), SendFailed)
+    assert isinstance(inner.send("orders", b"2", None).exception(20), SendFailed)
+    assert not inner.unreported.records

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import pytest
 
@@ -152,6 +152,46 @@ def test_a_closed_producer_says_so(cluster) -> None:
     producer.close()
     with pytest.raises(Closed):
         producer.send("orders", b"")
+
+
+def test_a_closed_producer_stays_closed_whatever_it_is_asked(cluster) -> None:
+    topic = cluster.topic()
+    producer = Producer(cluster.bootstrap)
+    producer.close()
+    with pytest.raises(Closed):
+        producer.partitions(topic)
+    with pytest.raises(Closed):
+        producer.send(topic, b"")
+    assert cluster.read(topic, 0) == []
+
+
+def test_who_waits_for_room_hears_that_the_producer_was_closed() -> None:
+    producer = Producer(NOBODY, buffer_records=1, full_timeout_s=60)
+    kept = producer.send("orders", b"x")
+    with ThreadPoolExecutor(1) as aside:
+        waiting = aside.submit(producer.send, "orders", b"y")
+        assert not wait([waiting], 0.2).done
+        with pytest.raises(Timeout):
+            producer.close(0.05)
+        with pytest.raises(Closed):
+            waiting.result(20)
+    assert isinstance(kept.exception(20), SendFailed)
+
+
+def test_a_callback_of_a_record_does_not_wait_for_the_room_that_only_its_end_makes() -> None:
+    producer = Producer(NOBODY, buffer_records=1, full_timeout_s=60, delivery_timeout_s=0.2, linger_ms=0)
+    heard: list[BaseException] = []
+
+    def send_again(_: object) -> None:
+        try:
+            producer.send("orders", b"again")
+        except ClientError as refusal:
+            heard.append(refusal)
+
+    producer.send("orders", b"x").add_done_callback(send_again)
+    assert eventually(lambda: heard, 20)
+    assert isinstance(heard[0], BufferFull)
+    producer.close()
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,8 @@ class InnerProducer:
             records.discard(sent)
             raise
         self._sends += 1
-        if self._sends % SENDS_PER_READ == 0 and not self.unreported.is_telling():
-            self._read(0)
+        if self._closing or (self._sends % SENDS_PER_READ == 0 and not self.unreported.is_telling()):
+            self._read_beside()
         return sent
 
     def produce(
@@ -87,7 +87,14 @@ class InnerProducer:
             records.discard(record)
             raise
         self._sends += 1
-        if self._sends % SENDS_PER_READ == 0 and not self.unreported.is_telling():
+        if self._closing or (self._sends % SENDS_PER_READ == 0 and not self.unreported.is_telling()):
+            self._read_beside()
+
+    def _read_beside(self) -> None:
+        """The sender reads reports; of a record that comes after the end there will be no other."""
+        if self._closing:
+            self.raw.purge()
+        if not self.unreported.is_telling():
             self._read(0)
 
     def wait_for_room(self, deadline: float) -> bool:
@@ -121,9 +128,10 @@ class InnerProducer:
 
     def close(self) -> None:
         """Fail what is left and end the thread."""
+        # First: what is sent before anybody could see this is purged here, and what is sent later by its sender.
+        self._closing = True
         if len(self.raw):
             self.raw.purge()
-        self._closing = True
         self._thread.join()
         self.raw.poll(0)
         self._tell_failures()

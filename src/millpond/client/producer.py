@@ -224,6 +224,7 @@ class Producer(Closable):
 
     def partitions(self, topic: str) -> int:
         """How many partitions the topic has."""
+        self._check_open()
         known = self._partitions.get(topic)
         if known and known[0] > time.monotonic():
             return known[1]
@@ -258,8 +259,7 @@ class Producer(Closable):
         timestamp_ms: int = 0,
     ) -> R:
         """What `send` does, with any kind of record that can hear what became of it."""
-        if self._closed:
-            raise Closed("this producer is closed: make a new one")
+        self._check_open()
         if not isinstance(topic, str) or not topic:
             raise ConfigError(f"a topic is a name, not {topic!r:.60}")
         inner = (self._usual or self._inner(self.acks)) if acks is None else self._inner(_acks(acks))
@@ -293,7 +293,10 @@ class Producer(Closable):
 
     def _put_when_there_is_room(self, inner: InnerProducer, block: bool, record: R, topic: str, *what: Any) -> None:
         deadline = time.monotonic() + self._full_timeout_s
+        # In the callback of a record there will be no room before that returns.
+        block = block and not inner.unreported.is_telling()
         while block and inner.wait_for_room(deadline):
+            self._check_open()
             try:
                 return inner.produce(record, topic, *what)
             except BufferError:
@@ -307,6 +310,10 @@ class Producer(Closable):
             retriable=True,
         ) from None
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("this producer is closed: make a new one")
+
     def _check_outside(self, what: str) -> None:
         if any(inner.unreported.is_telling() for inner in list(self._inners.values())):
             raise ClientError(
@@ -319,6 +326,7 @@ class Producer(Closable):
             with self._lock:
                 inner = self._inners.get(acks)
                 if inner is None:
+                    self._check_open()
                     own = {"acks": acks, "enable.idempotence": acks == "all"}
                     reach = Reach(self._settings)
                     chosen = own | self._settings | {"acks": acks, "error_cb": reach.on_error}
