@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
-from millpond import AsyncProducer, BufferFull, ConfigError, SendFailed
+from millpond import AsyncProducer, BufferFull, ConfigError, Delivery, SendFailed
 
 
 def test_awaiting_a_send_gives_its_place(cluster) -> None:
@@ -76,6 +77,36 @@ def test_many_wait_for_room_in_their_order(cluster) -> None:
 
     assert asyncio.run(main()) == list(range(200))
     assert [message.value for message in cluster.read(topic, 200)] == [b"%d" % n for n in range(200)]
+
+
+def test_who_comes_when_there_is_room_again_does_not_overtake_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the one who got in and the next in line others have their turn, and saw nobody waiting."""
+
+    async def main() -> list[bytes]:
+        producer = AsyncProducer("127.0.0.1:1")
+        taken: list[bytes] = []
+        tasks: list[asyncio.Task[asyncio.Future[Delivery]]] = []
+        has_room = False
+
+        def put(_kind: object, _block: bool, _topic: str, value: bytes, _key: None) -> SimpleNamespace:
+            if not has_room:
+                raise BufferFull("no room")
+            taken.append(value)
+            if value == b"first":
+                tasks.append(asyncio.create_task(producer.queue("orders", b"newcomer")))
+            return SimpleNamespace(future=asyncio.get_running_loop().create_future())
+
+        monkeypatch.setattr(producer._producer, "put", put)
+        tasks += [asyncio.create_task(producer.queue("orders", each)) for each in (b"first", b"second", b"third")]
+        await asyncio.sleep(0)
+        has_room = True
+        while len(taken) < 4:
+            await asyncio.sleep(0.001)
+        await asyncio.gather(*tasks)
+        await producer.close()
+        return taken
+
+    assert asyncio.run(main()) == [b"first", b"second", b"third", b"newcomer"]
 
 
 def test_who_gives_up_waiting_for_room_keeps_nobody_else_from_it(cluster) -> None:

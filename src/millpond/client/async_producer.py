@@ -48,21 +48,25 @@ class AsyncProducer:
         if handover is None or handover.loop is not asyncio.get_running_loop():
             handover = self._handover()
         # Who comes now must not overtake those who wait for room.
-        if not handover.room.locked():
+        if not handover.waiting:
             try:
                 return self._put(handover, topic, value, key, given)
             except BufferFull:
                 if not self._block:
                     raise
         deadline = time.monotonic() + self._full_timeout_s
-        async with handover.room:
-            while True:
-                try:
-                    return self._put(handover, topic, value, key, given)
-                except BufferFull:
-                    if time.monotonic() > deadline:
-                        raise
-                await asyncio.sleep(ROOM_CHECK_SECONDS)
+        handover.waiting += 1
+        try:
+            async with handover.room:
+                while True:
+                    try:
+                        return self._put(handover, topic, value, key, given)
+                    except BufferFull:
+                        if time.monotonic() > deadline:
+                            raise
+                    await asyncio.sleep(ROOM_CHECK_SECONDS)
+        finally:
+            handover.waiting -= 1
 
     async def flush(self, timeout_s: float = 60.0) -> None:
         try:

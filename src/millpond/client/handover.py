@@ -28,6 +28,8 @@ class Handover:
         self.loop = loop
         self.room = asyncio.Lock()
         """Held by who waits for room in the buffer; the others wait behind it, in their order."""
+        self.waiting = 0
+        """How many those are. The lock alone does not tell: it is free while the next in line is being woken."""
         self._arrived: deque[Awaited] = deque()
         self._is_called = False
 
