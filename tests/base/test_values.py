@@ -6,7 +6,9 @@ import copy
 import dataclasses
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, field
+from threading import Barrier
 from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
@@ -177,6 +179,49 @@ def test_either_can_be_the_base_of_the_other(base, derived):
     assert [each.name for each in dataclasses.fields(lake)] == ["depth", "is_cold", "name"]
     assert dataclasses.replace(lake, depth=4) == Lake(4, True, "pond")
     assert values.names_of(Lake) == ("depth", "is_cold", "name")
+
+
+@BOTH
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_field_may_have_any_name(dataclass, frozen):
+    """Also one by which the code of the constructor might go."""
+
+    @dataclass(frozen=frozen)
+    class Pond:
+        other: list[int] = field(default_factory=lambda: [1])
+        set: int = 2
+        _set: int = 3
+        make_other: int = 4
+        UNSET: int = 5
+        unset: int = 6
+        _other: int = 7
+        is_other: int = 8
+        made: int = field(default=9, init=False)
+        _made: int = 10
+
+    assert list(dataclasses.asdict(Pond()).values()) == [[1], 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert list(dataclasses.asdict(Pond([], *range(8))).values()) == [[], *range(7), 9, 7]
+
+
+def test_those_who_make_the_first_value_at_once_make_the_same():
+    for _ in range(50):
+
+        @values.dataclass(frozen=True, slots=True)
+        class Pond:
+            name: str
+            depths: list[int] = field(default_factory=list)
+
+        start = Barrier(4)
+
+        def make(kind: Any = Pond, start: Barrier = start) -> Any:
+            start.wait()
+            return kind("a", depths=[1]), dataclasses.fields(kind), dataclasses.replace(kind("b"), name="a")
+
+        with ThreadPoolExecutor(4) as threads:
+            made = [each.result(60) for each in [threads.submit(make) for _ in range(4)]]
+        assert {each[0].name for each in made} == {"a"}
+        assert all(each[0] == made[0][0] and each[2] == made[0][2] for each in made)
+        assert all([one.name for one in each[1]] == ["name", "depths"] for each in made)
 
 
 def test_a_value_that_holds_itself_can_be_shown():

@@ -201,9 +201,12 @@ def _fill(self: object, plan: _Plan, args: tuple[object, ...], kwargs: dict[str,
 
 
 def _init_of(cls: type) -> Callable[..., None]:
-    """The constructor, from now on the class's own."""
+    """The constructor, from now on the class's own.
+
+    What it goes by has names with two signs in front, which no field has: a field may be called anything else.
+    """
     plan: _Plan = cls.__dict__["__value_plan__"]
-    scope: dict[str, Any] = {"_UNSET": object(), "_set": object.__setattr__}
+    scope: dict[str, Any] = {"__unset": object(), "__set": object.__setattr__}
     positional: list[str] = []
     by_name: list[str] = []
     lines: list[str] = []
@@ -213,21 +216,21 @@ def _init_of(cls: type) -> Callable[..., None]:
         if isinstance(default, dataclasses.Field):
             is_given, is_by_name = default.init, default.kw_only is True or plan.kw_only
             if default.default_factory is not dataclasses.MISSING:
-                scope[f"_make_{name}"] = default.default_factory
-                value = f"_make_{name}() if {name} is _UNSET else {name}" if is_given else f"_make_{name}()"
-                scope[f"_{name}"], default = scope["_UNSET"], None
+                scope[f"__make_{name}"] = default.default_factory
+                value = f"__make_{name}() if {name} is __unset else {name}" if is_given else f"__make_{name}()"
+                scope[f"__is_{name}"], default = scope["__unset"], None
             else:
                 default = default.default
         has_default = default is not dataclasses.MISSING
         if has_default:
-            scope.setdefault(f"_{name}", default)
+            scope.setdefault(f"__is_{name}", default)
         if is_given:
-            (by_name if is_by_name else positional).append(f"{name}=_{name}" if has_default else name)
+            (by_name if is_by_name else positional).append(f"{name}=__is_{name}" if has_default else name)
         elif not has_default:
             continue
         elif value == name:
-            value = f"_{name}"
-        lines.append(f"    _set(self, {name!r}, {value})" if plan.frozen else f"    self.{name} = {value}")
+            value = f"__is_{name}"
+        lines.append(f"    __set(self, {name!r}, {value})" if plan.frozen else f"    self.{name} = {value}")
     if hasattr(cls, "__post_init__"):
         lines.append("    self.__post_init__()")
     words = ", ".join(["self", *positional, *(["*", *by_name] if by_name else [])])
