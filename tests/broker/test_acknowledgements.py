@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from millpond.broker.serving.acknowledgements import Acknowledgements, Parked, T
 from millpond.broker.serving.request_counts import RequestCounts
 from millpond.sim.world.clock import WALL_START_MS, VirtualClock
 from millpond.wire import messages as m
-from millpond.wire.records import Record, encode_batch
+from millpond.wire.batch import walk
+from millpond.wire.records import Record, decode_batch, encode_batch
+from support.seeds import seeds
 
 PATIENCE_MS = 300
 
@@ -200,3 +203,85 @@ def test_a_topic_that_is_deleted_meanwhile_is_refused_not_forgotten(make_desk: C
     desk.run(1_000)
     answers = [reply.responses[0].partition_responses[0].error_code for reply in producer.replies()]
     assert answers == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+
+
+@pytest.mark.parametrize("seed", seeds(range(10)))
+def test_what_is_acknowledged_survives_a_power_cut_whatever_came_with_it(
+    make_desk: Callable[..., Any], seed: int
+) -> None:
+    """All kinds of producers in the same turns, some send again or hang up; syncs are slow or fail, segments roll."""
+    random = Random(seed)
+    desk = make_desk(seed=seed)
+    desk.create("pond", segment_bytes="16384")
+    producers = [desk.connect() for _ in range(6)]
+    awaited: list[list[bytes]] = [[] for _ in producers]
+    sequences = [0 for _ in producers]
+    sure: list[tuple[bytes, int]] = []
+
+    known: list[list[tuple[bytes, bytes]]] = [[] for _ in producers]
+
+    def send(who: int) -> None:
+        value = b"%d-%d-" % (who, random.getrandbits(40)) + b"x" * random.choice((1, 600))
+        fields: dict[str, Any] = {}
+        if who < 3:
+            fields = {"producer_id": who, "producer_epoch": 0, "base_sequence": sequences[who]}
+            sequences[who] += 1
+        batch = encode_batch([Record(0, WALL_START_MS, None, value)], **fields)
+        known[who] = [*known[who][-3:], (value, batch)] if fields else []
+        produce(who, value, batch)
+
+    def send_again(who: int) -> None:
+        if known[who]:
+            produce(who, *random.choice(known[who]))
+
+    def produce(who: int, value: bytes, batch: bytes) -> None:
+        acks = random.choice((-1, -1, 1))
+        data = m.ProduceRequest.PartitionProduceData(index=0, records=memoryview(batch))
+        topic = m.ProduceRequest.TopicProduceData(name="pond", partition_data=[data])
+        producers[who].send(m.ProduceRequest(acks=acks, timeout_ms=300, topic_data=[topic]), 9)
+        awaited[who].append(value if acks == -1 else b"")
+
+    def hear(who: int) -> None:
+        """Replies come in the order of the requests, which `replies` asserts."""
+        for reply in producers[who].replies():
+            answer, value = reply.responses[0].partition_responses[0], awaited[who].pop(0)
+            if value and not answer.error_code:
+                sure.append((value, answer.base_offset))
+
+    for step in range(150):
+        # After a failed sync nothing is acknowledged any more.
+        match random.choices(("send", "run", "slow", "hang up", "break"), (120, 40, 8, 2, step > 75))[0]:
+            case "send":
+                for _ in range(random.randint(1, 5)):
+                    random.choice((send, send, send_again))(random.randrange(len(producers)))
+            case "run":
+                desk.run(random.choice((0, 1, 5, 400)))
+            case "slow":
+                desk.node.workers_delay_ms = random.choice((None, 5, 350))
+            case "hang up":
+                who = random.randrange(len(producers))
+                hear(who)
+                producers[who].link.end()
+                producers[who], awaited[who] = desk.connect(), []
+            case _:
+                desk.disk.fail_syncs("/pond-0/")
+    desk.run(1_000)
+    desk.node.workers_delay_ms = 350
+    for who in (5, 4, 3, 2, 1, 0):
+        send(who)
+        send_again(who)
+    desk.run(5)
+    for who in range(len(producers)):
+        hear(who)
+    desk.node.crash()
+    desk.disk.heal()
+    assert desk.node.start(), desk.node.journal_lines
+    desk.run(1_000)
+    found = {}
+    for segment in desk.broker.partitions.get("pond", 0).log.segments:
+        data = segment.file.read_at(0, segment.size)
+        for position, header in walk(data):
+            (record,) = decode_batch(data[position : position + header.size])
+            found[record.offset] = record.value
+    assert sure, "nothing was acknowledged"
+    assert [(value, offset) for value, offset in sure if found.get(offset) != value] == []
