@@ -13,7 +13,14 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
 from millpond.base.later import Later
 from millpond.base.principal import ANONYMOUS
-from millpond.broker.coordination.coordination import Coordination, Home, Producer, Writing
+from millpond.broker.coordination.coordination import (
+    ASKS_FOR_THE_LATEST,
+    PARKED_FOR_LONG,
+    Coordination,
+    Home,
+    Producer,
+    Writing,
+)
 from millpond.broker.flusher import Flusher
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.serving.call import Call
@@ -544,3 +551,8 @@ def test_too_few_replicas_send_clients_away_and_the_home_comes_back_soon(led: Pl
     fetch_all(led)
     assert led.heard[-1] == "later: wrote b"
     assert notes.home_of("g").shard.notes == {b"b": b"2"}
+
+
+def test_keys_are_those_of_the_messages() -> None:
+    assert {m.JoinGroupRequest.API_KEY, m.SyncGroupRequest.API_KEY} == PARKED_FOR_LONG
+    assert {m.OffsetFetchRequest.API_KEY} == ASKS_FOR_THE_LATEST

@@ -10,6 +10,9 @@ from pathlib import Path
 OURS_MAX = 265
 """Modules of our own. Who needs more of them at the start should know why; what clients need comes right after."""
 
+MESSAGES_MAX = 8
+"""Messages whose schema was parsed: those kinds of metadata records that a node writes first, or finds."""
+
 AVOIDED = {
     *("confluent_kafka", "rich", "prometheus_client", "structlog", "starlette", "msgspec", "cryptography"),
     *("decimal", "difflib", "email", "http", "importlib.metadata", "shutil", "tempfile", "urllib.request"),
@@ -27,7 +30,10 @@ up._announce = on_ready
 main(["up", "--data", sys.argv[1], "--listen", "127.0.0.1:0", "--metrics", "off", "--no-console"])
 """
 
-TELL = "print(json.dumps(sorted(sys.modules)), flush=True); os._exit(0)"
+TELL = """from millpond.wire import messages as m
+    built = [name for name, each in vars(m).items() if isinstance(each, type) and issubclass(each, m.Message)]
+    print(json.dumps([sorted(sys.modules), built]), flush=True)
+    os._exit(0)"""
 
 WATCH = """
 import threading, time
@@ -53,11 +59,13 @@ def ask_node(folder: Path, then: str, before: str = "") -> object:
 
 def test_a_default_node_is_ready_with_few_modules(tmp_path: Path) -> None:
     for _ in range(2):  # in a new folder, and in one that was left by a crash
-        loaded = ask_node(tmp_path / "data", TELL)
-        assert isinstance(loaded, list)
+        told = ask_node(tmp_path / "data", TELL)
+        assert isinstance(told, list)
+        loaded, built = told
         assert AVOIDED.isdisjoint(loaded), AVOIDED & set(loaded)
         ours = [name for name in loaded if name.startswith("millpond")]
         assert 0 < len(ours) <= OURS_MAX, f"{len(ours)} modules: {ours}"
+        assert len(built) <= MESSAGES_MAX, built
 
 
 def test_what_clients_need_is_read_beside_the_loop(tmp_path: Path) -> None:

@@ -157,3 +157,14 @@ def test_no_default_has_been_lost() -> None:
                     assert field.default is None
                 else:
                     assert field.default is None or isinstance(field.default, kinds.get(field.type, int)), field
+
+
+def test_one_message_of_a_file_can_be_read_alone() -> None:
+    ask = "request AskRequest key 1 versions 0\n    name string\n"
+    text = ask + "response AskResponse key 1 versions 0\n    depth int8\n"
+    both = parse(text)
+    assert [each.name for each in both] == ["AskRequest", "AskResponse"]
+    (alone,) = parse(text, "AskResponse")
+    assert alone[:5] == both[1][:5]
+    assert [field.name for field in alone.root.fields] == ["depth"]
+    assert parse(text, "Ask") == []

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import field
+from functools import lru_cache
 from uuid import UUID
 
 from millpond.base.ids import NO_TOPIC_ID
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import File
 from millpond.base.values import dataclass
 from millpond.log.checkpoints import DamagedCheckpoint, decode_epochs, decode_metadata
@@ -26,6 +28,7 @@ from millpond.log.names import (
     FAILED_SYNC_FILE,
     LOG,
     METADATA_FILE,
+    SNAPSHOT,
     offset_name,
     read_offset_name,
 )
@@ -38,6 +41,9 @@ from millpond.log.snapshots import Snapshots
 from millpond.wire.batch import HEADER_BYTES, BatchHeader, read_header
 
 _NOWHERE = 1 << 63
+
+LISTINGS_KEPT = 64
+"""Thousands of folders have files of the same names: what those tell is worked out once."""
 
 RECALLED_ENTRIES = 64
 """How many entries of the offset index to go back: so many large batches, or 256 KiB of small ones."""
@@ -78,6 +84,27 @@ def open_log(files: OpenFiles, folder: str, limits: LogLimits, opening: Opening)
         raise LogDamaged(f"{folder}: {damage}") from None
 
 
+class _Listing(NamedTuple):
+    """What the names of a folder's files tell."""
+
+    present: frozenset[str]
+    bases: tuple[int, ...]
+    """Where its segments begin, in order."""
+    snapshots: tuple[str, ...]
+    has_leftovers: bool
+
+
+@lru_cache(LISTINGS_KEPT)
+def _listing(names: tuple[str, ...]) -> _Listing:
+    files = [(name, *entry) for name in names if (entry := read_offset_name(name)) is not None]
+    return _Listing(
+        frozenset(names),
+        tuple(sorted(offset for _, offset, suffix in files if suffix == LOG)),
+        tuple(name for name, _, suffix in files if suffix == SNAPSHOT),
+        has_leftovers(list(names)),
+    )
+
+
 class _Opener:
     def __init__(self, files: OpenFiles, folder: str, limits: LogLimits, opening: Opening) -> None:
         disk = files.disk
@@ -86,22 +113,24 @@ class _Opener:
         self.folder = folder
         self.limits = limits
         self.opening = opening
-        self.names = disk.list(folder)
+        names = disk.list(folder)
         self.rebuild: set[int] = set()
         self.small: tuple[Segment, HeldBytes] | None = None
         """The last segment if it is so small that no index has an entry for it, and its file: read once, for all who
         ask. Most partitions are idle, and many are small."""
         self.ends_from = _NOWHERE
         """From the segment of this base offset on, what is noted about ended transactions cannot be trusted."""
-        if has_leftovers(self.names):
-            self.rebuild = settle(disk, folder, self.names)
-            self.names = disk.list(folder)
-        if FAILED_SYNC_FILE in self.names:
-            rewrite(disk, folder, self.names, opening.recovery_point)
+        self.listing = _listing(tuple(names))
+        if self.listing.has_leftovers:
+            self.rebuild = settle(disk, folder, names)
+            names = disk.list(folder)
+            self.listing = _listing(tuple(names))
+        if FAILED_SYNC_FILE in self.listing.present:
+            rewrite(disk, folder, names, opening.recovery_point)
             opening.clean = False
             opening.notes.append(f"{folder}: a sync had failed; what may not have reached the disk was written again")
-            self.names = disk.list(folder)
-        self.present = set(self.names)
+            self.listing = _listing(tuple(disk.list(folder)))
+        self.present = self.listing.present
 
     def open(self) -> PartitionLog:
         segments = self._segments()
@@ -116,7 +145,7 @@ class _Opener:
         clean = self.opening.clean
         unsynced_from = len(segments) if clean else self._recover(segments)
         end = segments[-1].next_offset
-        snapshots = Snapshots(self.disk, self.folder, self.names)
+        snapshots = Snapshots(self.disk, self.folder, self.listing.snapshots)
         snapshots.drop_after(end)
         for segment in segments:
             if segment.base_offset in self.rebuild:
@@ -238,8 +267,7 @@ class _Opener:
         producers.recall(walked, self.opening.now_ms)
 
     def _segments(self) -> list[Segment]:
-        files = (read_offset_name(name) for name in self.names)
-        bases = sorted(entry[0] for entry in files if entry and entry[1] == LOG)
+        bases = self.listing.bases
         if not bases:
             if self.opening.recovery_point > self.opening.start_offset:
                 raise LogDamaged(

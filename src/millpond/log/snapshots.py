@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from collections.abc import Iterable
 
 from millpond.base.ports import Disk
 from millpond.log.names import SNAPSHOT, offset_name, read_offset_name
@@ -73,7 +74,7 @@ class Snapshots:
 
     __slots__ = ("_disk", "_folder", "offsets")
 
-    def __init__(self, disk: Disk, folder: str, names: list[str]) -> None:
+    def __init__(self, disk: Disk, folder: str, names: Iterable[str]) -> None:
         self._disk = disk
         self._folder = folder
         files = [read_offset_name(name) for name in names]

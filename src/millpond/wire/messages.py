@@ -37,10 +37,9 @@ def names() -> list[str]:
 def __getattr__(name: str) -> Any:
     path = None if name.startswith("_") else _schema_paths().get(name.lower())
     if path is not None:
-        for message in _read(path):
-            if message.name == name:
-                # Whoever builds it at the same time, on another thread, gets the same class.
-                return globals().setdefault(name, build(message))
+        for message in _read(path, name):
+            # Whoever builds it at the same time, on another thread, gets the same class.
+            return globals().setdefault(name, build(message))
     raise AttributeError(f"the protocol has no message {name!r}")
 
 
@@ -58,8 +57,8 @@ def load() -> None:
             _texts[path] = _text_of(path)
 
 
-def _read(path: str) -> list[notation.Message]:
-    return notation.parse(_texts.get(path) or _text_of(path))
+def _read(path: str, only: str | None = None) -> list[notation.Message]:
+    return notation.parse(_texts.get(path) or _text_of(path), only)
 
 
 def _text_of(path: str) -> str:

@@ -103,14 +103,18 @@ class Line(NamedTuple):
     words: list[str]
 
 
-def parse(text: str) -> list[Message]:
-    """All messages of one schema file."""
+def parse(text: str, only: str | None = None) -> list[Message]:
+    """All messages of one schema file, or the one of this name: few need a request and its response at once."""
     lines = list(_lines(text))
     heads = [index for index, line in enumerate(lines) if line.depth == 0]
     if lines and (not heads or heads[0] != 0):
         raise SchemaError(f"line {lines[0].number}: a message begins at the margin")
     ends = [*heads[1:], len(lines)]
-    return [_MessageParser(lines[head]).parse(lines[head + 1 : end]) for head, end in zip(heads, ends, strict=True)]
+    return [
+        _MessageParser(lines[head]).parse(lines[head + 1 : end])
+        for head, end in zip(heads, ends, strict=True)
+        if only is None or lines[head].words[1:2] == [only]
+    ]
 
 
 def _lines(text: str) -> Iterator[Line]:

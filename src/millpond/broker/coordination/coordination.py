@@ -39,7 +39,7 @@ from millpond.coordinators.runtime import (
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request, Shard
 from millpond.log.producers import Verification
 from millpond.wire.batch import CorruptBatch, check_batch, walk
-from millpond.wire.messages import JoinGroupRequest, Message, OffsetFetchRequest, SyncGroupRequest
+from millpond.wire.messages import Message
 from millpond.wire.records import Record, encode_batch
 
 S = TypeVar("S", bound=Shard)
@@ -51,7 +51,12 @@ LOAD_AT_ONCE_BYTES = 256 << 10
 
 OVERDUE_MS = 10_000
 """From when on a request without an answer is told to people."""
-PARKED_FOR_LONG = frozenset({JoinGroupRequest.API_KEY, SyncGroupRequest.API_KEY})
+
+OFFSET_FETCH = 9
+JOIN_GROUP = 11
+SYNC_GROUP = 14
+
+PARKED_FOR_LONG = frozenset({JOIN_GROUP, SYNC_GROUP})
 """These wait for other members, as they should."""
 
 LOAD_AGAIN_MS = 250
@@ -69,7 +74,7 @@ BEYOND_THE_PRODUCER = frozenset(
 
 UNWRITTEN = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER})
 
-ASKS_FOR_THE_LATEST = frozenset({OffsetFetchRequest.API_KEY})
+ASKS_FOR_THE_LATEST = frozenset({OFFSET_FETCH})
 """Who begins where an older leader says, does again what others have done since."""
 
 BARRIER_KEY = b"\x7f\xff"

@@ -46,7 +46,8 @@ from millpond.quorum.ready import Ask, Durable, Ready, Reply
 from millpond.quorum.replica import Replica
 from millpond.quorum.roles import Leader, ReplicaProgress
 from millpond.quorum.voters import Voter
-from millpond.wire.messages import BeginQuorumEpochRequest, Message
+from millpond.wire import messages as m
+from millpond.wire.messages import Message
 
 T = TypeVar("T")
 
@@ -366,7 +367,7 @@ class QuorumHost:
         peers = self._peers_for_fetches if is_fetch else self._peers_for_calls
         request = without_list(ask.request) if self.goes_by_log else ask.request
         message, version = encode_request(request, self._cluster_name())
-        if isinstance(message, BeginQuorumEpochRequest) and self.goes_by_log:
+        if isinstance(message, m.BeginQuorumEpochRequest) and self.goes_by_log:
             own = self._addresses.end_points(self.me.node_id)
             message.leader_endpoints = [leader_endpoint(*each) for each in own]
         timeout_ms = self._replica.answer_ms(ask.request)

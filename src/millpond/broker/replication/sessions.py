@@ -73,7 +73,7 @@ class _Served:
     """How often it has asked for them again."""
 
 
-_Read: TypeAlias = tuple[_Wanted, m.FetchResponse.PartitionData, list[FileRange]]
+_Read: TypeAlias = "tuple[_Wanted, m.FetchResponse.PartitionData, list[FileRange]]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ Only what a request says of the same thing twice is then seen once in each piece
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from millpond.base.errors import RemoteError
+from millpond.base.values import dataclass
 from millpond.wire.model import Message, Struct
 
 S = TypeVar("S", bound=Struct)
