@@ -16,6 +16,7 @@ from millpond.wire.kernel.produce import SingleProduce, single_produce_reply
 
 if TYPE_CHECKING:
     from millpond.wire.kernel.columns import BinaryBuffers, ColumnBuilder, Columns, HeaderBuffers
+    from millpond.wire.kernel.fetch import ShortFetch, short_fetch
     from millpond.wire.kernel.plain import decode_records, record_keys, record_spans, scan
     from millpond.wire.kernel.produce import ShortProduce, short_produce, single_produce
     from millpond.wire.kernel.rows import (
@@ -42,9 +43,11 @@ else:
             short_produce,
             single_produce,
         )
+        from millpond.wire.kernel._small import ShortFetch, short_fetch
 
         COMPILED = True
     except ImportError:
+        from millpond.wire.kernel.fetch import ShortFetch, short_fetch
         from millpond.wire.kernel.plain import decode_records, record_keys, record_spans, scan
         from millpond.wire.kernel.produce import ShortProduce, short_produce, single_produce
 
@@ -86,6 +89,7 @@ __all__ = [
     "RecordFields",
     "RowColumns",
     "ScannedBatch",
+    "ShortFetch",
     "ShortProduce",
     "SingleProduce",
     "TimestampColumn",
@@ -95,6 +99,7 @@ __all__ = [
     "record_keys",
     "record_spans",
     "scan",
+    "short_fetch",
     "short_produce",
     "single_produce",
     "single_produce_reply",
