@@ -193,11 +193,14 @@ class GroupShard:
     def _let(self, turn: Turn, group: ConsumerGroup, effects: Effects) -> None:
         """Take in what a group that keeps its own clocks has decided, and when it wants to be asked again."""
         turn.effects.add(effects)
-        deadline_ms = group.next_deadline_ms()
+        self._set_clock(group)
+
+    def _set_clock(self, group: ConsumerGroup) -> None:
+        timers, deadline_ms = self.shared.timers, group.next_deadline_ms()
         if deadline_ms is None:
-            turn.timers.cancel(TimerKey(CONSUMER, group.group_id))
+            timers.cancel(TimerKey(CONSUMER, group.group_id))
         else:
-            turn.timers.set(TimerKey(CONSUMER, group.group_id), deadline_ms)
+            timers.set(TimerKey(CONSUMER, group.group_id), deadline_ms)
 
     def _commit(self, turn: Turn, request: Request, body: m.OffsetCommitRequest) -> None:
         generation = body.generation_id_or_member_epoch
@@ -262,6 +265,32 @@ class GroupShard:
                 code = refused.code
             results.append(m.DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code))
         turn.reply(request.token, m.DeleteGroupsResponse(results=results))
+
+    # Signs of life that lead to nothing else: whatever is out of the ordinary is left to `step`.
+
+    def beat(self, group_id: str, member_id: str, generation: int, now_ms: int) -> bool:
+        """Heartbeat: whether the member is known and may go on. If not, nothing has changed."""
+        group = self.groups.get(group_id)
+        if not isinstance(group, ClassicGroup) or group.state is State.PREPARING or generation != group.generation:
+            return False
+        member = group.members.get(member_id)
+        if member is None:
+            return False
+        self.shared.timers.set(TimerKey(rebalance.SESSION, group_id, member_id), now_ms + member.session_timeout_ms)
+        return True
+
+    def consumer_beat(
+        self, group_id: str, member_id: str, epoch: int, client_id: str, client_host: str, now_ms: int
+    ) -> int | None:
+        """ConsumerGroupHeartbeat by a member that says nothing new, and hears nothing new: when the next is due.
+
+        None, with nothing changed, for any other.
+        """
+        group = self.groups.get(group_id)
+        if not isinstance(group, ConsumerGroup) or not group.beat(member_id, epoch, client_id, client_host, now_ms):
+            return None
+        self._set_clock(group)
+        return group.settings.heartbeat_interval_ms
 
     # Questions that need no step.
 
