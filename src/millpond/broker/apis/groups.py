@@ -29,6 +29,7 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.rights import AclResource, Operation
 from millpond.broker.coordination.group_calls import GROUPS_AT_ONCE, ask_group, kept_of, refuse_group
+from millpond.broker.coordination.parked_commits import OFFSET_COMMIT, ParkedCommit
 from millpond.broker.metrics.steps import ask_in_steps
 from millpond.broker.security.rights import (
     NOT_AUTHORISED,
@@ -50,7 +51,7 @@ from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.features import GROUP_VERSION
 from millpond.wire import messages as m
-from millpond.wire.kernel import short_consumer_heartbeat, short_heartbeat
+from millpond.wire.kernel import short_commit, short_consumer_heartbeat, short_heartbeat
 
 if TYPE_CHECKING:
     from millpond.broker.services import Services
@@ -126,6 +127,26 @@ def consumer_heartbeat_short(broker: Services, connection: Connection, frame: me
         return False
     connection.reply_frame(asked.reply(interval_ms))
     broker.requests.on_answer(CONSUMER_HEARTBEAT, connection.arrived_us)
+    return True
+
+
+def commit_short(broker: Services, connection: Connection, frame: memoryview) -> bool:
+    """A member has read one partition so far."""
+    asked = short_commit(frame)
+    if asked is None or not _may_read(broker, connection, asked.group_id):
+        return False
+    access = broker.access
+    if access.is_on and not access.may_often(connection, Operation.READ, asked.topic):
+        return False
+    home = broker.groups.home_that_serves(asked.group_id)
+    if home is None:
+        return False
+    parked = ParkedCommit(broker, connection, asked)
+    if not home.attempt(
+        lambda shard, now_ms: shard.commit_one(asked, parked, now_ms), parked, asked.client_id, "OffsetCommitRequest"
+    ):
+        return False
+    parked.wait()
     return True
 
 
@@ -233,10 +254,11 @@ SEE_TOPICS = (Need(Operation.DESCRIBE, AclResource.TOPIC),)
 
 APIS = (
     Api(
-        8,
+        OFFSET_COMMIT,
         "OffsetCommit",
         (2, 10),
         ask,
+        short=commit_short,
         lists="topics",
         # One batch, so that nobody sees half of it; a dozen microseconds for each. More of them are several batches.
         pieces=(way("topics.partitions", "topics.partitions", items=COMMITTED_AT_ONCE, one_by_one=True),),

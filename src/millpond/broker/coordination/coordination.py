@@ -26,6 +26,7 @@ from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.later import Later, end_all, failed, run_all
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Clock, Timer
+from millpond.broker.coordination.unanswered import OVERDUE_MS, Awaited, Unanswered
 from millpond.broker.housekeeping import Journal
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.serving.call import Call
@@ -50,8 +51,6 @@ LOAD_BYTES = 16 << 10
 LOAD_AT_ONCE_BYTES = 256 << 10
 """How much is replayed before the first request is taken: with little to load nobody hears that it is loaded."""
 
-OVERDUE_MS = 10_000
-"""From when on a request without an answer is told to people."""
 PARKED_FOR_LONG = frozenset({JoinGroupRequest.API_KEY, SyncGroupRequest.API_KEY})
 """These wait for other members, as they should."""
 
@@ -91,15 +90,6 @@ class Writing(NamedTuple):
     verification: Verification | None
 
 
-class _Unanswered(NamedTuple):
-    """A request whose answer has not come yet."""
-
-    reply: Later[Any]
-    since_ms: int
-    request: str
-    client_id: str
-
-
 class HomeState(Enum):
     LOADING = "is being loaded"
     ACTIVE = "serves"
@@ -129,8 +119,7 @@ class Home(Generic[S]):
         """Hears of a limit that somebody was refused by."""
         self.failures = 0
         """How often it has resigned since it last could write."""
-        self._unanswered: deque[_Unanswered] = deque()
-        self._is_watching = False
+        self._unanswered = Unanswered(clock, lambda request, client_id: self.on_overdue(request, client_id))
         self._make_shard = make_shard
         self._clock = clock
         self._carry_out = carry_out
@@ -229,9 +218,31 @@ class Home(Generic[S]):
         node has not been heard by the controller for so long that another may lead by now.
         """
         assert self.is_active, self.partition.name
+        effects = decide(self.shard, self._begin_step())
+        self._settle(effects, writing, is_for_the_latest=is_for_the_latest)
+
+    def attempt(self, decide: Callable[[S, int], Effects | None], token: Awaited, client_id: str, name: str) -> bool:
+        """As `run`, for one request of which the shard may say (None) that it is not as simple as that.
+
+        False leaves everything as it was. `token` is the one who waits for the reply.
+        """
+        if not self.is_active:
+            return False
+        effects = decide(self.shard, self._begin_step())
+        if effects is None:
+            return False
+        self._settle(effects, None, is_for_the_latest=False)
+        if not token.ended:
+            self._unanswered.watch(token, name, client_id)
+        return True
+
+    def _begin_step(self) -> int:
+        """What time it is, of which the shard hears."""
         now_ms = self._time.now_ms(self._clock.monotonic_ms())
         self.shard.at(now_ms, self._clock.wall_ms())
-        effects = decide(self.shard, now_ms)
+        return now_ms
+
+    def _settle(self, effects: Effects, writing: Writing | None, *, is_for_the_latest: bool) -> None:
         if effects.met is not None:
             self.on_limit(effects.met)
         if effects.records:
@@ -262,9 +273,7 @@ class Home(Generic[S]):
         """
         if self._uncommitted or not self.is_active or not self.partition.is_committed or not self._has_lease():
             return None
-        now_ms = self._time.now_ms(self._clock.monotonic_ms())
-        self.shard.at(now_ms, self._clock.wall_ms())
-        told = decide(self.shard, now_ms)
+        told = decide(self.shard, self._begin_step())
         if told is not None:
             self._set_timer()
         return told
@@ -292,34 +301,8 @@ class Home(Generic[S]):
         is_for_the_latest = body.API_KEY in ASKS_FOR_THE_LATEST
         self.run(lambda shard, now_ms: shard.step(request, now_ms), writing, is_for_the_latest=is_for_the_latest)
         if not reply.ended and body.API_KEY not in PARKED_FOR_LONG:
-            self._watch(reply, type(body).__name__, call.client_id or "")
+            self._unanswered.watch(reply, type(body).__name__, call.client_id or "")
         return reply
-
-    # Answers that do not come. Nobody has seen why one took 70 s once; the next one tells.
-
-    def _watch(self, reply: Later[Any], request: str, client_id: str) -> None:
-        while self._unanswered and self._unanswered[0].reply.ended:
-            self._unanswered.popleft()
-        self._unanswered.append(_Unanswered(reply, self._clock.monotonic_ms(), request, client_id))
-        self._look_later(OVERDUE_MS)
-
-    def _look_later(self, within_ms: int) -> None:
-        if not self._is_watching:
-            self._is_watching = True
-            self._clock.call_later(within_ms, self._look_for_overdue)
-
-    def _look_for_overdue(self) -> None:
-        self._is_watching = False
-        now_ms = self._clock.monotonic_ms()
-        while self._unanswered:
-            oldest = self._unanswered[0]
-            waits_ms = now_ms - oldest.since_ms
-            if not oldest.reply.ended and waits_ms < OVERDUE_MS:
-                self._look_later(OVERDUE_MS - waits_ms)
-                return
-            self._unanswered.popleft()
-            if not oldest.reply.ended:
-                self.on_overdue(oldest.request, oldest.client_id)
 
     def _append(self, records: list[CoordinatorRecord], writing: Writing | None) -> None:
         if not self.is_current:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.ports import Entropy
@@ -38,6 +38,7 @@ from millpond.coordinators.patterns import compiled
 from millpond.coordinators.shard import Effects, Request
 from millpond.metadata.image import Image
 from millpond.wire import messages as m
+from millpond.wire.kernel import ShortCommit
 
 RETENTION: Final = "retention"
 EXPIRE_GROUPS_MAX: Final = 500
@@ -266,7 +267,25 @@ class GroupShard:
             results.append(m.DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code))
         turn.reply(request.token, m.DeleteGroupsResponse(results=results))
 
-    # Signs of life that lead to nothing else: whatever is out of the ordinary is left to `step`.
+    # What most members ask most of the time: whatever is out of the ordinary is left to `step`.
+
+    def commit_one(self, asked: ShortCommit, token: Any, now_ms: int) -> Effects | None:
+        """OffsetCommit of one offset by a member; None, with nothing changed, where it is not as simple as that."""
+        group = self.groups.get(asked.group_id)
+        if group is None:
+            return None
+        try:
+            group.check_commit(asked.member_id, None, asked.generation, version=asked.version, transactional=False)
+        except Refused:
+            return None
+        turn = self._turn(now_ms)
+        record = offset_commit.commit_one(turn, self.offsets, asked)
+        if record is None:
+            return None
+        self._keep_alive(turn, group, asked.member_id)
+        turn.record(record)
+        turn.reply(token, asked.reply())
+        return turn.effects
 
     def beat(self, group_id: str, member_id: str, generation: int, now_ms: int) -> bool:
         """Heartbeat: whether the member is known and may go on. If not, nothing has changed."""
