@@ -133,13 +133,17 @@ def _read(
     high_watermark = partition.committed_offset
     stable_offset = log.stable_offset(high_watermark)
     committed_only = asked.isolation_level == READ_COMMITTED
+    upper_offset = stable_offset if committed_only else high_watermark
+    if wish.fetch_offset == upper_offset and log.start_offset <= upper_offset <= log.end_offset and log.is_online:
+        # It has all there is: nothing need be looked for.
+        return _Found(high_watermark, stable_offset, log.start_offset, 0, [])
     bytes_max = min(wish.bytes_max, max(min(asked.max_bytes, broker.settings[FETCH_MAX_BYTES]), 0))
     try:
         ranges, upper_offset = partition.read(
             wish.fetch_offset,
             bytes_max,
             at_least_one_batch=True,
-            upper_offset=stable_offset if committed_only else high_watermark,
+            upper_offset=upper_offset,
         )
     except Refused:
         return None
