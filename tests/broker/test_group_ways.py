@@ -75,6 +75,7 @@ class Stage:
             (requests.received[key], requests.times[key].counts, requests.times[key].sum_us) for key in KEYS
         ]
         found["errors"] = requests.errors
+        found["memory"] = [shard.memory.used_bytes for shard in broker.groups.shards()]
         found["ends"] = {str(each.name): each.log.end_offset for each in broker.partitions}
         found["files"] = {
             path: data for path, data in self.desk.disk.contents().items() if "__consumer_offsets" in path
@@ -219,7 +220,9 @@ WEIGHTS = {"ask": 60, "run": 30, "hang up": 1, "fill": 1, "make room": 10, "dele
 @pytest.mark.parametrize("flush_ack", ["auto", "never"])
 @pytest.mark.parametrize("seed", seeds(range(10)))
 def test_both_ways_answer_and_write_the_same(make_desk: Callable[..., Any], seed: int, flush_ack: str) -> None:
-    stages = [Stage(make_desk, is_short=is_short) for is_short in (True, False)]
+    # Every third play has less room than it would take.
+    texts = {"groups.max.bytes": "12000"} if seed % 3 == 0 else {}
+    stages = [Stage(make_desk, is_short=is_short, **texts) for is_short in (True, False)]
     for stage in stages:
         for partition in stage.desk.broker.partitions:
             # As if the topic of groups were told so.
@@ -341,6 +344,18 @@ def test_a_commit_that_a_full_disk_refuses_is_refused_as_ever(make_desk: Callabl
         assert stage.taken[8] == is_short
     assert frames[0] == frames[1]
     assert ErrorCode.COORDINATOR_NOT_AVAILABLE.to_bytes(2, "big") in frames[0][0][-1]
+
+
+def test_a_commit_without_room_is_refused_as_ever(make_desk: Callable[..., Any]) -> None:
+    stage = Stage(make_desk, is_short=True, **{"groups.max.bytes": "3000"})
+    member = joined(stage, "red")
+    codes = []
+    for partition in (0, 1, 0, 1):
+        for topic in TOPICS:
+            reply = stage.callers[0].ask(commit(*member, topic=topic, partition=partition), 8)
+            codes.append(reply.topics[0].partitions[0].error_code)
+    assert set(codes) == {0, ErrorCode.POLICY_VIOLATION}
+    assert stage.taken[8] == codes.count(0)
 
 
 def test_a_commit_whose_client_is_gone_counts_all_the_same(stage: Stage) -> None:

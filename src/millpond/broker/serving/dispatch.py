@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 Encode = Callable[[Response], list[ReplyPart]]
 Tell = Callable[[Any], None]
 
+PRODUCE: Final = 0
+
 AT_ONCE_ITEMS: Final = 1_000
 """So many items of lists a request may have that is handled at once: one with more takes turns with all others."""
 
