@@ -17,6 +17,7 @@ class Load(Protocol):
 MODULES: dict[str, tuple[str, ...]] = {
     "load_raw": ("FetchLarge", "FetchOn", "Idle", "ProduceLarge", "ProduceOne", "ProducePaced", "Spread"),
     "load_confluent": ("Consume", "Latency", "ProduceLibrdkafka", "ProducePython"),
+    "load_small": ("SmallRequests",),
     "load_crowd": ("Crowd", "Groups"),
     "load_transactions": ("Copy", "Transactions"),
     "load_clients": ("Reads", "Sends"),

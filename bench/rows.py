@@ -123,6 +123,28 @@ def _one_message(acks: int) -> Callable[[Plan], list[Line]]:
     return run
 
 
+SMALL = (
+    ("fetch-one", 12, 16, "fetch of one record, in a session"),
+    ("fetch-full", 16, 16, "fetch of one record, without a session"),
+    ("fetch-waits", 12, 64, "fetch that waits 5 ms for nothing, in a session"),
+    ("fetch-full-waits", 12, 64, "fetch that waits 5 ms for nothing, without a session"),
+    ("heartbeat", 4, 16, "heartbeat"),
+    ("consumer-heartbeat", 1, 16, "heartbeat of the new protocol"),
+    ("commit", 8, 16, "commit of one offset"),
+)
+"""Kinds of small requests, their version, and on how many connections."""
+
+
+def small_requests(plan: Plan) -> list[Line]:
+    """What consumers send while there is little or nothing to read."""
+    lines = []
+    for kind, version, connections, title in SMALL:
+        with Node() as node:
+            figures = measure(node, plan, "SmallRequests", kind=kind, version=version, connections=connections)
+        lines.append(Line(title, figures))
+    return lines
+
+
 def metrics(plan: Plan) -> list[Line]:
     """The same load in turns, while nobody asks for /metrics, and while somebody does at each pace."""
     lines = []
@@ -452,6 +474,7 @@ ROWS: tuple[Row, ...] = (
     Row("floor", floor),
     Row("one", _one_message(raw.ACKS_LEADER)),
     Row("one-all", _one_message(raw.ACKS_ALL), SYNC),
+    Row("small", small_requests),
     Row("produce", _produce("ProduceLarge", SMALL_BYTES, 1, "produce 100 B, raw"), COPY),
     Row("produce-all", _produce("ProduceLarge", SMALL_BYTES, -1, "produce 100 B, raw"), SYNC),
     Row("produce-librdkafka", _produce("ProduceLibrdkafka", SMALL_BYTES, 1, "produce 100 B, librdkafka")),

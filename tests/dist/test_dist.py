@@ -199,7 +199,7 @@ def test_the_sdist_has_what_a_build_needs_and_nothing_else(packages: Path) -> No
     sources = {name.removeprefix("src/") for name in names if name.startswith("src/") and ".egg-info/" not in name}
     assert {name for name in sources if not name.endswith(".pyx")} == shipped()
     assert {name for name in sources if name.endswith(".pyx")} == {
-        f"millpond/wire/kernel/{name}.pyx" for name in ("_fast", "_columns", "_rows")
+        f"millpond/wire/kernel/{name}.pyx" for name in ("_fast", "_small", "_columns", "_rows")
     }
     beside = {name for name in names if not name.startswith("src/")}
     files = {"CHANGELOG.md", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py"}
@@ -216,7 +216,7 @@ def test_the_plain_wheel_serves_in_an_empty_environment(packages: Path, tmp_path
 def test_the_compiled_wheel_is_for_every_python_and_serves(compiled: Path, tmp_path: Path) -> None:
     wheel = one(compiled, "*-cp311-abi3-linux_*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    rooms = {f"millpond/wire/kernel/{name}.abi3.so" for name in ("_fast", "_columns", "_rows")}
+    rooms = {f"millpond/wire/kernel/{name}.abi3.so" for name in ("_fast", "_small", "_columns", "_rows")}
     assert names == shipped() | rooms | {f"millpond/{page}" for page in pages()}
     environment = Environment(tmp_path / "venv")
     environment.install(wheel)

@@ -105,6 +105,18 @@ def test_fresh_data_counts_as_cached(disk: Disk, at: Callable[[str], str]) -> No
     assert file.is_cached(100_000, 0)
 
 
+def test_what_is_cached_can_be_read_and_never_less_than_was_asked_for(disk: Disk, at: Callable[[str], str]) -> None:
+    file = disk.open(at("a"), create=True)
+    file.append([b"abcdef"])
+    assert file.read_cached(1, 3) == b"bcd"
+    assert file.read_cached(0, 6) == b"abcdef"
+    assert file.read_cached(4, 3) is None
+    assert file.read_cached(9, 1) is None
+    file.close()
+    with pytest.raises(OSError):
+        file.read_cached(0, 1)
+
+
 def test_missing_things_say_so(disk: Disk, at: Callable[[str], str]) -> None:
     for attempt in (
         lambda: disk.open(at("none")),

@@ -41,6 +41,10 @@ class File(Protocol):
         """A cheap guess: would reading this range be answered from memory, without waiting for the disk?"""
         ...
 
+    def read_cached(self, position: int, length: int) -> Buffer | None:
+        """So many bytes, if that range is there and can be had without waiting for the disk; else None."""
+        ...
+
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:

@@ -49,6 +49,21 @@ class Wanted:
         self.bytes_max = other.bytes_max
         self.leader_epoch = other.leader_epoch
 
+    def tell(self, error_code: int, high_watermark: int, start_offset: int) -> bool:
+        """The client is told this; whether it is news to it."""
+        is_news = (
+            self.is_new
+            or error_code != ErrorCode.NONE
+            or self.told_error != error_code
+            or self.told_high_watermark != high_watermark
+            or self.told_start_offset != start_offset
+        )
+        self.is_new = False
+        self.told_error = error_code
+        self.told_high_watermark = high_watermark
+        self.told_start_offset = start_offset
+        return is_news
+
 
 @dataclass(slots=True)
 class FetchSession:
@@ -58,6 +73,12 @@ class FetchSession:
     epoch: int = 1
     last_used_ms: int = 0
     wanted: dict[Key, Wanted] = field(default_factory=dict)
+
+    def put_last(self, served: Wanted) -> None:
+        """Who has been served goes to the back, so that a full reply cannot starve the rest."""
+        # A client that does not wait for its answers may have forgotten the partition since it asked.
+        if served.key in self.wanted:
+            self.wanted[served.key] = self.wanted.pop(served.key)
 
 
 @dataclass(slots=True)
@@ -71,32 +92,13 @@ class FetchContext:
 
     def keep_in_reply(self, wanted: Wanted, reply: m.FetchResponse.PartitionData) -> bool:
         """Whether the client must hear about this partition; remembers what it is told."""
+        is_news = wanted.tell(reply.error_code, reply.high_watermark, reply.log_start_offset)
         if not self.is_incremental:
-            _remember(wanted, reply)
             return True
         has_records = bool(reply.records)
-        changed = (
-            wanted.is_new
-            or has_records
-            or reply.preferred_read_replica >= 0
-            or reply.error_code != ErrorCode.NONE
-            or wanted.told_error != reply.error_code
-            or wanted.told_high_watermark != reply.high_watermark
-            or wanted.told_start_offset != reply.log_start_offset
-        )
-        _remember(wanted, reply)
-        # A client that does not wait for its answers may have forgotten the partition since it asked.
-        if has_records and self.session is not None and wanted.key in self.session.wanted:
-            # Who has been served goes to the back, so that a full reply cannot starve the rest.
-            self.session.wanted[wanted.key] = self.session.wanted.pop(wanted.key)
-        return changed
-
-
-def _remember(wanted: Wanted, reply: m.FetchResponse.PartitionData) -> None:
-    wanted.is_new = False
-    wanted.told_error = reply.error_code
-    wanted.told_high_watermark = reply.high_watermark
-    wanted.told_start_offset = reply.log_start_offset
+        if has_records and self.session is not None:
+            self.session.put_last(wanted)
+        return is_news or has_records or reply.preferred_read_replica >= 0
 
 
 class FetchSessions:
@@ -146,6 +148,32 @@ class FetchSessions:
             raise Refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         return self._go_on(session, request, wishes, now_ms)
 
+    def of_one(
+        self, session_id: int, epoch: int, owner: Principal | None, *, uses_topic_ids: bool
+    ) -> tuple[FetchSession, Wanted] | None:
+        """The session that a request of this epoch goes on with, and its partition, if it has just one.
+
+        None leaves everything as it was, and leaves it to `context`.
+        """
+        session = self._sessions.get(session_id)
+        if (
+            session is None
+            or session.epoch != epoch
+            or session.uses_topic_ids != uses_topic_ids
+            or len(session.wanted) != 1
+            or (session.owner is not owner and session.owner != owner)
+        ):
+            return None
+        (wanted,) = session.wanted.values()
+        return session, wanted
+
+    def use(self, session: FetchSession, now_ms: int) -> None:
+        """A request has gone on with it."""
+        session.epoch = session.epoch % ((1 << 31) - 1) + 1
+        session.last_used_ms = now_ms
+        # The least recently used comes first in the dictionary.
+        self._sessions[session.id] = self._sessions.pop(session.id)
+
     def _start(self, wishes: list[Wanted], version: int, now_ms: int, owner: Principal | None) -> FetchContext:
         if not wishes or _has_impossible_name(wishes) or not self._has_room(len(wishes), now_ms):
             return FetchContext(NO_SESSION, wishes, is_incremental=False)
@@ -184,10 +212,7 @@ class FetchSessions:
             # One request may not name so many, and a session is the sum of its requests.
             self._forget(session.id)
             raise Refused(ErrorCode.INVALID_REQUEST, "the session has more partitions than one request may name")
-        session.epoch = session.epoch % ((1 << 31) - 1) + 1
-        session.last_used_ms = now_ms
-        # The least recently used comes first in the dictionary.
-        self._sessions[session.id] = self._sessions.pop(session.id)
+        self.use(session, now_ms)
         return FetchContext(session.id, list(session.wanted.values()), is_incremental=True, session=session)
 
     def _has_room(self, partitions: int, now_ms: int) -> bool:

@@ -50,7 +50,8 @@ class CoordinatorRecord(NamedTuple):
 
 class Reply(NamedTuple):
     token: Any
-    response: Message
+    response: Any
+    """A message, or whatever else the one who waits takes for it."""
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ class Effects:
     met: LimitMet | None = None
     """A limit that somebody was refused by: the operator hears of it."""
 
-    def reply(self, token: Any, response: Message) -> None:
+    def reply(self, token: Any, response: Any) -> None:
         self.replies.append(Reply(token, response))
 
     def add(self, other: Effects) -> None:

@@ -124,6 +124,10 @@ class PartitionLog:
         """Whether a power cut would lose anything."""
         return self.end_offset > self.durability.synced_offset or bool(self.durability)
 
+    @property
+    def is_online(self) -> bool:
+        return self.durability.failed is None and not self.closed and self._truncation is None
+
     def _check_online(self) -> None:
         if self.durability.failed is not None or self.closed or self._truncation is not None:
             raise self._offline()

@@ -174,6 +174,22 @@ class RealFile:
             return error.errno != errno.EAGAIN
         return True
 
+    def read_cached(self, position: int, length: int) -> Buffer | None:
+        data: Buffer
+        if _READ_NOWAIT is None:
+            data = self.read_at(position, length)
+            return data if len(data) == length else None
+        data = bytearray(length)
+        try:
+            count = os.preadv(self._descriptor, (data,), position, _READ_NOWAIT)
+        except OSError as error:
+            if error.errno == errno.EAGAIN:
+                return None
+            # Some file systems cannot tell; then reading at once is the better guess.
+            data = self.read_at(position, length)
+            count = len(data)
+        return data if count == length else None
+
     def truncate(self, size: int) -> None:
         os.ftruncate(self._descriptor, size)
         self._end = size

@@ -29,6 +29,7 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.rights import AclResource, Operation
 from millpond.broker.coordination.group_calls import GROUPS_AT_ONCE, ask_group, kept_of, refuse_group
+from millpond.broker.coordination.parked_commits import OFFSET_COMMIT, ParkedCommit
 from millpond.broker.metrics.steps import ask_in_steps
 from millpond.broker.security.rights import (
     NOT_AUTHORISED,
@@ -50,9 +51,14 @@ from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.features import GROUP_VERSION
 from millpond.wire import messages as m
+from millpond.wire.kernel import short_commit, short_consumer_heartbeat, short_heartbeat
 
 if TYPE_CHECKING:
     from millpond.broker.services import Services
+    from millpond.broker.serving.connection import Connection
+
+HEARTBEAT: Final = 12
+CONSUMER_HEARTBEAT: Final = 68
 
 
 def ask(broker: Services, call: Call, request: Any) -> Outcome:
@@ -86,6 +92,69 @@ def assigned_by_us(broker: Services, call: Call, request: Any) -> Outcome:
     return m.ConsumerGroupHeartbeatResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
         error_message="group.version is 0: use group.protocol=classic, or raise it (millpond cluster upgrade)",
+    )
+
+
+def heartbeat_short(broker: Services, connection: Connection, frame: memoryview) -> bool:
+    """A member is alive and may go on."""
+    asked = short_heartbeat(frame)
+    if asked is None or not _may_read(broker, connection, asked.group_id):
+        return False
+    home = broker.groups.home_that_serves(asked.group_id)
+    if home is None or not home.tell(
+        lambda shard, now_ms: shard.beat(asked.group_id, asked.member_id, asked.generation, now_ms) or None
+    ):
+        return False
+    connection.reply_frame(asked.reply())
+    broker.requests.on_answer(HEARTBEAT, connection.arrived_us)
+    return True
+
+
+def consumer_heartbeat_short(broker: Services, connection: Connection, frame: memoryview) -> bool:
+    """The same by the new protocol."""
+    asked = short_consumer_heartbeat(frame)
+    if asked is None or not _may_read(broker, connection, asked.group_id):
+        return False
+    home = broker.groups.home_that_serves(asked.group_id)
+    if home is None or not broker.image.features.get(GROUP_VERSION, 0):
+        return False
+    interval_ms = home.tell(
+        lambda shard, now_ms: shard.consumer_beat(
+            asked.group_id, asked.member_id, asked.epoch, asked.client_id, connection.host, now_ms
+        )
+    )
+    if interval_ms is None:
+        return False
+    connection.reply_frame(asked.reply(interval_ms))
+    broker.requests.on_answer(CONSUMER_HEARTBEAT, connection.arrived_us)
+    return True
+
+
+def commit_short(broker: Services, connection: Connection, frame: memoryview) -> bool:
+    """A member has read one partition so far."""
+    asked = short_commit(frame)
+    if asked is None or not _may_read(broker, connection, asked.group_id):
+        return False
+    access = broker.access
+    if access.is_on and not access.may_often(connection, Operation.READ, asked.topic):
+        return False
+    home = broker.groups.home_that_serves(asked.group_id)
+    if home is None:
+        return False
+    parked = ParkedCommit(broker, connection, asked)
+    if not home.attempt(
+        lambda shard, now_ms: shard.commit_one(asked, parked, now_ms), parked, asked.client_id, "OffsetCommitRequest"
+    ):
+        return False
+    parked.wait()
+    return True
+
+
+def _may_read(broker: Services, connection: Connection, group_id: str) -> bool:
+    """Whether it may; if not, the general way notes that it has tried."""
+    access = broker.access
+    return not access.is_on or access.may(
+        connection.known, connection.host, Operation.READ, AclResource.GROUP, group_id
     )
 
 
@@ -185,10 +254,11 @@ SEE_TOPICS = (Need(Operation.DESCRIBE, AclResource.TOPIC),)
 
 APIS = (
     Api(
-        8,
+        OFFSET_COMMIT,
         "OffsetCommit",
         (2, 10),
         ask,
+        short=commit_short,
         lists="topics",
         # One batch, so that nobody sees half of it; a dozen microseconds for each. More of them are several batches.
         pieces=(way("topics.partitions", "topics.partitions", items=COMMITTED_AT_ONCE, one_by_one=True),),
@@ -200,7 +270,7 @@ APIS = (
         ),
     ),
     Api(11, "JoinGroup", (0, 9), ask, rights=WAIT_IN_GROUP),
-    Api(12, "Heartbeat", (0, 4), ask, rights=READ_GROUP),
+    Api(HEARTBEAT, "Heartbeat", (0, 4), ask, short=heartbeat_short, rights=READ_GROUP),
     Api(13, "LeaveGroup", (0, 5), ask, rights=READ_GROUP),
     # As many assignments as there are members; a microsecond for each.
     Api(14, "SyncGroup", (0, 5), ask, whole_max=20_000, rights=WAIT_IN_GROUP),
@@ -237,10 +307,11 @@ APIS = (
         ),
     ),
     Api(
-        68,
+        CONSUMER_HEARTBEAT,
         "ConsumerGroupHeartbeat",
         (0, 1),
         assigned_by_us,
+        short=consumer_heartbeat_short,
         # What a member owns, partition by partition, is only held against what it was given.
         whole_max=50_000,
         rights=both(READ_GROUP, Rights(SEE_TOPICS, _subscribes)),

@@ -31,11 +31,14 @@ from millpond.broker.security.rights import OF_NODES, Need, Rights, Screened, de
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome, release_ranges
+from millpond.broker.short_fetches import serve_short
 from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS, REPLICA_SELECTOR_CLASS
 from millpond.wire import messages as m
+from millpond.wire.kernel import short_fetch
 
 if TYPE_CHECKING:
     from millpond.broker.services import Services
+    from millpond.broker.serving.connection import Connection
 
 READ_COMMITTED = 1
 WARM_STEP_BYTES = 1 << 20
@@ -76,6 +79,19 @@ def handle(broker: Services, call: Call, request: m.FetchRequest) -> Outcome:
     if fetch.read(at_least_bytes):
         return fetch.outcome()
     return fetch.park()
+
+
+def short(broker: Services, connection: Connection, frame: memoryview) -> bool:
+    """One partition, or a session that has one, no error, little to read or none: what most consumers ask."""
+    asked = short_fetch(frame)
+    return asked is not None and serve_short(broker, connection, asked, _answer_now)
+
+
+def _answer_now(broker: Services, call: Call, request: m.FetchRequest, context: FetchContext) -> Outcome:
+    """What there is, or why there is nothing."""
+    fetch = _Fetch(broker, call, request, context)
+    fetch.read(0)
+    return fetch.outcome()
 
 
 _Read = tuple[Wanted, m.FetchResponse.PartitionData, list[FileRange]]
@@ -492,6 +508,7 @@ API = Api(
     name="Fetch",
     versions=(4, 18),
     handle=handle,
+    short=short,
     lists="topics",
     whole_max=ITEMS_MAX,
     rights=Rights((ON_TOPIC, OF_NODES), _screen),

@@ -26,6 +26,7 @@ from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.later import Later, end_all, failed, run_all
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Clock, Timer
+from millpond.broker.coordination.unanswered import OVERDUE_MS, Awaited, Unanswered
 from millpond.broker.housekeeping import Journal
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.serving.call import Call
@@ -43,14 +44,12 @@ from millpond.wire.messages import Message
 from millpond.wire.records import Record, encode_batch
 
 S = TypeVar("S", bound=Shard)
+T = TypeVar("T")
 
 LOAD_BYTES = 16 << 10
 """How much of a log is replayed at a time; everybody else waits for it."""
 LOAD_AT_ONCE_BYTES = 256 << 10
 """How much is replayed before the first request is taken: with little to load nobody hears that it is loaded."""
-
-OVERDUE_MS = 10_000
-"""From when on a request without an answer is told to people."""
 
 OFFSET_FETCH = 9
 JOIN_GROUP = 11
@@ -95,15 +94,6 @@ class Writing(NamedTuple):
     verification: Verification | None
 
 
-class _Unanswered(NamedTuple):
-    """A request whose answer has not come yet."""
-
-    reply: Later[Any]
-    since_ms: int
-    request: str
-    client_id: str
-
-
 class HomeState(Enum):
     LOADING = "is being loaded"
     ACTIVE = "serves"
@@ -133,8 +123,7 @@ class Home(Generic[S]):
         """Hears of a limit that somebody was refused by."""
         self.failures = 0
         """How often it has resigned since it last could write."""
-        self._unanswered: deque[_Unanswered] = deque()
-        self._is_watching = False
+        self._unanswered = Unanswered(clock, lambda request, client_id: self.on_overdue(request, client_id))
         self._make_shard = make_shard
         self._clock = clock
         self._carry_out = carry_out
@@ -233,9 +222,31 @@ class Home(Generic[S]):
         node has not been heard by the controller for so long that another may lead by now.
         """
         assert self.is_active, self.partition.name
+        effects = decide(self.shard, self._begin_step())
+        self._settle(effects, writing, is_for_the_latest=is_for_the_latest)
+
+    def attempt(self, decide: Callable[[S, int], Effects | None], token: Awaited, client_id: str, name: str) -> bool:
+        """As `run`, for one request of which the shard may say (None) that it is not as simple as that.
+
+        False leaves everything as it was. `token` is the one who waits for the reply.
+        """
+        if not self.is_active:
+            return False
+        effects = decide(self.shard, self._begin_step())
+        if effects is None:
+            return False
+        self._settle(effects, None, is_for_the_latest=False)
+        if not token.ended:
+            self._unanswered.watch(token, name, client_id)
+        return True
+
+    def _begin_step(self) -> int:
+        """What time it is, of which the shard hears."""
         now_ms = self._time.now_ms(self._clock.monotonic_ms())
         self.shard.at(now_ms, self._clock.wall_ms())
-        effects = decide(self.shard, now_ms)
+        return now_ms
+
+    def _settle(self, effects: Effects, writing: Writing | None, *, is_for_the_latest: bool) -> None:
         if effects.met is not None:
             self.on_limit(effects.met)
         if effects.records:
@@ -258,6 +269,18 @@ class Home(Generic[S]):
         self._set_timer()
         if self._after_step is not None:
             self._after_step(self.shard)
+
+    def tell(self, decide: Callable[[S, int], T | None]) -> T | None:
+        """What the shard says to one who changes nothing that is written down: as `run`, in fewer steps.
+
+        None, with nothing changed, leaves it to `run`: it needs records, or the answer would have to wait.
+        """
+        if self._uncommitted or not self.is_active or not self.partition.is_committed or not self._has_lease():
+            return None
+        told = decide(self.shard, self._begin_step())
+        if told is not None:
+            self._set_timer()
+        return told
 
     def _is_confirmed(self, effects: Effects) -> bool:
         """Write a barrier where there are other replicas; if that is refused, so are those who wait."""
@@ -282,34 +305,8 @@ class Home(Generic[S]):
         is_for_the_latest = body.API_KEY in ASKS_FOR_THE_LATEST
         self.run(lambda shard, now_ms: shard.step(request, now_ms), writing, is_for_the_latest=is_for_the_latest)
         if not reply.ended and body.API_KEY not in PARKED_FOR_LONG:
-            self._watch(reply, type(body).__name__, call.client_id or "")
+            self._unanswered.watch(reply, type(body).__name__, call.client_id or "")
         return reply
-
-    # Answers that do not come. Nobody has seen why one took 70 s once; the next one tells.
-
-    def _watch(self, reply: Later[Any], request: str, client_id: str) -> None:
-        while self._unanswered and self._unanswered[0].reply.ended:
-            self._unanswered.popleft()
-        self._unanswered.append(_Unanswered(reply, self._clock.monotonic_ms(), request, client_id))
-        self._look_later(OVERDUE_MS)
-
-    def _look_later(self, within_ms: int) -> None:
-        if not self._is_watching:
-            self._is_watching = True
-            self._clock.call_later(within_ms, self._look_for_overdue)
-
-    def _look_for_overdue(self) -> None:
-        self._is_watching = False
-        now_ms = self._clock.monotonic_ms()
-        while self._unanswered:
-            oldest = self._unanswered[0]
-            waits_ms = now_ms - oldest.since_ms
-            if not oldest.reply.ended and waits_ms < OVERDUE_MS:
-                self._look_later(OVERDUE_MS - waits_ms)
-                return
-            self._unanswered.popleft()
-            if not oldest.reply.ended:
-                self.on_overdue(oldest.request, oldest.client_id)
 
     def _append(self, records: list[CoordinatorRecord], writing: Writing | None) -> None:
         if not self.is_current:
@@ -550,6 +547,14 @@ class Coordination(Generic[S]):
         if not home.is_active:
             raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"a partition of {self.topic} is being loaded")
         return home
+
+    def home_that_serves(self, key: str) -> Home[S] | None:
+        """The same, without a reason where there is none."""
+        if not self._count or len(key) > KEY_LENGTH_MAX:
+            return None
+        index = self.partition_of(key)
+        home = self._homes.get(index)
+        return home if home is not None and home.is_active and self._leads(self.topic, index) else None
 
     def ask(self, call: Call, key: str, body: Message, writing: Writing | None = None) -> Later[Any]:
         """Put a request to the shard that is responsible for `key`; what it writes may be part of a transaction."""

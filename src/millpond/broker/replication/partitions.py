@@ -290,6 +290,15 @@ class Partition:
         return self._context.flusher.after_sync(self.log, end_offset, value)
 
     @property
+    def is_committed(self) -> bool:
+        """Whether `after_commit` would wait for nothing that is in the log now."""
+        if self.leading is not None:
+            return self.leading.high_watermark >= self.log.end_offset
+        log = self.log
+        is_synced = log.failed is None and log.synced_offset >= log.end_offset
+        return self.is_leader and (is_synced or not self.acknowledges_after_sync)
+
+    @property
     def follows_synced(self) -> bool:
         """Whether its leader may count, of what this replica has, only what is on the disk (docs/decisions/0009).
 

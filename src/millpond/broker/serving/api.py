@@ -52,8 +52,8 @@ class Api:
     quick: Callable[[Services, Connection, RequestHeader, memoryview], bool] | None = None
     """Answers the commonest shape of the request without building messages; False leaves it to `handle`."""
     short: Callable[[Services, Connection, memoryview], bool] | None = None
-    """Answers its smallest and commonest requests from the frame, before the header is read; False leaves it to the
-    others. Only Produce has it."""
+    """Answers its smallest and commonest requests from the frame, before the header is read; False leaves everything
+    as it was, and leaves it to the others. Not asked while any client has a quota."""
     advertised: tuple[int, int] | None = None
     is_advertised: bool = True
     """Whether clients are told of it at all."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from millpond.base.errors import RemoteError
 from millpond.base.later import Later
@@ -54,6 +54,12 @@ class Dispatch(Protocol):
     def report(self, connection: Connection, error: RemoteError) -> None: ...
 
 
+class Awaited(Protocol):
+    """What a reply waits for: a `Later`, or whatever else can be told that nobody waits any more."""
+
+    def cancel(self) -> None: ...
+
+
 class Slot:
     """The place of one reply in the order of requests; `parts` is None while the reply is awaited.
 
@@ -62,7 +68,7 @@ class Slot:
 
     __slots__ = ("later", "parts")
 
-    def __init__(self, later: Later[Any] | None, parts: list[ReplyPart] | None) -> None:
+    def __init__(self, later: Awaited | None, parts: list[ReplyPart] | None) -> None:
         self.later = later
         self.parts = parts
 
@@ -239,7 +245,7 @@ class Connection:
         if isinstance(outcome, Later):
             self.reply_later(outcome, encode)
         else:
-            self._answer(encode(outcome))
+            self.reply_parts(encode(outcome))
 
     def reply_frame(self, frame: bytes) -> None:
         """The same for a reply that is a whole frame already."""
@@ -248,9 +254,17 @@ class Connection:
         else:
             self._ready.append(frame)
 
-    def keep_slot(self) -> Slot:
+    def reply_parts(self, parts: list[ReplyPart]) -> None:
+        """The same for the parts of a whole frame."""
+        if self._slots:
+            self._slots.append(Slot(None, parts))
+            self._weigh(parts)
+        else:
+            self._ready += parts
+
+    def keep_slot(self, later: Awaited | None = None) -> Slot:
         """The same for a reply that somebody puts there with `fill`."""
-        slot = Slot(None, None)
+        slot = Slot(later, None)
         self._slots.append(slot)
         return slot
 
@@ -261,8 +275,17 @@ class Connection:
         refuse: Callable[[Exception], list[ReplyPart]] | None = None,
     ) -> None:
         """The same for a reply that is to come; `refuse` says what to answer if it does not."""
-        slot = Slot(later, None)
-        self._slots.append(slot)
+        self.fill_later(self.keep_slot(later), later, encode, refuse)
+
+    def fill_later(
+        self,
+        slot: Slot,
+        later: Later[T],
+        encode: Callable[[T], list[ReplyPart]],
+        refuse: Callable[[Exception], list[ReplyPart]] | None = None,
+    ) -> None:
+        """The same for one that was awaited, and has to be for longer."""
+        slot.later = later
 
         def use(value: T) -> None:
             try:
@@ -399,13 +422,6 @@ class Connection:
         self.link.abort()
 
     # The order of replies.
-
-    def _answer(self, parts: list[ReplyPart]) -> None:
-        if self._slots:
-            self._slots.append(Slot(None, parts))
-            self._weigh(parts)
-        else:
-            self._ready += parts
 
     def _weigh(self, parts: list[ReplyPart]) -> None:
         """These have to wait for an earlier answer."""

@@ -74,7 +74,6 @@ class Dispatcher:
         self.clock = clock
         self._broker = broker
         self._entries: dict[int, _Entry] = {}
-        self._produce: _Entry
         self.requests = RequestCounts(clock)
         self._knows_cluster = False
 
@@ -85,7 +84,6 @@ class Dispatcher:
         from millpond.broker.apis import APIS
 
         self._entries |= {api.key: _Entry(api) for api in APIS}
-        self._produce = self._entries[PRODUCE]
         self.requests.serve(self._entries)
 
     @property
@@ -98,10 +96,10 @@ class Dispatcher:
         if connection.must_log_in and self._is_login(connection, frame):
             return
         broker = self._broker
-        if self._knows_cluster and not broker.quotas.is_on:
-            short = self._produce.api.short
-            if short is not None and short(broker, connection, frame):
-                self.requests.received[PRODUCE] += 1
+        if self._knows_cluster and not broker.quotas.is_on and len(frame) > 1:
+            known = self._entries.get(frame[0] << 8 | frame[1])
+            if known is not None and (short := known.api.short) is not None and short(broker, connection, frame):
+                self.requests.received[known.api.key] += 1
                 return
         header = decode_request_header(frame)
         entry = self._entries.get(header.api_key)

@@ -13,7 +13,6 @@ from millpond.coordinators.groups.settings import GroupSettings
 from millpond.coordinators.groups.timers import Timers
 from millpond.coordinators.shard import CoordinatorRecord, Effects
 from millpond.metadata.image import Image
-from millpond.wire.messages import Message
 
 if TYPE_CHECKING:
     from millpond.coordinators.groups.offsets import Committed
@@ -120,7 +119,7 @@ class Turn:
     def timers(self) -> Timers:
         return self.shared.timers
 
-    def reply(self, token: Any, response: Message) -> None:
+    def reply(self, token: Any, response: Any) -> None:
         self.effects.reply(token, response)
 
     def record(self, *records: CoordinatorRecord) -> None:

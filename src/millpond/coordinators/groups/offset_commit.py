@@ -12,9 +12,10 @@ from uuid import UUID
 from millpond.base.errors import ErrorCode, Refused
 from millpond.coordinators.groups.group import Group, Turn
 from millpond.coordinators.groups.offsets import Offsets
-from millpond.coordinators.groups.records import OffsetKey, offset_record
+from millpond.coordinators.groups.records import OffsetKey, offset_record, plain_offset_record
 from millpond.coordinators.shard import CoordinatorRecord
 from millpond.metadata.image import Image
+from millpond.wire.kernel import ShortCommit
 from millpond.wire.messages import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -65,6 +66,19 @@ def commit(turn: Turn, offsets: Offsets, body: OffsetCommitRequest, version: int
     turn.shared.memory.check(growth_bytes)
     turn.record(*records)
     return OffsetCommitResponse(topics=topics)
+
+
+def commit_one(turn: Turn, offsets: Offsets, asked: ShortCommit) -> CoordinatorRecord | None:
+    """The record of the only offset of a request that goes by names; None where it cannot be."""
+    metadata = asked.metadata or ""
+    if _fault(turn, asked.topic, asked.partition, metadata) is not ErrorCode.NONE:
+        return None
+    key = OffsetKey(asked.group_id, asked.topic, asked.partition)
+    if not turn.shared.memory.has_room(offsets.growth_bytes(key, metadata)):
+        return None
+    return plain_offset_record(
+        asked.group_id, asked.topic, asked.partition, asked.offset, asked.leader_epoch, metadata, turn.wall_ms
+    )
 
 
 def refused_commit(body: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:

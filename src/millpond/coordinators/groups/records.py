@@ -57,16 +57,27 @@ def key_version(key: bytes) -> int:
 
 def offset_record(key: OffsetKey, value: OffsetCommitValue | None) -> CoordinatorRecord:
     """An offset that was committed; without a value, the end of one."""
-    group, topic = key.group_id.encode(), key.topic.encode()
-    head = _KEY_HEAD.pack(_OFFSET_KEY_WRITTEN, len(group))
-    written = b"".join((head, group, _LENGTH.pack(len(topic)), topic, _KEY_TAIL.pack(key.partition)))
     if value is None:
-        return CoordinatorRecord(written, None)
+        return CoordinatorRecord(_offset_key(key.group_id, key.topic, key.partition), None)
     if value.expire_timestamp >= 0:
+        written = _offset_key(key.group_id, key.topic, key.partition)
         return CoordinatorRecord(written, versioned(value, _OFFSET_VALUE_WITH_EXPIRY))
-    metadata = value.metadata.encode()
-    first = _VALUE_HEAD.pack(_OFFSET_VALUE_WRITTEN, value.offset, value.leader_epoch, len(metadata))
-    return CoordinatorRecord(written, first + metadata + _VALUE_TAIL.pack(value.commit_timestamp))
+    return plain_offset_record(*key, value.offset, value.leader_epoch, value.metadata, value.commit_timestamp)
+
+
+def plain_offset_record(
+    group_id: str, topic: str, partition: int, offset: int, leader_epoch: int, metadata: str, commit_ms: int
+) -> CoordinatorRecord:
+    """The same for one that is kept for as long as the coordinator says."""
+    note = metadata.encode()
+    head = _VALUE_HEAD.pack(_OFFSET_VALUE_WRITTEN, offset, leader_epoch, len(note))
+    return CoordinatorRecord(_offset_key(group_id, topic, partition), head + note + _VALUE_TAIL.pack(commit_ms))
+
+
+def _offset_key(group_id: str, topic: str, partition: int) -> bytes:
+    group, name = group_id.encode(), topic.encode()
+    head = _KEY_HEAD.pack(_OFFSET_KEY_WRITTEN, len(group))
+    return b"".join((head, group, _LENGTH.pack(len(name)), name, _KEY_TAIL.pack(partition)))
 
 
 def group_record(group_id: str, value: GroupMetadataValue | None) -> CoordinatorRecord:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.ports import Entropy
@@ -38,6 +38,7 @@ from millpond.coordinators.patterns import compiled
 from millpond.coordinators.shard import Effects, Request
 from millpond.metadata.image import Image
 from millpond.wire import messages as m
+from millpond.wire.kernel import ShortCommit
 
 RETENTION: Final = "retention"
 EXPIRE_GROUPS_MAX: Final = 500
@@ -193,11 +194,14 @@ class GroupShard:
     def _let(self, turn: Turn, group: ConsumerGroup, effects: Effects) -> None:
         """Take in what a group that keeps its own clocks has decided, and when it wants to be asked again."""
         turn.effects.add(effects)
-        deadline_ms = group.next_deadline_ms()
+        self._set_clock(group)
+
+    def _set_clock(self, group: ConsumerGroup) -> None:
+        timers, deadline_ms = self.shared.timers, group.next_deadline_ms()
         if deadline_ms is None:
-            turn.timers.cancel(TimerKey(CONSUMER, group.group_id))
+            timers.cancel(TimerKey(CONSUMER, group.group_id))
         else:
-            turn.timers.set(TimerKey(CONSUMER, group.group_id), deadline_ms)
+            timers.set(TimerKey(CONSUMER, group.group_id), deadline_ms)
 
     def _commit(self, turn: Turn, request: Request, body: m.OffsetCommitRequest) -> None:
         generation = body.generation_id_or_member_epoch
@@ -262,6 +266,50 @@ class GroupShard:
                 code = refused.code
             results.append(m.DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code))
         turn.reply(request.token, m.DeleteGroupsResponse(results=results))
+
+    # What most members ask most of the time: whatever is out of the ordinary is left to `step`.
+
+    def commit_one(self, asked: ShortCommit, token: Any, now_ms: int) -> Effects | None:
+        """OffsetCommit of one offset by a member; None, with nothing changed, where it is not as simple as that."""
+        group = self.groups.get(asked.group_id)
+        if group is None:
+            return None
+        try:
+            group.check_commit(asked.member_id, None, asked.generation, version=asked.version, transactional=False)
+        except Refused:
+            return None
+        turn = self._turn(now_ms)
+        record = offset_commit.commit_one(turn, self.offsets, asked)
+        if record is None:
+            return None
+        self._keep_alive(turn, group, asked.member_id)
+        turn.record(record)
+        turn.reply(token, asked.reply())
+        return turn.effects
+
+    def beat(self, group_id: str, member_id: str, generation: int, now_ms: int) -> bool:
+        """Heartbeat: whether the member is known and may go on. If not, nothing has changed."""
+        group = self.groups.get(group_id)
+        if not isinstance(group, ClassicGroup) or group.state is State.PREPARING or generation != group.generation:
+            return False
+        member = group.members.get(member_id)
+        if member is None:
+            return False
+        self.shared.timers.set(TimerKey(rebalance.SESSION, group_id, member_id), now_ms + member.session_timeout_ms)
+        return True
+
+    def consumer_beat(
+        self, group_id: str, member_id: str, epoch: int, client_id: str, client_host: str, now_ms: int
+    ) -> int | None:
+        """ConsumerGroupHeartbeat by a member that says nothing new, and hears nothing new: when the next is due.
+
+        None, with nothing changed, for any other.
+        """
+        group = self.groups.get(group_id)
+        if not isinstance(group, ConsumerGroup) or not group.beat(member_id, epoch, client_id, client_host, now_ms):
+            return None
+        self._set_clock(group)
+        return group.settings.heartbeat_interval_ms
 
     # Questions that need no step.
 

@@ -87,6 +87,12 @@ class SimFile:
     def is_cached(self, position: int, length: int) -> bool:
         return self._disk.seems_cached()
 
+    def read_cached(self, position: int, length: int) -> Buffer | None:
+        if not self._disk.seems_cached():
+            return None
+        data = self.read_at(position, length)
+        return data if len(data) == length else None
+
     def truncate(self, size: int) -> None:
         self._check()
         self._disk.operation("truncate", self.path, size)

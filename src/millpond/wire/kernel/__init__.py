@@ -16,6 +16,15 @@ from millpond.wire.kernel.produce import SingleProduce, single_produce_reply
 
 if TYPE_CHECKING:
     from millpond.wire.kernel.columns import BinaryBuffers, ColumnBuilder, Columns, HeaderBuffers
+    from millpond.wire.kernel.fetch import ShortFetch, short_fetch
+    from millpond.wire.kernel.group_requests import (
+        ShortCommit,
+        ShortConsumerHeartbeat,
+        ShortHeartbeat,
+        short_commit,
+        short_consumer_heartbeat,
+        short_heartbeat,
+    )
     from millpond.wire.kernel.plain import decode_records, record_keys, record_spans, scan
     from millpond.wire.kernel.produce import ShortProduce, short_produce, single_produce
     from millpond.wire.kernel.rows import (
@@ -42,9 +51,28 @@ else:
             short_produce,
             single_produce,
         )
+        from millpond.wire.kernel._small import (
+            ShortCommit,
+            ShortConsumerHeartbeat,
+            ShortFetch,
+            ShortHeartbeat,
+            short_commit,
+            short_consumer_heartbeat,
+            short_fetch,
+            short_heartbeat,
+        )
 
         COMPILED = True
     except ImportError:
+        from millpond.wire.kernel.fetch import ShortFetch, short_fetch
+        from millpond.wire.kernel.group_requests import (
+            ShortCommit,
+            ShortConsumerHeartbeat,
+            ShortHeartbeat,
+            short_commit,
+            short_consumer_heartbeat,
+            short_heartbeat,
+        )
         from millpond.wire.kernel.plain import decode_records, record_keys, record_spans, scan
         from millpond.wire.kernel.produce import ShortProduce, short_produce, single_produce
 
@@ -86,6 +114,10 @@ __all__ = [
     "RecordFields",
     "RowColumns",
     "ScannedBatch",
+    "ShortCommit",
+    "ShortConsumerHeartbeat",
+    "ShortFetch",
+    "ShortHeartbeat",
     "ShortProduce",
     "SingleProduce",
     "TimestampColumn",
@@ -95,6 +127,10 @@ __all__ = [
     "record_keys",
     "record_spans",
     "scan",
+    "short_commit",
+    "short_consumer_heartbeat",
+    "short_fetch",
+    "short_heartbeat",
     "short_produce",
     "single_produce",
     "single_produce_reply",

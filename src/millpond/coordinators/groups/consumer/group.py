@@ -158,6 +158,30 @@ class ConsumerGroup(Surroundings):
         """ConsumerGroupHeartbeat."""
         return self._answer(decide_heartbeat, request, now_ms, refusal)
 
+    def beat(self, member_id: str, epoch: int, client_id: str, client_host: str, now_ms: int) -> bool:
+        """The same by a member that says nothing but that it is there: whether that is all, and nothing else is due.
+
+        If not, nothing has changed.
+        """
+        state = self.state
+        member = state.members.get(member_id)
+        if (
+            member is None
+            or epoch <= 0
+            or epoch != member.current.epoch
+            or state.epoch > state.assignment_epoch
+            or not member.current.is_reconciled(state.assignment_epoch)
+        ):
+            return False
+        told = member.metadata
+        if told.classic is not None or told.client_id != client_id or told.client_host != client_host:
+            return False
+        if told.regex is not None and self.settings.hides_topics:
+            # What it may see is asked for again.
+            return False
+        self.watch.session(member_id, now_ms + self.settings.session_timeout_ms)
+        return True
+
     def upgrade_from(self, classic: ClassicGroupView, request: Request, now_ms: int) -> Effects:
         """ConsumerGroupHeartbeat with epoch 0 to a group that is still classic; this one is new."""
         assert not self.exists

@@ -1,0 +1,112 @@
+"""The short ways of consumers and members ask for the same rights as the general ones, each time anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.broker.test_rights import TEXTS, Stage
+from tests.support.rights_cases import build
+
+from millpond.base.errors import ErrorCode
+from millpond.base.rights import AclResource, Operation
+from millpond.wire import messages as m
+
+READ_POND = (Operation.READ, AclResource.TOPIC, "pond")
+READ_CREW = (Operation.READ, AclResource.GROUP, "crew")
+FETCH = {"max_wait_ms": 1_000, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1}
+KEYS = (1, 8, 12, 68)
+
+
+class Play(Stage):
+    """The stage of rights, on which it is counted what went the short way."""
+
+    def __init__(self, desk: Any) -> None:
+        super().__init__(desk)
+        self.taken = dict.fromkeys(KEYS, 0)
+        for key in KEYS:
+            entry = desk.broker.dispatcher._entries[key]
+            entry.api = replace(entry.api, short=self._counted(key, entry.api.short))
+
+    def _counted(self, key: int, short: Callable[..., bool]) -> Callable[..., bool]:
+        def counted(*args: Any) -> bool:
+            is_taken = short(*args)
+            self.taken[key] += is_taken
+            return is_taken
+
+        return counted
+
+    def fetch(self, offset: int) -> dict[str, Any]:
+        wanted = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+        return FETCH | {"topics": [{"topic": "pond", "partitions": [wanted]}]}
+
+    def commit(self, member: dict[str, Any]) -> int:
+        committed = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+        values = {
+            "group_id": "crew",
+            "member_id": member["member_id"],
+            "generation_id_or_member_epoch": member["generation_id"],
+            "topics": [{"name": "pond", "partitions": [committed]}],
+        }
+        return int(self.ask(self.alice, 8, 8, values).topics[0].partitions[0].error_code)
+
+    def joined(self) -> dict[str, Any]:
+        joins = {
+            "group_id": "crew",
+            "session_timeout_ms": 30_000,
+            "rebalance_timeout_ms": 30_000,
+            "member_id": "",
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": b""}],
+        }
+        reply = self.ask(self.alice, 11, 3, joins)
+        member = {"group_id": "crew", "generation_id": reply.generation_id, "member_id": reply.member_id}
+        self.ask(self.alice, 14, 3, {**member, "assignments": []})
+        return member
+
+
+@pytest.fixture
+def play(make_desk: Callable[..., Any]) -> Play:
+    return Play(make_desk(dict(TEXTS)))
+
+
+def test_a_fetch_by_who_may_not_read_is_refused_and_noted(play: Play) -> None:
+    (found,) = play.ask(play.alice, 1, 12, play.fetch(0)).responses[0].partitions
+    assert (found.error_code, found.records) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, b"")
+    assert play.taken[1] == 0
+    play.grant(READ_POND)
+    (found,) = play.ask(play.alice, 1, 12, play.fetch(0)).responses[0].partitions
+    assert found.error_code == 0
+    assert len(found.records) > 0
+    assert play.taken[1] == 1
+
+
+def test_whoever_loses_the_right_while_a_fetch_waits_is_told_so_and_nothing_else(play: Play) -> None:
+    play.grant(READ_POND)
+    end_offset = play.desk.broker.partitions.get("pond", 0).log.end_offset
+    play.ask(play.alice, 1, 12, play.fetch(0))
+    play.alice.send(build(m.FetchRequest, play.fetch(end_offset)), 12)
+    assert play.taken[1] == 2
+    play.take_all()
+    assert play.alice.replies() == []
+    play.ask(play.admin, 0, 9, {"acks": 1, "topic_data": [play._to_pond()]})
+    (answer,) = play.alice.replies()
+    (found,) = answer.responses[0].partitions
+    assert (found.error_code, found.records) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, b"")
+
+
+def test_members_need_the_right_each_time(play: Play) -> None:
+    play.grant(READ_CREW, READ_POND)
+    member = play.joined()
+    assert play.ask(play.alice, 12, 4, member).error_code == 0
+    assert play.commit(member) == 0
+    assert (play.taken[12], play.taken[8]) == (1, 1)
+    play.take_all()
+    assert play.ask(play.alice, 12, 4, member).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert play.commit(member) == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    play.grant(READ_CREW)
+    assert play.ask(play.alice, 12, 4, member).error_code == 0
+    assert play.commit(member) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert (play.taken[12], play.taken[8]) == (2, 1)
