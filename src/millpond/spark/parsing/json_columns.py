@@ -154,7 +154,7 @@ def _finish_type(kind: types.DataType, target: pa.DataType) -> Finish:
             return lambda column: _finish_time(column, target)
         case types.DecimalType():
             return _checked_decimal
-        case types.FloatType():
+        case types.FloatType() | types.DoubleType():
             return _finite
     return _same
 
@@ -171,7 +171,7 @@ def _checked_decimal(column: pa.Array) -> pa.Array:
 
 def _finite(column: pa.Array) -> pa.Array:
     if pc.any(pc.is_inf(column)).as_py():
-        raise Refused("too large for 32 bits, or meant to be infinite")
+        raise Refused("too large for its bits, or meant to be infinite")
     return column
 
 
