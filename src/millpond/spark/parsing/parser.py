@@ -39,10 +39,11 @@ class Parsed:
 class Parser:
     """Reads values of one format by one schema. Not for several threads."""
 
-    def __init__(self, format: str, schema: str, *, prefixed: bool = False) -> None:
+    def __init__(self, format: str, schema: str, *, prefixed: bool = False, plain: bool = False) -> None:
         """`schema`: Spark's notation, Spark's JSON, an Avro schema, a JSON Schema, or a file that has one.
 
-        `prefixed`: Avro values have a schema registry's prefix, which is skipped.
+        `prefixed`: Avro values have a schema registry's prefix, which is skipped. `plain`: without the compiled
+        reader, which changes nothing but the time that it takes.
         """
         if format not in FORMATS:
             raise SchemaError(f"values are read as one of {', '.join(FORMATS)}, not {format!r}")
@@ -54,6 +55,7 @@ class Parser:
         """The type of the column, in which everything may be null."""
         self.arrow_type: Final = arrow_struct(column)
         self._readers: list[ColumnReader] = []
+        self._compiled: ValueColumns | None = None
         if format == "avro":
             described = read_json(text) if text.lstrip().startswith("{") else {}
             if described.get("type") != "record":
@@ -62,14 +64,20 @@ class Parser:
             self._written: pa.DataType = avro_rows.arrow_written(kind)
             self._read_row: Callable[[bytes], dict[str, Any]] = avro_rows.row_reader(parsed, kind, prefixed=prefixed)
             skipped = avro_rows.CONFLUENT_BYTES if prefixed else 0
-            self._compiled = ValueColumns.of_avro(parsed, kind, self.arrow_type, skipped=skipped)
+            if not plain:
+                self._compiled = ValueColumns.of_avro(parsed, kind, self.arrow_type, skipped=skipped)
             return
         self._written = self.arrow_type
         self._read_row = json_rows.row_reader(kind)
-        self._compiled = ValueColumns.of_json(kind, self.arrow_type)
+        if not plain:
+            self._compiled = ValueColumns.of_json(kind, self.arrow_type)
         if ColumnReader.can_read(kind):
             ways = (False, True) if has_times(kind) else (False,)
             self._readers = [ColumnReader(kind, self.arrow_type, epochs=each) for each in ways]
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._compiled is not None
 
     def parse(self, values: pa.BinaryArray) -> Parsed:
         if self._compiled is None:
