@@ -11,6 +11,7 @@ cdef enum:
     DIGITS_MAX = 19
     DECIMAL_CHARACTERS_MAX = 100
     FRACTION_DIGITS_PLAIN = 6
+    NO_PAIR = 1000
     FIVES_FROM = -64
     FIVES_TO = 64
     FIVES = 129
@@ -20,8 +21,8 @@ cdef int64_t MILLISECONDS_BELOW = 10**14
 cdef int64_t MICROSECONDS_BELOW = 10**17
 cdef int64_t DAY_MICROSECONDS = 86_400_000_000
 cdef uint64_t DOUBLE_EXACT_MAX = 1 << 53
-cdef int[13] DAYS_BEFORE = [0, 0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334]
-cdef int[13] MONTH_DAYS = [0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
+cdef int64_t[13] DAYS_BEFORE = [0, 0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334]
+cdef unsigned int[13] MONTH_DAYS = [0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
 cdef double[23] TENS = [float(f"1e{each}") for each in range(23)]
 cdef uint64_t[FIVES] FIVES_HIGH
 cdef uint64_t[FIVES] FIVES_LOW
@@ -55,10 +56,10 @@ cdef struct Number:
 
 
 cdef inline bint _is_digit(const uint8_t* at, const uint8_t* end) noexcept:
-    return at < end and c"0" <= at[0] <= c"9"
+    return at < end and <unsigned int>(at[0] - c"0") <= 9
 
 
-cdef int _json_number(State* state, Number* number) noexcept:
+cdef inline int _json_number(State* state, Number* number) noexcept:
     cdef const uint8_t* at = state.at
     cdef const uint8_t* end = state.end
     cdef const uint8_t* start
@@ -432,38 +433,47 @@ cdef int _append_time(Node* node, Text* text) except -1:
     return _append_integer(node, days * DAY_MICROSECONDS + clock)
 
 
-cdef inline int _pair(const uint8_t* at, const uint8_t* end) noexcept:
+cdef inline unsigned int _pair(const uint8_t* at, const uint8_t* end) noexcept:
     """Two digits; a large number where there are none."""
-    if end - at < 2 or not _is_digit(at, end) or not _is_digit(at + 1, end):
-        return 1_000
-    return (at[0] - c"0") * 10 + (at[1] - c"0")
+    cdef unsigned int first, second
+    if end - at < 2:
+        return NO_PAIR
+    first = at[0] - <unsigned int>c"0"
+    second = at[1] - <unsigned int>c"0"
+    return first * 10 + second if first <= 9 and second <= 9 else NO_PAIR
 
 
 cdef bint _days(const uint8_t* at, const uint8_t* end, int64_t* days) noexcept:
     """Since 1970, of a date such as 2030-12-31."""
-    cdef int year, month, day
+    cdef unsigned int century, year, month, day
     cdef int64_t before
     cdef bint is_leap
     if end - at < 10 or at[4] != c"-" or at[7] != c"-":
         return False
-    year = _pair(at, end) * 100 + _pair(at + 2, end)
+    century = _pair(at, end)
+    year = _pair(at + 2, end)
     month = _pair(at + 5, end)
     day = _pair(at + 8, end)
-    # The multiples of a thousand mark what is no digit: a hundred of them, or one beside less than a hundred.
-    if not 1 <= year <= 9999 or _pair(at + 2, end) > 99 or not 1 <= month <= 12 or day < 1:
+    if century > 99 or year > 99 or not 1 <= month <= 12 or day < 1:
+        return False
+    year += century * 100
+    if year < 1:
         return False
     is_leap = not year & 3 and (year % 100 != 0 or year % 400 == 0)
-    if day > MONTH_DAYS[month] + (is_leap and month == 2):
+    if day > MONTH_DAYS[month] + <unsigned int>(is_leap and month == 2):
         return False
-    before = year - 1
+    before = <int64_t>year - 1
     days[0] = 365 * before + before // 4 - before // 100 + before // 400 - 719162
-    days[0] += DAYS_BEFORE[month] + (is_leap and month > 2) + day - 1
+    days[0] += DAYS_BEFORE[month] + (is_leap and month > 2) + <int64_t>day - 1
     return True
 
 
 cdef bint _clock(const uint8_t* at, const uint8_t* end, int64_t* clock) noexcept:
     """The microseconds of what follows a date, less those of its zone."""
-    cdef int hour, minute = 0, second = 0, digits = 0
+    cdef unsigned int hour
+    cdef unsigned int minute = 0
+    cdef unsigned int second = 0
+    cdef int digits = 0
     cdef int64_t fraction = 0
     cdef int64_t zone = 0
     if at[0] != c"T" and at[0] != c" ":
@@ -495,14 +505,14 @@ cdef bint _clock(const uint8_t* at, const uint8_t* end, int64_t* clock) noexcept
                     fraction *= 10
     if at < end and not _zone(at, end, &zone):
         return False
-    clock[0] = ((hour * 60 + minute - zone) * 60 + second) * 1_000_000 + fraction
+    clock[0] = ((<int64_t>(hour * 60 + minute) - zone) * 60 + second) * 1_000_000 + fraction
     return True
 
 
 cdef bint _zone(const uint8_t* at, const uint8_t* end, int64_t* minutes) noexcept:
     cdef bint negative = at[0] == c"-"
-    cdef int hour
-    cdef int minute = 0
+    cdef unsigned int hour
+    cdef unsigned int minute = 0
     if at[0] == c"Z":
         return end - at == 1
     if not negative and at[0] != c"+":

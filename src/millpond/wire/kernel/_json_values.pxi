@@ -2,10 +2,13 @@
 # same for all: a name that is there twice or is written with escapes, what is nested deep, numbers without end.
 
 cdef inline void _pass_space(State* state) noexcept:
-    while state.at < state.end and (
-        state.at[0] == c" " or state.at[0] == c"\n" or state.at[0] == c"\r" or state.at[0] == c"\t"
-    ):
-        state.at += 1
+    cdef const uint8_t* at = state.at
+    # Most often there is none, or one.
+    while at < state.end and at[0] <= c" ":
+        if at[0] != c" " and at[0] != c"\n" and at[0] != c"\r" and at[0] != c"\t":
+            break
+        at += 1
+    state.at = at
 
 
 cdef inline bint _pass(State* state, uint8_t character) noexcept:
@@ -42,7 +45,7 @@ cdef int _json_struct(State* state, Node* node) except -1:
     cdef Node* behind = children + node.count
     cdef Text name
     cdef bint escaped
-    cdef int index
+    cdef int read = 0
     _pass_space(state)
     if not _pass(state, c"}"):
         while True:
@@ -66,6 +69,7 @@ cdef int _json_struct(State* state, Node* node) except -1:
                 if child.rows != row or not _json_value(state, child):
                     return 0
                 expected = child + 1
+                read += 1
             _pass_space(state)
             if _pass(state, c","):
                 _pass_space(state)
@@ -73,13 +77,20 @@ cdef int _json_struct(State* state, Node* node) except -1:
                 break
             else:
                 return 0
-    for index in range(node.count):
-        child = children + index
+    if read < node.count and not _without(state, children, behind, row):
+        return 0
+    node.rows = row + 1
+    return 1
+
+
+cdef int _without(State* state, Node* child, Node* behind, Py_ssize_t row) except -1:
+    """What was not there is null, if it may be."""
+    while child < behind:
         if child.rows == row:
             if child.required:
                 return 0
             _append_null(state.nodes, child)
-    node.rows = row + 1
+        child += 1
     return 1
 
 
@@ -110,14 +121,11 @@ cdef int _json_value(State* state, Node* node) except -1:
     if state.at >= state.end:
         return 0
     character = state.at[0]
-    if character == c"n":
-        if node.required or not _pass_word(state, "null", 4):
-            return 0
-        _append_null(state.nodes, node)
-        return 1
     if character == c'"':
         state.at += 1
         return _json_from_text(state, node)
+    if character <= c"9":
+        return _json_from_number(state, node)
     if character == c"{":
         state.at += 1
         if kind == STRUCT:
@@ -128,9 +136,12 @@ cdef int _json_value(State* state, Node* node) except -1:
         return kind == LIST and _json_list(state, node)
     if character == c"t" or character == c"f":
         return _json_boolean(state, node, character == c"t")
-    if character == c"N" or character == c"I":
-        return (kind == DOUBLE or kind == FLOAT) and _json_not_finite(state, node)
-    return _json_from_number(state, node)
+    if character == c"n":
+        if node.required or not _pass_word(state, "null", 4):
+            return 0
+        _append_null(state.nodes, node)
+        return 1
+    return (kind == DOUBLE or kind == FLOAT) and _json_not_finite(state, node)
 
 
 cdef int _json_list(State* state, Node* node) except -1:

@@ -415,7 +415,7 @@ cdef inline int _end_list(Node* nodes, Node* node) except -1:
     return 0
 
 
-cdef int _append_integer(Node* node, int64_t value) except -1:
+cdef inline int _append_integer(Node* node, int64_t value) except -1:
     if node.kind == INT64 or node.kind == TIMESTAMP:
         (<int64_t*>_room(node))[0] = value
     elif node.kind == INT32 or node.kind == DATE:
