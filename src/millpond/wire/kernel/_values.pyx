@@ -10,7 +10,8 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AsString
 from cpython.memoryview cimport PyMemoryView_FromObject
-from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint32_t, uint64_t, uint8_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
@@ -392,9 +393,10 @@ cdef inline int _append_boolean(Node* node, bint value) except -1:
 cdef inline int _append_text(Node* node, const uint8_t* start, Py_ssize_t size) except -1:
     if size > INT32_MAX - node.data.used:
         return 0
-    _reserve(&node.data, node.data.used + size)
-    memcpy(node.data.start + node.data.used, start, size)
-    node.data.used += size
+    if size:
+        _reserve(&node.data, node.data.used + size)
+        memcpy(node.data.start + node.data.used, start, size)
+        node.data.used += size
     _end_text(node)
     return 1
 
@@ -475,8 +477,9 @@ cdef bint _is_new_key(Node* node, Py_ssize_t first) noexcept:
     if last - first >= MAP_ENTRIES_MAX:
         return False
     for row in range(first, last):
-        if ends[row + 1] - ends[row] == size and memcmp(node.data.start + ends[row], node.data.start + ends[last], size) == 0:
-            return False
+        if ends[row + 1] - ends[row] == size:
+            if not size or memcmp(node.data.start + ends[row], node.data.start + ends[last], size) == 0:
+                return False
     return True
 
 
