@@ -13,9 +13,10 @@ from pyspark.sql import types
 
 from millpond.spark.parsing import avro_rows, json_rows
 from millpond.spark.parsing.errors import BeyondReader, Fault, SchemaError
-from millpond.spark.parsing.json_columns import VALUE_BYTES_MAX, ColumnReader, Refused, has_times
+from millpond.spark.parsing.json_columns import ColumnReader, Refused, has_times
 from millpond.spark.parsing.schemas import arrow_struct, inlined, nullable, read_json, read_schema
 from millpond.spark.parsing.value_columns import ValueColumns
+from millpond.wire.kernel.values import VALUE_BYTES_MAX
 
 FORMATS: Final = ("json", "avro")
 SINGLE_ROWS: Final = 32

@@ -188,11 +188,11 @@ class _AvroShapes:
                 key = Shape(Kind.STRING, written=(Written.BYTES,))
                 pair = (key, self.shape(more.get("values"), kind.valueType))
                 return Shape(Kind.MAP, pair, written=written, is_union=is_union)
-        is_decimal = isinstance(kind, types.DecimalType)
+        precision, scale = (kind.precision, kind.scale) if isinstance(kind, types.DecimalType) else (0, 0)
         return Shape(
             _kind_of(kind),
-            precision=kind.precision if is_decimal else 0,
-            scale=kind.scale if is_decimal else 0,
+            precision=precision,
+            scale=scale,
             written=written,
             is_union=is_union,
             factor=MILLISECOND if isinstance(kind, Millis | LocalMillis) else 1,
