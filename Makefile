@@ -84,7 +84,7 @@ $(VENV)/bin/python:
 	@echo "Updating pip …"
 	@$(BIN)/python -m pip install -q --upgrade pip
 
-$(RUNTIME): $(VENV)/bin/python pyproject.toml setup.py $(wildcard src/millpond/wire/kernel/*.pyx)
+$(RUNTIME): $(VENV)/bin/python pyproject.toml setup.py $(wildcard src/millpond/wire/kernel/*.pyx src/millpond/wire/kernel/*.pxi)
 	@echo "Installing Millpond into $(VENV); that takes a minute or two …"
 	@$(INSTALL) -e .
 	@touch $@

@@ -29,6 +29,7 @@ from bench.scale import measure_scale
 from bench.seeds import measure_seeds
 from bench.spark import measure_ways
 from bench.tls import measure_tls
+from bench.values import COMPILED, PLAIN, measure_values
 from bench.volume import fill
 
 SMALL_BYTES = 100
@@ -332,6 +333,20 @@ def spark(plan: Plan) -> list[Line]:
     return lines
 
 
+def values(plan: Plan) -> list[Line]:
+    """Values into columns for Spark; both ways of each format, and their ratio."""
+    try:
+        found = {(kind, way): figures for kind, way, figures in measure_values(plan)}
+    except LeftOut as reason:
+        return [Line("values into columns", {}, note=f"left out: {reason}")]
+    lines = []
+    for (kind, way), figures in found.items():
+        ratio = found[kind, PLAIN]["cpu_s_per_million"] / figures["cpu_s_per_million"]
+        note = f"x{ratio:.1f} of plain; of one core's time" if way == COMPILED else "of one core's time"
+        lines.append(Line(f"{kind} into columns, {way}", {**figures, "plain_ratio": ratio}, note=note))
+    return lines
+
+
 def loop(plan: Plan) -> list[Line]:
     """How long a second connection waits while the node does something large."""
     return [Line(each.title, {"longest_ms": each.longest_ms}, note=each.note) for each in measure_stalls(plan)]
@@ -506,5 +521,6 @@ ROWS: tuple[Row, ...] = (
     Row("loop", loop),
     Row("scale", scale),
     Row("seeds", seeds),
+    Row("values", values),
     Row("spark", spark),
 )

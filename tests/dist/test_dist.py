@@ -31,7 +31,9 @@ pytestmark = pytest.mark.xdist_group("dist")
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SECONDS_MAX = 250
-NOT_SHIPPED = {".so", ".pyc", ".pyx"}
+NOT_SHIPPED = {".so", ".pyc", ".pyx", ".pxi"}
+ROOMS = ("_fast", "_small", "_columns", "_rows", "_values")
+PARTS = ("_avro_values", "_json_scalars", "_json_values")
 
 CLIENT = """
 import sys
@@ -197,13 +199,13 @@ def test_the_sdist_has_what_a_build_needs_and_nothing_else(packages: Path) -> No
     with tarfile.open(one(packages, "*.tar.gz")) as sdist:
         names = {each.name.partition("/")[2] for each in sdist.getmembers() if each.isfile()}
     sources = {name.removeprefix("src/") for name in names if name.startswith("src/") and ".egg-info/" not in name}
-    assert {name for name in sources if not name.endswith(".pyx")} == shipped()
-    assert {name for name in sources if name.endswith(".pyx")} == {
-        f"millpond/wire/kernel/{name}.pyx" for name in ("_fast", "_small", "_columns", "_rows")
-    }
+    compiled = {name for name in sources if name.endswith((".pyx", ".pxi"))}
+    assert sources - compiled == shipped()
+    files = (*(f"{name}.pyx" for name in ROOMS), *(f"{name}.pxi" for name in PARTS))
+    assert compiled == {f"millpond/wire/kernel/{name}" for name in files}
     beside = {name for name in names if not name.startswith("src/")}
-    files = {"CHANGELOG.md", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py"}
-    assert beside == files | pages()
+    others = {"CHANGELOG.md", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py"}
+    assert beside == others | pages()
 
 
 def test_the_plain_wheel_serves_in_an_empty_environment(packages: Path, tmp_path: Path) -> None:
@@ -216,7 +218,7 @@ def test_the_plain_wheel_serves_in_an_empty_environment(packages: Path, tmp_path
 def test_the_compiled_wheel_is_for_every_python_and_serves(compiled: Path, tmp_path: Path) -> None:
     wheel = one(compiled, "*-cp311-abi3-linux_*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    rooms = {f"millpond/wire/kernel/{name}.abi3.so" for name in ("_fast", "_small", "_columns", "_rows")}
+    rooms = {f"millpond/wire/kernel/{name}.abi3.so" for name in ROOMS}
     assert names == shipped() | rooms | {f"millpond/{page}" for page in pages()}
     environment = Environment(tmp_path / "venv")
     environment.install(wheel)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,10 +17,27 @@ from hypothesis import strategies as st
 
 from millpond.spark.parsing import parser as parser_module
 from millpond.spark.parsing.errors import SchemaError
-from millpond.spark.parsing.json_columns import VALUE_BYTES_MAX
 from millpond.spark.parsing.parser import PARTS, SINGLE_ROWS, Parsed, Parser
+from millpond.wire import kernel
+from millpond.wire.kernel.values import VALUE_BYTES_MAX
 
 DDL = "id long, customer string, amount double, at timestamp, items array<struct<sku:string,n:int>>"
+
+
+@pytest.fixture(
+    scope="module",
+    autouse=True,
+    params=[
+        "plain",
+        pytest.param("compiled", marks=pytest.mark.skipif(not kernel.COMPILED, reason="the kernel was not built")),
+    ],
+)
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test with the compiled reader and without."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "COMPILED", request.param == "compiled")
+        assert Parser("json", DDL).is_compiled is (request.param == "compiled")
+        yield
 
 
 def order(number: int, **more: Any) -> bytes:

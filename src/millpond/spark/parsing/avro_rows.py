@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -23,10 +23,8 @@ CONFLUENT_BYTES: Final = 5
 _HINT: Final = "; it reads well behind a schema registry's prefix: set avroPrefix=confluent"
 
 
-def row_reader(
-    schema: dict[str, Any], kind: types.StructType, *, prefixed: bool
-) -> Callable[[bytes], dict[str, Any]]:
-    """Reads one value whole; Fault says what is wrong with it."""
+def parsed_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """As fastavro takes it: every name whole, no logical types."""
     try:
         import fastavro
         from fastavro.schema import SchemaParseException, UnknownType
@@ -36,6 +34,16 @@ def row_reader(
         parsed = fastavro.parse_schema(_plain(schema))
     except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError) as fault:
         raise SchemaError(f"the Avro schema cannot be used: {fault}") from None
+    assert isinstance(parsed, dict)
+    return parsed
+
+
+def row_reader(
+    parsed: dict[str, Any], kind: types.StructType, *, prefixed: bool
+) -> Callable[[bytes], dict[str, Any]]:
+    """Reads one value whole, by the parsed schema; Fault says what is wrong with it."""
+    import fastavro
+
     decimals = _decimals(kind)
 
     def read_from(value: bytes, start: int) -> dict[str, Any]:
@@ -118,7 +126,7 @@ def _decimals(kind: types.DataType) -> Change | None:
     """What makes decimals of bytes, wherever they are; None where there are none."""
     match kind:
         case types.DecimalType():
-            return lambda value: Decimal(int.from_bytes(_bounded(value), "big", signed=True)).scaleb(-kind.scale)
+            return lambda value: _decimal(int.from_bytes(_bounded(value), "big", signed=True), kind.scale)
         case types.ArrayType():
             return _in_elements(_decimals(kind.elementType))
         case types.MapType():
@@ -126,6 +134,14 @@ def _decimals(kind: types.DataType) -> Change | None:
         case types.StructType():
             return _in_fields({each.name: change for each in kind if (change := _decimals(each.dataType))})
     return None
+
+
+def _decimal(unscaled: int, scale: int) -> Decimal:
+    # Arithmetic would round to 28 digits; 64 bytes are 154.
+    return Decimal(unscaled).scaleb(-scale, _WIDE)
+
+
+_WIDE: Final = Context(prec=160)
 
 
 def _in_elements(change: Change | None) -> Change | None:

@@ -1,7 +1,7 @@
 """JSON values many at a time, by Arrow's own parser: all of them, or none.
 
 It takes fewer values than json_rows does, and means the same by those that it takes: whoever is refused here asks
-there, row by row.
+there, row by row. Where value_columns has its compiled reader, this is asked about what that refuses.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import pyarrow.json as pj
 from pyspark.sql import types
 
 from millpond.spark.parsing.json_rows import MICROSECONDS_BELOW, MILLISECONDS_BELOW, SECONDS_BELOW
+from millpond.wire.kernel.values import VALUE_BYTES_MAX
 
 ROWS_MAX: Final = 50_000
 """Arrow's parser refuses blocks of more than twice that."""
 BYTES_MAX: Final = 64 << 20
-VALUE_BYTES_MAX: Final = 16 << 20
-"""Longer values are bad: a small text can need a hundred times its size to be read."""
 _BLOCK_MIN: Final = 1 << 16
 _ROW: Final = re.compile(r" in row (\d{1,9})$")
 
@@ -154,7 +153,7 @@ def _finish_type(kind: types.DataType, target: pa.DataType) -> Finish:
             return lambda column: _finish_time(column, target)
         case types.DecimalType():
             return _checked_decimal
-        case types.FloatType():
+        case types.FloatType() | types.DoubleType():
             return _finite
     return _same
 
@@ -171,7 +170,7 @@ def _checked_decimal(column: pa.Array) -> pa.Array:
 
 def _finite(column: pa.Array) -> pa.Array:
     if pc.any(pc.is_inf(column)).as_py():
-        raise Refused("too large for 32 bits, or meant to be infinite")
+        raise Refused("too large for its bits, or meant to be infinite")
     return column
 
 

@@ -60,16 +60,20 @@ def row_reader(kind: types.StructType) -> Callable[[bytes], dict[str, Any]]:
             raise BeyondReader("not readable: nested too deep") from None
         except ValueError:
             raise BeyondReader("not readable: a number has thousands of digits") from None
+        except ArithmeticError:
+            raise BeyondReader(_BEYOND_MEASURE) from None
         if not isinstance(decoded, dict):
             raise Fault(f"an object was expected, not {_named(decoded)}")
         try:
             row: dict[str, Any] = read(decoded)
         except ArithmeticError:
-            raise Fault("not readable: a number is beyond all measure") from None
+            raise Fault(_BEYOND_MEASURE) from None
         return row
 
     return read_row
 
+
+_BEYOND_MEASURE: Final = "not readable: a number is beyond all measure"
 
 # Numbers keep every digit until their column says what they are.
 _DECODER: Final = json.JSONDecoder(parse_float=Decimal)

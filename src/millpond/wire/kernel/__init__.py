@@ -1,7 +1,8 @@
 """The one compiled room: walking batches and records, in Cython where it was built, else in its plain twin.
 
 Between records and columns too: `ColumnBuilder` one way, `encode_rows` and `key_partitions` the other. A node never
-needs those, so they are loaded when first asked for. `MILLPOND_PLAIN=1` in the environment asks for the twins.
+needs those, so they are loaded when first asked for; and so is `values`, which reads JSON and Avro into columns. Its
+plain twin is not here but in `spark.parsing`. `MILLPOND_PLAIN=1` in the environment asks for the twins.
 """
 
 from __future__ import annotations

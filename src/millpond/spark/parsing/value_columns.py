@@ -1,0 +1,219 @@
+"""Values many at a time, by the compiled reader: those that it takes, and the rows of those that it refuses.
+
+It takes fewer values than json_rows and avro_rows do, and means the same by those that it takes: whoever is refused
+here asks there, row by row.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import types
+
+from millpond.spark.parsing.avro_schema import LocalMillis, Millis
+from millpond.wire.kernel.values import (
+    BRANCHES_MAX,
+    RUN_BYTES_MAX,
+    Kind,
+    Shape,
+    ValueBuffers,
+    ValueReader,
+    Written,
+    value_reader,
+)
+
+MILLISECOND: Final = 1_000
+"""In microseconds, as columns have them."""
+_KINDS: Final[tuple[tuple[type[types.DataType], Kind], ...]] = (
+    (types.StringType, Kind.STRING),
+    (types.BinaryType, Kind.BINARY),
+    (types.BooleanType, Kind.BOOLEAN),
+    (types.ByteType, Kind.INT8),
+    (types.ShortType, Kind.INT16),
+    (types.IntegerType, Kind.INT32),
+    (types.LongType, Kind.INT64),
+    (types.FloatType, Kind.FLOAT),
+    (types.DoubleType, Kind.DOUBLE),
+    (types.DecimalType, Kind.DECIMAL),
+    (types.DateType, Kind.DATE),
+    (types.TimestampType, Kind.TIMESTAMP),
+    (types.TimestampNTZType, Kind.TIMESTAMP),
+)
+_WRITTEN: Final = {
+    "null": Written.NULL,
+    "boolean": Written.BOOLEAN,
+    "int": Written.NUMBER,
+    "long": Written.NUMBER,
+    "float": Written.FLOAT,
+    "double": Written.DOUBLE,
+    "bytes": Written.BYTES,
+    "string": Written.BYTES,
+    "fixed": Written.FIXED,
+    "enum": Written.ENUM,
+    "array": Written.BLOCKS,
+    "map": Written.BLOCKS,
+    "record": Written.RECORD,
+}
+_TAKEN: Final = {
+    Written.NUMBER: {Kind.INT32, Kind.INT64, Kind.DATE, Kind.TIMESTAMP},
+    Written.FLOAT: {Kind.FLOAT, Kind.DOUBLE},
+    Written.DOUBLE: {Kind.DOUBLE},
+    Written.BOOLEAN: {Kind.BOOLEAN},
+    Written.BYTES: {Kind.STRING, Kind.BINARY, Kind.DECIMAL},
+    Written.FIXED: {Kind.BINARY, Kind.DECIMAL},
+    Written.ENUM: {Kind.STRING},
+    Written.BLOCKS: {Kind.LIST, Kind.MAP},
+    Written.RECORD: {Kind.STRUCT},
+}
+"""The columns that can hold what was written so."""
+
+
+class ValueColumns:
+    """Reads the values of one schema."""
+
+    def __init__(self, reader: ValueReader, target: pa.StructType) -> None:
+        self._reader = reader
+        self._target = target
+
+    @classmethod
+    def of_json(cls, kind: types.StructType, target: pa.StructType) -> ValueColumns | None:
+        """None where nothing was compiled."""
+        reader = value_reader(_json_shape(kind), avro=False)
+        return None if reader is None else cls(reader, target)
+
+    @classmethod
+    def of_avro(
+        cls, schema: dict[str, Any], kind: types.StructType, target: pa.StructType, *, skipped: int
+    ) -> ValueColumns | None:
+        """`schema` is as fastavro parsed it. None also where it says what only fastavro reads."""
+        try:
+            shape = _AvroShapes(schema.get("__named_schemas") or {}).shape(schema, kind)
+        except _Unknown:
+            return None
+        reader = value_reader(shape, avro=True, skipped=skipped)
+        return None if reader is None else cls(reader, target)
+
+    def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, list[int]]:
+        """The rows, and which of them were refused; those are null, as are the rows of null values."""
+        count = len(values)
+        if count > 1 and values.nbytes > RUN_BYTES_MAX:
+            first, refused = self.read(values.slice(0, count // 2))
+            second, others = self.read(values.slice(count // 2))
+            return pa.concat_arrays([first, second]), refused + [count // 2 + row for row in others]
+        validity, offsets, data = values.buffers()
+        found, refused = self._reader.read(
+            count, values.offset, validity, b"\0" * 4 if offsets is None else offsets, data
+        )
+        return _array(found, self._target), refused
+
+
+def _array(found: ValueBuffers, kind: pa.DataType) -> pa.Array:
+    buffers: list[pa.Buffer | None] = [None if found.validity is None else pa.py_buffer(found.validity)]
+    buffers += [pa.py_buffer(each) for each in (found.offsets, found.data) if each is not None]
+    children: list[pa.Array] = []
+    if pa.types.is_struct(kind):
+        children = [_array(child, field.type) for child, field in zip(found.children, kind, strict=True)]
+    elif pa.types.is_map(kind):
+        key, item = found.children
+        pairs = [_array(key, kind.key_type), _array(item, kind.item_type)]
+        children = [pa.StructArray.from_arrays(pairs, fields=[kind.key_field, kind.item_field])]
+    elif pa.types.is_list(kind):
+        children = [_array(found.children[0], kind.value_type)]
+    return pa.Array.from_buffers(kind, found.rows, buffers, null_count=found.null_count, children=children)
+
+
+def _kind_of(kind: types.DataType) -> Kind:
+    for each, found in _KINDS:
+        if isinstance(kind, each):
+            return found
+    raise AssertionError(f"{kind} was not refused when the schema was read")
+
+
+def _json_shape(kind: types.DataType, name: str = "", required: bool = False) -> Shape:
+    match kind:
+        case types.StructType():
+            fields = tuple(_json_shape(each.dataType, each.name, not each.nullable) for each in kind)
+            return Shape(Kind.STRUCT, fields, name, required)
+        case types.ArrayType():
+            return Shape(Kind.LIST, (_json_shape(kind.elementType),), name, required)
+        case types.MapType():
+            return Shape(Kind.MAP, (Shape(Kind.STRING), _json_shape(kind.valueType)), name, required)
+        case types.DecimalType():
+            return Shape(Kind.DECIMAL, (), name, required, kind.precision, kind.scale)
+    return Shape(_kind_of(kind), (), name, required)
+
+
+class _Unknown(Exception):
+    """A schema that the compiled reader is not told."""
+
+
+class _AvroShapes:
+    """From a schema of Avro and the type that it was read as."""
+
+    def __init__(self, named: dict[str, Any]) -> None:
+        self._named = named
+
+    def shape(self, schema: Any, kind: types.DataType) -> Shape:
+        branches = schema if isinstance(schema, list) else [schema]
+        described = [self._described(each) for each in branches]
+        written = tuple(self._written(each) for each in described)
+        own = [each for each, way in zip(described, written, strict=True) if way is not Written.NULL]
+        if len(written) > BRANCHES_MAX or not own:
+            raise _Unknown
+        if len(own) > 1 and not all(isinstance(each, str) for each in own):
+            raise _Unknown
+        shape = self._column(own[0], kind, written, isinstance(schema, list))
+        if not all(shape.kind in _TAKEN[each] for each in written if each is not Written.NULL):
+            raise _Unknown
+        return shape
+
+    def _column(
+        self, schema: str | dict[str, Any], kind: types.DataType, written: tuple[Written, ...], is_union: bool
+    ) -> Shape:
+        more = schema if isinstance(schema, dict) else {}
+        match kind:
+            case types.StructType():
+                fields = more.get("fields", [])
+                if [each["name"] for each in fields] != kind.names:
+                    raise _Unknown
+                children = tuple(
+                    self.shape(each["type"], field.dataType) for each, field in zip(fields, kind, strict=True)
+                )
+                return Shape(Kind.STRUCT, children, written=written, is_union=is_union)
+            case types.ArrayType():
+                items = self.shape(more.get("items"), kind.elementType)
+                return Shape(Kind.LIST, (items,), written=written, is_union=is_union)
+            case types.MapType():
+                key = Shape(Kind.STRING, written=(Written.BYTES,))
+                pair = (key, self.shape(more.get("values"), kind.valueType))
+                return Shape(Kind.MAP, pair, written=written, is_union=is_union)
+        precision, scale = (kind.precision, kind.scale) if isinstance(kind, types.DecimalType) else (0, 0)
+        return Shape(
+            _kind_of(kind),
+            precision=precision,
+            scale=scale,
+            written=written,
+            is_union=is_union,
+            factor=MILLISECOND if isinstance(kind, Millis | LocalMillis) else 1,
+            size=more.get("size", 0),
+            symbols=tuple(more.get("symbols", ())),
+        )
+
+    def _described(self, schema: Any) -> str | dict[str, Any]:
+        """The name of a plain type, or the description of another."""
+        if isinstance(schema, dict):
+            name = schema.get("type")
+            if isinstance(name, str) and name in ("record", "enum", "fixed", "array", "map"):
+                return schema
+            return self._described(name)
+        if isinstance(schema, str):
+            if schema in _WRITTEN:
+                return schema
+            if schema in self._named:
+                return self._described(self._named[schema])
+        raise _Unknown
+
+    def _written(self, described: str | dict[str, Any]) -> Written:
+        name = described if isinstance(described, str) else described["type"]
+        return _WRITTEN[name]
