@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import itertools
 import os
@@ -15,7 +16,7 @@ import pytest
 from tests.support.own_process import in_own_process
 
 from millpond.base.ports import Link
-from millpond.node.network import SocketNetwork
+from millpond.node.network import SocketNetwork, TooManyWait
 
 
 class Quiet:
@@ -241,5 +242,105 @@ def test_a_listener_may_be_closed_by_whom_it_lets_in_and_while_it_rests(scene: S
     crowd += [socket.create_connection((other.host, other.port)) for _ in range(4)]
     assert scene.run_until(lambda: len(scene.served) == 8)
     assert not scene.run_until(lambda: scene.faults, seconds=0.05)
+    for each in crowd:
+        each.close()
+
+
+def arrive(port: int, source: str, count: int) -> list[socket.socket]:
+    """Connections from an address of this machine."""
+    made = []
+    for _ in range(count):
+        sock = socket.socket()
+        sock.bind((source, 0))
+        sock.connect(("127.0.0.1", port))
+        made.append(sock)
+    return made
+
+
+def host_of(served: Quiet) -> str:
+    return served.link.peer.rpartition(":")[0]
+
+
+def test_whoever_comes_from_another_address_waits_for_one_turn_of_a_crowd(scene: Scene) -> None:
+    """The kernel gives out first come first served; who comes last is let in among the first all the same."""
+    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+    crowd = arrive(listener.port, "127.0.0.2", 300)
+    (guest,) = arrive(listener.port, "127.0.0.3", 1)
+    assert scene.run_until(lambda: any(host_of(each) == "127.0.0.3" for each in scene.served))
+    before = [host_of(each) for each in scene.served].index("127.0.0.3")
+    assert before < 60, f"after {before} of the crowd"
+    assert scene.run_until(lambda: len(scene.served) == 301), "and so are all others"
+    listener.close()
+    for each in (*crowd, guest):
+        each.close()
+
+
+def test_a_burst_from_one_address_is_let_in_whole_and_in_order(scene: Scene) -> None:
+    """Also where more come than may wait here: they wait in the kernel."""
+    scene.network.waiting_max = 50
+    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+    burst = arrive(listener.port, "127.0.0.2", 600)
+    assert scene.run_until(lambda: len(scene.served) == 600)
+    assert [each.link.peer for each in scene.served] == ["{}:{}".format(*each.getsockname()) for each in burst]
+    assert scene.faults == []
+    listener.close()
+    for each in burst:
+        each.close()
+
+
+def test_a_crowd_that_does_not_end_makes_room_for_others(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last ones are turned away, those who have waited keep their place, and that is told once."""
+    monkeypatch.setattr("millpond.node.network.PATIENCE_SECONDS", 0.0)
+    scene.network.waiting_max = 20
+    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+    crowd = arrive(listener.port, "127.0.0.2", 400)
+    (guest,) = arrive(listener.port, "127.0.0.3", 1)
+    assert scene.run_until(lambda: any(host_of(each) == "127.0.0.3" for each in scene.served))
+    before = [host_of(each) for each in scene.served].index("127.0.0.3")
+    assert before < 60, f"after {before} of the crowd"
+    scene.run_until(lambda: False, seconds=0.2)
+    assert len(scene.served) < 200
+    assert scene.served[0].link.peer == "{}:{}".format(*crowd[0].getsockname())
+    ((link, fault),) = scene.faults
+    assert link is None
+    assert isinstance(fault, TooManyWait)
+    assert "127.0.0.2" in str(fault)
+    (late,) = arrive(listener.port, "127.0.0.2", 1)
+    assert scene.run_until(lambda: scene.served[-1].link.peer == "{}:{}".format(*late.getsockname())), (
+        "once it is over"
+    )
+    listener.close()
+    for each in (*crowd, guest, late):
+        each.close()
+
+
+def test_whoever_has_gone_before_his_turn_is_not_let_in(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millpond.node.network.GONE_SECONDS", 0.0)
+    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+    crowd = arrive(listener.port, "127.0.0.2", 200)
+    for each in crowd[:190]:
+        each.close()
+    crowd[190].sendall(b"x")
+    crowd[190].close()
+    served = {"{}:{}".format(*each.getsockname()) for each in crowd[191:]}
+    assert scene.run_until(lambda: served <= {each.link.peer for each in scene.served})
+    assert len(scene.served) == 10, "who has left a word is let in"
+    listener.close()
+    for each in crowd[191:]:
+        each.close()
+
+
+def test_those_who_wait_go_with_the_listener(scene: Scene) -> None:
+    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+    crowd = arrive(listener.port, "127.0.0.2", 100)
+    assert scene.run_until(lambda: scene.served)
+    listener.close()
+    served = {each.link.peer for each in scene.served}
+    waited = [each for each in crowd if "{}:{}".format(*each.getsockname()) not in served]
+    assert waited
+    for each in waited:
+        each.settimeout(10)
+        with contextlib.suppress(ConnectionResetError):
+            assert each.recv(1) == b""
     for each in crowd:
         each.close()

@@ -16,6 +16,7 @@ from millpond.base.ports import Link, LinkHandler
 from millpond.base.tls import ClientTls, ServerTls
 from millpond.broker.security.fair_queue import FairQueue
 from millpond.node.accept_pace import AcceptPace
+from millpond.node.doorstep import Doorstep
 from millpond.node.link import LostLink, OnFault, SendTurns, SocketLink, plain_host
 from millpond.node.tls_contexts import OnReload, TlsContext
 from millpond.node.tls_link import TlsLink
@@ -26,6 +27,26 @@ EXHAUSTED_PAUSE_SECONDS = 0.2
 """Out of descriptors, accepting again at once would only burn the core that could free some."""
 
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+FETCHED_AT_ONCE = 16
+"""So many are fetched from the kernel in a turn of the loop, of whom one is let in. To fetch them takes little."""
+
+FETCH_AGAIN_SECONDS = 0.003
+"""When the kernel has no more, and some wait here, it is asked again after this time: to ask in vain takes as long as
+to fetch somebody."""
+
+GONE_SECONDS = 1.0
+"""Of those who have waited for so long it is looked whether they are still there."""
+
+WAITING_MAX = 1024
+"""So many that were fetched wait at the most. More are left to the kernel, for a while."""
+
+PATIENCE_SECONDS = 10.0
+"""When it has been full for so long, that is no burst of an honest program, which comes to an end. From then on some
+of the crowd are turned away, so that those of others are found among them."""
+
+TELL_SECONDS = 10.0
+"""So often it is told that some were turned away because too many wait."""
 
 HANDSHAKE_THREADS = 1
 """Of each listener, and of all that we connect to. However many strangers want to agree on keys, they take no more
@@ -45,6 +66,18 @@ class Tls(NamedTuple):
     handshake_ms_max: int
 
 
+class TooManyWait(Exception):
+    """Somebody was turned away because as many wait to be let in as can."""
+
+
+class Fetched(NamedTuple):
+    """A connection that waits to be let in."""
+
+    sock: socket.socket
+    address: tuple[str, int]
+    since: float
+
+
 class SocketListener:
     """Accepts connections on one address until closed."""
 
@@ -60,26 +93,90 @@ class SocketListener:
         self._tls = tls
         self._reserve = _open_reserve()
         self._pace = AcceptPace(time.monotonic(), time.thread_time())
+        self._waiting: Doorstep[Fetched] = Doorstep(network.waiting_max)
+        self._fetch_from = 0.0
+        """Until then nobody is fetched."""
+        self._full_since: float | None = None
+        """From when on as many waited as can, and never less than half of them since."""
+        self._tell_from = 0.0
         self._open = True
-        self._listen()
+        self._is_reading = False
+        """Whether the loop tells of those who come: not while some wait here, nor in a rest."""
+        self._next_turn: asyncio.Handle | None = None
+        self._go_on()
 
-    def _listen(self) -> None:
-        if self._open:
+    def _go_on(self) -> None:
+        """Wait for somebody to come; where some wait already, it is their turn."""
+        if not self._open:
+            return
+        self._next_turn = None
+        pause_seconds = self._fetch_from - time.monotonic()
+        if len(self._waiting):
+            self._on_acceptable()
+        elif pause_seconds > 0:
+            self._rest(pause_seconds)
+        elif not self._is_reading:
+            self._is_reading = True
             self._loop.add_reader(self._socket.fileno(), self._on_acceptable)
 
     def _on_acceptable(self) -> None:
-        """Let one in. Whoever else waits comes in the next turn of the loop: those who work have it in between."""
-        try:
-            sock, address = self._socket.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
-        except OSError as error:
-            self._pause(error)
-            return
-        self._network.adopt(sock, address, self._accept, self._name, self._tls)
+        """Fetch some, and let one in. Whoever else waits comes in the next turn of the loop, after those who work."""
+        now = time.monotonic()
+        if now >= self._fetch_from:
+            self._fetch(self._count_to_fetch(now), now)
+            self._look_whether_full(now)
+            if not len(self._waiting):
+                return
+        newcomer = self._next(now)
+        if newcomer is not None:
+            self._network.adopt(newcomer.sock, newcomer.address, self._accept, self._name, self._tls)
         rest_seconds = self._pace.rest_seconds(time.monotonic(), time.thread_time())
-        if rest_seconds:
+        if rest_seconds or len(self._waiting) or not self._is_reading:
             self._rest(rest_seconds)
+
+    def _count_to_fetch(self, now: float) -> int:
+        if self._full_since is not None and now - self._full_since >= PATIENCE_SECONDS:
+            return FETCHED_AT_ONCE
+        return min(FETCHED_AT_ONCE, self._network.waiting_max - len(self._waiting))
+
+    def _look_whether_full(self, now: float) -> None:
+        waiting, most = len(self._waiting), self._network.waiting_max
+        if waiting <= most // 2:
+            self._full_since = None
+        elif waiting >= most and self._full_since is None:
+            self._full_since = now
+
+    def _fetch(self, count: int, now: float) -> None:
+        for _ in range(count):
+            try:
+                sock, address = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                if len(self._waiting) > 1:
+                    self._fetch_from = now + FETCH_AGAIN_SECONDS
+                break
+            except OSError as error:
+                self._pause(error)
+                break
+            too_many = self._waiting.put(address[0], Fetched(sock, address, now))
+            if too_many is not None:
+                too_many.sock.close()
+                self._tell_too_many(too_many.address[0])
+
+    def _next(self, now: float) -> Fetched | None:
+        """Whose turn it is, but for those who have gone meanwhile; not all of those are looked at in one turn."""
+        for _ in range(FETCHED_AT_ONCE):
+            newcomer = self._waiting.next()
+            if newcomer is None or now - newcomer.since < GONE_SECONDS or not _has_gone(newcomer.sock):
+                return newcomer
+            newcomer.sock.close()
+        return None
+
+    def _tell_too_many(self, address: str) -> None:
+        now = time.monotonic()
+        if now >= self._tell_from:
+            self._tell_from = now + TELL_SECONDS
+            waiting = f"{len(self._waiting)} connections wait to be let in, most of them from {plain_host(address)}"
+            self._network.on_fault(None, TooManyWait(waiting))
 
     def _pause(self, error: OSError) -> None:
         """Turn one peer away with the descriptor kept for that, then leave the rest in the backlog for a moment."""
@@ -88,15 +185,22 @@ class SocketListener:
             with contextlib.suppress(OSError):
                 self._socket.accept()[0].close()
             self._reserve = _open_reserve()
-        self._rest(EXHAUSTED_PAUSE_SECONDS)
+        self._fetch_from = time.monotonic() + EXHAUSTED_PAUSE_SECONDS
+        if not len(self._waiting):
+            self._rest(EXHAUSTED_PAUSE_SECONDS)
         self._network.on_fault(None, error)
 
     def _rest(self, seconds: float) -> None:
-        """Let nobody in for a moment; they wait in the kernel."""
+        """Let nobody in for a moment, or until the next turn."""
         if not self._open:
             return
-        self._loop.remove_reader(self._socket.fileno())
-        self._loop.call_later(seconds, self._listen)
+        if self._is_reading:
+            self._is_reading = False
+            self._loop.remove_reader(self._socket.fileno())
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+        later = self._loop.call_later
+        self._next_turn = later(seconds, self._go_on) if seconds else self._loop.call_soon(self._go_on)
 
     def close(self) -> None:
         if not self._open:
@@ -104,6 +208,8 @@ class SocketListener:
         self._open = False
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
+        for newcomer in self._waiting.take_all():
+            newcomer.sock.close()
         if self._reserve is not None:
             os.close(self._reserve)
 
@@ -124,8 +230,11 @@ class SocketNetwork:
         on_fault: OnFault,
         sendfile: bool = True,
         on_reload: OnReload | None = None,
+        waiting_max: int = WAITING_MAX,
     ) -> None:
+        """`waiting_max` connections of each listener may have been fetched and wait to be let in."""
         self.loop = loop
+        self.waiting_max = waiting_max
         self.on_fault = on_fault
         self._turns = SendTurns(loop)
         self._sendfile = sendfile
@@ -247,6 +356,16 @@ def _resolve(host: str, port: int) -> tuple[int, tuple[object, ...]]:
     addresses.sort(key=lambda entry: entry[0] != socket.AF_INET)
     family, _, _, _, address = addresses[0]
     return family, address
+
+
+def _has_gone(sock: socket.socket) -> bool:
+    """Whether whoever connected has left without a word: to let them in would take as long as anybody."""
+    try:
+        return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except (BlockingIOError, InterruptedError):
+        return False
+    except OSError:
+        return True
 
 
 def _open_reserve() -> int | None:

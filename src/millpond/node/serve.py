@@ -33,7 +33,7 @@ from millpond.node.journal import LineJournal
 from millpond.node.link import SocketLink
 from millpond.node.loop_delay import CoreWait, LoopDelay
 from millpond.node.monitor import Monitor
-from millpond.node.network import SocketNetwork
+from millpond.node.network import WAITING_MAX, SocketNetwork, TooManyWait
 from millpond.node.own_certificate import check_own_certificate
 from millpond.node.own_rights import check_own_rights
 from millpond.node.private_files import guard_data_folder
@@ -49,6 +49,9 @@ from millpond.node.workers import SYNC_THREADS, ThreadWorkers
 
 DESCRIPTORS_RESERVED = 32
 """For what workers open for a moment, and for the process itself."""
+
+WAITING_SHARE = 20
+"""One descriptor in so many may be that of a connection which waits to be let in."""
 
 PARTITIONS_PER_FILE = 32
 """So many may share an open file: with more of them files would be opened and closed all the time."""
@@ -82,7 +85,8 @@ def serve(
     notes: list[Callable[[], None]] = []
     # Kept until the node has started: whoever cannot start it needs that reason and no other.
     note = lambda event, **facts: notes.append(partial(journal, event, **facts))  # noqa: E731
-    settings = fitted(settings, _raise_descriptor_limit(), note)
+    descriptors = _raise_descriptor_limit()
+    settings = fitted(settings, descriptors, note)
     guard_data_folder(settings[DATA_FOLDER], note)
     check_own_certificate(settings)
     check_own_rights(settings)
@@ -97,6 +101,7 @@ def serve(
             on_fault=fault_reporter(journal),
             sendfile=settings[NETWORK_SENDFILE],
             on_reload=reload_reporter(journal),
+            waiting_max=max(waiting_in_all(descriptors) // len(listeners_of(settings)), 1),
         ),
         workers=workers,
         sync_workers=sync_workers,
@@ -210,6 +215,8 @@ def fault_reporter(journal: Journal) -> Callable[[SocketLink | None, BaseExcepti
             journal("another node does not let this one in", peer=peer, reason=error)
         elif isinstance(error, RemoteError):
             journal("connection closed: the client broke the protocol", peer=peer, reason=error)
+        elif isinstance(error, TooManyWait):
+            journal("connections were turned away", reason=error)
         elif link is None:
             journal("connections cannot be opened for a moment", reason=error)
         else:
@@ -239,6 +246,11 @@ def _raise_descriptor_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
+def waiting_in_all(descriptors: int) -> int:
+    """How many connections may wait to be let in, by all listeners: each takes a descriptor, as an open one does."""
+    return WAITING_MAX if descriptors == resource.RLIM_INFINITY else min(WAITING_MAX, descriptors // WAITING_SHARE)
+
+
 def fitted(settings: Settings, descriptors: int, journal: Journal) -> Settings:
     """The settings with limits that so many descriptors can bear: some are for files, the rest for connections.
 
@@ -248,7 +260,7 @@ def fitted(settings: Settings, descriptors: int, journal: Journal) -> Settings:
         return settings
     files = share_for_files(descriptors)
     borne = {
-        MAX_CONNECTIONS: max(descriptors - files - DESCRIPTORS_RESERVED, 1),
+        MAX_CONNECTIONS: max(descriptors - files - DESCRIPTORS_RESERVED - waiting_in_all(descriptors), 1),
         MAX_PARTITIONS: files * PARTITIONS_PER_FILE,
     }
     lowered = {setting.name: most for setting, most in borne.items() if settings[setting] > most}
