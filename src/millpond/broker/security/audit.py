@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from millpond.base.errors import ErrorCode
 from millpond.base.rights import AclResource, Operation, PatternType, Permission
 from millpond.base.secret_names import HIDDEN, shown
+from millpond.base.values import dataclass
 from millpond.broker.security.audit_budget import AuditBudget, Source, source_of
 from millpond.config.node import NODE
 from millpond.wire.model import Struct
