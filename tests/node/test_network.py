@@ -196,8 +196,19 @@ def test_descriptors_are_given_back(scene: Scene) -> None:
     assert len(os.listdir("/dev/fd")) <= before
 
 
+class SteadyPace:
+    """Wants the same rest after each; what it is told of the core's time is kept."""
+
+    def __init__(self) -> None:
+        self.used: list[float] = []
+
+    def rest_seconds(self, now: float, used: float) -> float:
+        self.used.append(used)
+        return 0.005
+
+
 def test_a_crowd_that_comes_at_once_takes_turns_with_those_who_work(scene: Scene) -> None:
-    """One in a turn of the loop, and none for a while where that takes much of it: here a core for 3 ms."""
+    """One in a turn of the loop, then a rest as the pace wants it, which hears what each has cost."""
     moments: list[float] = []
     turns: list[int] = [0]
 
@@ -213,12 +224,12 @@ def test_a_crowd_that_comes_at_once_takes_turns_with_those_who_work(scene: Scene
         return len(moments) == len(crowd)
 
     listener = scene.network.listen("127.0.0.1", 0, accept)
-    crowd = [socket.create_connection((listener.host, listener.port)) for _ in range(30)]
+    listener._pace = pace = SteadyPace()
+    crowd = [socket.create_connection((listener.host, listener.port)) for _ in range(15)]
     assert scene.run_until(turn)
     assert turns[0] >= len(crowd), "whoever works has a turn in between"
-    rests = [after - before for before, after in itertools.pairwise(moments)]
-    # The first ones use what nobody has used before.
-    assert min(rests[15:]) > 0.0045, rests
+    assert min(after - before for before, after in itertools.pairwise(moments)) > 0.0045
+    assert min(after - before for before, after in itertools.pairwise(pace.used)) > 0.003
     listener.close()
     for each in crowd:
         each.close()
