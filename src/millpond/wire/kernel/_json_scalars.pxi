@@ -119,6 +119,8 @@ cdef int _json_from_number(State* state, Node* node) except -1:
         if state.end - state.at > 1 and state.at[1] == c"I":
             return _json_not_finite(state, node)
         return _json_number(state, &number) and _append_double(node, &number)
+    if INT8 <= kind <= INT64:
+        return _json_integer(state, node)
     if not _json_number(state, &number):
         return 0
     if kind == DECIMAL:
@@ -127,17 +129,29 @@ cdef int _json_from_number(State* state, Node* node) except -1:
         return _is_plain(&number) and _append_text(node, number.text.start, number.text.size)
     if number.has_exponent or number.digits > DIGITS_MAX:
         return 0
-    if kind == TIMESTAMP:
-        return _append_epoch(node, &number)
-    if number.fraction_digits or not INT8 <= kind <= INT64:
+    return kind == TIMESTAMP and _append_epoch(node, &number)
+
+
+cdef int _json_integer(State* state, Node* node) except -1:
+    """A number without a point or an exponent: what comes after its digits is for the caller, and a point ends
+    nothing that could go on."""
+    cdef const uint8_t* at = state.at
+    cdef const uint8_t* end = state.end
+    cdef bint negative = at < end and at[0] == c"-"
+    cdef const uint8_t* start
+    cdef uint64_t number = 0
+    if negative:
+        at += 1
+    start = at
+    while _is_digit(at, end):
+        number = number * 10 + (at[0] - c"0")
+        at += 1
+    if not 1 <= at - start <= DIGITS_MAX or (start[0] == c"0" and at - start > 1):
         return 0
-    if number.negative:
-        if number.mantissa > <uint64_t>INT64_MAX + 1:
-            return 0
-        return _append_integer(node, <int64_t>(0 - number.mantissa))
-    if number.mantissa > <uint64_t>INT64_MAX:
+    state.at = at
+    if number > <uint64_t>INT64_MAX + negative:
         return 0
-    return _append_integer(node, <int64_t>number.mantissa)
+    return _append_integer(node, <int64_t>(0 - number if negative else number))
 
 
 cdef bint _is_plain(Number* number) noexcept:

@@ -2,13 +2,18 @@
 # same for all: a name that is there twice or is written with escapes, what is nested deep, numbers without end.
 
 cdef inline void _pass_space(State* state) noexcept:
-    cdef const uint8_t* at = state.at
-    # Most often there is none, or one.
-    while at < state.end and at[0] <= c" ":
-        if at[0] != c" " and at[0] != c"\n" and at[0] != c"\r" and at[0] != c"\t":
-            break
-        at += 1
-    state.at = at
+    """Most often there is none, or one."""
+    if state.at < state.end and state.at[0] == c" ":
+        state.at += 1
+    if state.at < state.end and state.at[0] <= c" ":
+        _pass_more_space(state)
+
+
+cdef void _pass_more_space(State* state) noexcept:
+    while state.at < state.end and (
+        state.at[0] == c" " or state.at[0] == c"\n" or state.at[0] == c"\r" or state.at[0] == c"\t"
+    ):
+        state.at += 1
 
 
 cdef inline bint _pass(State* state, uint8_t character) noexcept:
