@@ -165,3 +165,22 @@ def test_writers_at_once_make_one_table_with_every_row_once(tmp_path: Path) -> N
         thread.join(60)
     assert len(outcomes) == 40
     assert ids_of(tmp_path) == sorted(query * 10 + batch for query in range(5) for batch in range(4))
+
+
+def test_drivers_that_make_the_same_table_at_once_write_their_batch_once(tmp_path: Path) -> None:
+    for number in range(30):
+        table = tmp_path / str(number)
+        start = threading.Barrier(4)
+
+        def drive(table: Path = table, start: threading.Barrier = start) -> None:
+            files = written(table, [0])
+            start.wait()
+            publish(Location.of(str(table)), files, SCHEMA, (), Turn("q", 0))
+
+        threads = [threading.Thread(target=drive) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert [entry["operation"] for entry in DeltaTable(table).history()] == ["CREATE TABLE"]
+        assert ids_of(table) == [0]

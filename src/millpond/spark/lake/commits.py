@@ -58,11 +58,13 @@ class Turn:
         return f"{self.query_id}/{self.batch_id}"
 
 
-def properties(turn: Turn | None, summary: str) -> CommitProperties:
+def properties(turn: Turn | None, summary: str, tries: int | None = None) -> CommitProperties:
+    """`tries=0` where a table is made: the library's second try would make it anew on top of another writer's."""
     if turn is None:
-        return CommitProperties()
+        return CommitProperties(max_commit_retries=tries)
     kept = {_WRITE: turn.write, _RUN: turn.run, _ROWS: summary} if turn.is_job else None
-    return CommitProperties(custom_metadata=kept, app_transactions=[Transaction(turn.query_id, turn.batch_id)])
+    done = [Transaction(turn.query_id, turn.batch_id)]
+    return CommitProperties(custom_metadata=kept, max_commit_retries=tries, app_transactions=done)
 
 
 def publish(
@@ -87,7 +89,7 @@ def publish(
                 added,
                 partition_by=list(partition_by),
                 storage_options=dict(location.storage) or None,
-                commit_properties=properties(turn, summary),
+                commit_properties=properties(turn, summary, tries=0),
             )
             return
         check_writable(table)

@@ -115,6 +115,7 @@ def _make(options: WriteOptions, stored: pa.Schema) -> DeltaTable:
             # Merges read the size of the files that they write from here.
             configuration={"delta.targetFileSize": str(options.target_file_bytes)},
             storage_options=dict(options.location.storage) or None,
+            commit_properties=properties(None, "", tries=0),
         )
     except DeltaError:
         table = options.location.table()
