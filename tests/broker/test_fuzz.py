@@ -22,7 +22,7 @@ from millpond.wire.header import decode_request_header
 from support.fuzz import watch
 from support.fuzz.corpus import Corpus
 from support.fuzz.frames import FrameMaker
-from support.fuzz.life import Life, Outcome
+from support.fuzz.life import SLOW_ONCE, Life, Outcome
 from support.fuzz.pools import Pools
 from support.fuzz.scenes import GUEST, OPEN, SCENES, Scene
 from support.fuzz.tape import load, replay, save
@@ -91,7 +91,7 @@ def test_a_tape_plays_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return secrets
 
     monkeypatch.setattr(Target, "prepare", prepare)
-    outcome = Life(0, 20_000, Corpus()).run()
+    outcome = life(20_000)
     assert "planted" in only_finding(outcome)
     monkeypatch.setattr(Dispatcher, "handle", HANDLES)
     tape = tmp_path / "tape.jsonl"
@@ -152,14 +152,13 @@ def test_a_bug_is_found(bug: Callable[..., None], finding: str, monkeypatch: pyt
     if bug is not slow:
         # On a busy machine another one of them is slow, too.
         monkeypatch.setattr(watch, "TURN_SECONDS_MAX", 10.0)
-    assert finding in only_finding(Life(0, FRAMES_TO_FIND, Corpus()).run())
+    assert finding in only_finding(life(FRAMES_TO_FIND))
 
 
 def test_a_node_that_lets_nobody_in_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that counts connections that are gone."""
     monkeypatch.setattr(Connections, "_forget", lambda *_: None)
-    outcome = Life(0, 20_000, Corpus(), replace(OPEN, settings={"max.connections": "100"})).run()
-    assert "let in" in only_finding(outcome)
+    assert "let in" in only_finding(life(20_000, replace(OPEN, settings={"max.connections": "100"})))
 
 
 @pytest.mark.parametrize("scene", [scene for scene in SCENES if scene.spares_canary], ids=lambda scene: scene.name)
@@ -168,14 +167,23 @@ def test_at_the_end_a_decent_client_is_served(scene: Scene, monkeypatch: pytest.
         raise Found("planted")
 
     monkeypatch.setattr(Target, "check_canary", refused)
-    assert "planted" in only_finding(Life(0, 20, Corpus(), scene).run())
+    assert "planted" in only_finding(life(20, scene))
 
 
 def test_what_a_guest_changes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where one API forgets to ask for rights."""
     create = next(api for api in APIS if api.name == "CreateTopics")
     monkeypatch.setattr(type(create.rights), "screen", None)
-    assert "changed" in only_finding(Life(0, 20_000, Corpus(), GUEST).run())
+    assert "changed" in only_finding(life(20_000, GUEST))
+
+
+def life(frames: int, scene: Scene | None = None) -> Outcome:
+    """One that was not ended early by a machine that held it up once: that one had not seen all."""
+    for seed in range(0, 10 * len(SCENES), len(SCENES)):
+        outcome = Life(seed, frames, Corpus(), scene).run()
+        if outcome.ended != SLOW_ONCE:
+            break
+    return outcome
 
 
 def only_finding(outcome: Outcome) -> str:

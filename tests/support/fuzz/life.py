@@ -46,6 +46,9 @@ LOGIN_MS = 20
 
 LONG_PAUSES_MS = (1_000, 10_000, 60_000, 700_000)
 
+SLOW_ONCE = "0 slow once"
+"""A turn of the loop took too long, and not when it was played again."""
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -115,7 +118,7 @@ class Life:
             # What is slow once may be the machine's doing, or code that is made when it is first needed.
             again = replay(self.seed, self._scene, target.acts) if target.acts else None
             if again is None:
-                outcome.ended = "0 slow once"
+                outcome.ended = SLOW_ONCE
             else:
                 outcome.findings.append(f"{slow}, and again: {again}; after {self._last[:300].hex()}")
         except Found as found:
