@@ -165,6 +165,46 @@ def test_offsets_and_their_metadata_count(make_stage: Callable[..., Any]) -> Non
     assert stage.committed(1) == 3
 
 
+def commit_all(stage: Any, said: list[tuple[int, str]], producer_id: int | None = None) -> set[int]:
+    """One request with these partitions of a topic and their metadata; the errors in its answer."""
+    if producer_id is None:
+        kind, more, version = m.OffsetCommitRequest, {"generation_id_or_member_epoch": -1}, 8
+        topic, partition = kind.OffsetCommitRequestTopic, kind.OffsetCommitRequestPartition
+    else:
+        kind, more, version = m.TxnOffsetCommitRequest, {"producer_id": producer_id, "transactional_id": "x"}, 3
+        topic, partition = kind.TxnOffsetCommitRequestTopic, kind.TxnOffsetCommitRequestPartition
+    partitions = [
+        partition(partition_index=number, committed_offset=1, committed_metadata=metadata) for number, metadata in said
+    ]
+    reply = stage.ask(kind(group_id="g", topics=[topic(name="t", partitions=partitions)], **more), version)
+    return {each.error_code for topic in reply.topics for each in topic.partitions}
+
+
+def in_transaction(stage: Any, said: list[tuple[int, str]]) -> set[int]:
+    return commit_all(stage, said, 7)
+
+
+@pytest.mark.parametrize("ask", [commit_all, in_transaction])
+def test_to_make_the_same_room_many_times_over_makes_it_once(
+    ask: Callable[..., set[int]], make_stage: Callable[..., Any]
+) -> None:
+    stage = make_stage()
+    large = "m" * 2000
+    assert ask(stage, [(0, large)]) == {NONE}
+    stage.bytes_max = stage.shard.memory.used_bytes + 100
+    hiding = [(0, "")] * 10
+    assert ask(stage, [*hiding, (0, large), (1, large), (2, large)]) == {POLICY}
+    assert stage.shard.memory.used_bytes <= stage.bytes_max
+    assert ask(stage, [(0, large + "x" * 90)] * 10) == {NONE}, "what is named often is kept once"
+
+
+def test_a_topic_whose_partitions_are_committed_together_counts_once(make_stage: Callable[..., Any]) -> None:
+    stage = make_stage()
+    stage.bytes_max = 8 * (price.OFFSET_BYTES + text("")) + price.TOPIC_OF_OFFSETS_BYTES + text("t")
+    assert commit_all(stage, [(number, "") for number in range(8)]) == {NONE}
+    assert stage.shard.memory.used_bytes == stage.bytes_max
+
+
 def test_a_member_of_the_new_protocol_is_refused_by_name(make_stage: Callable[..., Any]) -> None:
     stage = make_stage()
     stage.bytes_max = 20_000

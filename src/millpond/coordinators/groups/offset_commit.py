@@ -36,7 +36,7 @@ def commit(turn: Turn, offsets: Offsets, body: OffsetCommitRequest, version: int
     """The records of the offsets that can be, and an answer for each. The group has agreed already."""
     topics = []
     records: list[CoordinatorRecord] = []
-    growth_bytes = 0
+    wanted: dict[OffsetKey, str] = {}
     for topic in body.topics:
         name, code = _named(turn.shared.image, topic.name, topic.topic_id, version)
         partitions = []
@@ -51,7 +51,8 @@ def commit(turn: Turn, offsets: Offsets, body: OffsetCommitRequest, version: int
                     expire_timestamp=_expiry_ms(turn, body.retention_time_ms),
                 )
                 key = OffsetKey(body.group_id, name, partition.partition_index)
-                growth_bytes += offsets.growth_bytes(key, value.metadata)
+                # Who names a partition often keeps the last word of it only: to make room by it counts once.
+                wanted[key] = value.metadata
                 records.append(offset_record(key, value))
             partitions.append(
                 OffsetCommitResponse.OffsetCommitResponsePartition(
@@ -63,7 +64,7 @@ def commit(turn: Turn, offsets: Offsets, body: OffsetCommitRequest, version: int
                 name=topic.name, topic_id=topic.topic_id, partitions=partitions
             )
         )
-    turn.shared.memory.check(growth_bytes)
+    turn.shared.memory.check(offsets.growth_of_all(wanted))
     turn.record(*records)
     return OffsetCommitResponse(topics=topics)
 
@@ -106,10 +107,9 @@ def commit_in_transaction(turn: Turn, offsets: Offsets, body: TxnOffsetCommitReq
     if under_way is not None and body.producer_epoch < under_way.epoch:
         raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH)
     records: list[CoordinatorRecord] = []
-    growth_bytes = 0
+    wanted: dict[OffsetKey, str] = {}
 
     def decide(topic: str, partition: TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition) -> ErrorCode:
-        nonlocal growth_bytes
         code = _fault(turn, topic, partition.partition_index, partition.committed_metadata)
         if code is ErrorCode.NONE:
             value = OffsetCommitValue(
@@ -119,12 +119,14 @@ def commit_in_transaction(turn: Turn, offsets: Offsets, body: TxnOffsetCommitReq
                 commit_timestamp=turn.wall_ms,
             )
             key = OffsetKey(body.group_id, topic, partition.partition_index)
-            growth_bytes += offsets.pending_growth_bytes(body.producer_id, key, value.metadata)
+            wanted[key] = value.metadata
             records.append(offset_record(key, value))
         return code
 
     response = _transactional_reply(body, decide)
-    turn.shared.memory.check(growth_bytes)
+    turn.shared.memory.check(
+        sum(offsets.pending_growth_bytes(body.producer_id, key, metadata) for key, metadata in wanted.items())
+    )
     turn.record(*records)
     return response
 

@@ -5,7 +5,7 @@ Everything here is what the log says; only `replay…` changes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from millpond.base.named_tuple import NamedTuple
@@ -111,13 +111,23 @@ class Offsets:
 
     # What they take.
 
+    def growth_of_all(self, wanted: Mapping[OffsetKey, str]) -> int:
+        """How much more memory offsets of one group with this metadata would take than what is there now."""
+        topics = {key.topic: key.group_id for key in wanted}
+        new = (topic for topic, group_id in topics.items() if topic not in self.by_group.get(group_id, {}))
+        return sum(map(topic_bytes, new)) + sum(self._growth_alone(*each) for each in wanted.items())
+
     def growth_bytes(self, key: OffsetKey, metadata: str) -> int:
         """How much more memory this offset would take than what is there in its place."""
+        is_first = key.topic not in self.by_group.get(key.group_id, {})
+        return self._growth_alone(key, metadata) + (topic_bytes(key.topic) if is_first else 0)
+
+    def _growth_alone(self, key: OffsetKey, metadata: str) -> int:
+        """The same without its topic."""
         known = self.get(key)
         if known is not None:
             return text_bytes(metadata) - text_bytes(known.metadata)
-        is_first = key.topic not in self.by_group.get(key.group_id, {})
-        return OFFSET_BYTES + text_bytes(metadata) + (topic_bytes(key.topic) if is_first else 0)
+        return OFFSET_BYTES + text_bytes(metadata)
 
     def pending_growth_bytes(self, producer_id: int, key: OffsetKey, metadata: str) -> int:
         """The same of one that waits for the producer's transaction."""
