@@ -251,6 +251,27 @@ def test_a_refused_instance_leaves_its_predecessor_and_its_clock(make_stage: Cal
     assert stage.group("n").state.members == {}, "it is expected back as before"
 
 
+@pytest.mark.parametrize("why", [POLICY, ErrorCode.INCONSISTENT_GROUP_PROTOCOL])
+def test_an_empty_group_stays_what_it_is_when_who_wants_it_to_be_classic_is_refused(
+    why: ErrorCode, make_stage: Callable[..., Any]
+) -> None:
+    stage = make_stage()
+    assert beat(stage, "m1", group="g").error_code == NONE
+    assert beat(stage, "m1", -1, group="g", topics=None).error_code == NONE
+    epoch, end = stage.group().state.epoch, len(stage.log)
+    if why is POLICY:
+        stage.bytes_max = stage.shard.memory.used_bytes
+        assert stage.answer(stage.join(version=3)).error_code == why
+    else:
+        assert stage.answer(stage.join(version=3, protocols=[])).error_code == why
+    assert len(stage.log) == end, "nothing is written of it"
+    assert (stage.group().type_name, stage.group().state.epoch) == ("consumer", epoch)
+    assert stage.shard.memory.used_bytes == recounted(stage.shard)
+    stage.bytes_max = price.ENDLESS
+    assert beat(stage, "m1", group="g").error_code == NONE
+    assert stage.group().state.epoch > epoch
+
+
 def test_what_the_log_says_is_taken_in_whatever_the_limit_is(make_stage: Callable[..., Any]) -> None:
     stage = make_stage()
     (member,), generation = stage.stable()

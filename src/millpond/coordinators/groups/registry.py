@@ -138,9 +138,14 @@ class Registry:
         return self.groups.get(group_id) or self.new_classic(group_id)
 
     def new_classic(self, group_id: str) -> ClassicGroup:
+        group = self.prepared_classic(group_id)
+        self.put(group)
+        return group
+
+    def prepared_classic(self, group_id: str) -> ClassicGroup:
+        """A group that is not one of the groups yet: see `put`."""
         group = ClassicGroup(group_id, self.shared.settings.history_length, self.shared.memory)
         self._publish(group)
-        self.put(group)
         return group
 
     def new_consumer(self, group_id: str) -> ConsumerGroup:

@@ -129,16 +129,28 @@ class GroupShard:
         if not isinstance(group, ClassicGroup):
             if body.member_id != NO_MEMBER_ID:
                 raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
-            if group is None:
-                self._check_room()
-            else:
-                # An empty group becomes what its next member wants.
-                turn.record(*group.tombstones())
+            if group is not None:
+                self._join_instead(turn, group, request, body)
+                return
+            self._check_room()
             group = self.registry.new_classic(body.group_id)
         try:
             join(turn, group, request, body)
         finally:
             self.registry.drop_if_hollow(group)
+
+    def _join_instead(self, turn: Turn, empty: ConsumerGroup, request: Request, body: m.JoinGroupRequest) -> None:
+        """An empty group becomes what its next member wants, unless that one is refused."""
+        joined = self._turn(turn.now_ms)
+        group = self.registry.prepared_classic(body.group_id)
+        try:
+            join(joined, group, request, body)
+        except Refused:
+            group.release()
+            raise
+        turn.record(*empty.tombstones())
+        turn.effects.add(joined.effects)
+        self.registry.put(group)
 
     def _sync(self, turn: Turn, request: Request, body: m.SyncGroupRequest) -> None:
         group = self.registry.with_members(body.group_id)
