@@ -9,6 +9,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
+from millpond.coordinators.groups.memory import GroupMemory
 
 
 def refused(response: Any) -> ErrorCode:
@@ -274,6 +275,15 @@ class TestPatternsWhereTopicsAreHidden:
             replies.append(pond.beat("m1", 3, **sees))
             told.append([(each.error_code, each.member_epoch, repr(each.assignment)) for each in replies])
         assert told[0] == told[1]
+
+    def test_hidden_topics_take_no_room(self, make_pond: Any) -> None:
+        """Where there is little left, a refusal would tell which names are there."""
+        told = []
+        for topics in ({"a": 2}, {"a": 2, "secret": 3}):
+            pond = make_pond(ConsumerGroupSettings(hides_topics=True), **topics)
+            pond.group.memory = GroupMemory(lambda: 2_000)
+            told.append(pond.join("m1", subscribed_topic_regex="s.*", sees=lambda name: name == "a").error_code)
+        assert told == [ErrorCode.NONE, ErrorCode.NONE]
 
     def test_what_may_be_seen_later_comes_with_the_next_heartbeat(self, pond: Any, in_reply: Any) -> None:
         seen = {"a"}

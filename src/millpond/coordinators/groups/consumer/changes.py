@@ -20,29 +20,31 @@ from millpond.coordinators.groups.consumer.target import (
 )
 from millpond.coordinators.groups.history import Why
 from millpond.coordinators.groups.memory import HELD_BYTES, TARGET_BYTES
+from millpond.coordinators.shard import Sees
 from millpond.metadata.image import Image
 
 
-def admit(group: Surroundings, draft: Draft, old: Member, told: MemberMetadata) -> None:
+def admit(group: Surroundings, draft: Draft, old: Member, told: MemberMetadata, sees: Sees) -> None:
     """Take what a member says of itself, before anything soft has changed; Refused if there is no memory for it.
 
-    What follows from it counts as well: every partition that the group now reads is somebody's.
+    What follows from it counts as well: every partition that the group now reads is somebody's. Topics that the
+    member may not see do not count: by what is refused somebody could find out which there are.
     """
     is_new = old.id not in draft.state.members
     if is_new or told != old.metadata:
-        _check_memory(group, draft, old, told)
+        _check_memory(group, draft, old, told, sees)
     for member_id in draft.replaced:
         group.watch.forget(member_id)
 
 
-def _check_memory(group: Surroundings, draft: Draft, old: Member, told: MemberMetadata) -> None:
+def _check_memory(group: Surroundings, draft: Draft, old: Member, told: MemberMetadata, sees: Sees) -> None:
     state = draft.state
     growth_bytes = told.kept_bytes - old.metadata.kept_bytes
     if old.id not in state.members:
         growth_bytes += member_bytes(old)
     topics = set(told.topics)
     if told.regex and told.regex not in state.patterns:
-        meant = group.patterns.of(told.regex)
+        meant = tuple(filter(sees, group.patterns.of(told.regex)))
         growth_bytes += pattern_bytes(told.regex, meant)
         topics.update(meant)
     # Most of the time there is room for all of it, and nobody has to look at all members.

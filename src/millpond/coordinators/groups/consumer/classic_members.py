@@ -55,7 +55,7 @@ def decide_join(group: Surroundings, draft: Draft, request: Request, now_ms: int
         rebalance_timeout_ms=rebalance_timeout_of(body),
         classic=ClassicProtocols(body.session_timeout_ms, protocols),
     )
-    admit(group, draft, old, metadata)
+    admit(group, draft, old, metadata, request.sees)
     subscribe(group, draft, old, metadata, now_ms)
     ensure_target(group, draft, now_ms)
     reconcile(group, draft, old.id, owned, now_ms)

@@ -61,7 +61,7 @@ def _stay(
     owned = _owned(body)
     old = _sender(group, draft, body, owned)
     told = _told(old.metadata, request, body)
-    admit(group, draft, old, told)
+    admit(group, draft, old, told, request.sees)
     sees_anew = _sees_anew(group, draft, told.regex, request)
     subscribe(group, draft, old, told, now_ms)
     if sees_anew:
