@@ -116,6 +116,26 @@ def test_a_bug_while_accepting_reaches_the_loop(scene: Scene) -> None:
     listener.close()
 
 
+def test_a_bug_while_one_of_many_is_let_in_keeps_nobody_else_out(scene: Scene) -> None:
+    def accept(link: Link) -> Quiet:
+        served = scene.accept(link)
+        if len(scene.served) == 2:
+            raise KeyError("our bug")
+        return served
+
+    bugs: list[BaseException] = []
+    scene.network.loop.set_exception_handler(lambda _, context: bugs.append(context["exception"]))
+    listener = scene.network.listen("127.0.0.1", 0, accept)
+    clients = arrive(listener.port, "127.0.0.1", 5)
+    assert scene.run_until(lambda: len(scene.served) == 5, 10)
+    clients += arrive(listener.port, "127.0.0.1", 1)
+    assert scene.run_until(lambda: len(scene.served) == 6, 10)
+    assert [type(error) for error in bugs] == [KeyError]
+    listener.close()
+    for client in clients:
+        client.close()
+
+
 def test_out_of_descriptors_a_peer_cannot_be_reached(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_socket(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")

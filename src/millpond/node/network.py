@@ -128,11 +128,14 @@ class SocketListener:
             if not len(self._waiting):
                 return
         newcomer = self._next(now)
-        if newcomer is not None:
-            self._network.adopt(newcomer.sock, newcomer.address, self._accept, self._name, self._tls)
-        rest_seconds = self._pace.rest_seconds(time.monotonic(), time.thread_time())
-        if rest_seconds or len(self._waiting) or not self._is_reading:
-            self._rest(rest_seconds)
+        try:
+            if newcomer is not None:
+                self._network.adopt(newcomer.sock, newcomer.address, self._accept, self._name, self._tls)
+        finally:
+            # Whatever went wrong with one: the loop does not tell of those who wait here, nobody else would call.
+            rest_seconds = self._pace.rest_seconds(time.monotonic(), time.thread_time())
+            if rest_seconds or len(self._waiting) or not self._is_reading:
+                self._rest(rest_seconds)
 
     def _count_to_fetch(self, now: float) -> int:
         if self._full_since is not None and now - self._full_since >= PATIENCE_SECONDS:
