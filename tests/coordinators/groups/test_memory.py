@@ -174,7 +174,8 @@ def commit_all(stage: Any, said: list[tuple[int, str]], producer_id: int | None 
         kind, more, version = m.TxnOffsetCommitRequest, {"producer_id": producer_id, "transactional_id": "x"}, 3
         topic, partition = kind.TxnOffsetCommitRequestTopic, kind.TxnOffsetCommitRequestPartition
     partitions = [
-        partition(partition_index=number, committed_offset=1, committed_metadata=metadata) for number, metadata in said
+        partition(partition_index=number, committed_offset=1, committed_metadata=metadata)
+        for number, metadata in said
     ]
     reply = stage.ask(kind(group_id="g", topics=[topic(name="t", partitions=partitions)], **more), version)
     return {each.error_code for topic in reply.topics for each in topic.partitions}
@@ -300,6 +301,47 @@ def test_names_without_room_are_not_kept(make_stage: Callable[..., Any]) -> None
     assert stage.shard.memory.used_bytes <= stage.bytes_max
 
 
+def remembered(shard: GroupShard) -> int:
+    """What the histories keep, and what is counted for it at the most."""
+    total = 0
+    for group in shard.groups.values():
+        for each in group.history.rebalances:
+            total += sum(text(why.member_id, why.client_id, why.client_host, why.detail) for why in each.causes)
+            total += sum(text(move.topic, move.before, move.after) for move in each.moves)
+            total += text(each.leader, each.protocol)
+    return total
+
+
+def test_whoever_comes_and_goes_without_end_is_not_remembered_without_end(make_stage: Callable[..., Any]) -> None:
+    """Under a long name, in few rebalances of many causes and many of few."""
+    stage = make_stage()
+    stage.bytes_max = 400_000
+    for number in range(3):
+        stage.commit(1, group=f"g{number}")
+    for number in range(300):
+        name = f"{number}" + "x" * 30_000
+        stage.answer(stage.join(version=3, client_id=name, group=f"g{number % 3}"))
+        if number % 10 == 9:
+            stage.pass_time(100_000)
+    assert 0 < remembered(stage.shard) <= 100_000
+    assert 0 < stage.shard.memory.history_bytes <= 100_000
+    for group in stage.shard.groups.values():
+        assert group.history.rebalances[-1].causes, "of the last one it is known who came"
+
+
+def test_where_there_is_no_room_for_a_history_groups_go_on_and_the_last_causes_are_known(
+    make_stage: Callable[..., Any],
+) -> None:
+    stage = make_stage()
+    (member,), _ = stage.stable()
+    stage.bytes_max = 1
+    stage.leave(member)
+    stage.bytes_max = price.ENDLESS
+    assert [each.why.value for each in stage.group().history.rebalances[-1].causes] == ["left"]
+    stage.stable()
+    assert len(stage.group().history.rebalances) == 2, "from then on all is kept again"
+
+
 # Whatever happens, the count is right.
 
 
@@ -420,6 +462,8 @@ def test_whatever_comes_and_goes_the_count_is_that_of_what_is_there(
     for _ in range(250):
         done.append(life.step())
         assert stage.shard.memory.used_bytes == recounted(stage.shard), (seed, done[-5:])
+        kept = (each for group in stage.shard.groups.values() for each in group.history.rebalances)
+        assert stage.shard.memory.history_bytes == sum(each.kept_bytes for each in kept), (seed, done[-5:])
     # Everybody goes, and so does everything.
     stage.bytes_max = price.ENDLESS
     stage.marker(7, 0, False)
@@ -428,7 +472,7 @@ def test_whatever_comes_and_goes_the_count_is_that_of_what_is_there(
     for name in "abc":
         stage.ask(m.DeleteGroupsRequest(groups_names=[name]), 2)
     assert stage.shard.groups == {}
-    assert stage.shard.memory.used_bytes == 0
+    assert (stage.shard.memory.used_bytes, stage.shard.memory.history_bytes) == (0, 0)
 
 
 def test_names_in_other_scripts_are_not_cheaper_than_they_are() -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def group_home(broker: Services, partition: Partition) -> Home[GroupShard]:
     def make_shard() -> GroupShard:
-        memory = GroupMemory(lambda: broker.settings[GROUPS_MAX_BYTES], used_bytes)
+        memory = GroupMemory(lambda: broker.settings[GROUPS_MAX_BYTES], used_bytes, history_bytes)
         return GroupShard(broker.image, group_settings(broker.settings), broker.entropy, check_room, memory)
 
     def check_room() -> None:
@@ -35,6 +35,9 @@ def group_home(broker: Services, partition: Partition) -> Home[GroupShard]:
 
     def used_bytes() -> int:
         return sum(shard.memory.used_bytes for shard in broker.groups.shards())
+
+    def history_bytes() -> int:
+        return sum(shard.memory.history_bytes for shard in broker.groups.shards())
 
     home = Home(
         make_shard, partition, broker.clock, _no_orders, broker.lifecycle.has_lease, partial(keep_history, broker)

@@ -92,7 +92,7 @@ class ClassicGroup:
         """In the coordinator's time."""
         self.is_written = False
         """The log has a record of it."""
-        self.history = History(history_length)
+        self.history = History(history_length, self.memory)
 
     # What it is.
 
@@ -213,6 +213,7 @@ class ClassicGroup:
         """It is no longer one of the groups."""
         self._keep(-self.kept_bytes)
         self.memory = GroupMemory()
+        self.history.release()
 
     # How it changes between records.
 

@@ -2,18 +2,29 @@
 
 It answers the question that is asked at three in the morning: who came or went, why, which partitions moved from whom
 to whom, and for how long nobody read. Each rebalance is published when it is over, for the broker to keep.
+
+Whoever comes and goes without end must not fill the memory with it. All histories of a node have a share of it; where
+that is used up, a group forgets its oldest rebalances, and of the last one knows little more than that it was.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 from millpond.base.errors import MalformedMessage
 from millpond.base.ids import TopicPartition
+from millpond.coordinators.groups.memory import (
+    CAUSE_BYTES,
+    MOVE_BYTES,
+    REBALANCE_BYTES,
+    GroupMemory,
+    text_bytes,
+)
 from millpond.coordinators.groups.records import prefix_of
 from millpond.wire.messages import ConsumerProtocolAssignment
 
@@ -23,6 +34,8 @@ ASSIGNMENTS_BYTES_MAX = 256 << 10
 """Up to which size the assignments that changed are looked into: it happens while everybody else waits."""
 NOT_COUNTED = -1
 CAUSES_MAX = 1000
+CAUSES_MIN = 4
+"""So many causes of a group's last rebalance are known though there be no memory for them."""
 DETAIL_LENGTH_MAX = 255
 """Of what clients say of themselves, be it a name or a reason."""
 
@@ -61,6 +74,11 @@ class Cause:
     detail: str = ""
     """The client's own words."""
 
+    @property
+    def kept_bytes(self) -> int:
+        said = (self.member_id, self.instance_id, self.client_id, self.client_host, self.detail)
+        return CAUSE_BYTES + sum(map(text_bytes, said))
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
@@ -70,6 +88,10 @@ class Move:
     partition: int
     before: str | None
     after: str | None
+
+    @property
+    def kept_bytes(self) -> int:
+        return MOVE_BYTES + text_bytes(self.topic) + text_bytes(self.before) + text_bytes(self.after)
 
 
 @dataclass(slots=True)
@@ -89,6 +111,8 @@ class Rebalance:
     """NOT_COUNTED when the assignments were too large to look into."""
     left_out: int = 0
     """How many rebalances of the group were not published before this one: too many in too short a time."""
+    kept_bytes: int = field(default=0, compare=False, repr=False)
+    """The memory that is counted for it."""
 
     @property
     def paused_ms(self) -> int | None:
@@ -104,15 +128,15 @@ class Rebalance:
             "paused_ms": self.paused_ms,
             "generation": self.generation,
             "members": self.members,
-            "leader": _cut(self.leader),
-            "protocol": _cut(self.protocol),
+            "leader": self.leader,
+            "protocol": self.protocol,
             "causes": [
                 {
                     "why": cause.why.value,
-                    "member_id": _cut(cause.member_id),
+                    "member_id": cause.member_id,
                     "at_ms": cause.at_ms + ahead_ms,
                     "instance_id": cause.instance_id,
-                    "client_id": _cut(cause.client_id),
+                    "client_id": cause.client_id,
                     "client_host": cause.client_host,
                     "detail": cause.detail,
                 }
@@ -120,10 +144,10 @@ class Rebalance:
             ],
             "moves": [
                 {
-                    "topic": _cut(move.topic),
+                    "topic": move.topic,
                     "partition": move.partition,
-                    "before": _cut(move.before),
-                    "after": _cut(move.after),
+                    "before": move.before,
+                    "after": move.after,
                 }
                 for move in self.moves
             ],
@@ -135,8 +159,10 @@ class Rebalance:
 class History:
     """The last rebalances of one group, oldest first; the last one may still be under way."""
 
-    def __init__(self, length: int) -> None:
-        self.rebalances: deque[Rebalance] = deque(maxlen=max(length, 1))
+    def __init__(self, length: int, memory: GroupMemory | None = None) -> None:
+        self.rebalances: deque[Rebalance] = deque()
+        self._length = max(length, 1)
+        self._memory = memory or GroupMemory()
         self.publish: Callable[[Rebalance], None] = _tell_nobody
         """Hears of rebalances when they are over, but for a flood of them."""
         self._open: Rebalance | None = None
@@ -147,26 +173,28 @@ class History:
     def note(self, cause: Cause) -> None:
         """Something that sets off a rebalance, or adds to the one under way."""
         rebalance = self._begun(cause.at_ms)
-        if len(rebalance.causes) < CAUSES_MAX:
+        cause = _short(cause)
+        known = len(rebalance.causes)
+        if known < CAUSES_MAX and (self._keep(rebalance, cause.kept_bytes) or known < CAUSES_MIN):
             rebalance.causes.append(cause)
 
     def remember_calm(self, cause: Cause, generation: int, members: int) -> None:
         """Something that might have set off a rebalance and did not."""
         calm = Rebalance(
             cause.at_ms,
-            causes=[cause],
+            causes=[_short(cause)],
             generation=generation,
             members=members,
             assigned_ms=cause.at_ms,
             finished_ms=cause.at_ms,
         )
-        self.rebalances.append(calm)
+        self._remember(calm)
         self._publish(calm, cause.at_ms)
 
     def generation_began(self, generation: int, members: int, leader: str | None, protocol: str | None) -> None:
         if self._open:
             self._open.generation, self._open.members = generation, members
-            self._open.leader, self._open.protocol = leader, protocol
+            self._open.leader, self._open.protocol = _cut(leader), _cut(protocol)
 
     def assigned(self, before: Mapping[str, bytes], after: Mapping[str, bytes], now_ms: int) -> None:
         """The leader has shared out: assignments by member, as they were and as they are now."""
@@ -176,10 +204,12 @@ class History:
         changed = {each for each in before.keys() | after.keys() if before.get(each) != after.get(each)}
         old, new = ({each: said[each] for each in said if each in changed} for said in (before, after))
         if sum(map(len, (*old.values(), *new.values()))) > ASSIGNMENTS_BYTES_MAX:
-            self._open.moves, self._open.moves_total = [], NOT_COUNTED
+            self._set_moves(self._open, [])
+            self._open.moves_total = NOT_COUNTED
             return
         moves = list(moves_between(owners(old), owners(new)))
-        self._open.moves, self._open.moves_total = moves[:MOVES_MAX], len(moves)
+        self._set_moves(self._open, moves)
+        self._open.moves_total = len(moves)
 
     def finished(self, now_ms: int) -> None:
         """The last member has fetched its assignment, or none is left."""
@@ -203,13 +233,61 @@ class History:
     def _begun(self, now_ms: int) -> Rebalance:
         if self._open is None:
             self._open = Rebalance(now_ms)
-            self.rebalances.append(self._open)
+            self._remember(self._open)
         return self._open
+
+    # What it takes.
+
+    def release(self) -> None:
+        """Its group is no longer one of the groups."""
+        self._memory.history_bytes -= sum(each.kept_bytes for each in self.rebalances)
+        self._memory = GroupMemory()
+
+    def _remember(self, rebalance: Rebalance) -> None:
+        while len(self.rebalances) >= self._length:
+            self._forget_oldest()
+        self.rebalances.append(rebalance)
+        self._keep(rebalance, REBALANCE_BYTES + sum(each.kept_bytes for each in rebalance.causes))
+
+    def _keep(self, rebalance: Rebalance, more_bytes: int) -> bool:
+        """Whether there is room for so much more of it, be it in place of what was before."""
+        while not self._memory.has_room_for_history(more_bytes):
+            if self.rebalances[0] is rebalance:
+                return False
+            self._forget_oldest()
+        self._memory.history_bytes += more_bytes
+        rebalance.kept_bytes += more_bytes
+        return True
+
+    def _set_moves(self, rebalance: Rebalance, moves: Iterable[Move]) -> None:
+        before_bytes = sum(each.kept_bytes for each in rebalance.moves)
+        self._memory.history_bytes -= before_bytes
+        rebalance.kept_bytes -= before_bytes
+        rebalance.moves = [
+            Move(each.topic[:DETAIL_LENGTH_MAX], each.partition, _cut(each.before), _cut(each.after))
+            for each in islice(moves, MOVES_MAX)
+        ]
+        if not self._keep(rebalance, sum(each.kept_bytes for each in rebalance.moves)):
+            rebalance.moves = []
+
+    def _forget_oldest(self) -> None:
+        gone = self.rebalances.popleft()
+        self._memory.history_bytes -= gone.kept_bytes
+        if gone is self._open:
+            self._open = None
 
 
 def _cut(name: str | None) -> str | None:
     """What clients call themselves and each other may be as long as a message."""
     return name and name[:DETAIL_LENGTH_MAX]
+
+
+def _short(cause: Cause) -> Cause:
+    if len(cause.member_id) <= DETAIL_LENGTH_MAX and len(cause.client_id) <= DETAIL_LENGTH_MAX:
+        return cause
+    return replace(
+        cause, member_id=cause.member_id[:DETAIL_LENGTH_MAX], client_id=cause.client_id[:DETAIL_LENGTH_MAX]
+    )
 
 
 def _tell_nobody(_: Rebalance) -> None: ...

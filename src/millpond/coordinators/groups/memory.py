@@ -30,6 +30,14 @@ TARGET_BYTES: Final = 200
 HELD_BYTES: Final = 240
 """A partition that a member of the new protocol is meant to have, and one that it has."""
 
+REBALANCE_BYTES: Final = 512
+CAUSE_BYTES: Final = 256
+MOVE_BYTES: Final = 160
+"""Of the history: a rebalance, something that set it off, a partition that changed hands."""
+
+HISTORY_SHARE: Final = 4
+"""Histories take one part in so many of the limit, beside it: nobody is refused because of what was once."""
+
 ENDLESS: Final = 1 << 62
 
 
@@ -52,12 +60,18 @@ class GroupMemory:
     """What the groups and offsets of one shard take."""
 
     def __init__(
-        self, bytes_max: Callable[[], int] = lambda: ENDLESS, all_used_bytes: Callable[[], int] | None = None
+        self,
+        bytes_max: Callable[[], int] = lambda: ENDLESS,
+        all_used_bytes: Callable[[], int] | None = None,
+        all_history_bytes: Callable[[], int] | None = None,
     ) -> None:
         self.used_bytes = 0
+        self.history_bytes = 0
+        """What is remembered of rebalances; where there is no room, that is less."""
         self._bytes_max = bytes_max
         self._all_used_bytes = all_used_bytes
         """What all shards take that share the limit; without it, there is only this one."""
+        self._all_history_bytes = all_history_bytes
 
     def take(self, more_bytes: int) -> None:
         """So much more is kept, or less if it is negative."""
@@ -68,6 +82,10 @@ class GroupMemory:
             return True
         used_bytes = self.used_bytes if self._all_used_bytes is None else self._all_used_bytes()
         return used_bytes + more_bytes <= self._bytes_max()
+
+    def has_room_for_history(self, more_bytes: int) -> bool:
+        known_bytes = self.history_bytes if self._all_history_bytes is None else self._all_history_bytes()
+        return known_bytes + more_bytes <= self._bytes_max() // HISTORY_SHARE
 
     def check(self, more_bytes: int) -> None:
         """Refused if so much more is too much. What makes nothing larger never is."""

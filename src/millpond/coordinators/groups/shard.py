@@ -197,6 +197,7 @@ class GroupShard:
             self.registry.put(group)
             self._let(turn, group, effects)
         else:
+            group.release()
             turn.effects.add(effects)
 
     def _consumer_describe(self, turn: Turn, request: Request, body: m.ConsumerGroupDescribeRequest) -> None:

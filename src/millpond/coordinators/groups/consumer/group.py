@@ -286,6 +286,7 @@ class ConsumerGroup(Surroundings):
         """It is no longer one of the groups."""
         self.memory.take(-self.kept_bytes)
         self.memory = GroupMemory()
+        self.history.release()
 
     def _draft(self) -> Draft:
         return Draft(self.group_id, self.state)

@@ -7,11 +7,12 @@ partitions that moved went unread, and at most for that long.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 
 from millpond.base.ids import TopicPartition
 from millpond.coordinators.groups.consumer.members import NO_PARTITIONS, Member, Partitions
 from millpond.coordinators.groups.consumer.state import EMPTY, STABLE, GroupState
-from millpond.coordinators.groups.history import DETAIL_LENGTH_MAX, MOVES_MAX, Cause, History, Why, moves_between
+from millpond.coordinators.groups.history import DETAIL_LENGTH_MAX, Cause, History, Why, moves_between
 from millpond.metadata.image import Image
 
 
@@ -42,7 +43,7 @@ class ConsumerGroupHistory(History):
             given_up, taken_on = _changes(before, after.targets, image)
             moves = list(moves_between(given_up, taken_on))
             self._open.assigned_ms = now_ms
-            self._open.moves += moves[: MOVES_MAX - len(self._open.moves)]
+            self._set_moves(self._open, chain(self._open.moves, moves))
             self._open.moves_total += len(moves)
 
     def settled(self, state: GroupState, now_ms: int) -> None:

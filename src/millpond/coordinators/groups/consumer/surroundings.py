@@ -38,7 +38,7 @@ class Surroundings:
         self._settings = settings
         self.entropy = entropy
         self.watch = Watch()
-        self.history = ConsumerGroupHistory(history_length)
+        self.history = ConsumerGroupHistory(history_length, self.memory)
         self.sights: dict[str, Sight] = {}
         """By pattern: what the last one who brought it may see. Unused where everybody sees everything."""
 
