@@ -331,7 +331,43 @@ def test_a_setting_of_a_broker_that_nobody_knows_may_be_a_secret() -> None:
     assert told == {"my.plugin.pin": "(hidden)", "log.cleaner.backoff.ms": "5000"}
 
 
-def test_a_request_with_very_many_names_is_cut() -> None:
-    line = asked(m.DeleteGroupsRequest(groups_names=[f"group-{number}" for number in range(100_000)]))
-    assert line["asked"]["groups_names"][-1] == f"and {100_000 - ITEMS_MAX} more"
+def test_what_was_changed_is_named_however_many_there_are() -> None:
+    """Behind a hundred harmless ones nobody hides what matters."""
+    audit, _, lines = play()
+    names = [f"group-{number}" for number in range(250)]
+    told = audit.deed(Asker(), 42, "DeleteGroups", m.DeleteGroupsRequest(groups_names=names))  # type: ignore[arg-type]
+    told(m.DeleteGroupsResponse())
+    assert [each["asked"]["groups_names"] for each in lines] == [names[:100], names[100:200], names[200:]]
+    assert [(each["event"], each["part"], each["parts"]) for each in lines] == [
+        ("changed", number, 3) for number in (1, 2, 3)
+    ]
+
+
+def test_things_of_many_parts_stay_whole_and_each_list_is_told() -> None:
+    audit, _, lines = play()
+    kind = m.IncrementalAlterConfigsRequest
+    config = kind.AlterConfigsResource
+    resources = [
+        config(
+            resource_type=2,
+            resource_name=name,
+            configs=[kind.AlterableConfig(name=f"{number}", value="1") for number in range(count)],
+        )
+        for name, count in (("a", 60), ("b", 60), ("large", 300), ("c", 1), ("d", 2))
+    ]
+    request = kind(resources=resources, validate_only=True)
+    audit.deed(Asker(), 44, "IncrementalAlterConfigs", request)(  # type: ignore[arg-type]
+        m.IncrementalAlterConfigsResponse()
+    )
+    told = [[(each["resource_name"], len(each["configs"])) for each in line["asked"]["resources"]] for line in lines]
+    assert told == [[("a", 60)], [("b", 60)], [("large", 300)], [("c", 1), ("d", 2)]]
+    assert all(line["asked"]["validate_only"] for line in lines)
+
+
+def test_a_request_that_failed_with_very_many_names_is_cut() -> None:
+    line = asked(
+        m.DeleteGroupsRequest(groups_names=[f"group-{number}" for number in range(5_000)]),
+        m.DeleteGroupsResponse(results=[m.DeleteGroupsResponse.DeletableGroupResult(group_id="x", error_code=69)]),
+    )
+    assert line["asked"]["groups_names"][-1] == f"and {5_000 - ITEMS_MAX} more"
     assert len(json.dumps(line)) < 10_000

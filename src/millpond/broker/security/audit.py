@@ -44,6 +44,9 @@ KEPT_BYTES: Final = 160 << 20
 """What the files of a chapter have room for, unless somebody says otherwise."""
 
 ITEMS_MAX: Final = 100
+"""So many items a line tells of. What was changed is told in several lines, what failed is cut."""
+ITEMS_TOLD_MAX: Final = 10_000
+"""More than a request can have that is handled as one."""
 ERRORS_TOLD_APART: Final = 5
 """What differs only in further errors counts as the same."""
 TEXT_MAX: Final = 255
@@ -170,7 +173,7 @@ class Audit:
 
     def deed(self, call: Call, key: int, name: str, request: Struct) -> Callable[[Any], None]:
         """Note a change that is about to be made; the result wants the response to it, and then tells of both."""
-        facts = _plain(request, key, [ITEMS_MAX])
+        facts = _plain_struct(request, key, [ITEMS_TOLD_MAX])
         principal, host = str(call.principal), call.client_host
         client_id = _cut(call.client_id or "")
         chapter = Chapter.TOKENS if key in BY_ANYBODY else Chapter.CHANGES
@@ -179,12 +182,13 @@ class Audit:
             errors = _errors(response)
             who = {"principal": principal, "host": host, "client_id": client_id, "api": name}
             if not errors:
-                self._write(chapter, "changed", {**who, "asked": facts})
+                self._write_parts(chapter, "changed", who, facts)
             elif _may_have_changed(response):
-                self._write(chapter, "failed", {**who, "errors": errors, "asked": facts})
+                self._write_parts(chapter, "failed", {**who, "errors": errors}, facts)
             else:
                 some = dict(list(errors.items())[:ERRORS_TOLD_APART])
-                self._note_often("failed", {"errors": errors, "asked": facts}, **who, errors=some)
+                asked = _cut_items(facts, [ITEMS_MAX])
+                self._note_often("failed", {"errors": errors, "asked": asked}, **who, errors=some)
 
         return tell
 
@@ -293,6 +297,13 @@ class Audit:
     def _spend(self, source: Source, size: int) -> None:
         self._budget.take(source, size, self._clock.monotonic_ms())
 
+    def _write_parts(self, chapter: Chapter, event: str, who: Mapping[str, object], facts: dict[str, Any]) -> None:
+        """Each thing that was changed is named: nobody hides one behind a hundred others."""
+        parts = _parts(facts)
+        for number, asked in enumerate(parts, 1):
+            part = {"part": number, "parts": len(parts)} if len(parts) > 1 else {}
+            self._write(chapter, event, {**who, **part, "asked": asked})
+
     def _write(self, chapter: Chapter, event: str, facts: Mapping[str, object]) -> int:
         """The size of the line."""
         if self._sink is None:
@@ -311,6 +322,47 @@ def _time(wall_ms: int) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + "…"
+
+
+def _parts(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """What was asked for, with some of the things in its lists in each part."""
+    if _weight(facts) <= ITEMS_MAX:
+        return [facts]
+    parts: list[dict[str, Any]] = []
+    common = {name: each for name, each in facts.items() if not isinstance(each, list)}
+    for name, things in facts.items():
+        left = 0
+        for thing in things if isinstance(things, list) else ():
+            weight = 1 + _weight(thing)
+            if weight > left:
+                parts.append({**common, name: []})
+                left = ITEMS_MAX
+            parts[-1][name].append(thing)
+            left -= weight
+    return parts
+
+
+def _weight(value: Any) -> int:
+    """How many items there are in it."""
+    if isinstance(value, dict):
+        return sum(map(_weight, value.values()))
+    return sum(1 + _weight(each) for each in value) if isinstance(value, list) else 0
+
+
+def _cut_items(value: Any, left: list[int]) -> Any:
+    """The same with as many items as are `left`."""
+    if isinstance(value, dict):
+        return {name: _cut_items(each, left) for name, each in value.items()}
+    if not isinstance(value, list):
+        return value
+    told: list[Any] = []
+    for each in value:
+        if left[0] <= 0:
+            told.append(f"and {len(value) - len(told)} more")
+            break
+        left[0] -= 1
+        told.append(_cut_items(each, left))
+    return told
 
 
 def _plain(value: Any, key: int, left: list[int], field: str = "") -> Any:
