@@ -20,8 +20,10 @@ class Doorstep(Generic[T]):
         self._waiting: dict[str, deque[T]] = {}
         """By address, in the order of their turns."""
         self._count = 0
-        self._crowd = ""
-        """An address with as many as any, when it was last looked for; others may have more by now."""
+        self._by_size: dict[int, dict[str, None]] = {}
+        """The addresses of which so many wait, whoever came to that last at the end."""
+        self._most = 0
+        """So many wait of the address with the most."""
 
     def __len__(self) -> int:
         return self._count
@@ -31,14 +33,8 @@ class Doorstep(Generic[T]):
         waiting = self._waiting.setdefault(address, deque())
         waiting.append(newcomer)
         self._count += 1
-        if len(waiting) >= len(self._waiting.get(self._crowd, ())):
-            self._crowd = address
-        if self._count <= self._count_max:
-            return None
-        # Where all have about as many nobody is looked for: there may be thousands of addresses.
-        if len(waiting) * len(self._waiting) >= self._count:
-            self._crowd = address
-        return self._last_of_crowd()
+        self._resize(address, len(waiting) - 1, len(waiting))
+        return self._last_of_crowd() if self._count > self._count_max else None
 
     def next(self) -> T | None:
         """Whose turn it is. The next one of the same address comes after those of all others."""
@@ -49,21 +45,34 @@ class Doorstep(Generic[T]):
         if len(waiting) > 1:
             self._waiting[address] = waiting
         self._count -= 1
+        self._resize(address, len(waiting), len(waiting) - 1)
         return waiting.popleft()
 
     def take_all(self) -> list[T]:
         everybody = [each for waiting in self._waiting.values() for each in waiting]
         self._waiting.clear()
-        self._count = 0
+        self._by_size.clear()
+        self._count = self._most = 0
         return everybody
 
     def _last_of_crowd(self) -> T:
-        # All addresses are looked at only where the crowd that was known has come down to what is usual.
-        if len(self._waiting.get(self._crowd, ())) * len(self._waiting) <= self._count:
-            self._crowd = max(self._waiting, key=lambda address: len(self._waiting[address]))
-        waiting = self._waiting[self._crowd]
+        crowd = next(reversed(self._by_size[self._most]))
+        waiting = self._waiting[crowd]
         last = waiting.pop()
         if not waiting:
-            del self._waiting[self._crowd]
+            del self._waiting[crowd]
         self._count -= 1
+        self._resize(crowd, len(waiting) + 1, len(waiting))
         return last
+
+    def _resize(self, address: str, before: int, now: int) -> None:
+        """One more or one less of an address. The address with the most is known without looking at all of them."""
+        if before:
+            alike = self._by_size[before]
+            del alike[address]
+            if not alike:
+                del self._by_size[before]
+        if now:
+            self._by_size.setdefault(now, {})[address] = None
+        if now > self._most or self._most not in self._by_size:
+            self._most = now
