@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import socket
 import subprocess
@@ -39,11 +40,12 @@ BUGS = {
 
 
 class Child:
-    def __init__(self, folder: Path, bug: str = "pass") -> None:
+    def __init__(self, folder: Path, bug: str = "pass", settings: dict[str, str] | None = None) -> None:
         program = PROGRAM.replace(
             "serve(settings, LineJournal(), ", f"def sabotage(broker): {bug}\nserve(settings, LineJournal(), "
         )
         program = program.replace("lambda broker: print(", "lambda broker: sabotage(broker) or print(")
+        program = program.replace('"127.0.0.1:0"}', f'"127.0.0.1:0", **{settings or {}}}}')
         self.process = subprocess.Popen(
             [sys.executable, "-c", program, str(folder)],
             stdout=subprocess.PIPE,
@@ -161,6 +163,17 @@ def test_a_bug_ends_the_process_with_its_traceback_and_the_next_start_recovers(t
     again = Child(tmp_path / "data")
     assert again.api_versions() > 10
     assert again.stop(signal.SIGTERM)[0] == 0
+
+
+def test_a_bug_costs_no_line_of_the_audit_log(tmp_path: Path) -> None:
+    """Whoever has found one would like that best."""
+    bug = "broker.clock.call_later(1, lambda: [broker.audit.turned_away('h', 'me') for _ in range(3)] and 1 // 0)"
+    child = Child(tmp_path / "data", bug, {"audit.log": "on"})
+    child.process.communicate(timeout=60)
+    assert child.process.returncode == EXIT_CODE
+    (told,) = (tmp_path / "data").rglob("audit.access.jsonl")
+    lines = [json.loads(line) for line in told.read_text().splitlines()]
+    assert [(each["event"], each.get("times_more")) for each in lines] == [("turned_away", None), ("turned_away", 2)]
 
 
 def test_a_journal_that_nobody_reads_does_not_hold_the_node(child: Child) -> None:

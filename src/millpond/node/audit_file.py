@@ -49,6 +49,11 @@ class AuditFiles:
     def __call__(self, line: str, chapter: Chapter) -> None:
         self.by_chapter[chapter](line)
 
+    def flush(self, seconds: float) -> None:
+        """Wait until all is written, for so long at the most."""
+        for each in self.by_chapter.values():
+            each.flush(seconds / len(self.by_chapter))
+
     def close(self) -> None:
         for each in self.by_chapter.values():
             each.close()

@@ -8,6 +8,7 @@ import resource
 import signal
 from collections.abc import Callable
 from functools import partial
+from typing import NoReturn
 
 from millpond.base.errors import RemoteError
 from millpond.base.ports import World
@@ -22,7 +23,7 @@ from millpond.broker.serving.replies import UnwritableReply
 from millpond.config.listeners import listeners_of
 from millpond.config.node import DATA_FOLDER, MAX_CONNECTIONS, MAX_PARTITIONS, NETWORK_SENDFILE, cluster_nodes
 from millpond.log.open_files import share_for_files
-from millpond.node.audit_file import open_audit
+from millpond.node.audit_file import AuditFiles, open_audit
 from millpond.node.bugs import leave, watch_for_bugs
 from millpond.node.certificate_watch import CertificateWatch
 from millpond.node.clock import LoopClock
@@ -49,6 +50,9 @@ from millpond.node.workers import SYNC_THREADS, ThreadWorkers
 
 DESCRIPTORS_RESERVED = 32
 """For what workers open for a moment, and for the process itself."""
+
+LAST_LINES_SECONDS = 1.0
+"""So long a node that ends because of a bug waits for its audit log."""
 
 WAITING_SHARE = 20
 """One descriptor in so many may be that of a connection which waits to be let in."""
@@ -113,7 +117,7 @@ def serve(
     broker = Broker(world, settings, journal, audit=audit)
     collector = Collector(world.clock)
     collector.hold()
-    watch_for_bugs(loop, journal, lambda _: leave(journal))
+    watch_for_bugs(loop, journal, lambda _: _leave(journal, broker, audit))
     before = {number: signal.getsignal(number) for number in signals}
     is_clean = False
     core_wait = CoreWait()
@@ -163,7 +167,7 @@ def serve(
         broker.ready.then(begin)
         broker.lifecycle.shut_out.then(give_up)
         broker.controller.outdated.then(give_up)
-        broker.controller.offline.then(lambda error: _end_offline(broker, journal, error))
+        broker.controller.offline.then(lambda error: _end_offline(broker, journal, audit, error))
         delay.start()
         loop.call_soon(take_signals)
         loop.run_forever()
@@ -191,11 +195,21 @@ def serve(
         journal.flush()
 
 
-def _end_offline(broker: Broker, journal: LineJournal, error: OSError) -> None:
+def _leave(journal: LineJournal, broker: Broker, audit: AuditFiles | None) -> NoReturn:
+    """End now, but for the audit log: it may tell who made the node end."""
+    if audit is not None:
+        # Whatever is broken, that it cannot be told is no reason to stay.
+        with contextlib.suppress(Exception):
+            broker.audit.flush()
+        audit.flush(LAST_LINES_SECONDS)
+    leave(journal)
+
+
+def _end_offline(broker: Broker, journal: LineJournal, audit: AuditFiles | None, error: OSError) -> None:
     """A node that hears nothing of the cluster any more would lead on what others should lead."""
     if not broker.controller.is_alone:
         journal("the metadata log is offline: this node ends, start it again", reason=error)
-        leave(journal)
+        _leave(journal, broker, audit)
 
 
 def fault_reporter(journal: Journal) -> Callable[[SocketLink | None, BaseException], None]:
