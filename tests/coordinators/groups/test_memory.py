@@ -165,7 +165,9 @@ def test_offsets_and_their_metadata_count(make_stage: Callable[..., Any]) -> Non
     assert stage.committed(1) == 3
 
 
-def commit_all(stage: Any, said: list[tuple[int, str]], producer_id: int | None = None) -> set[int]:
+def commit_all(
+    stage: Any, said: list[tuple[int, str]], producer_id: int | None = None, group: str = "g", name: str = "t"
+) -> set[int]:
     """One request with these partitions of a topic and their metadata; the errors in its answer."""
     if producer_id is None:
         kind, more, version = m.OffsetCommitRequest, {"generation_id_or_member_epoch": -1}, 8
@@ -177,7 +179,7 @@ def commit_all(stage: Any, said: list[tuple[int, str]], producer_id: int | None 
         partition(partition_index=number, committed_offset=1, committed_metadata=metadata)
         for number, metadata in said
     ]
-    reply = stage.ask(kind(group_id="g", topics=[topic(name="t", partitions=partitions)], **more), version)
+    reply = stage.ask(kind(group_id=group, topics=[topic(name=name, partitions=partitions)], **more), version)
     return {each.error_code for topic in reply.topics for each in topic.partitions}
 
 
@@ -410,6 +412,17 @@ class Life:
         producer, topic = self.random.choice([7, 8]), self.random.choice("tuv")
         self.stage.commit_in_transaction(1, producer, group=self.group(), topic=topic)
 
+    def commit_much(self) -> None:
+        """Partitions are named more than once; whatever is in the request, it does not pass the limit."""
+        stage = self.stage
+        most = max(stage.bytes_max, stage.shard.memory.used_bytes)
+        said = [
+            (self.random.randrange(4), "m" * self.random.choice([0, 0, 50, 900]))
+            for _ in range(self.random.randint(1, 12))
+        ]
+        commit_all(stage, said, self.random.choice([None, 7, 8]), self.group(), self.random.choice("tuv"))
+        assert stage.shard.memory.used_bytes <= most
+
     def end_transaction(self) -> None:
         self.stage.marker(self.random.choice([7, 8]), 0, self.random.random() < 0.5)
 
@@ -440,6 +453,7 @@ class Life:
         seldom = (
             self.leave,
             self.commit_in_transaction,
+            self.commit_much,
             self.end_transaction,
             self.delete_group,
             self.forget_topic,
