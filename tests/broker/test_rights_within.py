@@ -125,6 +125,26 @@ def test_a_super_user_who_calls_itself_a_node_leaves_the_same_traces(make_desk: 
     assert len(lines) == 1, "what a node sends on was told where its client asked"
 
 
+def test_a_super_user_who_does_a_nodes_work_leaves_a_trace(make_desk: Any) -> None:
+    """By it a node is fenced, or a replica counts as one that has everything."""
+    texts = TEXTS | {"inter.broker.sasl.username": "node", "inter.broker.sasl.password": "known to all nodes"}
+    play = Stage(make_desk(texts | {"super.users": "User:admin;User:node"}), is_first=True)
+    lines: list[dict[str, Any]] = []
+    broker = play.desk.broker
+    broker.audit = Audit(lambda line, _: lines.append(json.loads(line)), broker.clock, 1)
+    play.desk.sim.run_until(lambda: False, within_ms=20_000)
+    assert lines == [], "a node's own work is not told"
+    play.admin.client_id = "millpond-node-2"
+    play.ask(play.admin, 63, 0, {"broker_id": 1, "broker_epoch": 1, "current_metadata_offset": 5, "want_fence": True})
+    play.ask(play.admin, 56, 2, {"broker_id": 1, "broker_epoch": 1, "topics": []})
+    told = [(line["principal"], line["api"]) for line in lines]
+    assert told == [("User:admin", "BrokerHeartbeat"), ("User:admin", "AlterPartition")]
+    node = play.caller(Principal("User", "node"))
+    node.client_id = "millpond-node-2"
+    play.ask(node, 63, 0, {"broker_id": 1, "broker_epoch": 1, "current_metadata_offset": 5})
+    assert len(lines) == 2
+
+
 def test_a_topic_that_comes_with_a_question_leaves_a_trace(make_desk: Any) -> None:
     play = Stage(make_desk(TEXTS | {"auto.create.topics.enable": "true"}), is_first=True)
     play.only((Operation.CREATE, AclResource.TOPIC, "fresh"), (Operation.DESCRIBE, AclResource.TOPIC, "fresh"))

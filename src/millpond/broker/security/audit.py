@@ -55,8 +55,9 @@ TEXT_MAX: Final = 255
 DEEDS: Final = frozenset({19, 20, 21, 30, 31, 33, 34, 37, 38, 39, 40, 42, 43, 44, 45, 47, 49, 51, 57, 64, 80, 81})
 """The keys of all APIs that change something other than records, offsets and memberships."""
 
-OF_NODES: Final = frozenset({27, 58, 62})
-"""What nodes ask each other all the time, and an admin may ask, too: markers, envelopes, registrations."""
+OF_NODES: Final = frozenset({27, 56, 58, 62, 63})
+"""What nodes ask each other all the time, and an admin may ask, too: markers, who is in sync, envelopes,
+registrations, that a node shall be fenced or leave."""
 
 BY_ANYBODY: Final = frozenset({38, 39, 40})
 """Those of them that need no right: whoever has logged in may make, renew and end own tokens, all day long."""
