@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from typing import Any
 from uuid import UUID
@@ -12,6 +13,7 @@ from tests.support.rights_cases import CASES, Scene, build, code_of, codes_in
 from millpond.base.errors import ErrorCode
 from millpond.base.scram import ScramClient, salted
 from millpond.broker.apis import APIS
+from millpond.broker.security.audit import Audit
 from millpond.metadata.snapshot import records_of
 from millpond.sim.client import SimClient
 from millpond.sim.cluster.cluster import SimCluster
@@ -181,3 +183,19 @@ def test_a_node_with_another_password_is_not_let_in() -> None:
     stranger.texts["inter.broker.sasl.password"] = TEXTS["inter.broker.sasl.password"]
     assert stranger.start()
     assert play.sim.run_until(lambda: play.active() == {1, 2, 3}, within_ms=60_000)
+
+
+@pytest.mark.parametrize("texts", [TEXTS, {}], ids=["with a login", "without"])
+def test_what_nodes_ask_each_other_all_the_time_is_not_told(texts: dict[str, str]) -> None:
+    sim = SimWorld(11)
+    cluster = SimCluster(sim, 3, History(), texts)
+    lines: list[dict[str, Any]] = []
+    for node_id, node in cluster.nodes.items():
+        assert cluster.start(node_id)
+        broker = node.broker
+        broker.audit = Audit(lambda line, _: lines.append(json.loads(line)), broker.clock, node_id)
+    sim.run_for(60_000)
+    image = cluster.image
+    assert image is not None
+    assert all(map(image.is_active, cluster.nodes))
+    assert [line for line in lines if line["event"] in ("changed", "failed")] == []
