@@ -38,7 +38,7 @@ class Parsed:
 
 
 class Parser:
-    """Reads values of one format by one schema. Not for several threads."""
+    """Reads values of one format by one schema. All of a process that read by the same share it, in any thread."""
 
     def __init__(self, format: str, schema: str, *, prefixed: bool = False, plain: bool = False) -> None:
         """`schema`: Spark's notation, Spark's JSON, an Avro schema, a JSON Schema, or a file that has one.
