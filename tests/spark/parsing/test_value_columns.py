@@ -341,6 +341,7 @@ def test_buffers_that_are_too_short_are_not_followed() -> None:
         (2, 1, None, ends, b"{}{}"),
         (-1, 0, None, ends, b"{}{}"),
         (1, -1, None, ends, b"{}{}"),
+        (1 << 62, 1 << 62, None, ends, b"{}{}"),
         (2, 0, b"", ends, b"{}{}"),
         (2, 0, None, ends, b"{}{"),
         (2, 0, None, ends, None),

@@ -237,7 +237,7 @@ cdef class ValueReader:
         cdef Py_ssize_t row
         cdef State state
         cdef list refused = []
-        if count < 0 or start < 0 or spans.view.len // <Py_ssize_t>sizeof(int32_t) - 1 < start + count:
+        if count < 0 or start < 0 or count > spans.view.len // <Py_ssize_t>sizeof(int32_t) - 1 - start:
             raise ValueError(f"{spans.view.len} bytes of offsets for {count} rows from {start}")
         if validity is not None:
             bits = Held(validity)
