@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from millpond.cli import main
@@ -22,6 +23,7 @@ from millpond.client.message import Message, from_raw
 from millpond.spark import bad_records
 from millpond.spark.bad_records import BadRecord, Sieve
 from millpond.spark.options import Options, read_options
+from millpond.spark.parsing import parser
 from millpond.spark.source.arrow import SCHEMA, SCHEMA_WITH_HEADERS, schema_of
 from support.node import Node
 from support.topics import create_topic
@@ -89,8 +91,63 @@ def test_raw_values_are_left_alone() -> None:
     sieve = Sieve(read_options({"subscribe": "orders"}, "read"))
     batch = batch_of(RECORDS, with_headers=False)
     assert sieve.sift(batch, "orders", 3) is batch
+    assert list(sieve.parts(batch)) == [batch]
     assert not sieve.needs_headers
     sieve.flush()
+
+
+def test_short_values_of_long_symbols_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Avro a symbol takes a byte: of a few megabytes become more than the offsets of a column can tell."""
+    enum = {"type": "enum", "name": "E", "symbols": ["A", "B" * 1000]}
+    field = {
+        "name": "a",
+        "type": [
+            "null",
+            {
+                "type": "array",
+                "items": {
+                    "type": "record",
+                    "name": "S",
+                    "fields": [
+                        {"name": "e", "type": enum},
+                        {"name": "again", "type": {"type": "map", "values": "E"}},
+                    ],
+                },
+            },
+        ],
+    }
+    schema = {"type": "record", "name": "R", "fields": [{"name": "i", "type": "int"}, field]}
+    value = b"\2\2" + b"\x14" + b"\2\0" * 10 + b"\0"
+    monkeypatch.setattr(parser, "TEXT_BYTES_MAX", 100_000)
+    given = options(valueFormat="avro", valueSchema=json.dumps(schema), badRecords="null")
+    for count in (1, 2, 3, 50):
+        batch = batch_of([(None, value, [])] * count)
+        sieve = Sieve(given)
+        parts = list(sieve.parts(batch))
+        assert pa.Table.from_batches(parts) == pa.Table.from_batches([batch])
+        sifted = [sieve.sift(part, "orders", 3).column("parsed") for part in parts]
+        for rows in sifted:
+            texts = rows.field("a").flatten().field("e")
+            assert len(rows) == 1 or pc.sum(pc.binary_length(texts)).as_py() <= 100_000
+        entries = [{"e": "B" * 1000, "again": []}] * 10
+        assert pa.chunked_array(sifted).to_pylist() == [{"i": 1, "a": entries}] * count
+
+
+def test_a_value_that_no_column_can_hold_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow tells of it by an array in several pieces, which nobody expects."""
+    made = pa.array
+    plain = parser.Parser("json", "s string", plain=True)
+
+    def made_in_pieces(rows: Any, kind: Any) -> Any:
+        whole = made(rows, kind)
+        is_too_much = any(row is not None and row["s"] == "long" for row in rows)
+        return pa.chunked_array([whole]) if is_too_much else whole
+
+    values = pa.array([b'{"s":"a"}', b'{"s":"long"}', b'{"s":"b"}'], pa.binary())
+    monkeypatch.setattr(parser.pa, "array", made_in_pieces)
+    found = plain.parse(values)
+    assert found.rows.to_pylist() == [{"s": "a"}, None, {"s": "b"}]
+    assert found.faults == [(1, "does not fit: more text than a column can hold")]
 
 
 def test_fail_names_the_record_the_reason_and_the_ways_out() -> None:

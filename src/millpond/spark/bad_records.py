@@ -68,6 +68,15 @@ class Sieve:
         self.bad_count = 0
         self._on_their_way: deque[Future[Delivery]] = deque()
 
+    def parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The batch, in parts where its values may unpack to more than a column can hold, for `sift`."""
+        if self._parser is not None and self._parser.is_too_much(batch.column("value")):
+            half = batch.num_rows // 2
+            yield from self.parts(batch.slice(0, half))
+            yield from self.parts(batch.slice(half))
+        else:
+            yield batch
+
     def sift(self, batch: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
         """The batch with the column `parsed`, and `fault` where bad rows are kept; without those that are not."""
         if self._parser is None:

@@ -9,6 +9,9 @@ import math
 import random
 import string
 from decimal import Decimal
+from importlib import import_module
+from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -23,7 +26,7 @@ from millpond.spark.parsing import value_columns
 from millpond.spark.parsing.parser import Parser
 from millpond.spark.parsing.value_columns import ValueColumns
 from millpond.wire import kernel
-from support.compiled_values import agree
+from support.compiled_values import agree, rows_of
 from support.json_values import BYTES, LEAVES, NUMBERS, PLACES, TIMES
 
 pytestmark = pytest.mark.skipif(not kernel.COMPILED, reason="the compiled kernel was not built")
@@ -304,6 +307,29 @@ def test_what_was_taken_outlives_what_is_read_later() -> None:
     assert {(row["s"], row["a"][0]["x"]) for row in first.to_pylist()} == {("one", 1)}
 
 
+def test_of_several_threads_one_reads_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that read by the same options share a parser. Without turns, one hands out what the other has gathered."""
+    parser = Parser("json", "a string, b string")
+    few, many = (pa.array([b'{"a":"x","b":"y"}'] * count, pa.binary()) for count in (3, 1000))
+    module = import_module("millpond.wire.kernel._values")
+    make = module.ValueBuffers
+    found: list[pa.StructArray] = []
+    other = Thread(target=lambda: found.append(parser.parse(many).rows))
+
+    def make_late(*arguments: Any) -> Any:
+        # Here the interpreter may let another thread go on.
+        if other.ident is None:
+            other.start()
+            other.join(0.1)
+        return make(*arguments)
+
+    monkeypatch.setattr(module, "ValueBuffers", make_late)
+    rows = parser.parse(few).rows
+    other.join()
+    assert rows_of(rows) == [{"a": "x", "b": "y"}] * 3
+    assert rows_of(found[0]) == [{"a": "x", "b": "y"}] * 1000
+
+
 def test_buffers_that_are_too_short_are_not_followed() -> None:
     assert EVERY._compiled is not None
     read = EVERY._compiled._reader.read
@@ -315,6 +341,7 @@ def test_buffers_that_are_too_short_are_not_followed() -> None:
         (2, 1, None, ends, b"{}{}"),
         (-1, 0, None, ends, b"{}{}"),
         (1, -1, None, ends, b"{}{}"),
+        (1 << 62, 1 << 62, None, ends, b"{}{}"),
         (2, 0, b"", ends, b"{}{}"),
         (2, 0, None, ends, b"{}{"),
         (2, 0, None, ends, None),

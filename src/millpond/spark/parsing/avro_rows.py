@@ -38,6 +38,19 @@ def parsed_schema(schema: dict[str, Any]) -> dict[str, Any]:
     return parsed
 
 
+def longest_symbol(schema: Any) -> int:
+    """Of all enums, in bytes; 1 where there are none."""
+    match schema:
+        case list():
+            return max(map(longest_symbol, schema), default=1)
+        case {"type": "enum", "symbols": [*symbols]}:
+            return max((len(each.encode()) for each in symbols), default=1)
+        case dict():
+            inside = (schema.get(name) for name in ("type", "items", "values", "fields"))
+            return max(map(longest_symbol, inside))
+    return 1
+
+
 def row_reader(
     parsed: dict[str, Any], kind: types.StructType, *, prefixed: bool
 ) -> Callable[[bytes], dict[str, Any]]:

@@ -23,6 +23,8 @@ SINGLE_ROWS: Final = 32
 """So few rows are read one by one as quickly as together."""
 SINGLE_ROWS_MAX: Final = 4096
 """So many at a time where only that way is open; what is read in between takes many times the space."""
+TEXT_BYTES_MAX: Final = 1 << 30
+"""So much text the values of one call may become: a column's offsets have 31 bits."""
 MISFITS: Final = (pa.ArrowException, OverflowError, ValueError, TypeError)
 """What Arrow raises for a value that its column cannot hold."""
 PARTS: Final = 16
@@ -38,7 +40,7 @@ class Parsed:
 
 
 class Parser:
-    """Reads values of one format by one schema. Not for several threads."""
+    """Reads values of one format by one schema. All of a process that read by the same share it, in any thread."""
 
     def __init__(self, format: str, schema: str, *, prefixed: bool = False, plain: bool = False) -> None:
         """`schema`: Spark's notation, Spark's JSON, an Avro schema, a JSON Schema, or a file that has one.
@@ -55,6 +57,7 @@ class Parser:
         self.type: Final = column
         """The type of the column, in which everything may be null."""
         self.arrow_type: Final = arrow_struct(column)
+        self._growth = 1
         self._readers: list[ColumnReader] = []
         self._compiled: ValueColumns | None = None
         if format == "avro":
@@ -62,6 +65,8 @@ class Parser:
             if described.get("type") != "record":
                 raise SchemaError("Avro values are read by an Avro schema (JSON, or a file *.avsc)")
             parsed = avro_rows.parsed_schema(described)
+            # A byte that stands for a symbol becomes its text.
+            self._growth = avro_rows.longest_symbol(parsed)
             self._written: pa.DataType = avro_rows.arrow_written(kind)
             self._read_row: Callable[[bytes], dict[str, Any]] = avro_rows.row_reader(parsed, kind, prefixed=prefixed)
             skipped = avro_rows.CONFLUENT_BYTES if prefixed else 0
@@ -79,6 +84,10 @@ class Parser:
     @property
     def is_compiled(self) -> bool:
         return self._compiled is not None
+
+    def is_too_much(self, values: pa.BinaryArray) -> bool:
+        """Whether these may become more than one column can hold: `parse` half of them."""
+        return len(values) > 1 and values.nbytes * self._growth > TEXT_BYTES_MAX
 
     def parse(self, values: pa.BinaryArray) -> Parsed:
         if self._compiled is None:
@@ -167,6 +176,8 @@ class Parser:
 
     def _as_column(self, rows: list[dict[str, Any] | None]) -> pa.StructArray:
         column = pa.array(rows, self._written)
+        if isinstance(column, pa.ChunkedArray):
+            raise pa.ArrowCapacityError("more text than a column can hold")
         return column if self._written == self.arrow_type else column.cast(self.arrow_type)
 
     def _without_misfits(

@@ -67,9 +67,10 @@ def read_rows(options: Options, work: object) -> Iterator[pa.RecordBatch]:
         sieve = Sieve(options)
         with_headers = options[INCLUDE_HEADERS] or sieve.needs_headers
         for batch in _batches(cluster, options, work, with_headers=with_headers):
-            sifted = sieve.sift(batch, work.partition.topic, work.partition.partition)
-            if sifted.num_rows:
-                yield sifted
+            for part in sieve.parts(batch):
+                sifted = sieve.sift(part, *work.partition)
+                if sifted.num_rows:
+                    yield sifted
         sieve.flush()
 
 

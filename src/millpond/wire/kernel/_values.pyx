@@ -15,6 +15,8 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t, uint64_t, 
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
+from threading import Lock
+
 from millpond.wire.kernel import values
 from millpond.wire.kernel.values import ValueBuffers
 
@@ -146,6 +148,8 @@ cdef class ValueReader:
 
     cdef bint avro
     cdef Py_ssize_t skipped
+    # While Python's objects are made of the columns, another thread may get its turn.
+    cdef object lock
     cdef list texts
     cdef int node_count
     cdef Node* nodes
@@ -154,6 +158,7 @@ cdef class ValueReader:
     def __cinit__(self, shape, bint avro, Py_ssize_t skipped=0):
         self.avro = avro
         self.skipped = skipped
+        self.lock = Lock()
         self.texts = []
         shapes, firsts = _laid_out(shape)
         self.node_count = len(shapes)
@@ -219,6 +224,10 @@ cdef class ValueReader:
 
     def read(self, Py_ssize_t count, Py_ssize_t start, validity, offsets, data):
         """See `values.ValueReader.read`."""
+        with self.lock:
+            return self._read(count, start, validity, offsets, data)
+
+    cdef object _read(self, Py_ssize_t count, Py_ssize_t start, validity, offsets, data):
         cdef Held spans = Held(offsets)
         cdef Held content = Held(b"" if data is None else data)
         cdef Held bits = None
@@ -228,7 +237,7 @@ cdef class ValueReader:
         cdef Py_ssize_t row
         cdef State state
         cdef list refused = []
-        if count < 0 or start < 0 or spans.view.len // <Py_ssize_t>sizeof(int32_t) - 1 < start + count:
+        if count < 0 or start < 0 or count > spans.view.len // <Py_ssize_t>sizeof(int32_t) - 1 - start:
             raise ValueError(f"{spans.view.len} bytes of offsets for {count} rows from {start}")
         if validity is not None:
             bits = Held(validity)

@@ -95,7 +95,10 @@ class ValueBuffers:
 
 
 class ValueReader(Protocol):
-    """Reads many values at once. It takes fewer than its plain twin does, and means the same by those it takes."""
+    """Reads many values at once. It takes fewer than its plain twin does, and means the same by those it takes.
+
+    Of several threads one reads at a time.
+    """
 
     def read(
         self, count: int, start: int, validity: Buffer | None, offsets: Buffer, data: Buffer | None
