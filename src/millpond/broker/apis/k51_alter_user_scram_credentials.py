@@ -72,5 +72,7 @@ API = Api(
     handle=handle,
     at_controller=True,
     forward=relay_change,
+    # The audit log names each of them, in the same turn of the loop.
+    whole_max=1_000,
     rights=on_cluster(Operation.ALTER, _not_authorised),
 )
