@@ -108,8 +108,8 @@ class Life:
             DOORS.begin()
             self._play(target)
             DOORS.listens = False
-            if open_files() > files:
-                raise Found(f"it {OPENED}: {open_files() - files} more files are open than before")
+            if 0 < files < (now := open_files()):
+                raise Found(f"it {OPENED}: {now - files} more files are open than before")
             if target.node.is_up:
                 self._check(target, before)
         except Slow as slow:
