@@ -188,7 +188,7 @@ def test_a_journal_that_nobody_reads_does_not_hold_the_node(child: Child) -> Non
 
 @pytest.mark.parametrize(
     ("descriptors", "partitions", "connections"),
-    [(1024, 16_384, 429), (20_000, 100_000, 12_302), (1 << 20, 100_000, 20_000)],
+    [(1024, 16_384, 436), (20_000, 100_000, 12_309), (1 << 20, 100_000, 20_000)],
 )
 def test_limits_fit_what_the_process_may_open(descriptors: int, partitions: int, connections: int) -> None:
     """Where they are lower than usual and still high, nobody has to be told."""
@@ -203,8 +203,8 @@ def test_limits_fit_what_the_process_may_open(descriptors: int, partitions: int,
 def test_who_asks_for_more_than_the_process_may_open_is_told() -> None:
     told: list[dict[str, object]] = []
     asked = node_settings({"max.connections": "15000"})
-    assert fitted(asked, 20_000, lambda _, **facts: told.append(facts))[MAX_CONNECTIONS] == 12_302
-    assert told == [{"descriptors": 20_000, "max_connections": 12_302}]
+    assert fitted(asked, 20_000, lambda _, **facts: told.append(facts))[MAX_CONNECTIONS] == 12_309
+    assert told == [{"descriptors": 20_000, "max_connections": 12_309}]
 
 
 def test_a_node_that_is_asked_to_end_again_and_again_ends_cleanly(child: Child) -> None:

@@ -41,7 +41,7 @@ GONE_SECONDS = 1.0
 WAITING_MAX = 1024
 """So many that were fetched wait at the most. More are left to the kernel, for a while."""
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 """When it has been full for so long, that is no burst of an honest program, which comes to an end. From then on some
 of the crowd are turned away, so that those of others are found among them."""
 

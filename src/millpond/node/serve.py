@@ -55,7 +55,10 @@ LAST_LINES_SECONDS = 1.0
 """So long a node that ends because of a bug waits for its audit log."""
 
 WAITING_SHARE = 20
-"""One descriptor in so many may be that of a connection which waits to be let in."""
+"""One descriptor in so many may be that of a connection which waits to be let in, not counting the first ones."""
+
+FIRST_DESCRIPTORS = 128
+"""A node that has hardly more needs them for files and for those who are in."""
 
 PARTITIONS_PER_FILE = 32
 """So many may share an open file: with more of them files would be opened and closed all the time."""
@@ -262,7 +265,9 @@ def _raise_descriptor_limit() -> int:
 
 def waiting_in_all(descriptors: int) -> int:
     """How many connections may wait to be let in, by all listeners: each takes a descriptor, as an open one does."""
-    return WAITING_MAX if descriptors == resource.RLIM_INFINITY else min(WAITING_MAX, descriptors // WAITING_SHARE)
+    if descriptors == resource.RLIM_INFINITY:
+        return WAITING_MAX
+    return min(WAITING_MAX, max((descriptors - FIRST_DESCRIPTORS) // WAITING_SHARE, 1))
 
 
 def fitted(settings: Settings, descriptors: int, journal: Journal) -> Settings:
