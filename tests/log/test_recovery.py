@@ -8,6 +8,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.log.limits import LogLimits
+from millpond.log.names import OFFSET_INDEX, TIME_INDEX
 from millpond.sim.world.disk import PowerCut, SimDisk
 from millpond.wire.batch import patch_offset_and_epoch
 from support.seeds import seeds
@@ -219,6 +220,36 @@ def test_indexes_that_are_lost_short_or_wrong_are_made_again(make_pond):
                 assert pond.values(log) == expected, (clean, name, variant)
                 assert log.find_by_timestamp(pond.now_ms).offset == 0
                 store.abandon()
+
+
+@pytest.mark.parametrize("suffix", [OFFSET_INDEX, TIME_INDEX])
+def test_indexes_with_a_torn_end_that_were_sealed_after_the_last_sync_are_made_again(make_pond, suffix):
+    """Found by a seed of the simulator: a time of which the last bytes were missing was still a time."""
+
+    def sealed():
+        pond = make_pond()
+        store, log = pond.open()
+        for number in range(8):
+            pond.append(log, b"value-%d" % number, timestamp=pond.now_ms + 70_000 * number)
+        pond.sync(log)
+        store.checkpoint()
+        log.roll()
+        path = log.segments[0].path(suffix)
+        store.abandon()
+        return pond, path
+
+    pond, path = sealed()
+    whole = pond.disk.read(path)
+    assert len(whole) >= 3 * 8
+    for position in range(len(whole)):
+        pond, path = sealed()
+        file = pond.disk.open(path)
+        file.truncate(position)
+        file.append((bytes(len(whole) - position),))
+        file.close()
+        store, _ = pond.open()
+        assert pond.disk.read(path) == whole, position
+        store.abandon()
 
 
 def test_producers_are_known_again_after_a_clean_end_and_after_a_crash(make_pond):

@@ -204,6 +204,16 @@ class SparseIndex:
             return may_be_empty
         return 0 <= last[0] <= key_max and 0 <= last[1] <= value_max
 
+    def is_rising(self) -> bool:
+        """A look at every entry of a sealed index: a block that a power cut took away breaks the order."""
+        last_key = last_value = -1
+        entries = self._read(0, self.count) if self._attach() else []
+        for key, value in entries:
+            if key <= last_key or value < last_value:
+                return False
+            last_key, last_value = key, value
+        return True
+
     def close(self) -> None:
         """Let the file go. A sealed index opens it again when asked."""
         self._file.close()

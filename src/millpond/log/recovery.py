@@ -300,10 +300,10 @@ class _Opener:
         point = self.opening.recovery_point
         first = max((n for n, segment in enumerate(segments) if segment.base_offset <= point), default=0)
         for segment in segments[:first]:
-            if not segment.has_plausible_indexes():
-                segment.rebuild_indexes(self.limits.index_interval_bytes)
             # A segment that ends at the recovery point may have been sealed after the last sync.
             is_safe = segment.next_offset < point
+            if not (segment.has_plausible_indexes() if is_safe else segment.has_whole_indexes()):
+                segment.rebuild_indexes(self.limits.index_interval_bytes)
             if not is_safe or not segment.aborted.is_plausible(segment.base_offset, segment.next_offset):
                 self._distrust(segment)
         self._distrust(segments[first])

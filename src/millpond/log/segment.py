@@ -625,6 +625,14 @@ class Segment:
             relative_max, self.size, may_be_empty=self.size < 2 * _SMALL_BYTES
         ) and self.times.is_plausible(1 << 62, relative_max, may_be_empty=not self.size)
 
+    def has_whole_indexes(self) -> bool:
+        """A closer look, at indexes that may have reached the disk in part: they rise, and their ends hold."""
+        if not (self.has_plausible_indexes() and self.offsets.is_rising() and self.times.is_rising()):
+            return False
+        offset, time = self.offsets.last(), self.times.last()
+        is_offset_true = offset is None or self._last_offset_at(offset[1]) == self.base_offset + offset[0]
+        return is_offset_true and (time is None or self._holds_time(time))
+
     def rebuild_indexes(self, interval: int = 4096, *, keep: bool = False) -> None:
         """Make both indexes from the log file; `keep` leaves them in memory, for a segment that grows."""
         self._unindexed_from = None
