@@ -33,7 +33,16 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SECONDS_MAX = 250
 NOT_SHIPPED = {".so", ".pyc", ".pyx", ".pxi"}
 ROOMS = ("_fast", "_small", "_columns", "_rows", "_values")
-PARTS = ("_avro_values", "_json_scalars", "_json_values")
+PARTS = (
+    "_avro_values",
+    "_big_endian",
+    "_blocks",
+    "_held",
+    "_json_scalars",
+    "_json_values",
+    "_utf8",
+    "_varints",
+)
 
 CLIENT = """
 import sys

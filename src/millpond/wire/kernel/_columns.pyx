@@ -19,20 +19,14 @@ cdef enum:
     RECORD_BYTES_MIN = 7
     HEADER_BYTES_MIN = 2
     AFTER_HEAD_BYTES_MIN = 3
-    VARINT_BYTES_MAX = 5
-    VARLONG_BYTES_MAX = 10
     BLOCK_BYTES_MIN = 1024
     MICROSECONDS_PER_MS = 1000
 
 cdef int64_t TIMESTAMP_MAX_MS = INT64_MAX // MICROSECONDS_PER_MS
 
-
-cdef struct Block:
-    # `wished` is what the block held when it was last handed out: the next one begins as large.
-    uint8_t* start
-    Py_ssize_t used
-    Py_ssize_t capacity
-    Py_ssize_t wished
+include "_blocks.pxi"
+include "_utf8.pxi"
+include "_varints.pxi"
 
 
 cdef struct Column:
@@ -50,12 +44,6 @@ cdef struct Mark:
     Py_ssize_t data_used
 
 
-cdef struct Cursor:
-    const uint8_t* start
-    Py_ssize_t at
-    Py_ssize_t size
-
-
 cdef struct Head:
     Py_ssize_t end
     int64_t timestamp_delta
@@ -66,20 +54,6 @@ cdef struct Field:
     # A length of -1 is null.
     const uint8_t* start
     int32_t length
-
-
-@cython.final
-cdef class Memory:
-    """What was gathered in one block, on the C heap, for anyone who understands buffers."""
-
-    cdef uint8_t* start
-    cdef Py_ssize_t size
-
-    def __dealloc__(self):
-        free(self.start)
-
-    def __getbuffer__(self, Py_buffer* view, int flags):
-        PyBuffer_FillInfo(view, self, self.start, self.size, 1, flags)
 
 
 @cython.final
@@ -174,9 +148,9 @@ cdef class ColumnBuilder:
             rows,
             _taken_column(&self.key),
             _taken_column(&self.value),
-            _taken(&self.offsets, rows * sizeof(int64_t)),
-            _taken(&self.timestamps, rows * sizeof(int64_t)),
-            _taken(&self.types, rows * sizeof(int32_t)),
+            _taken_block(&self.offsets, rows * sizeof(int64_t)),
+            _taken_block(&self.timestamps, rows * sizeof(int64_t)),
+            _taken_block(&self.types, rows * sizeof(int32_t)),
             headers,
         )
 
@@ -314,36 +288,10 @@ cdef inline int _end_row(Column* column, Py_ssize_t end, bint is_null) except -1
     return 0
 
 
-cdef int _cover(Block* validity, Py_ssize_t rows) except -1:
-    """Have a bit for each of `rows`; new bits are 1."""
-    cdef Py_ssize_t size = (rows + 7) // 8
-    if size > validity.used:
-        _reserve(validity, size)
-        memset(validity.start + validity.used, 0xFF, validity.capacity - validity.used)
-        validity.used = validity.capacity
-    return 0
-
-
 cdef int _reserve_offsets(Column* column, Py_ssize_t count) except -1:
     _reserve(&column.offsets, (column.rows + count + 1) * sizeof(int32_t))
     if column.rows == 0:
         (<int32_t*>column.offsets.start)[0] = 0
-    return 0
-
-
-cdef inline int _reserve(Block* block, Py_ssize_t size) except -1:
-    if size > block.capacity:
-        _grow(block, size)
-    return 0
-
-
-cdef int _grow(Block* block, Py_ssize_t size) except -1:
-    cdef Py_ssize_t capacity = max(size, 2 * block.capacity, block.wished, BLOCK_BYTES_MIN)
-    cdef void* start = realloc(block.start, capacity)
-    if start is NULL:
-        raise MemoryError(f"{capacity} bytes for a column")
-    block.start = <uint8_t*>start
-    block.capacity = capacity
     return 0
 
 
@@ -353,30 +301,15 @@ cdef object _taken_column(Column* column):
     validity = None
     if null_count:
         _cover(&column.validity, rows)
-        validity = _taken(&column.validity, (rows + 7) // 8)
+        validity = _taken_block(&column.validity, (rows + 7) // 8)
     column.rows = 0
     column.null_count = 0
     return BinaryBuffers(
         validity,
-        _taken(&column.offsets, (rows + 1) * sizeof(int32_t)),
-        _taken(&column.data, column.data.used),
+        _taken_block(&column.offsets, (rows + 1) * sizeof(int32_t)),
+        _taken_block(&column.data, column.data.used),
         null_count,
     )
-
-
-cdef object _taken(Block* block, Py_ssize_t size):
-    """The first `size` bytes of the block, which begins again."""
-    cdef Memory memory
-    if size == 0:
-        return b""
-    memory = Memory.__new__(Memory)
-    memory.start = block.start
-    memory.size = size
-    block.start = NULL
-    block.used = 0
-    block.capacity = 0
-    block.wished = size
-    return PyMemoryView_FromObject(memory)
 
 
 cdef Mark _mark(Column* column) noexcept:
@@ -430,68 +363,3 @@ cdef inline int _read_field(Cursor* cursor, Py_ssize_t end, Field* field) except
     return 0
 
 
-cdef inline int32_t _varint(Cursor* cursor) except? -2147483648:
-    """A zigzag varint of 32 bits."""
-    cdef uint64_t raw
-    if cursor.at < cursor.size and cursor.start[cursor.at] < 0x80:
-        raw = cursor.start[cursor.at]
-        cursor.at += 1
-    else:
-        raw = _raw_varint(cursor, VARINT_BYTES_MAX)
-        if raw >> 32:
-            raise MalformedMessage("a varint is beyond 32 bits")
-    return <int32_t>(<uint32_t>(raw >> 1) ^ (0 - <uint32_t>(raw & 1)))
-
-
-cdef inline int64_t _varlong(Cursor* cursor) except? -9223372036854775807:
-    """A zigzag varint of 64 bits."""
-    cdef uint64_t raw = _raw_varint(cursor, VARLONG_BYTES_MAX)
-    return <int64_t>((raw >> 1) ^ (0 - (raw & 1)))
-
-
-cdef uint64_t _raw_varint(Cursor* cursor, int bytes_max) except? 18446744073709551615ULL:
-    cdef uint64_t raw = 0
-    cdef uint8_t byte
-    cdef int index
-    for index in range(bytes_max):
-        if cursor.at >= cursor.size:
-            raise MalformedMessage("a record is cut off")
-        byte = cursor.start[cursor.at]
-        cursor.at += 1
-        # The tenth byte has room for one bit only.
-        if index == 9 and byte & 0x7E:
-            raise MalformedMessage("a varint is beyond 64 bits")
-        raw |= <uint64_t>(byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return raw
-    raise MalformedMessage(f"a varint has more than {bytes_max} bytes")
-
-
-cdef inline bint _overflows(int64_t base, int64_t delta) noexcept:
-    if delta > 0:
-        return base > INT64_MAX - delta
-    return base < INT64_MIN - delta
-
-
-cdef bint _is_utf8(const uint8_t* text, Py_ssize_t size) noexcept:
-    """As Python decodes it: shortest forms only, no surrogates, nothing beyond U+10FFFF."""
-    cdef Py_ssize_t at = 0
-    cdef Py_ssize_t more, index
-    cdef uint8_t byte, low, high
-    while at < size:
-        byte = text[at]
-        at += 1
-        if byte < 0x80:
-            continue
-        if byte < 0xC2 or byte > 0xF4:
-            return False
-        more = 1 if byte < 0xE0 else 2 if byte < 0xF0 else 3
-        low = 0xA0 if byte == 0xE0 else 0x90 if byte == 0xF0 else 0x80
-        high = 0x9F if byte == 0xED else 0x8F if byte == 0xF4 else 0xBF
-        if more > size - at or not low <= text[at] <= high:
-            return False
-        for index in range(1, more):
-            if text[at + index] & 0xC0 != 0x80:
-                return False
-        at += more
-    return True

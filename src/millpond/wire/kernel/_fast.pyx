@@ -24,14 +24,9 @@ cdef enum:
     AFTER_HEAD_BYTES_MIN = 3
     BATCH_HEADER_BYTES = 61
     MAGIC = 2
-    VARINT_BYTES_MAX = 5
-    VARLONG_BYTES_MAX = 10
 
-
-cdef struct Cursor:
-    const uint8_t* start
-    Py_ssize_t at
-    Py_ssize_t size
+include "_big_endian.pxi"
+include "_varints.pxi"
 
 
 cdef struct Head:
@@ -265,56 +260,6 @@ cdef tuple _headers(Cursor* cursor, Py_ssize_t end, int32_t count):
             raise MalformedMessage("a header name is not UTF-8") from None
         found.append((name, _nullable(cursor, end)))
     return tuple(found)
-
-
-cdef int32_t _varint(Cursor* cursor) except? -2147483648:
-    """A zigzag varint of 32 bits."""
-    cdef uint64_t raw = _raw_varint(cursor, VARINT_BYTES_MAX)
-    if raw >> 32:
-        raise MalformedMessage("a varint is beyond 32 bits")
-    return <int32_t>(<uint32_t>(raw >> 1) ^ (0 - <uint32_t>(raw & 1)))
-
-
-cdef int64_t _varlong(Cursor* cursor) except? -9223372036854775807:
-    """A zigzag varint of 64 bits."""
-    cdef uint64_t raw = _raw_varint(cursor, VARLONG_BYTES_MAX)
-    return <int64_t>((raw >> 1) ^ (0 - (raw & 1)))
-
-
-cdef uint64_t _raw_varint(Cursor* cursor, int bytes_max) except? 18446744073709551615ULL:
-    cdef uint64_t raw = 0
-    cdef uint8_t byte
-    cdef int index
-    for index in range(bytes_max):
-        if cursor.at >= cursor.size:
-            raise MalformedMessage("a record is cut off")
-        byte = cursor.start[cursor.at]
-        cursor.at += 1
-        # The tenth byte has room for one bit only.
-        if index == 9 and byte & 0x7E:
-            raise MalformedMessage("a varint is beyond 64 bits")
-        raw |= <uint64_t>(byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return raw
-    raise MalformedMessage(f"a varint has more than {bytes_max} bytes")
-
-
-cdef bint _overflows(int64_t base, int64_t delta) noexcept:
-    if delta > 0:
-        return base > INT64_MAX - delta
-    return base < INT64_MIN - delta
-
-
-cdef int16_t _int16(const uint8_t* at) noexcept:
-    return <int16_t>(<uint16_t>(at[0] << 8 | at[1]))
-
-
-cdef int32_t _int32(const uint8_t* at) noexcept:
-    return <int32_t>(<uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | <uint32_t>at[3])
-
-
-cdef int64_t _int64(const uint8_t* at) noexcept:
-    return <int64_t>(<uint64_t><uint32_t>_int32(at) << 32 | <uint64_t><uint32_t>_int32(at + 4))
 
 
 # Produce: a request for one partition, and its reply.
@@ -557,23 +502,6 @@ cdef class ShortProduce:
             at = _put_int32(at, 0)
         assert at - <uint8_t*>PyBytes_AsString(made) == size
         return made
-
-
-cdef uint8_t* _put_byte(uint8_t* at, Py_ssize_t value) noexcept:
-    at[0] = <uint8_t>value
-    return at + 1
-
-
-cdef uint8_t* _put_int32(uint8_t* at, Py_ssize_t value) noexcept:
-    at[0] = <uint8_t>(value >> 24)
-    at[1] = <uint8_t>(value >> 16)
-    at[2] = <uint8_t>(value >> 8)
-    at[3] = <uint8_t>value
-    return at + 4
-
-
-cdef uint8_t* _put_int64(uint8_t* at, int64_t value) noexcept:
-    return _put_int32(_put_int32(at, value >> 32), value & 0xFFFFFFFF)
 
 
 def short_produce(frame):

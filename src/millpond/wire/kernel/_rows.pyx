@@ -21,6 +21,8 @@ cdef int64_t LENGTH_MAX = RECORD_BYTES_MAX
 cdef Py_ssize_t ENTRY_MAX = ROWS_MAX
 cdef int32_t NO_PARTITION = NULL_KEY
 
+include "_held.pxi"
+
 
 cdef struct Spans:
     # An array from its entry `start` on, whose offsets cut something of `size` into spans.
@@ -46,19 +48,6 @@ cdef struct Record:
     Field key
     Field value
     Field headers
-
-
-@cython.final
-cdef class Held:
-    """A buffer that stays where it is as long as this lives."""
-
-    cdef Py_buffer view
-
-    def __cinit__(self, buffer):
-        PyObject_GetBuffer(buffer, &self.view, PyBUF_SIMPLE)
-
-    def __dealloc__(self):
-        PyBuffer_Release(&self.view)
 
 
 @cython.final

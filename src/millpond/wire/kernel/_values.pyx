@@ -64,13 +64,9 @@ cdef Py_ssize_t VALUE_BYTES_MAX = values.VALUE_BYTES_MAX
 cdef Py_ssize_t RUN_BYTES_MAX = values.RUN_BYTES_MAX
 cdef int64_t[15] WIDTHS = [0, 0, 0, 0, 0, 0, 1, 2, 4, 8, 4, 8, DECIMAL_BYTES, 4, 8]
 
-
-cdef struct Block:
-    # `wished` is what the block held when it was last handed out: the next one begins as large.
-    uint8_t* start
-    Py_ssize_t used
-    Py_ssize_t capacity
-    Py_ssize_t wished
+include "_blocks.pxi"
+include "_held.pxi"
+include "_utf8.pxi"
 
 
 cdef struct Text:
@@ -113,33 +109,6 @@ cdef struct State:
     const uint8_t* end
     Node* nodes
     Text* symbols
-
-
-@cython.final
-cdef class Memory:
-    """What was gathered in one block, on the C heap, for anyone who understands buffers."""
-
-    cdef uint8_t* start
-    cdef Py_ssize_t size
-
-    def __dealloc__(self):
-        free(self.start)
-
-    def __getbuffer__(self, Py_buffer* view, int flags):
-        PyBuffer_FillInfo(view, self, self.start, self.size, 1, flags)
-
-
-@cython.final
-cdef class Held:
-    """A buffer that stays where it is as long as this lives."""
-
-    cdef Py_buffer view
-
-    def __cinit__(self, buffer):
-        PyObject_GetBuffer(buffer, &self.view, PyBUF_SIMPLE)
-
-    def __dealloc__(self):
-        PyBuffer_Release(&self.view)
 
 
 @cython.final
@@ -318,47 +287,6 @@ def _laid_out(shape):
 # Columns.
 
 
-cdef inline int _reserve(Block* block, Py_ssize_t size) except -1:
-    if size > block.capacity:
-        _grow(block, size)
-    return 0
-
-
-cdef int _grow(Block* block, Py_ssize_t size) except -1:
-    cdef Py_ssize_t capacity = max(size, 2 * block.capacity, block.wished, BLOCK_BYTES_MIN)
-    cdef void* start = realloc(block.start, capacity)
-    if start is NULL:
-        raise MemoryError(f"{capacity} bytes for a column")
-    block.start = <uint8_t*>start
-    block.capacity = capacity
-    return 0
-
-
-cdef object _taken_block(Block* block, Py_ssize_t size):
-    """The first `size` bytes of the block, which begins again."""
-    cdef Memory memory
-    if size == 0:
-        return b""
-    memory = Memory.__new__(Memory)
-    memory.start = block.start
-    memory.size = size
-    block.start = NULL
-    block.used = 0
-    block.capacity = 0
-    block.wished = size
-    return PyMemoryView_FromObject(memory)
-
-
-cdef int _cover(Block* validity, Py_ssize_t rows) except -1:
-    """Have a bit for each of `rows`; new bits are 1."""
-    cdef Py_ssize_t size = (rows + 7) // 8
-    if size > validity.used:
-        _reserve(validity, size)
-        memset(validity.start + validity.used, 0xFF, validity.capacity - validity.used)
-        validity.used = validity.capacity
-    return 0
-
-
 cdef int _append_null(Node* nodes, Node* node) except -1:
     cdef Py_ssize_t row = node.rows
     cdef int index
@@ -489,42 +417,6 @@ cdef bint _is_new_key(Node* node, Py_ssize_t first) noexcept:
         if ends[row + 1] - ends[row] == size:
             if not size or memcmp(node.data.start + ends[row], node.data.start + ends[last], size) == 0:
                 return False
-    return True
-
-
-cdef bint _is_utf8(const uint8_t* text, Py_ssize_t size) noexcept:
-    """As Python decodes it: shortest forms only, no surrogates, nothing beyond U+10FFFF."""
-    cdef Py_ssize_t at = 0
-    cdef Py_ssize_t more, index
-    cdef uint8_t byte, low, high
-    cdef uint64_t eight
-    cdef uint64_t[4] eights
-    while at < size:
-        if size - at >= 32:
-            memcpy(eights, text + at, 32)
-            if not (eights[0] | eights[1] | eights[2] | eights[3]) & 0x8080808080808080ULL:
-                at += 32
-                continue
-        if size - at >= 8:
-            memcpy(&eight, text + at, 8)
-            if not eight & 0x8080808080808080ULL:
-                at += 8
-                continue
-        byte = text[at]
-        at += 1
-        if byte < 0x80:
-            continue
-        if byte < 0xC2 or byte > 0xF4:
-            return False
-        more = 1 if byte < 0xE0 else 2 if byte < 0xF0 else 3
-        low = 0xA0 if byte == 0xE0 else 0x90 if byte == 0xF0 else 0x80
-        high = 0x9F if byte == 0xED else 0x8F if byte == 0xF4 else 0xBF
-        if more > size - at or not low <= text[at] <= high:
-            return False
-        for index in range(1, more):
-            if text[at + index] & 0xC0 != 0x80:
-                return False
-        at += more
     return True
 
 

@@ -1,0 +1,14 @@
+# Part of _rows.pyx and _values.pyx.
+
+
+@cython.final
+cdef class Held:
+    """A buffer that stays where it is as long as this lives."""
+
+    cdef Py_buffer view
+
+    def __cinit__(self, buffer):
+        PyObject_GetBuffer(buffer, &self.view, PyBUF_SIMPLE)
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
