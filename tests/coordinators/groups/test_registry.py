@@ -16,10 +16,10 @@ def offset(partition: int, group: str = "g") -> tuple[bytes, bytes | None]:
     return offset_record(OffsetKey(group, "t", partition), m.OffsetCommitValue(offset=1, metadata=""))
 
 
-def generation(number: int, *members: str) -> tuple[bytes, bytes | None]:
+def generation(number: int, *members: str, is_led: bool = True) -> tuple[bytes, bytes | None]:
     kind = m.GroupMetadataValue
     listed = [kind.MemberMetadata(member_id=each, session_timeout=10_000) for each in members]
-    leader = members[0] if members else None
+    leader = members[0] if members and is_led else None
     return group_record(
         "g", kind(protocol_type="consumer", generation=number, protocol="range", leader=leader, members=listed)
     )
@@ -73,7 +73,7 @@ def test_group_changes_its_kind_and_keeps_its_offsets(registry) -> None:
 def test_members_of_a_group_that_turned_back_are_asked_to_join_and_watched(stage) -> None:
     stage.now_ms += 500
     stage.shard.on_time(stage.now_ms)
-    stage.shard.replay(0, *generation(3, "a"))
+    stage.shard.replay(0, *generation(3, "a", is_led=False))
     assert stage.group().state_name == "PreparingRebalance"
     assert stage.heartbeat("a", 3) == ErrorCode.REBALANCE_IN_PROGRESS
     stage.pass_time(10_000)

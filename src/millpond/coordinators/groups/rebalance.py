@@ -158,6 +158,9 @@ def wake(turn: Turn, group: ClassicGroup) -> None:
     if len(group.members) > turn.settings.group_size_max:
         group.history.note(Cause(Why.OVER_CAPACITY, "", turn.now_ms))
         prepare(turn, group)
+    elif group.members and group.leader is None:
+        # It was a consumer group, and turned back: one of its members has to share out again.
+        prepare(turn, group)
 
 
 def forget_timers(turn: Turn, group: ClassicGroup) -> None:

@@ -15,7 +15,7 @@ from millpond.coordinators.groups.consumer.records import TYPES as CONSUMER_KEY_
 from millpond.coordinators.groups.consumer.records import decode_record as decode_consumer_record
 from millpond.coordinators.groups.group import Shared, Turn
 from millpond.coordinators.groups.offsets import Committed, Offsets
-from millpond.coordinators.groups.rebalance import prepare, wake
+from millpond.coordinators.groups.rebalance import wake
 from millpond.coordinators.groups.records import (
     GROUP_KEY_VERSION,
     OFFSET_KEY_VERSIONS,
@@ -95,10 +95,9 @@ class Registry:
             group = self.new_classic(group_id)
         group.replay(decode_group_value(value), self.at_ms)
         if group.members and not had_members and self.is_loaded:
-            # A consumer group turned back while it was alive: one of its members has to share out again.
+            # A consumer group turned back while it was alive.
             turn = Turn(self.shared, self.at_ms)
             wake(turn, group)
-            prepare(turn, group)
             assert turn.effects == Effects(), "nobody can have joined yet"
 
     def _replay_consumer(self, key: m.Message, value: m.Message | None) -> None:

@@ -188,6 +188,25 @@ def test_a_downgrade_when_the_last_new_member_leaves(make_town: Callable[..., To
     assert sorted(len(each.members) for each in joined) == [0, 2], "one of them shares out again"
 
 
+def test_a_downgrade_just_before_the_coordinator_fails_is_followed_by_its_rebalance(
+    make_town: Callable[..., Town],
+) -> None:
+    """Found by a seed of the simulator: the next coordinator took a share of nothing for all there is to have."""
+    town = make_town()
+    first, second = classic_pair(town)
+    town.new_join("new")
+    for member_id in (first, second):
+        town.join(member_id, "j")
+        town.sync(member_id, 3, "s")
+    town.new_beat("new", -1)
+    town.shard = town.reloaded()
+    town.take_in(town.shard.on_loaded(town.now_ms))
+    assert town.heartbeat(first, 3) is ErrorCode.REBALANCE_IN_PROGRESS
+    town.join(first, "j1")
+    town.join(second, "j2")
+    assert sorted(len(town.replies[token].members) for token in ("j1", "j2")) == [0, 2]
+
+
 def test_a_downgrade_when_the_last_new_member_falls_silent(make_town: Callable[..., Town]) -> None:
     town = make_town()
     first, second = classic_pair(town)

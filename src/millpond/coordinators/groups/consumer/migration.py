@@ -163,7 +163,8 @@ def _classic_value(draft: Draft, members: Sequence[Member], image: Image, now_ms
         protocol_type=CONSUMER_PROTOCOL,
         generation=draft.state.epoch,
         protocol=protocol,
-        leader=members[0].id,
+        # Nobody has shared out what the others left behind: whoever loads this has one of them do it.
+        leader=None,
         current_state_timestamp=now_ms,
         members=[_classic_member(member, protocol, image) for member in members],
     )
