@@ -28,6 +28,7 @@ from bench.rights import measure_rights
 from bench.scale import measure_scale
 from bench.seeds import measure_seeds
 from bench.spark import measure_ways
+from bench.syncs import Way, measure_syncs
 from bench.tls import measure_tls
 from bench.values import COMPILED, PLAIN, measure_values
 from bench.volume import fill
@@ -186,6 +187,23 @@ def floor_lines(limits: Mapping[str, Measured]) -> list[Line]:
 
 def floor(plan: Plan) -> list[Line]:
     return floor_lines(measure_limits(plan))
+
+
+def syncs(plan: Plan) -> list[Line]:
+    """Ways to make an append safe, each beside the first of its size."""
+    lines = []
+    found = {(size, way): figures for size, way, figures in measure_syncs(plan)}
+    for (size, way), figures in found.items():
+        first = found[size, Way.GROWING]
+        ratios = {
+            f"first_{name}_ratio": figures[name] / first[name] for name in ("p50_ms", "p99_ms", "us_per_request")
+        }
+        rate = f"{figures['syncs_per_s']:,.0f} a second"
+        middle, slow, spent = (f"x{ratio:.2f}" for ratio in ratios.values())
+        note = rate if figures is first else f"{rate}; p50 {middle} of the first, p99 {slow}, CPU {spent}"
+        title = f"{size:,} B" if size < 1024 else f"{size >> 10} KiB"
+        lines.append(Line(f"{title} {way}", {**figures, **ratios}, note=note))
+    return lines
 
 
 def _latency(acks: int) -> Callable[[Plan], list[Line]]:
@@ -502,6 +520,7 @@ ROWS: tuple[Row, ...] = (
     Row("tls", tls),
     Row("latency", _latency(raw.ACKS_LEADER)),
     Row("latency-all", _latency(raw.ACKS_ALL), SYNC),
+    Row("syncs", syncs, SYNC),
     Row("metrics", metrics),
     Row("rights", rights),
     Row("partitions", flat_partitions),
