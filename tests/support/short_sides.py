@@ -1,0 +1,187 @@
+"""The same story told to several nodes: one answers small requests by its short ways, compiled; one by their plain
+twins; one the general way only. All of them must say the same, byte for byte, and come to the same state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from millpond.base.principal import Principal
+from millpond.broker.apis import groups, k00_produce, k01_fetch
+from millpond.broker.broker import Broker
+from millpond.broker.replication.partitions import Partition
+from millpond.replication.leader import PartitionView
+from millpond.sim.node import SimNode
+from millpond.sim.world.world import SimWorld
+from millpond.wire.kernel import fetch, group_requests, produce
+from support.fuzz.target import HostileLink
+
+START_MS = 60_000
+
+PLAIN: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    (k00_produce, "short_produce", produce.short_produce),
+    (k00_produce, "single_produce", produce.single_produce),
+    (k00_produce, "single_produce_reply", produce.single_produce_reply),
+    (k01_fetch, "short_fetch", fetch.short_fetch),
+    (groups, "short_commit", group_requests.short_commit),
+    (groups, "short_heartbeat", group_requests.short_heartbeat),
+    (groups, "short_consumer_heartbeat", group_requests.short_consumer_heartbeat),
+)
+"""Where a node asks the compiled room, and whom it asks without one."""
+
+
+@contextmanager
+def plain_kernel() -> Iterator[None]:
+    known = [(module, name, getattr(module, name)) for module, name, _ in PLAIN]
+    for module, name, twin in PLAIN:
+        setattr(module, name, twin)
+    try:
+        yield
+    finally:
+        for module, name, way in known:
+            setattr(module, name, way)
+
+
+class Heard:
+    """What one client was sent."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def take(self, data: bytes) -> None:
+        self.data += data
+
+
+class Side:
+    """One node, and those who are connected to it by number."""
+
+    def __init__(self, name: str, seed: int, texts: Mapping[str, str], *, is_quick: bool) -> None:
+        self.name = name
+        self.sim = SimWorld(seed, shuffle=False)
+        self.clock = self.sim.clock
+        self.node = SimNode(self.sim, texts=texts)
+        self.links: dict[int, HostileLink] = {}
+        self.short_answers: Counter[str] = Counter()
+        """How many of each API have gone a short way."""
+        self.node.workers_delay_ms_usual = 0
+        assert self.node.start(), self.node.journal_lines
+        assert self.sim.run_until(lambda: self.broker.lifecycle.knows_itself, within_ms=START_MS)
+        self.broker.dispatcher.load()
+        for entry in self.broker.dispatcher._entries.values():
+            api = entry.api
+            if name == "general":
+                entry.api = replace(api, short=None, quick=api.quick if is_quick else None)
+            elif api.short is not None:
+                entry.api = replace(api, short=self._counted(api.name, api.short))
+
+    def _counted(self, name: str, short: Callable[..., bool]) -> Callable[..., bool]:
+        def way(broker: Any, connection: Any, frame: memoryview) -> bool:
+            is_short = short(broker, connection, frame)
+            self.short_answers[name] += is_short
+            return is_short
+
+        return way
+
+    @property
+    def broker(self) -> Broker:
+        return self.node.broker
+
+    # What is done to it
+
+    def do(self, what: str, *facts: Any) -> None:
+        if self.name == "plain":
+            with plain_kernel():
+                getattr(self, what)(*facts)
+        else:
+            getattr(self, what)(*facts)
+
+    def connect(self, number: int, principal: Principal | None, listener: str) -> None:
+        link = HostileLink(self, f"10.0.0.{number % 250}:4242", Heard(), listener)  # type: ignore[arg-type]
+        connections = self.broker.connections
+        handler = connections.accept(link)
+        assert handler is not None
+        if principal is not None:
+            connections.identify(handler, principal)
+        link.start(handler)
+        self.links[number] = link
+
+    def deliver(self, number: int, data: bytes) -> None:
+        if self.links[number].alive:
+            self.links[number].deliver(data)
+
+    def abort(self, number: int) -> None:
+        self.links[number].abort()
+
+    def deafen(self, number: int) -> None:
+        self.links[number].reads = False
+
+    def listen(self, number: int) -> None:
+        self.links[number].read_all()
+
+    def pass_time(self, ms: int) -> None:
+        self.clock.run_until(within_ms=ms)
+
+    def jump_wall(self, by_ms: int) -> None:
+        self.sim.jump_wall(self.node.name, by_ms)
+
+    def cool(self, share: float) -> None:
+        self.node.disk.cold_share = share
+
+    def fill(self) -> None:
+        self.node.disk.fill()
+
+    def make_room(self) -> None:
+        self.node.disk.make_room()
+
+    def change_role(
+        self, topic: str, index: int, leader: int, replicas: tuple[int, ...], isr: tuple[int, ...]
+    ) -> None:
+        """What the metadata would say after a move or an election."""
+        partition = self.partition(topic, index)
+        if partition is not None and partition.view is not None:
+            known = partition.view
+            partition.follow(PartitionView(leader, known.leader_epoch + 1, known.partition_epoch + 1, replicas, isr))
+
+    # What is known of it
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        return self.broker.partitions.get(topic, index)
+
+    def heard(self, number: int) -> bytes:
+        heard: Any = self.links[number].answers
+        data: bytes = heard.data
+        return data
+
+    def state(self) -> dict[str, object]:
+        """All that the ways of an answer must leave alike."""
+        broker = self.broker
+        found: dict[str, object] = {}
+        for number, link in self.links.items():
+            found[f"connection {number}"] = link.alive, self.heard(number)
+        for partition in broker.partitions:
+            log = partition.log
+            found[f"partition {partition.name}"] = (
+                log.start_offset,
+                log.end_offset,
+                partition.committed_offset,
+                partition.written_bytes,
+                partition.written_records,
+                partition.read_bytes,
+                len(partition.watchers),
+                dict(log.producers._unwritten),
+            )
+        found["sessions"] = [
+            (each.id, each.epoch, each.last_used_ms, each.owner, list(each.wanted.values()))
+            for each in broker.fetch_sessions._sessions.values()
+        ]
+        found["parked"] = len(broker.parked_fetches)
+        for index, shard in enumerate(broker.groups.shards()):
+            found[f"groups {index}"] = sorted(shard.groups), shard.next_deadline_ms(), shard.offsets.by_group
+        found["requests"] = dict(broker.requests.received)
+        return found
+
+    def files(self) -> dict[str, bytes]:
+        return dict(self.node.disk.contents())
