@@ -8,6 +8,7 @@ from millpond.broker import short_fetches
 from millpond.broker.replication import partitions
 from millpond.broker.replication.partitions import Partition
 from millpond.coordinators.groups.shard import GroupShard
+from support.patience import with_time
 from support.seeds import seeds
 from support.short_story import Differs, Story
 
@@ -21,8 +22,18 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "BEGINNINGS_MS", 1 << 40)
 
 
-@pytest.mark.parametrize("seed", seeds(range(8)))
+@pytest.mark.parametrize("seed", seeds(range(3)))
 def test_short_ways_and_the_general_way_say_the_same(seed: int) -> None:
+    tell(seed)
+
+
+@with_time
+@pytest.mark.parametrize("seed", seeds(range(3, 60)))
+def test_they_say_the_same_in_longer_campaigns(seed: int) -> None:
+    tell(seed)
+
+
+def tell(seed: int) -> None:
     story = Story(seed)
     story.go_on(STEPS)
     story.check_end()
