@@ -661,6 +661,9 @@ def _settings(
         "isolation.level": isolation,
         "fetch.wait.max.ms": 100,
         "fetch.error.backoff.ms": 50,
+        # With its queue full librdkafka rests for a second, unless told otherwise, and a reader is through sooner. To
+        # look this often costs two thousandths of a core, and only while the queue is full.
+        "fetch.queue.backoff.ms": 20,
         "partition.assignment.strategy": "cooperative-sticky",
     }
     if instance:
