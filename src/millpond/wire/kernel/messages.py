@@ -8,7 +8,7 @@ is `timestamp_ms`), which may be frozen.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ def read_messages(raws: list[Any], kind: type[T], into: list[T]) -> list[Run | A
     as it came.
     """
     events: list[Run | Any] = []
-    fresh_kind = _fresh(kind)
+    fresh_kind = _fresh(cast(Any, kind))
     run_topic: str | None = None
     run_partition = offset = -1
     raws.reverse()
@@ -62,7 +62,7 @@ def read_messages(raws: list[Any], kind: type[T], into: list[T]) -> list[Run | A
 
 
 @cache
-def _fresh(kind: type) -> Any:
+def _fresh(kind: Any) -> Any:
     """A message that can still be written to. What is frozen is five times as slow to make, so a fresh one is filled
     and then becomes a `kind`."""
     assert kind.__slots__ == SLOTS, f"{kind} has other slots than {SLOTS}"
