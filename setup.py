@@ -12,7 +12,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 
 ROOM = "src/millpond/wire/kernel"
-MODULES = ("_fast", "_small", "_columns", "_rows", "_values")
+MODULES = ("_fast", "_small", "_columns", "_messages", "_rows", "_values")
 OLDEST = (3, 11)
 FOR_ALL = bool(os.environ.get("MILLPOND_ABI3"))
 

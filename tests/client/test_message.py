@@ -6,12 +6,12 @@ import pickle
 from copy import copy
 from dataclasses import FrozenInstanceError, asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
 from millpond import DecodeFailed, Delivery, Message
-from millpond.client.message import as_bytes, from_raw, header_list, made_delivery
+from millpond.client.message import as_bytes, header_list, made_delivery
+from millpond.wire.kernel import read_messages
 
 
 def a_message(value: bytes | None = b"{}", **more) -> Message:
@@ -63,6 +63,9 @@ def test_headers_and_keys_come_in_many_shapes() -> None:
 class Raw:
     """A record as librdkafka gives it."""
 
+    def error(self) -> None:
+        return None
+
     def topic(self) -> str:
         return "orders"
 
@@ -86,9 +89,10 @@ class Raw:
 
 
 def test_what_is_made_the_quick_way_is_like_any_other() -> None:
-    raw: Any = Raw()
+    made: list[Message] = []
+    read_messages([Raw()], Message, made)
     pairs = [
-        (from_raw(raw), Message("orders", 2, 41, 5, b"k", None, (("a", b"1"),))),
+        (made[0], Message("orders", 2, 41, 5, b"k", None, (("a", b"1"),))),
         (made_delivery("orders", 2, None, 5), Delivery("orders", 2, None, 5)),
     ]
     for quick, plain in pairs:

@@ -19,12 +19,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from millpond.cli import main
 from millpond.client.dead_letters import REDRIVEN, read_dead_letter
 from millpond.client.errors import SendFailed
-from millpond.client.message import Message, from_raw
+from millpond.client.message import Message
 from millpond.spark import bad_records
 from millpond.spark.bad_records import BadRecord, Sieve
 from millpond.spark.options import Options, read_options
 from millpond.spark.parsing import parser
 from millpond.spark.source.arrow import SCHEMA, SCHEMA_WITH_HEADERS, schema_of
+from millpond.wire.kernel import read_messages
 from support.node import Node
 from support.topics import create_topic
 
@@ -81,7 +82,7 @@ def letters(bootstrap: str, topic: str, wanted: int) -> list[Message]:
         while len(found) < wanted and time.monotonic() < deadline:
             raw = consumer.poll(0.1)
             if raw is not None and raw.error() is None:
-                found.append(from_raw(raw))
+                read_messages([raw], Message, found)
         return found
     finally:
         consumer.close()

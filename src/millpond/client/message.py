@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from millpond.base.ids import TopicPartition
 from millpond.client.errors import ConfigError, DecodeFailed
 from millpond.client.values import json_of, reader_of, text_of
-
-if TYPE_CHECKING:
-    from confluent_kafka import Message as RawMessage
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -90,33 +87,9 @@ def partition_of(message: Message) -> TopicPartition:
     return TopicPartition(message.topic, message.partition)
 
 
-class _Fresh:
-    """A message that can still be written to. What is frozen is five times as slow to make, and this is made for each
-    record that is read, so a fresh one is filled and then becomes a Message."""
-
-    __slots__ = tuple(each.name for each in fields(Message))
-
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        timestamp_ms: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers,
-    ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
-        self.timestamp_ms = timestamp_ms
-        self.key = key
-        self.value = value
-        self.headers = headers
-
-
 class _FreshDelivery:
-    """The same for the word about each record that is sent."""
+    """One that can still be written to. What is frozen is five times as slow to make, and this is made for each
+    record that is sent, so a fresh one is filled and then becomes a Delivery."""
 
     __slots__ = tuple(each.name for each in fields(Delivery))
 
@@ -131,23 +104,6 @@ def made_delivery(topic: str, partition: int, offset: int | None, timestamp_ms: 
     fresh: Any = _FreshDelivery(topic, partition, offset, timestamp_ms)
     fresh.__class__ = Delivery
     made: Delivery = fresh
-    return made
-
-
-def from_raw(raw: RawMessage) -> Message:
-    """Our message from librdkafka's, which must not be an error."""
-    headers = raw.headers()
-    fresh: Any = _Fresh(
-        raw.topic() or "",
-        raw.partition() or 0,
-        raw.offset() or 0,
-        raw.timestamp()[1],
-        raw.key(),
-        raw.value(),
-        tuple(headers) if headers else (),  # type: ignore[arg-type]
-    )
-    fresh.__class__ = Message
-    made: Message = fresh
     return made
 
 

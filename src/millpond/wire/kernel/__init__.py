@@ -1,7 +1,8 @@
 """The one compiled room: walking batches and records, in Cython where it was built, else in its plain twin.
 
 Between records and columns too: `ColumnBuilder` one way, `encode_rows` and `key_partitions` the other. A node never
-needs those, so they are loaded when first asked for; and so is `values`, which reads JSON and Avro into columns. Its
+needs those, so they are loaded when first asked for; so is `read_messages`, which makes a client's messages, and
+`values`, which reads JSON and Avro into columns. Its
 plain twin is not here but in `spark.parsing`. `MILLPOND_PLAIN=1` in the environment asks for the twins.
 """
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         short_consumer_heartbeat,
         short_heartbeat,
     )
+    from millpond.wire.kernel.messages import read_messages
     from millpond.wire.kernel.plain import decode_records, record_keys, record_spans, scan
     from millpond.wire.kernel.produce import ShortProduce, short_produce, single_produce
     from millpond.wire.kernel.rows import (
@@ -91,6 +93,7 @@ else:
         "TimestampColumn": "rows",
         "encode_rows": "_rows",
         "key_partitions": "_rows",
+        "read_messages": "_messages",
     }
 
     def __getattr__(name: str) -> object:
@@ -125,6 +128,7 @@ __all__ = [
     "decode_records",
     "encode_rows",
     "key_partitions",
+    "read_messages",
     "record_keys",
     "record_spans",
     "scan",

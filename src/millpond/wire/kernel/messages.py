@@ -1,0 +1,84 @@
+"""Messages of what a client library has read, the plain twin of `_messages`.
+
+The library is not named here: a raw message is what answers `error()`, `topic()`, `partition()`, `offset()`,
+`timestamp()`, `key()`, `value()` and `headers()`. What becomes of it is a class with slots named like these (the time
+is `timestamp_ms`), which may be frozen.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, TypeAlias, TypeVar, cast
+
+T = TypeVar("T")
+
+Run: TypeAlias = tuple[str, int, int]
+"""Topic and partition of messages that came one after the other, and the offset after the last of them."""
+
+SLOTS = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "headers")
+
+
+def read_messages(raws: list[Any], kind: type[T], into: list[T]) -> list[Run | Any]:
+    """Appends a `kind` for each raw message to `into`, and takes those from `raws`.
+
+    Hands back what happened, in order: a run of messages of one partition as a tuple, what is news (it has an error)
+    as it came.
+    """
+    events: list[Run | Any] = []
+    fresh_kind = _fresh(cast(Any, kind))
+    run_topic: str | None = None
+    run_partition = offset = -1
+    raws.reverse()
+    while raws:
+        # Freed one by one: as many objects as were there before, so that the garbage collector has no cause to look.
+        raw = raws.pop()
+        if raw.error() is not None:
+            if run_topic is not None:
+                events.append((run_topic, run_partition, offset + 1))
+                run_topic = None
+            events.append(raw)
+            continue
+        topic, partition = raw.topic(), raw.partition()
+        if partition != run_partition or topic != run_topic:
+            if run_topic is not None:
+                events.append((run_topic, run_partition, offset + 1))
+            run_topic, run_partition = topic, partition
+        offset = raw.offset()
+        headers = raw.headers()
+        made = fresh_kind(
+            run_topic,
+            partition,
+            offset,
+            raw.timestamp()[1],
+            raw.key(),
+            raw.value(),
+            tuple(headers) if headers else (),
+        )
+        made.__class__ = kind
+        into.append(made)
+    if run_topic is not None:
+        events.append((run_topic, run_partition, offset + 1))
+    return events
+
+
+@cache
+def _fresh(kind: Any) -> Any:
+    """A message that can still be written to. What is frozen is five times as slow to make, so a fresh one is filled
+    and then becomes a `kind`."""
+    assert kind.__slots__ == SLOTS, f"{kind} has other slots than {SLOTS}"
+
+    class Fresh:
+        __slots__ = SLOTS
+
+        def __init__(
+            self, topic: str, partition: int, offset: int, timestamp_ms: int, key: Any, value: Any, headers: Any
+        ) -> None:
+            self.topic = topic
+            self.partition = partition
+            self.offset = offset
+            self.timestamp_ms = timestamp_ms
+            self.key = key
+            self.value = value
+            self.headers = headers
+
+    return Fresh
