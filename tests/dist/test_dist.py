@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SECONDS_MAX = 250
 NOT_SHIPPED = {".so", ".pyc", ".pyx", ".pxi"}
-ROOMS = ("_fast", "_small", "_columns", "_rows", "_values")
+ROOMS = ("_fast", "_small", "_columns", "_messages", "_rows", "_values")
 PARTS = (
     "_avro_values",
     "_big_endian",

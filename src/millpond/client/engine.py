@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from millpond.base.ids import TopicPartition
@@ -43,8 +42,6 @@ SEND_SECONDS = 60.0
 DELIVERY_SECONDS = 120.0
 STORE_TRIES = 15
 STORE_PAUSE_SECONDS_MAX = 5.0
-
-_HEADERS = attrgetter("headers")
 
 
 @dataclass(slots=True)
@@ -202,11 +199,6 @@ class Engine:
         return min(max(left_s, 0.001), POLL_SECONDS_MAX)
 
     def _accept(self, batch: Sequence[Message], now: float) -> None:
-        if not self._retry_topics and not any(map(_HEADERS, batch)):
-            # Nobody can have said anything about these.
-            self._in_flight.add_new(batch)
-            self._start_runners()
-            return
         held: dict[TopicPartition, float] = {}
         new: list[Message] = []
         for message in batch:
@@ -356,16 +348,13 @@ class Engine:
         with self._lock:
             if not self._is_over:
                 self.stats.processed += self._in_flight.end_well(job)
-                if not self._failure and (following := self._in_flight.start()) is not None:
-                    return following
             return self._next()
 
     def _work(self) -> None:
-        run = self._handler.run if self._options.processed is None else None
         job = self._next()
         while job is not None:
             try:
-                outgoing = self._attempt_once(job) if run is None else run(job.message)
+                outgoing = self._attempt(job)
             except BaseException as error:
                 self._conclude(job, error, [])
             else:
@@ -392,10 +381,10 @@ class Engine:
                 self._conclude(job, None, outgoing)
             job = self._next()
 
-    def _attempt_once(self, job: Job) -> list[Send]:
-        """Run it unless the store of processed ids knows it."""
+    def _attempt(self, job: Job) -> list[Send]:
         store = self._options.processed
-        assert store is not None
+        if store is None:
+            return self._handler.run(job.message)
         record_id = self._record_id(job)
         try:
             with ExitStack() as stack:

@@ -147,7 +147,6 @@ class InFlight:
     def add_new(self, messages: Sequence[Message]) -> None:
         """The same for records of which nobody has said anything: most are such, and come in runs of a partition."""
         topic, number = "", -1
-        add = self._lanes.add
         with self.mutex:
             for message in messages:
                 if message.partition != number or message.topic != topic:
@@ -157,9 +156,8 @@ class InFlight:
                 if progress is None:
                     continue
                 progress.begin(message.offset)
-                key = message.key
-                lane = None if key is None else (topic, number, key)
-                add(lane, Job(message, partition, progress, lane))
+                lane = None if message.key is None else (topic, number, message.key)
+                self._lanes.add(lane, Job(message, partition, progress, lane))
             self._recount()
 
     def skip(self, partition: TopicPartition, offset: int) -> None:
@@ -183,10 +181,9 @@ class InFlight:
         with self.mutex:
             job = self._lanes.take()
             if job is not None:
-                progress, offset = job.progress, job.message.offset
-                progress.running += 1
-                if offset > progress.furthest:
-                    progress.furthest = offset
+                job.progress.running += 1
+                if job.message.offset > job.progress.furthest:
+                    job.progress.furthest = job.message.offset
                 job.attempts += 1
             return job
 
@@ -204,11 +201,7 @@ class InFlight:
             progress = job.progress
             if progress.is_ours:
                 self._count -= progress.finish(job.message.offset, [])
-            # As `end` does, without the lock's price once more: this is run for nearly every record.
-            progress.running -= 1
-            self._lanes.release(job.lane)
-            if self._is_watched:
-                self.tell_change()
+            self.end(job, keeps_lane=False)
             return progress.is_ours
 
     def run_again(self, job: Job, due: float, *, keeps_lane: bool) -> bool:

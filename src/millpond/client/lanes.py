@@ -35,16 +35,14 @@ class Lanes(Generic[T]):
         )
 
     def add(self, lane: Hashable | None, item: T) -> None:
-        # A lane's name is long, and to look it up is most of the price here: it is done once where nobody waits.
-        lanes = self._waiting
-        count = len(lanes)
-        waiting = None if lane is None else lanes.setdefault(lane, None)
-        if lane is None or len(lanes) > count:
+        if lane is None or lane not in self._waiting:
+            if lane is not None:
+                self._waiting[lane] = None
             self._ready.append((lane, item))
-        elif waiting:
+        elif waiting := self._waiting[lane]:
             waiting.append(item)
         else:
-            lanes[lane] = deque((item,))
+            self._waiting[lane] = deque((item,))
 
     def take(self) -> T | None:
         """The next record to run; its lane is busy from now on."""
@@ -56,9 +54,12 @@ class Lanes(Generic[T]):
 
     def release(self, lane: Hashable | None) -> None:
         """The record of this lane is finished; the one behind it may go."""
-        if lane is not None and (waiting := self._waiting.pop(lane, None)):
+        if lane is None or lane not in self._waiting:
+            return
+        if waiting := self._waiting[lane]:
             self._ready.append((lane, waiting.popleft()))
-            self._waiting[lane] = waiting
+        else:
+            del self._waiting[lane]
 
     def drop(self, unwanted: Callable[[T], bool]) -> list[T]:
         """Forget waiting records; lanes that were ready only for such a record go on with the next one."""

@@ -40,17 +40,10 @@ class Progress:
     def finish(self, offset: int, outgoing: list[Send]) -> int:
         """How many are not under way any more: this one and those behind it, or none while there is a gap before."""
         under_way, order = self._under_way, self._order
+        if offset not in under_way:
+            order.append(offset)
+        under_way[offset] = outgoing
         count = len(order)
-        if not outgoing and order and order[0] == offset:
-            # Most records are the first, and want nothing sent.
-            order.popleft()
-            del under_way[offset]
-            self._done_to = offset + 1
-        else:
-            if offset not in under_way:
-                order.append(offset)
-                count += 1
-            under_way[offset] = outgoing
         while order and (sends := under_way[order[0]]) is not None:
             head = order.popleft()
             del under_way[head]
