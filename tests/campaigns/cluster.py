@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--diaries",
         type=Path,
-        help="a folder for what nodes, members of groups and Java tell, and for the data of a round that failed",
+        help="a folder for what nodes, members of groups and Java tell; data of a failed round are always kept",
     )
     wanted = parser.parse_args(arguments)
     if wanted.diaries is not None:
@@ -115,11 +115,13 @@ def play(wanted: argparse.Namespace, nodes: int, seed: int, count: int, load: Lo
             for node in cluster:
                 print(f"--- node {node.node_id}", *node.journal[-40:], sep="\n", file=sys.stderr)
         finally:
+            if outcome is None or outcome.findings:
+                kept = (wanted.diaries or Path(tempfile.gettempdir())) / f"millpond-data-{seed}"
+                shutil.copytree(folder, kept, dirs_exist_ok=True)
+                print(f"the data of the nodes are kept in {kept}", flush=True)
             if wanted.diaries is not None:
                 for node in cluster:
                     (wanted.diaries / f"node-{node.node_id}.txt").write_text("\n".join(node.journal))
-                if outcome is None or outcome.findings:
-                    shutil.copytree(folder, wanted.diaries / f"data-{seed}", dirs_exist_ok=True)
         return outcome
 
 
