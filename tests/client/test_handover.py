@@ -54,7 +54,7 @@ def expected(handover: Handover, count: int) -> tuple[Unreported, list[Awaited]]
 def report(records: list[Awaited]) -> None:
     for n, each in enumerate(records):
         said: Any = Report(n)
-        each.reported(None, said)
+        each(None, said)
 
 
 def test_all_that_other_threads_say_arrives() -> None:
@@ -106,7 +106,7 @@ def test_a_failure_is_raised_and_a_cancelled_one_harms_nobody() -> None:
         refusal: Any = Refusal()
         nothing: Any = None
         report([cancelled])
-        failed.reported(refusal, nothing)
+        failed(refusal, nothing)
         report([fine])
         with pytest.raises(SendFailed, match=r"too late.*delivery_timeout_s"):
             await failed.future

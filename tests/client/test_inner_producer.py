@@ -82,5 +82,5 @@ def test_no_future_stays_open_that_was_sent_after_all_when_it_was_closed() -> No
     late = Sent("orders", inner.unreported)
     inner.produce(late, "orders", b"1", None)
     assert isinstance(late.exception(20), SendFailed)
-    assert isinstance(inner.send("orders", b"2", None).exception(20), SendFailed)
+    assert isinstance(inner.plain_send()("orders", b"2", None).exception(20), SendFailed)
     assert not inner.unreported.records

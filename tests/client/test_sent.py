@@ -6,14 +6,62 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import CancelledError, as_completed, wait
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from millpond import Delivery, SendFailed
+from millpond.client import sent as sent_module
+from millpond.client.reach import Reach
 from millpond.client.sent import Sent
+from millpond.client.unreported import Unreported
 
 PLACE = Delivery("orders", 0, 7, 0)
+
+
+class Report:
+    """What librdkafka says of a record."""
+
+    def partition(self) -> int:
+        return PLACE.partition
+
+    def offset(self) -> int | None:
+        return PLACE.offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, PLACE.timestamp_ms
+
+
+class Refusal:
+    """What it says of one that failed."""
+
+    def name(self) -> str:
+        return "_MSG_TIMED_OUT"
+
+    def str(self) -> str:
+        return "too late"
+
+    def code(self) -> int:
+        return -192
+
+    def retriable(self) -> bool:
+        return True
+
+
+def sent_record() -> Sent:
+    unreported = Unreported(Reach({}))
+    sent = Sent("orders", unreported)
+    unreported.records.add(sent)
+    return sent
+
+
+def report(sent: Sent, *, fails: bool = False) -> None:
+    refusal: Any = Refusal() if fails else None
+    said: Any = Report()
+    sent(refusal, said)
 
 
 def test_fulfilled_before_anybody_asks() -> None:
@@ -147,3 +195,97 @@ for _ in range(60):
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
 """)
+
+
+def lines_of(act: Callable[[], None], at: int, interrupt: Callable[[], None]) -> int:
+    """Do it, and before its line number `at` in the module of the future something else; how many lines it has."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        if frame.f_code.co_filename != sent_module.__file__:
+            return None
+        if event == "line":
+            count += 1
+            if count == at:
+                sys.settrace(None)
+                frame.f_trace = None
+                interrupt()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("is_asked_before", [False, True])
+@pytest.mark.parametrize("interrupted", ["the report", "who asks"])
+def test_a_report_and_a_question_in_every_order_of_their_steps(
+    fails: bool, is_asked_before: bool, interrupted: str
+) -> None:
+    """Whoever interrupts whom, and where: each callback is called once, and a cancelled one is nothing else."""
+    for at in range(1, 200):
+        sent = sent_record()
+        heard: list[str] = []
+
+        def outcome(sent: Sent) -> str:
+            if sent.cancelled():
+                return "cancelled"
+            return "failed" if sent.exception(0) else f"at {sent.result(0).offset}"
+
+        def hear(_: object, sent: Sent = sent, heard: list[str] = heard) -> None:
+            heard.append(outcome(sent))
+
+        if is_asked_before:
+            sent.add_done_callback(hear)
+        cancelled: list[bool] = []
+
+        def ask(sent: Sent = sent, cancelled: list[bool] = cancelled, hear: Any = hear) -> None:
+            sent.add_done_callback(hear)
+            cancelled.append(sent.cancel())
+
+        def tell(sent: Sent = sent) -> None:
+            report(sent, fails=fails)
+
+        act, interrupt = (tell, ask) if interrupted == "the report" else (ask, tell)
+        lines = lines_of(act, at, interrupt)
+        if lines < at:
+            interrupt()
+        said = "cancelled" if cancelled[0] else "failed" if fails else f"at {PLACE.offset}"
+        assert sent.done()
+        assert outcome(sent) == said
+        assert heard == [said] * (1 + is_asked_before), f"at line {at}"
+        assert not sent._unreported.records  # type: ignore[union-attr]
+        if lines < at:
+            assert at > 5
+            return
+    raise AssertionError("it has no end")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_waits_for_several_waits_for_each_of_them(fails: bool) -> None:
+    """One that was done before must not count twice."""
+    early, late = sent_record(), sent_record()
+    early.add_done_callback(lambda _: None)
+    report(early, fails=fails)
+    heard: list[int] = []
+    waiting = threading.Thread(target=lambda: heard.append(len(wait([early, late], 60).done)))
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    report(late, fails=fails)
+    waiting.join(60)
+    assert heard == [2]
+
+
+def test_where_it_is_stays_with_the_record() -> None:
+    sent = sent_record()
+    report(sent)
+    assert sent.result() == PLACE
+    assert sent.result() is sent.result()
+    assert isinstance(sent.exception(0), type(None))

@@ -75,7 +75,7 @@ class Awaited:
         self._handover = handover
         self._outcome: Where | SendFailed
 
-    def reported(self, error: KafkaError | None, message: RawMessage) -> None:
+    def __call__(self, error: KafkaError | None, message: RawMessage) -> None:
         self._outcome = where_is(message) if error is None else failure(self._topic, error)
         self._handover.put(self)
         # Last: who flushes looks into the queue when nothing is left here.

@@ -15,17 +15,13 @@ from confluent_kafka import Producer as RawProducer
 
 from millpond.client.connection import LOG
 from millpond.client.reach import Reach
-from millpond.client.sent import Sent
-from millpond.client.unreported import Record, Unreported
+from millpond.client.sent import PlainSend, plain_send
+from millpond.client.unreported import ANY_PARTITION, SENDS_PER_READ, Record, Unreported
 
 Acks: TypeAlias = Literal["all", 1, 0]
 
-ANY_PARTITION = -1
-"""librdkafka chooses by the key."""
-
 POLL_SECONDS = 0.1
 STEP_BACK_SECONDS = 0.005
-SENDS_PER_READ = 200
 FAILURES_EVERY_SECONDS = 5.0
 """Between two words about records that failed and that nobody waits for."""
 
@@ -43,26 +39,13 @@ class InnerProducer:
         self._waiting = 0
         self._flushes = 0
         """How many flush now."""
-        self._closing = False
-        self._sends = 0
         # A daemon, so that a program which forgets to close can still end.
         self._thread = Thread(target=self._serve, name="millpond-delivery", daemon=True)
         self._thread.start()
 
-    def send(self, topic: str, value: bytes, key: str | bytes | None) -> Sent:
-        """What `produce` does for a record without anything special, in the fewest steps."""
-        sent = Sent(topic, self.unreported)
-        records = self.unreported.records
-        records.add(sent)
-        try:
-            self.raw.produce(topic, value, key, ANY_PARTITION, sent.reported)
-        except BaseException:
-            records.discard(sent)
-            raise
-        self._sends += 1
-        if self._closing or (self._sends % SENDS_PER_READ == 0 and not self.unreported.is_telling()):
-            self._read_beside()
-        return sent
+    def plain_send(self) -> PlainSend:
+        """What does as `produce` does, for a record without anything special."""
+        return plain_send(self.raw, self.unreported, self._read_beside)
 
     def produce(
         self,
@@ -75,24 +58,24 @@ class InnerProducer:
         timestamp_ms: int = 0,
     ) -> None:
         """BufferError when there is no room."""
-        records = self.unreported.records
-        records.add(record)
+        unreported = self.unreported
+        unreported.records.add(record)
         try:
             # Arguments without names: librdkafka's binding reads them in half of the time.
             if headers or timestamp_ms:
-                self.raw.produce(topic, value, key, partition, record.reported, None, timestamp_ms, headers)  # type: ignore[arg-type]
+                self.raw.produce(topic, value, key, partition, record, None, timestamp_ms, headers)  # type: ignore[arg-type]
             else:
-                self.raw.produce(topic, value, key, partition, record.reported)
+                self.raw.produce(topic, value, key, partition, record)
         except BaseException:
-            records.discard(record)
+            unreported.records.discard(record)
             raise
-        self._sends += 1
-        if self._closing or (self._sends % SENDS_PER_READ == 0 and not self.unreported.is_telling()):
+        unreported.sends += 1
+        if unreported.sends % SENDS_PER_READ == 0 or unreported.is_closing:
             self._read_beside()
 
     def _read_beside(self) -> None:
         """The sender reads reports; of a record that comes after the end there will be no other."""
-        if self._closing:
+        if self.unreported.is_closing:
             self.raw.purge()
         if not self.unreported.is_telling():
             self._read(0)
@@ -129,7 +112,7 @@ class InnerProducer:
     def close(self) -> None:
         """Fail what is left and end the thread."""
         # First: what is sent before anybody could see this is purged here, and what is sent later by its sender.
-        self._closing = True
+        self.unreported.is_closing = True
         if len(self.raw):
             self.raw.purge()
         self._thread.join()
@@ -138,9 +121,9 @@ class InnerProducer:
 
     def _serve(self) -> None:
         seen = 0
-        while not self._closing:
-            sends, seen = self._sends - seen, self._sends
-            if sends > SENDS_PER_READ or self._flushes:
+        while not self.unreported.is_closing:
+            sends, seen = self.unreported.sends - seen, self.unreported.sends
+            if sends >= SENDS_PER_READ or self._flushes:
                 time.sleep(STEP_BACK_SECONDS)
             else:
                 self._read(POLL_SECONDS)

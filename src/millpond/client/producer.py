@@ -29,13 +29,13 @@ from millpond.client.errors import (
     UnknownTopic,
     advice_on,
 )
-from millpond.client.inner_producer import ANY_PARTITION, Acks, InnerProducer
+from millpond.client.inner_producer import Acks, InnerProducer
 from millpond.client.message import Delivery, HeadersGiven, as_bytes, header_list
 from millpond.client.partitioner import Partitioner, RoundRobin
 from millpond.client.payloads import Serializer, encode
 from millpond.client.reach import Reach
-from millpond.client.sent import Sent
-from millpond.client.unreported import Record, Unreported
+from millpond.client.sent import PlainSend, Sent
+from millpond.client.unreported import ANY_PARTITION, Record, Unreported
 
 if TYPE_CHECKING:
     from millpond.client.traces import Tracing
@@ -164,8 +164,8 @@ class Producer(Closable):
         self._inners: dict[Acks, InnerProducer] = {}
         self._usual: InnerProducer | None = None
         """The one of `acks`, once it is made."""
-        self._quick: InnerProducer | None = None
-        """The same, where a record of bytes can be given to it as it is."""
+        self._quick: PlainSend | None = None
+        """Its way for a record of bytes, where that can be given to it as it is."""
         self._lock = Lock()
         self._closed = False
         self._partitions: dict[str, tuple[float, int]] = {}
@@ -178,7 +178,7 @@ class Producer(Closable):
         if not given and quick is not None and type(value) is bytes and type(topic) is str and topic:
             try:
                 if key is None or isinstance(key, _TEXT_OR_BYTES):
-                    return quick.send(topic, value, key)
+                    return quick(topic, value, key)
             except (BufferError, KafkaException):
                 quick = None  # What that means is for `put` to say.
         try:
@@ -335,7 +335,7 @@ class Producer(Closable):
                     if acks == self.acks:
                         self._usual = inner
                         is_plain = self._serializer is encode and self._partitioner is None
-                        self._quick = inner if is_plain and self._tracing is None else None
+                        self._quick = inner.plain_send() if is_plain and self._tracing is None else None
         return inner
 
     def _chosen(self, topic: str, key: bytes | None, partitioner: Partitioner) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Protocol
+from typing import Final, Protocol
 
 from confluent_kafka import KafkaError
 from confluent_kafka import Message as RawMessage
@@ -14,11 +14,17 @@ from millpond.client.errors import SendFailed, advice_on
 from millpond.client.message import Delivery, made_delivery
 from millpond.client.reach import Reach
 
+ANY_PARTITION: Final = -1
+"""librdkafka chooses by the key."""
+
+SENDS_PER_READ: Final = 50
+"""Between two times that a sender reads the reports itself."""
+
 
 class Record(Protocol):
     """A record that was sent: whoever has its outcome in the end."""
 
-    def reported(self, error: KafkaError | None, message: RawMessage) -> None:
+    def __call__(self, error: KafkaError | None, message: RawMessage) -> None:
         """librdkafka's word about it, on the thread that asked librdkafka."""
         ...
 
@@ -29,6 +35,10 @@ class Unreported:
     def __init__(self, reach: Reach) -> None:
         self.reach = reach
         self.records: set[Record] = set()
+        self.sends = 0
+        """How many were given to librdkafka: about, as threads do not wait for each other to count."""
+        self.is_closing = False
+        """Nobody else reads reports any more."""
         self._failures = 0
         """Records that failed and that nobody had asked for, since the last word about them."""
         self._failure = ""
