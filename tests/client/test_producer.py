@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -261,3 +263,58 @@ def test_keys_may_be_text_or_any_kind_of_bytes(cluster) -> None:
         with pytest.raises(ConfigError, match="a key is text or bytes"):
             producer.send(topic, b"", 7)  # type: ignore[arg-type]
     assert [message.key for message in cluster.read(topic, 4)] == ["k\u00e9y".encode()] * 4
+
+
+FORKS = """
+import os, signal, sys
+from millpond import AsyncProducer, ClientError, Producer
+import asyncio
+
+bootstrap, topic, how = sys.argv[1:]
+
+def refused(act):
+    try:
+        act()
+    except ClientError as refusal:
+        return "make a new one in the child" in str(refusal)
+    return False
+
+async def queue(producer):
+    return await (await producer.queue(topic, b"v", "k"))
+
+unused = Producer(bootstrap)
+used = AsyncProducer(bootstrap) if how == "async" else Producer(bootstrap)
+if how == "async":
+    asyncio.run(queue(used))
+else:
+    used.send(topic, b"v", "k").result(60)
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    if how == "async":
+        fine = refused(lambda: asyncio.run(queue(used))) and refused(lambda: asyncio.run(used.flush()))
+        asyncio.run(used.close())
+    else:
+        fine = refused(lambda: used.send(topic, b"v", "k")) and refused(lambda: used.send(topic, {"v": 1}))
+        fine = fine and refused(used.flush) and refused(lambda: used.partitions(topic))
+        used.close()
+    fine = fine and unused.send(topic, b"of the child").result(30).topic == topic
+    unused.close()
+    os._exit(0 if fine else 1)
+assert os.waitpid(child, 0)[1] == 0
+if how == "async":
+    asyncio.run(queue(used))
+    asyncio.run(used.close())
+else:
+    used.send(topic, b"v", "k").result(60)
+    used.close()
+unused.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_child_of_the_process_that_used_it_is_told_to_make_a_new_one(pond, how: str) -> None:
+    """What sends the records is not in the child: they stayed in its buffer without a word."""
+    topic = pond.topic()
+    subprocess.run([sys.executable, "-c", FORKS, pond.bootstrap, topic, how], check=True, timeout=120)
+    assert len(pond.read(topic, 3)) == 3
