@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer as RawProducer
 
 from millpond import SendFailed
+from millpond.client.handover import Handover
 from millpond.client.inner_producer import InnerProducer
 from millpond.client.reach import Reach
 from millpond.client.sent import Sent
+from millpond.client.unreported import StepBack
+from support.node import eventually
 
 
 def lane_to(bootstrap: str, **more: object) -> InnerProducer:
@@ -84,3 +89,56 @@ def test_no_future_stays_open_that_was_sent_after_all_when_it_was_closed() -> No
     assert isinstance(late.exception(20), SendFailed)
     assert isinstance(inner.plain_send()("orders", b"2", None).exception(20), SendFailed)
     assert not inner.unreported.records
+
+
+@pytest.mark.parametrize("kind", ["a future", "one of a loop"])
+def test_the_serving_thread_leaves_the_reports_in_its_hands_to_who_reads_them(cluster, kind: str) -> None:
+    """All of them are told, once and in order, whoever reads; and the thread goes on to serve."""
+    topic = cluster.topic()
+    inner = lane_to(cluster.bootstrap, **{"linger.ms": 20})
+    told: list[int] = []
+    stepped_back = 0
+    step_back = inner.unreported.step_back
+
+    def counted() -> None:
+        nonlocal stepped_back
+        try:
+            step_back()
+        except StepBack:
+            stepped_back += 1
+            raise
+
+    inner.unreported.step_back = counted  # type: ignore[method-assign]
+
+    def noted(number: int, record: Any) -> Any:
+        def hear(error: Any, message: Any) -> None:
+            told.append(number)
+            # The serving thread has many in its hands; another one begins to read.
+            inner.unreported.want_back()
+            try:
+                record(error, message)
+            finally:
+                inner.unreported.records.discard(hear)
+
+        return hear
+
+    async def main() -> None:
+        handover = Handover(asyncio.get_running_loop())
+        make: Any = Sent if kind == "a future" else handover.expect
+        records = [make(topic, inner.unreported) for _ in range(500)]
+        for n, record in enumerate(records):
+            inner.produce(noted(n, record), topic, b"%d" % n, None, partition=0)
+        assert await asyncio.to_thread(eventually, lambda: len(told) == 500)
+        assert inner.flush(60) == 0
+        assert told == list(range(500))
+        if kind == "a future":
+            assert [each.result(60).offset for each in records] == list(range(500))
+        else:
+            assert [place.offset for place in await asyncio.gather(*records)] == list(range(500))
+
+    asyncio.run(main())
+    assert stepped_back > 10
+    again = Sent(topic, inner.unreported)
+    inner.produce(again, topic, b"again", None, partition=0)
+    assert again.result(60).offset == 500
+    inner.close()

@@ -86,8 +86,11 @@ class Awaited(asyncio.Future[Delivery]):
         else:
             self._outcome = failure(self._topic, error)
         self._handover.put(self)
-        # Last: who flushes looks into the queue when nothing is left here.
-        self._unreported.records.discard(self)
+        unreported = self._unreported
+        # After that: who flushes looks into the queue when nothing is left here.
+        unreported.records.discard(self)
+        if unreported.is_wanted_back:
+            unreported.step_back()
 
     def settle(self) -> None:
         if self.done():

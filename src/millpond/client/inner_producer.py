@@ -2,13 +2,13 @@
 
 Every report that the thread takes wants the interpreter's lock, which a program that sends in a loop holds most of
 the time. So while there is much to send, the sender itself reads the reports, many at a time, and the thread steps
-back; so it does while somebody flushes, who reads them, too.
+back, with reports in hand, too; so it does while somebody flushes, who reads them.
 """
 
 from __future__ import annotations
 
 import time
-from threading import Condition, Thread
+from threading import Condition, Thread, get_ident
 from typing import Literal, TypeAlias
 
 from confluent_kafka import Producer as RawProducer
@@ -16,7 +16,7 @@ from confluent_kafka import Producer as RawProducer
 from millpond.client.connection import LOG
 from millpond.client.reach import Reach
 from millpond.client.sent import PlainSend, plain_send
-from millpond.client.unreported import ANY_PARTITION, SENDS_PER_READ, Record, Unreported
+from millpond.client.unreported import ANY_PARTITION, SENDS_PER_READ, Record, StepBack, Unreported
 
 Acks: TypeAlias = Literal["all", 1, 0]
 
@@ -78,6 +78,7 @@ class InnerProducer:
         if self.unreported.is_closing:
             self.raw.purge()
         if not self.unreported.is_telling():
+            self.unreported.want_back()
             self._read(0)
 
     def wait_for_room(self, deadline: float) -> bool:
@@ -100,6 +101,7 @@ class InnerProducer:
         with self._room:
             self._flushes += 1
         try:
+            self.unreported.want_back()
             self.raw.flush(timeout_s)
             # The last report may be in the hands of the serving thread.
             while self.unreported.records and (left := deadline - time.monotonic()) > 0:
@@ -126,15 +128,31 @@ class InnerProducer:
             if sends >= SENDS_PER_READ or self._flushes:
                 time.sleep(STEP_BACK_SECONDS)
             else:
-                self._read(POLL_SECONDS)
+                self._read_and_step_back()
             self.reach.look()
             if self.unreported.has_failures and time.monotonic() >= self._failures_at:
                 self._tell_failures()
         self.raw.poll(0)
 
+    def _read_and_step_back(self) -> None:
+        """The serving thread reads reports until there is none, or another thread reads them."""
+        unreported = self.unreported
+        unreported.is_wanted_back = False
+        unreported.server = get_ident()
+        try:
+            self._read(POLL_SECONDS)
+        except StepBack:
+            self._tell_of_room()
+        finally:
+            unreported.server = 0
+            unreported.is_wanted_back = False
+
     def _read(self, timeout_s: float) -> None:
         """Reports become outcomes. Who waits for room hears of it once, not for each record that has left."""
         self.raw.poll(timeout_s)
+        self._tell_of_room()
+
+    def _tell_of_room(self) -> None:
         if self._waiting:
             with self._room:
                 self._room.notify_all()

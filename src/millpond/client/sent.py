@@ -126,15 +126,21 @@ class Sent(Future[Delivery]):
         The future itself is what librdkafka calls: a bound method would be one more object for the garbage collector
         to look at, for each record that is under way.
         """
+        unreported = self._unreported
+        assert unreported is not None, "it was sent by nobody"
+        is_alone = False
         if error is None:
             self._partition = message.partition()
             self._offset = message.offset()
             self._timestamp_ms = message.timestamp()[1]
             self._outcome = _DELIVERED
-            if self._made is None:
-                self._unreported.records.discard(self)  # type: ignore[union-attr]
-                return
-        self.told(error, message)
+            is_alone = self._made is None
+        if is_alone:
+            unreported.records.discard(self)
+        else:
+            self.told(error, message)
+        if unreported.is_wanted_back:
+            unreported.step_back()
 
     def told(self, error: KafkaError | None, message: RawMessage) -> None:
         """The same where somebody may be called, or it failed."""

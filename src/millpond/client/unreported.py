@@ -17,7 +17,7 @@ from millpond.client.reach import Reach
 ANY_PARTITION: Final = -1
 """librdkafka chooses by the key."""
 
-SENDS_PER_READ: Final = 50
+SENDS_PER_READ: Final = 100
 """Between two times that a sender reads the reports itself."""
 
 
@@ -29,6 +29,10 @@ class Record(Protocol):
         ...
 
 
+class StepBack(Exception):
+    """Raised through librdkafka, which then leaves the reports that are still to be read to the next who asks."""
+
+
 class Unreported:
     """A set and not a count: taking out of a set is one step, so that no lock is needed for each record."""
 
@@ -37,6 +41,11 @@ class Unreported:
         self.records: set[Record] = set()
         self.sends = 0
         """How many were given to librdkafka: about, as threads do not wait for each other to count."""
+        self.server = 0
+        """The thread that serves, while it reads reports."""
+        self.is_wanted_back = False
+        """Somebody else has begun to read: for each report the two would take the interpreter's lock from each other,
+        and on a busy machine each waits for the other to be run at all. So the serving thread leaves the rest."""
         self.is_closing = False
         """Nobody else reads reports any more."""
         self._failures = 0
@@ -58,6 +67,16 @@ class Unreported:
         taken = self._failures, self._failure
         self._failures, self._failure = 0, ""
         return taken
+
+    def want_back(self) -> None:
+        """Who is about to read reports says so."""
+        self.is_wanted_back = self.server != 0
+
+    def step_back(self) -> None:
+        """Asked at the end of a report, when somebody wants the reports back."""
+        if get_ident() == self.server:
+            self.is_wanted_back = False
+            raise StepBack
 
     @contextmanager
     def telling(self) -> Iterator[None]:
