@@ -161,6 +161,7 @@ class Reader(threading.Thread):
         """How often it was told what it reads."""
         self._findings = findings
         self._group = group
+        self._is_committing = False
         self._over = threading.Event()
         settings = (
             COMMON
@@ -169,6 +170,7 @@ class Reader(threading.Thread):
                 "bootstrap.servers": bootstrap,
                 "group.id": group,
                 "enable.auto.commit": False,
+                "on_commit": self._on_commit,
                 # Whoever reads from where nothing is must hear of it: the group has committed a beginning.
                 "auto.offset.reset": "error",
                 "fetch.wait.max.ms": 100,
@@ -191,7 +193,7 @@ class Reader(threading.Thread):
             for message in self._consumer.consume(500, timeout=0.1):
                 self._take(message)
             now = time.monotonic()
-            if now - committed_at > COMMIT_SECONDS:
+            if now - committed_at > COMMIT_SECONDS and not self._is_committing:
                 committed_at = now
                 self._commit()
         self._consumer.close()
@@ -207,12 +209,17 @@ class Reader(threading.Thread):
             self._findings.add("told it is gone", f"{self._group}: {error}")
 
     def _commit(self) -> None:
+        """One after the other: librdkafka sends a commit again that was refused for a while, behind a later one."""
+        self._is_committing = True
         try:
             # Where it comes to nothing, the records are read again.
             self._consumer.commit(asynchronous=True)
         except KafkaException:
             # Nothing new, or no longer a member.
-            return
+            self._is_committing = False
+
+    def _on_commit(self, *_: object) -> None:
+        self._is_committing = False
 
     def stop(self) -> None:
         self._over.set()
