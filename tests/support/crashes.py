@@ -199,12 +199,13 @@ def kill_in_a_loop(node: Node, loops: int, seed: int, progress: Callable[[Tally]
 
 def _end_and_start(node: Node, dice: random.Random, tally: Tally) -> None:
     if dice.random() < 0.15:
-        assert node.terminate() == 0
-        assert (node.data / ".kafka_cleanshutdown").exists()
+        code = node.terminate()
+        assert code == 0, f"asked to end, it left with code {code}: {node.journal()[-2000:]}"
+        assert (node.data / ".kafka_cleanshutdown").exists(), f"the end was not clean: {node.journal()[-2000:]}"
         tally.ended_cleanly += 1
     else:
         node.kill9()
-        assert not (node.data / ".kafka_cleanshutdown").exists()
+        assert not (node.data / ".kafka_cleanshutdown").exists(), "a node that was killed counts as clean"
         tally.killed += 1
     if dice.random() < 0.25:
         # A crash while it recovers from a crash.
