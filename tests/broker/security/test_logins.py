@@ -394,16 +394,21 @@ def test_whoever_asks_for_the_tokens_of_thousands_keeps_nobody_waiting(play: Pla
         DelegationTokenRecord("User:bob", "User:bob", renewers, 0, 1 << 60, 1 << 60, f"t-{number}")
         for number in range(1_000)
     )
-    play.desk.submit(lambda _: Decision(tokens, ()))
     play.set_password("eve", "pw")
     eve = play.connect()
     play.log_in(eve, "eve")
     owner = m.DescribeDelegationTokenRequest.DescribeDelegationTokenOwner
     owners = [owner(principal_type="User", principal_name=f"somebody-{number}") for number in range(9_000)]
-    began = time.process_time()
-    shown = eve.ask(m.DescribeDelegationTokenRequest(owners=owners), 3)
-    assert shown.tokens == []
-    assert time.process_time() - began < 0.5
+
+    def asked() -> float:
+        began = time.process_time()
+        assert eve.ask(m.DescribeDelegationTokenRequest(owners=owners), 3).tokens == []
+        return time.process_time() - began
+
+    without_any = asked()
+    play.desk.submit(lambda _: Decision(tokens, ()))
+    # To look for each owner in each token would take a hundred times as long.
+    assert asked() < 20 * without_any
 
 
 def test_nobody_makes_tokens_in_the_clear(make_desk: Callable[..., Any]) -> None:
