@@ -195,6 +195,9 @@ def test_what_json_prints_is_json(run: Any, node: Any, quick: Any, topic: str, t
     assert lines.keys() | ELSEWHERE.keys() | {("status",)} == having
     for path, more in lines.items():
         json.loads(run(*path, *more, "--json"))
+    # Other tests ask the same node what there is.
+    run("quota", "remove", "--client-id", topic, "--yes")
+    run("user", "remove", "ann", "--yes")
     folder = node.data / f"{topic}-0"
     files = [str(each) for each in folder.iterdir()]
     assert {str(folder / each) for each in ("leader-epoch-checkpoint", "partition.metadata")} <= {*files}

@@ -6,9 +6,9 @@ import asyncio
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from millpond.console.login import (
 from millpond.node.loopback import open_listener
 from millpond.testing import Pond
 from support.console import Answer, Console
+from support.cpu import least_seconds
 
 PASSWORD = "open sesame"
 
@@ -148,9 +149,9 @@ def test_our_cookie_is_found_among_all(host: str, cookies: list[str], found: boo
 def test_cookies_are_read_in_the_time_that_it_takes_to_read_them() -> None:
     """With http.cookies a quoted value of backslashes takes four times as long when it is twice as long."""
     for hostile in ('millpond-session-1="' + "\\" * 100_000 + '"', "; " * 50_000, "a=" * 50_000):
-        began = time.process_time()
-        assert tokens_of(Headers(raw=[(b"host", b"localhost:1"), (b"cookie", hostile.encode())])) == []
-        assert time.process_time() - began < 0.5
+        headers = Headers(raw=[(b"host", b"localhost:1"), (b"cookie", hostile.encode())])
+        assert tokens_of(headers) == []
+        assert least_seconds(partial(tokens_of, headers)) < 0.5
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import struct
-import time
 from dataclasses import replace
 
 import pytest
@@ -10,6 +9,7 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.log.checks import assign_offsets, checked_headers, stamped_headers, trusted_headers
 from millpond.log.limits import LogLimits
 from millpond.wire.records import Record, encode_batch, wrap_payload
+from support.cpu import least_seconds
 
 NOW_MS = 1_700_000_000_000
 LIMITS = LogLimits()
@@ -83,9 +83,11 @@ def test_a_compacted_topic_unpacks_no_batch_that_takes_long(records):
     record = b"\x0e\0\0\0\0\0\0\0"
     bomb = wrap_payload(record * records, records, NOW_MS, NOW_MS, codec=4)
     assert len(bomb) < 10_000
-    begun = time.process_time()
-    assert refusal(bytearray(bomb), replace(LIMITS, cleanup_compact=True)) == ErrorCode.INVALID_RECORD
-    assert time.process_time() - begun < 0.1
+
+    def refuse() -> None:
+        assert refusal(bytearray(bomb), replace(LIMITS, cleanup_compact=True)) == ErrorCode.INVALID_RECORD
+
+    assert least_seconds(refuse) < 0.1
     one = wrap_payload(b"\0" * (20 << 20), 1, NOW_MS, NOW_MS, codec=4)
     assert refusal(bytearray(one), replace(LIMITS, cleanup_compact=True)) == ErrorCode.MESSAGE_TOO_LARGE
 
