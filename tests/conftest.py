@@ -36,6 +36,9 @@ os.environ["MILLPOND_CONSOLE"] = "off"
 # Tests are short: compiling Java less well, and on one thread, halves what a session of Spark costs.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+SPARKS_AT_ONCE = 2
+"""A process of Python that Spark starts has ten seconds to call back: three sessions on two cores were too many."""
+
 _numbers = count(1)
 
 
@@ -48,11 +51,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of one file about Spark or the console run in one process: what they share is dear to start. Long
-    tests have to be asked for."""
+    """The tests of one file about Spark or the console run in one process: what they share is dear to start. Of Spark
+    no more than two run at a time. Long tests have to be asked for."""
+    spark_files: dict[str, int] = {}
     for item in items:
         path = item.path.as_posix()
-        if "/tests/spark/" in path or "/tests/console/" in path:
+        if "/tests/spark/" in path:
+            number = spark_files.setdefault(path, len(spark_files))
+            item.add_marker(pytest.mark.xdist_group(f"spark-{number % SPARKS_AT_ONCE}"))
+        elif "/tests/console/" in path:
             item.add_marker(pytest.mark.xdist_group(path.rpartition("/tests/")[2]))
         if item.get_closest_marker("with_time") and not patience.ALL:
             item.add_marker(pytest.mark.skip(reason="takes a while: make chaos runs it"))
