@@ -192,7 +192,8 @@ class Latency:
         self._arrivals.clear()
         self._answers.clear()
         gap = 1 / LATENCY_PER_SECOND
-        count = int(seconds * LATENCY_PER_SECOND)
+        # What is left of a time to warm up may be less than a message.
+        count = max(int(seconds * LATENCY_PER_SECOND), 1)
         began = time.perf_counter()
         for place in range(count):
             rest = began + place * gap - time.perf_counter()
