@@ -119,6 +119,11 @@ def opens(*_: Any) -> None:
     os.listdir("/")
 
 
+def takes_no_end(*_: Any) -> None:
+    while True:
+        pass
+
+
 def crashes(*_: Any) -> None:
     raise AssertionError("planted")
 
@@ -133,12 +138,14 @@ def answers_twice(_: Dispatcher, connection: Any, frame: memoryview) -> None:
         (slow, "of the loop"),
         (greedy, "MiB of memory"),
         (opens, "went outside"),
+        (takes_no_end, "it takes no end"),
         (crashes, "planted"),
         (answers_twice, "answer"),
     ],
 )
 def test_a_bug_is_found(bug: Callable[..., None], finding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In what is done for one request among many, once the node has begun its work."""
+    monkeypatch.setattr(watch, "ENDLESS_SECONDS", 2.0)
     served = 0
 
     def handle(self: Dispatcher, connection: Any, frame: memoryview) -> None:

@@ -20,11 +20,13 @@ from millpond.coordinators.runtime import KEY_LENGTH_MAX
 from millpond.wire import messages as m
 from millpond.wire.header import decode_response_header, encode_request_header
 from millpond.wire.records import Record, encode_batch
+from support.cpu import TRIES
 from support.fuzz.answers import LENGTH, Answers
 from support.fuzz.life import calm_collector
 from support.fuzz.pools import NOW_MS, Pools
 from support.fuzz.scenes import OPEN
 from support.fuzz.target import HostileLink, Target
+from support.fuzz.watch import Slow
 
 LONG_NAME = "\x01" * 32_000
 WIDE = 40
@@ -49,16 +51,30 @@ class Client:
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self._connect()
+
+    def _connect(self) -> None:
         self._answers: list[bytes] = []
         answers = Answers(Pools(Random(0)))
         answers.is_judged = False
         answers.take = self._answers.append  # type: ignore[method-assign]
-        link = target._accepted("10.1.1.1:1", answers, None)
+        link = self._target._accepted("10.1.1.1:1", answers, None)
         assert link is not None
         self.link: HostileLink = link
 
     def say(self, frame: bytes) -> None:
-        """The turns of the loop that follow are measured; one that is too long is raised."""
+        """The turns of the loop that follow are measured; one that is too long in each of a few tries is raised."""
+        for tries_left in reversed(range(TRIES)):
+            try:
+                self._say(frame)
+                return
+            except Slow:
+                if not tries_left:
+                    raise
+                # What the host of a virtual machine takes for others counts as the loop's own time.
+                self._connect()
+
+    def _say(self, frame: bytes) -> None:
         self._target.turn.longest_seconds = 0.0
         self._target.deliver(self.link, LENGTH.pack(len(frame)) + frame, frame)
         for _ in range(100):

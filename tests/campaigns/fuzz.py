@@ -28,7 +28,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from support.fuzz.corpus import SEEDS, Corpus
-from support.fuzz.life import Life, Outcome
+from support.fuzz.life import SLOW_ONCE, Life, Outcome
 from support.fuzz.real import RealLife
 from support.fuzz.scenes import GUEST, OPEN
 from support.fuzz.sweep import sweep
@@ -216,8 +216,11 @@ def against_node(seed: int, frames: int, folder: Path | None) -> int:
     """The same requests over sockets."""
     began = time.monotonic()
     begin(None if folder is None else folder / "corpus.jsonl")
-    with tempfile.TemporaryDirectory(prefix="millpond-fuzz-") as root:
-        outcome = RealLife(Path(root), seed, frames, _corpus).run()
+    outcome = _real_life(seed, frames)
+    if outcome.ended == SLOW_ONCE:
+        # That may be the machine's doing: what its host takes for others counts as the loop's own time.
+        print(*outcome.findings, "once more:", sep="\n", flush=True)
+        outcome = _real_life(seed, frames)
     seconds = time.monotonic() - began
     rate = outcome.frames / seconds * 3600 / 1e6
     print(f"a real node, seed {seed}: {outcome.frames:,} frames in {seconds:.0f} s ({rate:.2f} M an hour), ", end="")
@@ -226,6 +229,11 @@ def against_node(seed: int, frames: int, folder: Path | None) -> int:
     )
     print(*(outcome.findings or ["nothing was found"]), sep="\n")
     return int(bool(outcome.findings))
+
+
+def _real_life(seed: int, frames: int) -> Outcome:
+    with tempfile.TemporaryDirectory(prefix="millpond-fuzz-") as root:
+        return RealLife(Path(root), seed, frames, _corpus).run()
 
 
 def sweep_all(items: int) -> int:

@@ -27,6 +27,8 @@ from millpond.client.message import Header
 
 TOPIC = "orders"
 TERM = "term"
+TAKING_UP_FACTOR = 10
+"""So many times as often a member is lost that takes up a partition just now."""
 
 
 class Written(NamedTuple):
@@ -135,8 +137,15 @@ class Group:
     def stir(self) -> None:
         """Maybe a partition moves on: asked back from its holder, or lost by it without warning."""
         with self.lock:
+            if self.moves + self.losses >= self.stirs_max:
+                return
+            # Short moments, in which much can go wrong: they are met on purpose.
+            taking = [member for member in self.members if member.is_taking_up]
+            if taking and self.chance.random() < TAKING_UP_FACTOR * self.lose_chance:
+                self.lose(self.chance.choice(taking))
+                return
             held = [name for name, holder in self.holders.items() if holder and name in holder.owned]
-            if not held or self.moves + self.losses >= self.stirs_max:
+            if not held:
                 return
             name = self.chance.choice(held)
             holder = self.holders[name]
@@ -200,6 +209,8 @@ class StubConsumer:
         self.paused: set[Name] = set()
         self.is_removed = False
         """The group has gone on without it; what it commits is refused until it is assigned something again."""
+        self.is_taking_up = False
+        """It was told of a partition that is its now, and does not have it yet."""
 
     def subscribe(self, topics: list[str], on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
         self.on_assign, self.on_revoke, self.on_lost = on_assign, on_revoke, on_lost
@@ -250,7 +261,11 @@ class StubConsumer:
                     return
                 self.terms[name] = term
                 self.is_removed = False
-            self.on_assign(self, [TopicPartition(*name)])
+                self.is_taking_up = True
+            try:
+                self.on_assign(self, [TopicPartition(*name)])
+            finally:
+                self.is_taking_up = False
             return
         with self.group.lock:
             gone = [each for each in self.owned if kind == "lost" or each == what]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
@@ -88,13 +87,13 @@ def test_who_comes_when_there_is_room_again_does_not_overtake_those_who_wait(mon
         tasks: list[asyncio.Task[asyncio.Future[Delivery]]] = []
         has_room = False
 
-        def put(_kind: object, _block: bool, _topic: str, value: bytes, _key: None) -> SimpleNamespace:
+        def put(_kind: object, _block: bool, _topic: str, value: bytes, _key: None) -> asyncio.Future[Delivery]:
             if not has_room:
                 raise BufferFull("no room")
             taken.append(value)
             if value == b"first":
                 tasks.append(asyncio.create_task(producer.queue("orders", b"newcomer")))
-            return SimpleNamespace(future=asyncio.get_running_loop().create_future())
+            return asyncio.get_running_loop().create_future()
 
         monkeypatch.setattr(producer._producer, "put", put)
         tasks += [asyncio.create_task(producer.queue("orders", each)) for each in (b"first", b"second", b"third")]

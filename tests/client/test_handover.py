@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from client.refusal import Refusal
 from millpond import SendFailed
 from millpond.client.handover import SETTLED_MAX, Awaited, Handover
 from millpond.client.reach import Reach
@@ -30,20 +31,6 @@ class Report:
         return 1, 0
 
 
-class Refusal:
-    def name(self) -> str:
-        return "_MSG_TIMED_OUT"
-
-    def str(self) -> str:
-        return "too late"
-
-    def code(self) -> int:
-        return -192
-
-    def retriable(self) -> bool:
-        return True
-
-
 def expected(handover: Handover, count: int) -> tuple[Unreported, list[Awaited]]:
     unreported = Unreported(Reach({}))
     records = [handover.expect("orders", unreported) for _ in range(count)]
@@ -54,7 +41,7 @@ def expected(handover: Handover, count: int) -> tuple[Unreported, list[Awaited]]
 def report(records: list[Awaited]) -> None:
     for n, each in enumerate(records):
         said: Any = Report(n)
-        each.reported(None, said)
+        each(None, said)
 
 
 def test_all_that_other_threads_say_arrives() -> None:
@@ -73,7 +60,7 @@ def test_all_that_other_threads_say_arrives() -> None:
         threads = [threading.Thread(target=report, args=(records[n::4],)) for n in range(4)]
         for thread in threads:
             thread.start()
-        found = await asyncio.wait_for(asyncio.gather(*(each.future for each in records)), 60)
+        found = await asyncio.wait_for(asyncio.gather(*records), 60)
         assert [place.offset for place in found] == [n // 4 for n in range(10_000)]
         assert not unreported.records
         assert calls < 10_000, "the loop is not called for each"
@@ -87,13 +74,13 @@ def test_a_long_queue_lets_others_of_the_loop_run_in_between() -> None:
         _, records = expected(handover, 3 * SETTLED_MAX)
         report(records)
         await asyncio.sleep(0)
-        assert sum(each.future.done() for each in records) == SETTLED_MAX
+        assert sum(each.done() for each in records) == SETTLED_MAX
         handover.settle()
-        assert all(each.future.done() for each in records)
+        assert all(each.done() for each in records)
         await asyncio.sleep(0)
         (more,) = expected(handover, 1)[1]
         report([more])
-        assert (await asyncio.wait_for(more.future, 60)).offset == 0
+        assert (await asyncio.wait_for(more, 60)).offset == 0
 
     asyncio.run(main())
 
@@ -102,16 +89,16 @@ def test_a_failure_is_raised_and_a_cancelled_one_harms_nobody() -> None:
     async def main() -> None:
         handover = Handover(asyncio.get_running_loop())
         _, (cancelled, failed, fine) = expected(handover, 3)
-        cancelled.future.cancel()
+        cancelled.cancel()
         refusal: Any = Refusal()
         nothing: Any = None
         report([cancelled])
-        failed.reported(refusal, nothing)
+        failed(refusal, nothing)
         report([fine])
         with pytest.raises(SendFailed, match=r"too late.*delivery_timeout_s"):
-            await failed.future
-        assert (await fine.future).offset == 0
-        assert cancelled.future.cancelled()
+            await failed
+        assert (await fine).offset == 0
+        assert cancelled.cancelled()
 
     asyncio.run(main())
 

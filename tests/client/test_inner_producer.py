@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import sys
 import time
+from types import FrameType
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka import Producer as RawProducer
 
 from millpond import SendFailed
+from millpond.client.handover import Handover
 from millpond.client.inner_producer import InnerProducer
 from millpond.client.reach import Reach
 from millpond.client.sent import Sent
+from millpond.client.unreported import StepBack
+from support.node import eventually
 
 
 def lane_to(bootstrap: str, **more: object) -> InnerProducer:
@@ -82,5 +91,111 @@ def test_no_future_stays_open_that_was_sent_after_all_when_it_was_closed() -> No
     late = Sent("orders", inner.unreported)
     inner.produce(late, "orders", b"1", None)
     assert isinstance(late.exception(20), SendFailed)
-    assert isinstance(inner.send("orders", b"2", None).exception(20), SendFailed)
+    assert isinstance(inner.plain_send()("orders", b"2", None).exception(20), SendFailed)
     assert not inner.unreported.records
+
+
+@pytest.mark.parametrize("kind", ["a future", "one of a loop"])
+def test_the_serving_thread_leaves_the_reports_in_its_hands_to_who_reads_them(cluster, kind: str) -> None:
+    """All of them are told, once and in order, whoever reads; and the thread goes on to serve."""
+    topic = cluster.topic()
+    inner = lane_to(cluster.bootstrap, **{"linger.ms": 20})
+    told: list[int] = []
+    stepped_back = 0
+    step_back = inner.unreported.step_back
+
+    def counted() -> None:
+        nonlocal stepped_back
+        try:
+            step_back()
+        except StepBack:
+            stepped_back += 1
+            raise
+
+    inner.unreported.step_back = counted  # type: ignore[method-assign]
+
+    def noted(number: int, record: Any) -> Any:
+        def hear(error: Any, message: Any) -> None:
+            told.append(number)
+            # The serving thread has many in its hands; another one begins to read.
+            inner.unreported.want_back()
+            try:
+                record(error, message)
+            finally:
+                inner.unreported.records.discard(hear)
+
+        return hear
+
+    async def main() -> None:
+        handover = Handover(asyncio.get_running_loop())
+        make: Any = Sent if kind == "a future" else handover.expect
+        records = [make(topic, inner.unreported) for _ in range(500)]
+        for n, record in enumerate(records):
+            inner.produce(noted(n, record), topic, b"%d" % n, None, partition=0)
+        assert await asyncio.to_thread(eventually, lambda: len(told) == 500)
+        assert inner.flush(60) == 0
+        assert told == list(range(500))
+        if kind == "a future":
+            assert [each.result(60).offset for each in records] == list(range(500))
+        else:
+            assert [place.offset for place in await asyncio.gather(*records)] == list(range(500))
+
+    asyncio.run(main())
+    assert stepped_back > 10
+    again = Sent(topic, inner.unreported)
+    inner.produce(again, topic, b"again", None, partition=0)
+    assert again.result(60).offset == 500
+    inner.close()
+
+
+def test_a_flush_that_is_interrupted_leaves_the_reports_to_the_serving_thread() -> None:
+    """Whichever line of it the signal meets: its end is one step."""
+    lines, start = inspect.getsourcelines(InnerProducer.flush)
+    end = start + next(n for n, line in enumerate(lines) if line.strip() == "finally:")
+    inner = lane_to("127.0.0.1:1")
+    for line in range(start + 1, end):
+
+        def trace(frame: FrameType, event: str, _: object, line: int = line) -> Any:
+            if frame.f_code is not InnerProducer.flush.__code__:
+                return None
+            if event == "line" and frame.f_lineno == line:
+                raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            inner.flush(0)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        assert not inner._flushes, f"at {lines[line - start]}"
+    inner.close()
+
+
+@pytest.mark.parametrize("reads", ["nobody else", "who sends", "who flushes"])
+def test_after_an_error_that_ends_all_sending_each_record_has_an_outcome(pond, reads: str) -> None:
+    """librdkafka's binding raises such an error through whoever reads reports: the serving thread goes on."""
+    topic = pond.topic()
+    settings = {"transactional.id": f"fenced-{topic}", "linger.ms": 0}
+    inner, newer = lane_to(pond.bootstrap, **settings), lane_to(pond.bootstrap, **settings)
+    inner.raw.init_transactions(60)
+    inner.raw.begin_transaction()
+    inner.plain_send()(topic, b"in time", None).result(60)
+    newer.raw.init_transactions(60)
+    late: list[Sent] = []
+    send = inner.plain_send()
+    for _ in range(1 if reads == "nobody else" else 10_000):
+        try:
+            late.append(send(topic, b"late", None))
+        except KafkaException:  # It is known by now.
+            break
+        if reads == "who flushes":
+            inner.flush(0.01)
+    assert all(isinstance(each.exception(60), SendFailed) for each in late)
+    assert late
+    assert inner._thread.is_alive()
+    assert inner.flush(60) == 0
+    inner.close()
+    newer.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -261,3 +263,111 @@ def test_keys_may_be_text_or_any_kind_of_bytes(cluster) -> None:
         with pytest.raises(ConfigError, match="a key is text or bytes"):
             producer.send(topic, b"", 7)  # type: ignore[arg-type]
     assert [message.key for message in cluster.read(topic, 4)] == ["k\u00e9y".encode()] * 4
+
+
+FORKS = """
+import os, signal, sys
+from millpond import AsyncProducer, ClientError, Producer
+import asyncio
+
+bootstrap, topic, how = sys.argv[1:]
+
+def refused(act):
+    try:
+        act()
+    except ClientError as refusal:
+        return "make a new one in the child" in str(refusal)
+    return False
+
+async def queue(producer):
+    return await (await producer.queue(topic, b"v", "k"))
+
+unused = Producer(bootstrap)
+used = AsyncProducer(bootstrap) if how == "async" else Producer(bootstrap)
+if how == "async":
+    asyncio.run(queue(used))
+else:
+    used.send(topic, b"v", "k").result(60)
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    if how == "async":
+        fine = refused(lambda: asyncio.run(queue(used))) and refused(lambda: asyncio.run(used.flush()))
+        asyncio.run(used.close())
+    else:
+        fine = refused(lambda: used.send(topic, b"v", "k")) and refused(lambda: used.send(topic, {"v": 1}))
+        fine = fine and refused(used.flush) and refused(lambda: used.partitions(topic))
+        used.close()
+    fine = fine and unused.send(topic, b"of the child").result(30).topic == topic
+    unused.close()
+    os._exit(0 if fine else 1)
+assert os.waitpid(child, 0)[1] == 0
+if how == "async":
+    asyncio.run(queue(used))
+    asyncio.run(used.close())
+else:
+    used.send(topic, b"v", "k").result(60)
+    used.close()
+unused.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_child_of_the_process_that_used_it_is_told_to_make_a_new_one(pond, how: str) -> None:
+    """What sends the records is not in the child: they stayed in its buffer without a word."""
+    topic = pond.topic()
+    subprocess.run([sys.executable, "-c", FORKS, pond.bootstrap, topic, how], check=True, timeout=120)
+    assert len(pond.read(topic, 3)) == 3
+
+
+INSIDE = """
+import signal, sys, threading, time
+from millpond import ClientError, Producer, SendFailed
+from millpond.client import sent
+
+how = sys.argv[1]
+heard, refused, records = threading.Event(), [], []
+
+def use(*_):
+    if heard.is_set():
+        return
+    records.extend(producer.send("orders", b"1") for _ in range(300))
+    for act in (producer.flush, producer.close):
+        try:
+            act()
+        except ClientError as refusal:
+            refused.append("call it elsewhere" in str(refusal))
+    heard.set()
+
+producer = Producer("127.0.0.1:1", settings={"error_cb": use} if how == "error" else {}, delivery_timeout_s=20)
+records.append(producer.send("orders", b"0"))
+if how == "signal":
+    # It meets the sender in the middle of a report.
+    signal.signal(signal.SIGUSR1, use)
+    main, of_record = threading.get_ident(), sent.failure
+    def interrupted(topic, error):
+        if threading.get_ident() == main and not heard.is_set():
+            signal.raise_signal(signal.SIGUSR1)
+        return of_record(topic, error)
+    sent.failure = interrupted
+    inner = producer._usual
+    inner._flushes.add("the serving thread steps back")
+    time.sleep(0.3)
+    inner.raw.purge()
+    while not heard.is_set():
+        records.append(producer.send("orders", b"2"))
+    inner._flushes.clear()
+assert heard.wait(60)
+assert refused == [True, True], refused
+try:
+    producer.close(0.1)
+except ClientError:
+    pass
+assert all(isinstance(each.exception(60), SendFailed) for each in records)
+"""
+
+
+@pytest.mark.parametrize("how", ["error", "signal"])
+def test_what_is_called_inside_a_report_may_send_and_is_refused_to_wait(how: str) -> None:
+    """To ask librdkafka for reports inside that ended the whole process."""
+    subprocess.run([sys.executable, "-c", INSIDE, how], check=True, timeout=120)

@@ -6,14 +6,48 @@ import asyncio
 import subprocess
 import sys
 import threading
-from concurrent.futures import CancelledError, as_completed, wait
+from collections.abc import Callable
+from concurrent.futures import CancelledError, _base, as_completed, wait
+from types import FrameType
+from typing import Any
 
 import pytest
 
+from client.refusal import Refusal
 from millpond import Delivery, SendFailed
+from millpond.client import sent as sent_module
+from millpond.client.reach import Reach
 from millpond.client.sent import Sent
+from millpond.client.unreported import Unreported
+from support.node import eventually
 
 PLACE = Delivery("orders", 0, 7, 0)
+
+
+class Report:
+    """What librdkafka says of a record."""
+
+    def partition(self) -> int:
+        return PLACE.partition
+
+    def offset(self) -> int | None:
+        return PLACE.offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, PLACE.timestamp_ms
+
+
+def sent_record() -> Sent:
+    unreported = Unreported(Reach({}))
+    sent = Sent("orders", unreported)
+    unreported.records.add(sent)
+    return sent
+
+
+def report(sent: Sent, *, fails: bool = False) -> None:
+    refusal: Any = Refusal() if fails else None
+    said: Any = Report()
+    sent(refusal, said)
 
 
 def test_fulfilled_before_anybody_asks() -> None:
@@ -147,3 +181,205 @@ for _ in range(60):
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
 """)
+
+
+def lines_of(act: Callable[[], None], at: int, interrupt: Callable[[], None]) -> int:
+    """Do it, and before its line number `at` in the module of the future something else; how many lines it has."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        if frame.f_code.co_filename != sent_module.__file__:
+            return None
+        if event == "line":
+            count += 1
+            if count == at:
+                sys.settrace(None)
+                frame.f_trace = None
+                interrupt()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("is_asked_before", [False, True])
+@pytest.mark.parametrize("cancels", [False, True])
+@pytest.mark.parametrize("interrupted", ["the report", "who asks"])
+def test_a_report_and_a_question_in_every_order_of_their_steps(
+    fails: bool, is_asked_before: bool, cancels: bool, interrupted: str
+) -> None:
+    """Whoever interrupts whom, and where: each callback is called once, and a cancelled one is nothing else."""
+    for at in range(1, 200):
+        sent = sent_record()
+        heard: list[str] = []
+
+        def outcome(sent: Sent) -> str:
+            if sent.cancelled():
+                return "cancelled"
+            return "failed" if sent.exception(0) else f"at {sent.result(0).offset}"
+
+        def hear(_: object, sent: Sent = sent, heard: list[str] = heard) -> None:
+            heard.append(outcome(sent))
+
+        if is_asked_before:
+            sent.add_done_callback(hear)
+        cancelled: list[bool] = []
+
+        def ask(sent: Sent = sent, cancelled: list[bool] = cancelled, hear: Any = hear) -> None:
+            is_too_late = sent.done()
+            sent.add_done_callback(hear)
+            cancelled.append(cancels and sent.cancel())
+            assert not (is_too_late and cancelled[0])
+
+        def tell(sent: Sent = sent) -> None:
+            report(sent, fails=fails)
+
+        act, interrupt = (tell, ask) if interrupted == "the report" else (ask, tell)
+        lines = lines_of(act, at, interrupt)
+        if lines < at:
+            interrupt()
+        said = "cancelled" if cancelled[0] else "failed" if fails else f"at {PLACE.offset}"
+        assert sent.done()
+        assert outcome(sent) == said
+        assert heard == [said] * (1 + is_asked_before), f"at line {at}"
+        assert not sent._unreported.records  # type: ignore[union-attr]
+        if lines < at:
+            assert at > 5
+            return
+    raise AssertionError("it has no end")
+
+
+def wait_and_look(sent: Sent) -> object:
+    try:
+        return sent.result()
+    except SendFailed as failure:
+        return failure
+
+
+def asking(
+    ask: Callable[[Sent], object], sent: Sent, trace: Callable[..., Any]
+) -> tuple[threading.Thread, list[object]]:
+    """A thread that asks, line by line under the eyes of `trace`, and what it is told."""
+    said: list[object] = []
+
+    def waits() -> None:
+        sys.settrace(trace)
+        said.append(ask(sent))
+
+    waiting = threading.Thread(target=waits, daemon=True)
+    waiting.start()
+    return waiting, said
+
+
+def sleeps(sent: Sent) -> bool:
+    return sent._made is not None and bool(sent._made._waiters)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_waits_for_several_waits_for_each_of_them(fails: bool) -> None:
+    """One that was done before must not count twice."""
+    early, late = sent_record(), sent_record()
+    early.add_done_callback(lambda _: None)
+    report(early, fails=fails)
+    heard: list[int] = []
+    waiting = threading.Thread(target=lambda: heard.append(len(wait([early, late], 60).done)))
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    report(late, fails=fails)
+    waiting.join(60)
+    assert heard == [2]
+
+
+def test_where_it_is_stays_with_the_record() -> None:
+    sent = sent_record()
+    report(sent)
+    assert sent.result() == PLACE
+    assert sent.result() is sent.result()
+    assert isinstance(sent.exception(0), type(None))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("ask", [Sent.exception, wait_and_look, Sent.cancel])
+def test_who_goes_to_sleep_is_woken_whenever_the_report_comes(
+    ask: Callable[[Sent], object], fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each line of who waits another thread has the outcome: nobody sleeps for ever."""
+    monkeypatch.setattr(sent_module, "LOOK_AGAIN_SECONDS", 1_000.0)  # Who is woken by that alone is late.
+    for at in range(1, 100):
+        sent = sent_record()
+        heard: list[bool] = []
+        sent.add_done_callback(lambda sent, heard=heard: heard.append(sent.cancelled()))  # type: ignore[misc]
+        count = 0
+        reporting = threading.Thread(target=report, args=(sent,), kwargs={"fails": fails}, daemon=True)
+
+        def trace(
+            frame: FrameType, event: str, _: object, sent: Sent = sent, at: int = at, to: Any = reporting
+        ) -> Any:
+            nonlocal count
+            if to.ident is not None or frame.f_code.co_filename not in (sent_module.__file__, _base.__file__):
+                return None
+            if event == "line" and to.ident is None:
+                count += 1
+                if count == at:
+                    sys.settrace(None)
+                    frame.f_trace = None
+                    to.start()
+                    while sent._outcome is None:
+                        threading.Event().wait(0.001)
+                    to.join(0.005)  # It goes on as far as it can: to a lock that is held here, or to its end.
+            return trace
+
+        waiting, said = asking(ask, sent, trace)
+        assert eventually(
+            lambda to=reporting, asking=waiting, sent=sent: to.ident or sleeps(sent) or not asking.is_alive()  # type: ignore[misc]
+        )
+        is_over = reporting.ident is None
+        if is_over:
+            reporting.start()
+        waiting.join(30)
+        assert not waiting.is_alive(), f"at line {at}"
+        reporting.join(30)
+        assert heard == [ask is Sent.cancel and said == [True]], f"at line {at}"
+        assert sent.cancelled() == heard[0]
+        if is_over:
+            assert at > 5
+            return
+    raise AssertionError("it has no end")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("ask", [Sent.exception, wait_and_look])
+def test_who_goes_to_sleep_does_not_sleep_over_a_report_that_it_reads_itself(
+    ask: Callable[[Sent], object], fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal on the thread that waits, before each of its lines: who would wake it has been there already."""
+    monkeypatch.setattr(sent_module, "LOOK_AGAIN_SECONDS", 0.01)
+    files = (sent_module.__file__, _base.__file__, threading.__file__)
+    for at in range(1, 60):
+        sent = sent_record()
+        count = 0
+
+        def trace(frame: FrameType, event: str, _: object, sent: Sent = sent, at: int = at) -> Any:
+            nonlocal count
+            if frame.f_code.co_filename not in files:
+                return None
+            if event == "line":
+                count += 1
+                if count == at:
+                    sys.settrace(None)
+                    frame.f_trace = None
+                    report(sent, fails=fails)
+            return trace
+
+        waiting, said = asking(ask, sent, trace)
+        waiting.join(30)
+        assert not waiting.is_alive(), f"at line {at}"
+        assert isinstance(said[0], SendFailed) if fails else said == [PLACE if ask is wait_and_look else None]

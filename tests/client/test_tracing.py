@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,10 @@ from typing import Any
 
 import pytest
 
-from millpond import Producer, Send, Worker
+from millpond import AsyncProducer, BufferFull, Producer, Send, SendFailed, Timeout, Worker
+from millpond.client.producer import WhenFull
+from millpond.client.traces import TracedSent
+from millpond.client.unreported import Unreported
 
 NOT_LOADED = """
 import sys
@@ -130,3 +134,66 @@ def test_headers_that_are_no_trace_are_no_reason_to_fail(pond: Any, spans: Any) 
         tracing=True,
     ).run(until_idle_s=0.5)
     assert seen == [b"a"]
+
+
+class Span:
+    """One that remembers how it ended."""
+
+    def __init__(self) -> None:
+        self.ends = 0
+        self.errors: list[BaseException] = []
+
+    def record_exception(self, error: BaseException) -> None:
+        self.errors.append(error)
+
+    def set_status(self, *_: object) -> None:
+        pass
+
+    def end(self) -> None:
+        self.ends += 1
+
+
+class Tracer:
+    """Makes spans without the package: which ones end is our part."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+
+    def sent(self, topic: str, unreported: Unreported, headers: Any) -> tuple[TracedSent, Any]:
+        self.spans.append(Span())
+        return TracedSent(topic, unreported, self.spans[-1], "error"), headers
+
+
+@pytest.mark.parametrize("when_full", ["block", "raise"])
+def test_the_span_of_a_record_that_finds_no_room_ends(when_full: WhenFull) -> None:
+    tracer: Any = Tracer()
+    producer = Producer("127.0.0.1:1", buffer_records=1, when_full=when_full, full_timeout_s=0.1)
+    producer._tracing = tracer
+    producer.send("orders", b"kept")
+    with pytest.raises(BufferFull) as refusal:
+        producer.send("orders", b"refused")
+    kept, refused = tracer.spans
+    assert (kept.ends, refused.ends) == (0, 1)
+    assert refused.errors == [refusal.value]
+    with pytest.raises(Timeout):
+        producer.close(0.05)
+    assert (kept.ends, refused.ends) == (1, 1)
+
+
+def test_who_waits_for_room_in_a_loop_leaves_one_failed_span_and_not_one_for_each_look() -> None:
+    tracer: Any = Tracer()
+
+    async def main() -> None:
+        producer = AsyncProducer("127.0.0.1:1", buffer_records=1, full_timeout_s=0.1)
+        producer._producer._tracing = tracer
+        producer._is_traced = True
+        kept = await producer.queue("orders", b"kept")
+        with pytest.raises(BufferFull):
+            await producer.queue("orders", b"refused")
+        with pytest.raises(Timeout):
+            await producer.close(0.05)
+        assert isinstance((await asyncio.gather(kept, return_exceptions=True))[0], SendFailed)
+
+    asyncio.run(main())
+    assert sum(len(each.errors) for each in tracer.spans) == 2, "the one that was kept, and the one that was refused"
+    assert len(tracer.spans) > 3, "it looked more than once"

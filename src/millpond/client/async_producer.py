@@ -6,11 +6,14 @@ import asyncio
 import time
 from typing import Any, Unpack
 
+from confluent_kafka import KafkaException
+
 from millpond.client.arguments import refuse_unknown
 from millpond.client.errors import BufferFull
 from millpond.client.handover import Handover
 from millpond.client.message import Delivery
-from millpond.client.producer import SEND_NAMES, Producer, ProducerGiven, SendGiven, WhenFull
+from millpond.client.producer import SEND_NAMES, TEXT_OR_BYTES, Producer, ProducerGiven, SendGiven, WhenFull
+from millpond.client.sent import Sent
 
 ROOM_CHECK_SECONDS = 0.005
 
@@ -49,8 +52,17 @@ class AsyncProducer:
             handover = self._handover()
         # Who comes now must not overtake those who wait for room.
         if not handover.waiting:
+            plain = self._producer.plain
+            if plain is not None and not given and type(value) is bytes and type(topic) is str and topic:
+                try:
+                    if key is None or isinstance(key, TEXT_OR_BYTES):
+                        awaited = handover.expect(topic, plain.unreported)
+                        plain.produce(awaited, topic, value, key)
+                        return awaited
+                except (BufferError, KafkaException):
+                    plain = None  # What that means is for `put` to say.
             try:
-                return self._put(handover, topic, value, key, given)
+                return self._put(handover, topic, value, key, given, is_last_try=not self._block)
             except BufferFull:
                 if not self._block:
                     raise
@@ -59,10 +71,11 @@ class AsyncProducer:
         try:
             async with handover.room:
                 while True:
+                    is_last_try = time.monotonic() > deadline
                     try:
-                        return self._put(handover, topic, value, key, given)
+                        return self._put(handover, topic, value, key, given, is_last_try=is_last_try)
                     except BufferFull:
-                        if time.monotonic() > deadline:
+                        if is_last_try:
                             raise
                     await asyncio.sleep(ROOM_CHECK_SECONDS)
         finally:
@@ -90,14 +103,20 @@ class AsyncProducer:
         await self.close()
 
     def _put(
-        self, handover: Handover, topic: str, value: Any, key: str | bytes | None, given: SendGiven
+        self,
+        handover: Handover,
+        topic: str,
+        value: Any,
+        key: str | bytes | None,
+        given: SendGiven,
+        *,
+        is_last_try: bool,
     ) -> asyncio.Future[Delivery]:
-        if self._is_traced:
-            return asyncio.wrap_future(self._producer.try_send(topic, value, key, **given))
-        if not given:
-            return self._producer.put(handover.expect, False, topic, value, key).future
+        put = self._producer.put
         try:
-            return self._producer.put(handover.expect, False, topic, value, key, **given).future
+            if self._is_traced:
+                return asyncio.wrap_future(put(Sent, False, topic, value, key, is_last_try=is_last_try, **given))
+            return put(handover.expect, False, topic, value, key, **given)
         except TypeError:
             refuse_unknown(given, SEND_NAMES, "send")
             raise

@@ -15,7 +15,7 @@ from confluent_kafka import Message as RawMessage
 
 from millpond.client.errors import SendFailed
 from millpond.client.message import Delivery
-from millpond.client.unreported import Unreported, Where, delivery, failure, where_is
+from millpond.client.unreported import Unreported, Where, delivery, failure
 
 SETTLED_MAX: Final = 1_000
 """In one go: a loop has others to run, too."""
@@ -34,7 +34,11 @@ class Handover:
         self._is_called = False
 
     def expect(self, topic: str, unreported: Unreported) -> Awaited:
-        return Awaited(topic, unreported, self)
+        awaited = Awaited(loop=self.loop)
+        awaited._topic = topic
+        awaited._unreported = unreported
+        awaited._handover = self
+        return awaited
 
     def put(self, awaited: Awaited) -> None:
         self._arrived.append(awaited)
@@ -63,28 +67,35 @@ class Handover:
             self.loop.call_soon(self._settle_some)
 
 
-class Awaited:
-    """A record whose outcome is awaited in a loop."""
+class Awaited(asyncio.Future[Delivery]):
+    """The future of a record in a loop. librdkafka calls it with its report, on any thread.
 
-    __slots__ = ("_handover", "_outcome", "_topic", "_unreported", "future")
+    One object for all of that, made by `Handover.expect`: the garbage collector looks at each that is under way.
+    """
 
-    def __init__(self, topic: str, unreported: Unreported, handover: Handover) -> None:
-        self.future: asyncio.Future[Delivery] = handover.loop.create_future()
-        self._topic = topic
-        self._unreported = unreported
-        self._handover = handover
-        self._outcome: Where | SendFailed
+    __slots__ = ("_handover", "_outcome", "_topic", "_unreported")
 
-    def reported(self, error: KafkaError | None, message: RawMessage) -> None:
-        self._outcome = where_is(message) if error is None else failure(self._topic, error)
+    _handover: Handover
+    _outcome: Where | SendFailed
+    _topic: str
+    _unreported: Unreported
+
+    def __call__(self, error: KafkaError | None, message: RawMessage) -> None:
+        if error is None:
+            self._outcome = message.partition(), message.offset(), message.timestamp()[1]
+        else:
+            self._outcome = failure(self._topic, error)
         self._handover.put(self)
-        # Last: who flushes looks into the queue when nothing is left here.
-        self._unreported.records.discard(self)
+        unreported = self._unreported
+        # After that: who flushes looks into the queue when nothing is left here.
+        unreported.records.discard(self)
+        if unreported.is_wanted_back:
+            unreported.step_back()
 
     def settle(self) -> None:
-        if self.future.done():
+        if self.done():
             return  # It was cancelled.
         if isinstance(self._outcome, tuple):
-            self.future.set_result(delivery(self._topic, self._outcome))
+            self.set_result(delivery(self._topic, self._outcome))
         else:
-            self.future.set_exception(self._outcome)
+            self.set_exception(self._outcome)

@@ -2,30 +2,29 @@
 
 Every report that the thread takes wants the interpreter's lock, which a program that sends in a loop holds most of
 the time. So while there is much to send, the sender itself reads the reports, many at a time, and the thread steps
-back; so it does while somebody flushes, who reads them, too.
+back, with reports in hand, too; so it does while somebody flushes, who reads them.
 """
 
 from __future__ import annotations
 
 import time
-from threading import Condition, Thread
+from collections.abc import Callable
+from threading import Condition, Thread, get_ident
 from typing import Literal, TypeAlias
 
+from confluent_kafka import KafkaException
 from confluent_kafka import Producer as RawProducer
 
 from millpond.client.connection import LOG
+from millpond.client.errors import advice_on
 from millpond.client.reach import Reach
-from millpond.client.sent import Sent
-from millpond.client.unreported import Record, Unreported
+from millpond.client.sent import PlainSend, plain_send
+from millpond.client.unreported import ANY_PARTITION, SENDS_PER_READ, Record, StepBack, Unreported
 
 Acks: TypeAlias = Literal["all", 1, 0]
 
-ANY_PARTITION = -1
-"""librdkafka chooses by the key."""
-
 POLL_SECONDS = 0.1
 STEP_BACK_SECONDS = 0.005
-SENDS_PER_READ = 200
 FAILURES_EVERY_SECONDS = 5.0
 """Between two words about records that failed and that nobody waits for."""
 
@@ -41,28 +40,15 @@ class InnerProducer:
         self._failures_at = 0.0
         self._room = Condition()
         self._waiting = 0
-        self._flushes = 0
-        """How many flush now."""
-        self._closing = False
-        self._sends = 0
+        self._flushes: set[object] = set()
+        """Who flush now. A set: what interrupts one of them between two steps leaves none behind."""
         # A daemon, so that a program which forgets to close can still end.
         self._thread = Thread(target=self._serve, name="millpond-delivery", daemon=True)
         self._thread.start()
 
-    def send(self, topic: str, value: bytes, key: str | bytes | None) -> Sent:
-        """What `produce` does for a record without anything special, in the fewest steps."""
-        sent = Sent(topic, self.unreported)
-        records = self.unreported.records
-        records.add(sent)
-        try:
-            self.raw.produce(topic, value, key, ANY_PARTITION, sent.reported)
-        except BaseException:
-            records.discard(sent)
-            raise
-        self._sends += 1
-        if self._closing or (self._sends % SENDS_PER_READ == 0 and not self.unreported.is_telling()):
-            self._read_beside()
-        return sent
+    def plain_send(self) -> PlainSend:
+        """What does as `produce` does, for a record without anything special."""
+        return plain_send(self.raw, self.unreported, self._read_beside)
 
     def produce(
         self,
@@ -75,26 +61,27 @@ class InnerProducer:
         timestamp_ms: int = 0,
     ) -> None:
         """BufferError when there is no room."""
-        records = self.unreported.records
-        records.add(record)
+        unreported = self.unreported
+        unreported.records.add(record)
         try:
             # Arguments without names: librdkafka's binding reads them in half of the time.
             if headers or timestamp_ms:
-                self.raw.produce(topic, value, key, partition, record.reported, None, timestamp_ms, headers)  # type: ignore[arg-type]
+                self.raw.produce(topic, value, key, partition, record, None, timestamp_ms, headers)  # type: ignore[arg-type]
             else:
-                self.raw.produce(topic, value, key, partition, record.reported)
+                self.raw.produce(topic, value, key, partition, record)
         except BaseException:
-            records.discard(record)
+            unreported.records.discard(record)
             raise
-        self._sends += 1
-        if self._closing or (self._sends % SENDS_PER_READ == 0 and not self.unreported.is_telling()):
+        unreported.sends += 1
+        if unreported.sends % SENDS_PER_READ == 0 or unreported.is_closing:
             self._read_beside()
 
     def _read_beside(self) -> None:
         """The sender reads reports; of a record that comes after the end there will be no other."""
-        if self._closing:
+        if self.unreported.is_closing:
             self.raw.purge()
-        if not self.unreported.is_telling():
+        if not self.unreported.is_reading():
+            self.unreported.want_back()
             self._read(0)
 
     def wait_for_room(self, deadline: float) -> bool:
@@ -114,47 +101,69 @@ class InnerProducer:
     def flush(self, timeout_s: float) -> int:
         """How many records are left unacknowledged."""
         deadline = time.monotonic() + timeout_s
-        with self._room:
-            self._flushes += 1
+        flushing = object()
         try:
-            self.raw.flush(timeout_s)
+            self._flushes.add(flushing)
+            self.unreported.want_back()
+            self._ask(self.raw.flush, timeout_s)
             # The last report may be in the hands of the serving thread.
             while self.unreported.records and (left := deadline - time.monotonic()) > 0:
-                self.raw.flush(min(left, 0.05))
+                self._ask(self.raw.flush, min(left, 0.05))
         finally:
-            with self._room:
-                self._flushes -= 1
+            self._flushes.discard(flushing)
         return len(self.unreported.records)
 
     def close(self) -> None:
         """Fail what is left and end the thread."""
         # First: what is sent before anybody could see this is purged here, and what is sent later by its sender.
-        self._closing = True
+        self.unreported.is_closing = True
         if len(self.raw):
             self.raw.purge()
         self._thread.join()
-        self.raw.poll(0)
+        self._read(0)
         self._tell_failures()
 
     def _serve(self) -> None:
         seen = 0
-        while not self._closing:
-            sends, seen = self._sends - seen, self._sends
-            if sends > SENDS_PER_READ or self._flushes:
+        while not self.unreported.is_closing:
+            sends, seen = self.unreported.sends - seen, self.unreported.sends
+            if sends >= SENDS_PER_READ or self._flushes:
                 time.sleep(STEP_BACK_SECONDS)
             else:
-                self._read(POLL_SECONDS)
+                self._read_and_step_back()
             self.reach.look()
             if self.unreported.has_failures and time.monotonic() >= self._failures_at:
                 self._tell_failures()
-        self.raw.poll(0)
+        self._read(0)
+
+    def _read_and_step_back(self) -> None:
+        """The serving thread reads reports until there is none, or another thread reads them."""
+        unreported = self.unreported
+        unreported.is_wanted_back = False
+        unreported.server = get_ident()
+        try:
+            self._read(POLL_SECONDS)
+        finally:
+            unreported.server = 0
+            unreported.is_wanted_back = False
 
     def _read(self, timeout_s: float) -> None:
         """Reports become outcomes. Who waits for room hears of it once, not for each record that has left."""
-        self.raw.poll(timeout_s)
+        self._ask(self.raw.poll, timeout_s)
         if self._waiting:
             with self._room:
                 self._room.notify_all()
+
+    def _ask(self, librdkafka: Callable[[float], int], timeout_s: float) -> None:
+        """A call that gives reports. What it raises leaves those that follow to the next who asks."""
+        try:
+            with self.unreported.reading():
+                librdkafka(timeout_s)
+        except StepBack:
+            pass
+        except KafkaException as fatal:
+            # Raised once, to whoever asks. Each record hears of it, too, and that is still to be read.
+            LOG.error("a producer can send no more: %s", advice_on(fatal.args[0]))
 
     def _tell_failures(self) -> None:
         """Records that were sent and never looked after must not be lost without a word."""

@@ -7,11 +7,13 @@ its own too. Records sent with different `acks` are not ordered among each other
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, cast
+from weakref import WeakSet
 
 from confluent_kafka import KafkaException
 from confluent_kafka import Producer as RawProducer
@@ -29,13 +31,13 @@ from millpond.client.errors import (
     UnknownTopic,
     advice_on,
 )
-from millpond.client.inner_producer import ANY_PARTITION, Acks, InnerProducer
+from millpond.client.inner_producer import Acks, InnerProducer
 from millpond.client.message import Delivery, HeadersGiven, as_bytes, header_list
 from millpond.client.partitioner import Partitioner, RoundRobin
 from millpond.client.payloads import Serializer, encode
 from millpond.client.reach import Reach
-from millpond.client.sent import Sent
-from millpond.client.unreported import Record, Unreported
+from millpond.client.sent import PlainSend, Sent
+from millpond.client.unreported import ANY_PARTITION, Record, Unreported
 
 if TYPE_CHECKING:
     from millpond.client.traces import Tracing
@@ -49,7 +51,7 @@ R = TypeVar("R", bound=Record)
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 PARTITIONS_KNOWN_FOR_S = 60.0
 METADATA_SECONDS = 15.0
-_TEXT_OR_BYTES: Final = (str, bytes)
+TEXT_OR_BYTES: Final = (str, bytes)
 
 
 class ProducerGiven(TypedDict, total=False):
@@ -164,11 +166,16 @@ class Producer(Closable):
         self._inners: dict[Acks, InnerProducer] = {}
         self._usual: InnerProducer | None = None
         """The one of `acks`, once it is made."""
-        self._quick: InnerProducer | None = None
-        """The same, where a record of bytes can be given to it as it is."""
+        self._quick: PlainSend | None = None
+        """Its way for a record of bytes, where that can be given to it as it is."""
+        self.plain: InnerProducer | None = None
+        """The one of that way, for records that are not futures of threads."""
+        self._is_of_parent = False
+        """It was used before this process was forked: its threads are not here."""
         self._lock = Lock()
         self._closed = False
         self._partitions: dict[str, tuple[float, int]] = {}
+        _ALL.add(self)
 
     def send(
         self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendGiven]
@@ -177,8 +184,8 @@ class Producer(Closable):
         quick = self._quick
         if not given and quick is not None and type(value) is bytes and type(topic) is str and topic:
             try:
-                if key is None or isinstance(key, _TEXT_OR_BYTES):
-                    return quick.send(topic, value, key)
+                if key is None or isinstance(key, TEXT_OR_BYTES):
+                    return quick(topic, value, key)
             except (BufferError, KafkaException):
                 quick = None  # What that means is for `put` to say.
         try:
@@ -187,19 +194,10 @@ class Producer(Closable):
             refuse_unknown(given, SEND_NAMES, "send")
             raise
 
-    def try_send(
-        self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendGiven]
-    ) -> Future[Delivery]:
-        """Like `send`, but never waits: BufferFull when there is no room now."""
-        try:
-            return self.put(Sent, False, topic, value, key, **given)
-        except TypeError:
-            refuse_unknown(given, SEND_NAMES, "send")
-            raise
-
     def flush(self, timeout_s: float = 60.0) -> None:
         """Return when everything sent so far is acknowledged or has failed; Timeout when that takes too long."""
         self._check_outside("flush")
+        self._check_process()
         deadline = time.monotonic() + timeout_s
         left = sum(inner.flush(max(deadline - time.monotonic(), 0.0)) for inner in list(self._inners.values()))
         if left:
@@ -209,13 +207,18 @@ class Producer(Closable):
             )
 
     def close(self, timeout_s: float = 60.0) -> None:
-        """Flush and stop. Idempotent. What is left after the timeout fails with SendFailed."""
+        """Flush and stop. Idempotent. What is left after the timeout fails with SendFailed.
+
+        In a child of the process that used it there is nothing to flush: its records are the parent's to send.
+        """
         self._check_outside("close")
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            self._quick = None
+            self._quick = self.plain = None
+        if self._is_of_parent:
+            return
         try:
             self.flush(timeout_s)
         finally:
@@ -257,13 +260,17 @@ class Producer(Closable):
         acks: Acks | None = None,
         partition: int | None = None,
         timestamp_ms: int = 0,
+        is_last_try: bool = True,
     ) -> R:
-        """What `send` does, with any kind of record that can hear what became of it."""
+        """What `send` does, with any kind of record that can hear what became of it.
+
+        Who has no room and will try again with another record says so: that is nothing for a trace.
+        """
         self._check_open()
         if not isinstance(topic, str) or not topic:
             raise ConfigError(f"a topic is a name, not {topic!r:.60}")
         inner = (self._usual or self._inner(self.acks)) if acks is None else self._inner(_acks(acks))
-        plain_key = key if key is None or isinstance(key, _TEXT_OR_BYTES) else as_bytes(key)
+        plain_key = key if key is None or isinstance(key, TEXT_OR_BYTES) else as_bytes(key)
         if partition is None and self._partitioner is not None:
             partition = self._chosen(topic, as_bytes(plain_key), self._partitioner)
         payload = value if self._is_plain and type(value) is bytes else self._serializer(value, topic)
@@ -284,9 +291,14 @@ class Producer(Closable):
         try:
             inner.produce(record, topic, payload, plain_key, listed, partition, timestamp_ms)
         except BufferError:
-            self._put_when_there_is_room(
-                inner, block, record, topic, payload, plain_key, listed, partition, timestamp_ms
-            )
+            try:
+                self._put_when_there_is_room(
+                    inner, block, record, topic, payload, plain_key, listed, partition, timestamp_ms
+                )
+            except (BufferFull, Closed) as refusal:
+                if is_last_try and isinstance(record, Sent):
+                    record.fail(refusal)  # Its trace ends here.
+                raise
         except KafkaException as fault:
             raise _refusal(record, topic, fault) from fault
         return record
@@ -294,7 +306,7 @@ class Producer(Closable):
     def _put_when_there_is_room(self, inner: InnerProducer, block: bool, record: R, topic: str, *what: Any) -> None:
         deadline = time.monotonic() + self._full_timeout_s
         # In the callback of a record there will be no room before that returns.
-        block = block and not inner.unreported.is_telling()
+        block = block and not inner.unreported.is_reading()
         while block and inner.wait_for_room(deadline):
             self._check_open()
             try:
@@ -311,13 +323,31 @@ class Producer(Closable):
         ) from None
 
     def _check_open(self) -> None:
+        self._check_process()
         if self._closed:
             raise Closed("this producer is closed: make a new one")
 
-    def _check_outside(self, what: str) -> None:
-        if any(inner.unreported.is_telling() for inner in list(self._inners.values())):
+    def _check_process(self) -> None:
+        if self._is_of_parent:
             raise ClientError(
-                f"{what} was called by the callback of a record, where it would wait for itself: call it elsewhere"
+                "this producer was used before the process was forked, and what sends its records is in the parent "
+                "alone: make a new one in the child"
+            )
+
+    def begin_in_child(self) -> None:
+        """The process was forked. What has not been used may be used here; what has must not be silent about it."""
+        self._lock = Lock()  # A thread may have held it that is not here.
+        if self._inners:
+            self._is_of_parent = True
+            self._quick = self.plain = None
+
+    def _check_outside(self, what: str) -> None:
+        # In a child the thread of the parent that reads is not there, but another one may have its number.
+        inners = [] if self._is_of_parent else list(self._inners.values())
+        if any(inner.unreported.is_reading() for inner in inners):
+            raise ClientError(
+                f"{what} was called by the callback of a record, or by what interrupts it, where it would wait for "
+                "itself: call it elsewhere"
             )
 
     def _inner(self, acks: Acks) -> InnerProducer:
@@ -335,7 +365,8 @@ class Producer(Closable):
                     if acks == self.acks:
                         self._usual = inner
                         is_plain = self._serializer is encode and self._partitioner is None
-                        self._quick = inner if is_plain and self._tracing is None else None
+                        if is_plain and self._tracing is None:
+                            self._quick, self.plain = inner.plain_send(), inner
         return inner
 
     def _chosen(self, topic: str, key: bytes | None, partitioner: Partitioner) -> int:
@@ -344,6 +375,19 @@ class Producer(Closable):
         if not 0 <= chosen < count:
             raise ConfigError(f"the partitioner chose {chosen}, but {topic!r} has the partitions 0 to {count - 1}")
         return chosen
+
+
+_ALL: WeakSet[Producer] = WeakSet()
+"""Of this process, to be told when it is forked: to ask for each record who one is would cost more."""
+
+
+def _begin_in_child() -> None:
+    for each in list(_ALL):
+        each.begin_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def _refusal(record: Record, topic: str, fault: KafkaException) -> SendFailed:

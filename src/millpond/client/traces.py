@@ -94,7 +94,7 @@ class TracedSent(Sent):
         self._span = span
         self._error = error
 
-    def reported(self, error: KafkaError | None, message: RawMessage) -> None:
+    def __call__(self, error: KafkaError | None, message: RawMessage) -> None:
         self.told(error, message)
 
     def fulfil(self, delivery: Delivery) -> None:

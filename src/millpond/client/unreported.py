@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Protocol
+from typing import Final, Protocol
 
 from confluent_kafka import KafkaError
 from confluent_kafka import Message as RawMessage
@@ -14,13 +14,23 @@ from millpond.client.errors import SendFailed, advice_on
 from millpond.client.message import Delivery, made_delivery
 from millpond.client.reach import Reach
 
+ANY_PARTITION: Final = -1
+"""librdkafka chooses by the key."""
+
+SENDS_PER_READ: Final = 100
+"""Between two times that a sender reads the reports itself."""
+
 
 class Record(Protocol):
     """A record that was sent: whoever has its outcome in the end."""
 
-    def reported(self, error: KafkaError | None, message: RawMessage) -> None:
+    def __call__(self, error: KafkaError | None, message: RawMessage) -> None:
         """librdkafka's word about it, on the thread that asked librdkafka."""
         ...
+
+
+class StepBack(Exception):
+    """Raised through librdkafka, which then leaves the reports that are still to be read to the next who asks."""
 
 
 class Unreported:
@@ -29,11 +39,20 @@ class Unreported:
     def __init__(self, reach: Reach) -> None:
         self.reach = reach
         self.records: set[Record] = set()
+        self.sends = 0
+        """How many were given to librdkafka: about, as threads do not wait for each other to count."""
+        self.server = 0
+        """The thread that serves, while it reads reports."""
+        self.is_wanted_back = False
+        """Somebody else has begun to read: for each report the two would take the interpreter's lock from each other,
+        and on a busy machine each waits for the other to be run at all. So the serving thread leaves the rest."""
+        self.is_closing = False
+        """Nobody else reads reports any more."""
         self._failures = 0
         """Records that failed and that nobody had asked for, since the last word about them."""
         self._failure = ""
-        self._tellers: set[int] = set()
-        """Threads that run what programs want to be called with, inside a call of librdkafka."""
+        self._readers: set[int] = set()
+        """Threads that are inside a call of librdkafka which gives them reports."""
 
     @property
     def has_failures(self) -> bool:
@@ -49,22 +68,32 @@ class Unreported:
         self._failures, self._failure = 0, ""
         return taken
 
+    def want_back(self) -> None:
+        """Who is about to read reports says so."""
+        self.is_wanted_back = self.server != 0
+
+    def step_back(self) -> None:
+        """Asked at the end of a report, when somebody wants the reports back."""
+        if get_ident() == self.server:
+            self.is_wanted_back = False
+            raise StepBack
+
     @contextmanager
-    def telling(self) -> Iterator[None]:
-        """While this lasts the thread must not ask librdkafka for reports: it is inside such a call."""
+    def reading(self) -> Iterator[None]:
+        """While this thread is in a call of librdkafka that gives it reports."""
         me = get_ident()
-        if me in self._tellers:
-            yield
-            return
-        self._tellers.add(me)
+        self._readers.add(me)
         try:
             yield
         finally:
-            self._tellers.discard(me)
+            self._readers.discard(me)
 
-    def is_telling(self) -> bool:
-        """Whether the caller is called by the report of a record."""
-        return bool(self._tellers) and get_ident() in self._tellers
+    def is_reading(self) -> bool:
+        """Whether the caller is called inside such a call: by a report, an `error_cb`, or what interrupts those.
+
+        It must not ask for reports then: librdkafka's binding ends the whole process when a thread asks within that.
+        """
+        return bool(self._readers) and get_ident() in self._readers
 
 
 Where = tuple[int | None, int | None, int]

@@ -71,3 +71,20 @@ def test_unload_sends_everybody_to_the_next_coordinator(stage) -> None:
     assert stage.answer(waiting).error_code == ErrorCode.NOT_COORDINATOR
     assert stage.answer(joining).error_code == ErrorCode.NOT_COORDINATOR
     assert stage.shard.unload().replies == []
+
+
+def test_absent_static_members_without_patience_are_not_asked_for_in_circles(stage) -> None:
+    """Found by hostile clients: the node did nothing else any more."""
+    joined = stage.join(instance="a", session_ms=30_000)
+    stage.pass_time(3000)
+    static = stage.answer(joined)
+    stage.sync(static.member_id, 1, {}, instance="a")
+    again = stage.answer(stage.join(instance="a", session_ms=30_000, rebalance_ms=0))
+    assert stage.heartbeat(again.member_id, again.generation_id, instance="a") == 0
+    other, _ = stage.join_new(rebalance_ms=100)
+    stage.leave(other)
+    stage.now_ms += 100
+    stage.take(stage.shard.on_time(stage.now_ms))
+    assert stage.shard.next_deadline_ms() >= stage.now_ms + 1_000
+    back = stage.join(again.member_id, instance="a", session_ms=30_000, rebalance_ms=0)
+    assert stage.answer(back).generation_id == again.generation_id + 1

@@ -16,7 +16,7 @@ from support.fuzz.pools import Pools
 from support.fuzz.scenes import LODGER, OF_LOGIN, PASSWORD, SCENES, STRANGER, Scene
 from support.fuzz.tape import replay
 from support.fuzz.target import Act, HostileLink, Target, fault_kind, told
-from support.fuzz.watch import DOORS, OPENED, Found, Slow, open_files
+from support.fuzz.watch import DOORS, OPENED, Endless, Found, Slow, open_files
 
 MUTANTS = 4
 """So many are made of one request."""
@@ -106,7 +106,8 @@ class Life:
             calm_collector()
             files = open_files()
             DOORS.begin()
-            self._play(target)
+            with Endless() as endless:
+                self._play(target, endless)
             DOORS.listens = False
             if 0 < files < (now := open_files()):
                 raise Found(f"it {OPENED}: {now - files} more files are open than before")
@@ -152,13 +153,14 @@ class Life:
             target.check_canary()
         target.check_disk()
 
-    def _play(self, target: Target) -> None:
+    def _play(self, target: Target, endless: Endless) -> None:
         frames = target.frames
         silent: list[HostileLink] = []
         weighed = 0
         weigh_at = frames + self._frames // 3
         tidy_at = frames + TIDY_FRAMES
         while target.frames - frames < self._frames:
+            endless.begin()
             if target.frames >= weigh_at and not weighed and self._frames >= WEIGHED_FRAMES:
                 weighed = target.own_bytes()
             if target.frames >= tidy_at:

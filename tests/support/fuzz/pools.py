@@ -22,7 +22,7 @@ SMALL = (0, 0, 0, 1, 1, 2, 3, 5, 10, 100)
 USUAL = {
     "timeout_ms": (0, 1, 100, 1000, 30_000),
     "session_timeout_ms": (6000, 10_000),
-    "rebalance_timeout_ms": (100, 1000, 10_000),
+    "rebalance_timeout_ms": (0, 100, 1000, 10_000),
     "transaction_timeout_ms": (1000, 60_000),
     "max_wait_ms": (0, 0, 1, 5, 100),
     "min_bytes": (0, 1, 1, 1000),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,10 +19,10 @@ from millpond.testing.ports import HOST, free_port
 from support.fuzz.answers import LENGTH, Answers
 from support.fuzz.corpus import Corpus
 from support.fuzz.frames import FrameMaker
-from support.fuzz.life import Outcome
+from support.fuzz.life import SLOW_ONCE, Outcome
 from support.fuzz.pools import Pools
 from support.fuzz.scenes import OF_CLIENTS
-from support.fuzz.watch import TURN_SECONDS_MAX, Found
+from support.fuzz.watch import TURN_SECONDS_MAX, Found, Slow
 from support.raw import Raw, batch
 
 ROOT = Path(__file__).parents[3]
@@ -106,12 +107,26 @@ class RealNode:
         if "a bug in it" in self.journal():
             raise Found(self.journal()[-1500:])
 
+    def told(self) -> str:
+        """What it does and what it said last, for whoever has to find out why it does not answer."""
+        facts = f"{self._facts.num_fds()} files, {self.resident_bytes() >> 20} MiB, {self._facts.cpu_times()}"
+        waiting = _said_by("ss", "-ltn", f"sport = :{self.port}")
+        stacks = _said_by("py-spy", "dump", "--nonblocking", "--pid", str(self._process.pid))
+        return "\n".join([facts, waiting, stacks, self.journal()[-4000:]])
+
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
+
+
+def _said_by(tool: str, *words: str) -> str:
+    path = shutil.which(tool, path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+    if path is None:
+        return f"{tool} is not installed"
+    return subprocess.run([path, *words], capture_output=True, text=True, check=False, timeout=30).stdout
 
 
 class RealLife:
@@ -131,6 +146,9 @@ class RealLife:
         node = RealNode(self._root)
         try:
             self._play(node)
+        except Slow as slow:
+            self.outcome.ended = SLOW_ONCE
+            self.outcome.findings.append(str(slow))
         except Found as found:
             self.outcome.findings.append(str(found))
         finally:
@@ -151,20 +169,29 @@ class RealLife:
             self._talk(node)
             if outcome.connections % 200 == 0:
                 node.check()
+                self._look_after(node)
             if not weighed and outcome.frames > self._frames // 4:
                 weighed = node.resident_bytes()
         node.check()
         worst = node.worst_turn()
         outcome.longest_ms = worst["cpu_ms"]
         if worst["cpu_ms"] > 1000 * TURN_SECONDS_MAX:
-            raise Found(f"a turn of the loop took {worst['cpu_ms']:.0f} ms of processor time: {worst['stacks']}")
+            raise Slow(f"a turn of the loop took {worst['cpu_ms']:.0f} ms of processor time: {worst['stacks']}")
         if strange := set(node.strange_files()) - files:
             raise Found(f"files were opened: {sorted(strange)}")
         if (grown := node.resident_bytes() - weighed) > GROWTH_BYTES_MAX:
             raise Found(f"memory grew by {grown >> 20} MiB")
-        with Raw(node.port) as raw:
-            if raw.read_all("canary")[0].value != b"still here":
-                raise Found("what a decent client wrote is gone")
+        self._look_after(node)
+
+    def _look_after(self, node: RealNode) -> None:
+        """Somebody decent comes, reads and goes."""
+        try:
+            with Raw(node.port) as raw:
+                value = raw.read_all("canary")[0].value
+        except OSError as error:
+            raise Found(f"a decent client hears nothing: {error}\n{node.told()}") from error
+        if value != b"still here":
+            raise Found("what a decent client wrote is gone")
 
     def _talk(self, node: RealNode) -> None:
         self.outcome.connections += 1
@@ -173,7 +200,7 @@ class RealLife:
             sock = socket.create_connection((HOST, node.port), timeout=10)
         except OSError as error:
             node.check()
-            raise Found(f"nobody is let in any more: {error}") from error
+            raise Found(f"nobody is let in any more: {error}\n{node.told()}") from error
         with sock:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.settimeout(ANSWER_SECONDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -18,21 +17,12 @@ from millpond.wire import batch
 from millpond.wire.kernel import columns as plain
 from millpond.wire.kernel.plain import decode_records
 from millpond.wire.records import Record, encode_batch
+from support.twins import compiled
 
-try:
-    fast: Any = importlib.import_module("millpond.wire.kernel._columns")
-except ImportError:
-    fast = None
-
-needs_fast = pytest.mark.skipif(fast is None, reason="the compiled kernel was not built")
+fast = compiled("_columns")
 
 INT64_MAX = (1 << 63) - 1
 ALWAYS = (0, INT64_MAX)
-
-
-@pytest.fixture(params=["plain", pytest.param("fast", marks=needs_fast)])
-def kernel(request: pytest.FixtureRequest) -> Any:
-    return plain if request.param == "plain" else fast
 
 
 RECORDS = [

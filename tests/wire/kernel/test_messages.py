@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import weakref
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,18 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.wire.kernel import messages as plain
+from support.twins import compiled, needs
 
-try:
-    fast: Any = importlib.import_module("millpond.wire.kernel._messages")
-except ImportError:
-    fast = None
-
-needs_fast = pytest.mark.skipif(fast is None, reason="the compiled kernel was not built")
-
-
-@pytest.fixture(params=["plain", pytest.param("fast", marks=needs_fast)])
-def kernel(request: pytest.FixtureRequest) -> Any:
-    return plain if request.param == "plain" else fast
+fast = compiled("_messages")
+needs_fast = needs(fast)
 
 
 @dataclass(slots=True, frozen=True)

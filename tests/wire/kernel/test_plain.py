@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import struct
 import subprocess
 import sys
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,20 +17,12 @@ from millpond.wire import batch
 from millpond.wire.batch import CorruptBatch
 from millpond.wire.kernel import plain
 from millpond.wire.records import Record, encode_batch
+from support.twins import compiled, needs
 
 NAMES = ("scan", "decode_records", "record_keys", "record_spans")
 
-try:
-    fast: ModuleType | None = importlib.import_module("millpond.wire.kernel._fast")
-except ImportError:
-    fast = None
-
-needs_fast = pytest.mark.skipif(fast is None, reason="the compiled kernel was not built")
-
-
-@pytest.fixture(params=["plain", pytest.param("fast", marks=needs_fast)])
-def kernel(request: pytest.FixtureRequest) -> Any:
-    return plain if request.param == "plain" else fast
+fast = compiled("_fast")
+needs_fast = needs(fast)
 
 
 RECORDS = [

@@ -5,13 +5,13 @@ from __future__ import annotations
 from types import ModuleType
 from uuid import UUID
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.wire import messages as m
 from millpond.wire.header import encode_request_header, response_header
 from millpond.wire.kernel import produce as plain
+from support.twins import compiled, twins
 
 VERSIONS = st.integers(3, 13)
 NAMES = st.text("abcXYZ019._-", min_size=1, max_size=126)
@@ -19,17 +19,7 @@ Data = m.ProduceRequest.PartitionProduceData
 Topic = m.ProduceRequest.TopicProduceData
 
 
-def twins() -> list[ModuleType]:
-    try:
-        from millpond.wire.kernel import _fast
-    except ImportError:
-        return [plain]
-    return [plain, _fast]
-
-
-@pytest.fixture(scope="module", params=twins(), ids=lambda module: module.__name__.rpartition(".")[2])
-def kernel(request: pytest.FixtureRequest) -> ModuleType:
-    return request.param
+fast = compiled("_fast")
 
 
 def frame_of(request: m.ProduceRequest, version: int) -> tuple[bytes, int]:
@@ -107,7 +97,7 @@ def test_hostile_bytes_give_the_same_answer_from_both_twins(
     for position, value in flips:
         broken[position % len(broken)] = value
     broken = broken[: max(len(broken) - cut, position)]
-    answers = [module.single_produce(memoryview(broken), position, version) for module in twins()]
+    answers = [module.single_produce(memoryview(broken), position, version) for module in twins(plain, fast)]
     assert all(answer == answers[0] for answer in answers)
     if answers[0] is not None and is_text(answers[0].topic, version):
         decoded, end = m.ProduceRequest.decode(broken, version, position)

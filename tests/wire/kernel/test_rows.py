@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,19 +16,11 @@ from millpond.wire.kernel import rows as plain
 from millpond.wire.kernel.rows import BinaryColumn, HeaderColumn, RowColumns, TimestampColumn
 from millpond.wire.partitioner import partition_for_key
 from millpond.wire.records import Record, decode_batch, wrap_payload
+from support.twins import compiled, needs
 
-try:
-    fast: Any = importlib.import_module("millpond.wire.kernel._rows")
-except ImportError:
-    fast = None
-
-needs_fast = pytest.mark.skipif(fast is None, reason="the compiled kernel was not built")
+fast = compiled("_rows")
+needs_fast = needs(fast)
 NOW = 1_700_000_000_000
-
-
-@pytest.fixture(params=["plain", pytest.param("fast", marks=needs_fast)])
-def kernel(request: pytest.FixtureRequest) -> Any:
-    return plain if request.param == "plain" else fast
 
 
 def bits(flags: Sequence[bool]) -> bytes:

@@ -15,6 +15,7 @@ from millpond.base.errors import MalformedMessage
 from millpond.wire import messages as m
 from millpond.wire.header import decode_request_header, encode_request_header, response_header
 from millpond.wire.kernel import fetch as plain
+from support.twins import compiled, twins
 
 VERSIONS = st.integers(12, 18)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -27,17 +28,7 @@ Partition = m.FetchRequest.FetchPartition
 Topic = m.FetchRequest.FetchTopic
 
 
-def twins() -> list[ModuleType]:
-    try:
-        from millpond.wire.kernel import _small
-    except ImportError:
-        return [plain]
-    return [plain, _small]
-
-
-@pytest.fixture(scope="module", params=twins(), ids=lambda module: module.__name__.rpartition(".")[2])
-def kernel(request: pytest.FixtureRequest) -> ModuleType:
-    return request.param
+fast = compiled("_small")
 
 
 def fields_of(short: Any) -> list[Any] | None:
@@ -165,7 +156,7 @@ def test_hostile_bytes_give_the_same_answer_from_both_twins(
     for position, value in flips:
         broken[position % len(broken)] = value
     broken = broken[: len(broken) - cut]
-    answers = [module.short_fetch(memoryview(broken)) for module in twins()]
+    answers = [module.short_fetch(memoryview(broken)) for module in twins(plain, fast)]
     assert all(fields_of(answer) == fields_of(answers[0]) for answer in answers)
     short = answers[0]
     if short is None:

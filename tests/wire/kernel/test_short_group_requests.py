@@ -15,6 +15,7 @@ from millpond.base.errors import MalformedMessage
 from millpond.wire import messages as m
 from millpond.wire.header import decode_request_header, encode_request_header, response_header
 from millpond.wire.kernel import group_requests as plain
+from support.twins import compiled, twins
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -73,17 +74,7 @@ KINDS = {
 }
 
 
-def twins() -> list[ModuleType]:
-    try:
-        from millpond.wire.kernel import _small
-    except ImportError:
-        return [plain]
-    return [plain, _small]
-
-
-@pytest.fixture(scope="module", params=twins(), ids=lambda module: module.__name__.rpartition(".")[2])
-def kernel(request: pytest.FixtureRequest) -> ModuleType:
-    return request.param
+fast = compiled("_small")
 
 
 def fields_of(kind: Kind, short: Any) -> list[Any] | None:
@@ -216,7 +207,7 @@ def test_hostile_bytes_give_the_same_answer_from_both_twins(
     for position, value in flips:
         broken[position % len(broken)] = value
     broken = broken[: len(broken) - cut]
-    answers = [getattr(module, kind.read)(memoryview(broken)) for module in twins()]
+    answers = [getattr(module, kind.read)(memoryview(broken)) for module in twins(plain, fast)]
     assert all(fields_of(kind, answer) == fields_of(kind, answers[0]) for answer in answers)
     short = answers[0]
     if short is None:

@@ -17,6 +17,7 @@ from millpond.wire.batch import CorruptBatch, batch_crc, check_batch, read_heade
 from millpond.wire.header import decode_request_header, encode_request_header, response_header
 from millpond.wire.kernel import produce as plain
 from millpond.wire.records import Record, encode_batch
+from support.twins import compiled, twins
 
 VERSIONS = st.integers(3, 13)
 NAMES = st.text("abcXYZ019._-", min_size=1, max_size=126)
@@ -40,17 +41,7 @@ FIELDS = (
 SOME_ID = UUID(int=7)
 
 
-def twins() -> list[ModuleType]:
-    try:
-        from millpond.wire.kernel import _fast
-    except ImportError:
-        return [plain]
-    return [plain, _fast]
-
-
-@pytest.fixture(scope="module", params=twins(), ids=lambda module: module.__name__.rpartition(".")[2])
-def kernel(request: pytest.FixtureRequest) -> ModuleType:
-    return request.param
+fast = compiled("_fast")
 
 
 def fields_of(short: Any) -> list[Any] | None:
@@ -222,7 +213,7 @@ def test_hostile_bytes_give_the_same_answer_from_both_twins(
     if mends_crc:
         pack_into(">I", broken, at + 17, batch_crc(broken, at, len(records)))
     broken = broken[: len(broken) - min(cut, len(broken)) if cut < 30 else len(broken)]
-    answers = [module.short_produce(memoryview(broken)) for module in twins()]
+    answers = [module.short_produce(memoryview(broken)) for module in twins(plain, fast)]
     assert all(fields_of(answer) == fields_of(answers[0]) for answer in answers)
     short = answers[0]
     if short is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from millpond.base.errors import ErrorCode
 from millpond.coordinators.groups.classic import CAN_REBALANCE, ClassicGroup, State
 from millpond.coordinators.groups.group import Turn
@@ -15,6 +17,9 @@ from millpond.wire.messages import JoinGroupResponse, SyncGroupResponse
 SESSION = "session"
 JOIN_PHASE = "join"
 SYNC_PHASE = "sync"
+
+ABSENT_WAIT_MS_MIN: Final = 1_000
+"""So long at least static members that are away are waited for again, however little patience they have told."""
 
 
 def prepare_or_complete(turn: Turn, group: ClassicGroup) -> None:
@@ -102,7 +107,7 @@ def complete_join(turn: Turn, group: ClassicGroup) -> None:
         drop_member(turn, group, member)
     if group.members and not group.elect_joined_leader():
         # Only absent static members are left: they come back, or their sessions end.
-        _wait_for_joins(turn, group, group.rebalance_timeout_ms)
+        _wait_for_joins(turn, group, max(group.rebalance_timeout_ms, ABSENT_WAIT_MS_MIN))
         return
     group.initial_wait = None
     if not group.members:

@@ -358,7 +358,10 @@ class GroupShard:
     def on_time(self, now_ms: int) -> Effects:
         """Handle what has come due, up to the first records: what is due next may depend on their replay."""
         turn = self._turn(now_ms)
-        while not turn.effects.records and (key := self.shared.timers.pop_due(now_ms)):
+        # No more than there are: what comes due again at once comes after all that others ask.
+        for _ in range(len(self.shared.timers)):
+            if turn.effects.records or not (key := self.shared.timers.pop_due(now_ms)):
+                break
             self._on_timer(turn, key)
         return turn.effects
 
