@@ -43,7 +43,7 @@ class AclFilter:
     host: str | None = None
 
 
-def list_acls(cluster: Cluster, wanted: AclFilter = AclFilter()) -> list[Acl]:  # noqa: B008 (it is frozen)
+def list_acls(cluster: Cluster, wanted: AclFilter = AclFilter()) -> list[Acl]:
     def ask() -> list[Acl]:
         response = cluster.any().ask(m.DescribeAclsRequest(**_fields(wanted)), m.DescribeAclsResponse)
         check(response.error_code, "the ACLs are not told", response.error_message)
