@@ -18,6 +18,7 @@ from bench.figures import Figures, NoFigures, figures_for, path_of
 from bench.limits import Machine, floor_of, measure_limits
 from bench.line import LeftOut, Line, Row
 from bench.measure import Plan
+from bench.node import prepare_environment
 from bench.noise import Measured
 from bench.peers import MILLPOND, PEERS
 from bench.profiling import Profiler
@@ -228,8 +229,7 @@ def run_peers(arguments: argparse.Namespace, plan: Plan, run: Run, progress: Con
 def main(words: list[str] | None = None) -> int:
     arguments = parsed(words)
     plan = plan_of(arguments)
-    # Clients are started as `-m bench.load`.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH"))))
+    prepare_environment()
     progress = Console(stderr=True)
     console = Console(width=max(Console().width, WIDTH_MIN))
     run = Run(plan, progress)

@@ -46,6 +46,13 @@ class Ready:
     cpu_seconds: float
 
 
+def prepare_environment() -> None:
+    """Clients are started as `-m bench.load`. Nodes keep their bytecode, as an installed one does: where the machine says
+    that nobody keeps any, a start would be measured that compiles the whole house."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH"))))
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 def free_port() -> int:
     """A port that nobody has, below those that the system hands out to clients.
 

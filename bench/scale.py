@@ -18,7 +18,7 @@ from typing import IO, Any, cast
 
 from bench.cluster import Nodes
 from bench.measure import Plan
-from bench.node import HOST, Node
+from bench.node import HOST, Node, prepare_environment
 from bench.raw import METADATA_VERSION, RawClient, framed
 from millpond.wire import messages as m
 
@@ -208,7 +208,7 @@ def _start_all(nodes: Nodes) -> None:
 
 def main() -> None:
     partitions = int(sys.argv[1]) if len(sys.argv) > 1 else PARTITIONS
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH"))))
+    prepare_environment()
     for busy in measure_scale(Plan(), partitions):
         print(
             f"{busy.title:52} {busy.seconds:6.1f} s  turn {busy.turn_cpu_ms:6.1f} ms cpu {busy.turn_wall_ms:6.1f} ms,"
