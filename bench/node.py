@@ -47,8 +47,8 @@ class Ready:
 
 
 def prepare_environment() -> None:
-    """Clients are started as `-m bench.load`. Nodes keep their bytecode, as an installed one does: where the machine says
-    that nobody keeps any, a start would be measured that compiles the whole house."""
+    """Clients are started as `-m bench.load`. Nodes keep their bytecode, as an installed one does: where the machine
+    says that nobody keeps any, a start would be measured that compiles the whole house."""
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH"))))
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
