@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, TypeVar
 
 from millpond.base.later import Later
@@ -20,16 +21,36 @@ the metadata log."""
 
 
 class ThreadWorkers:
-    """The workers port over a thread pool. Results come back on the loop, in the order in which jobs end."""
+    """The workers port over a few threads. Results come back on the loop, in the order in which jobs end.
+
+    The threads take their jobs from a queue, and there is no future for each: of what a sync of one record takes of
+    the processor, the hand-over is much.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = THREADS) -> None:
         self._loop = loop
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="millpond-worker")
+        self._threads_max = threads
+        self._threads: list[Thread] = []
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], Later[Any]] | None] = SimpleQueue()
+        self._closed = False
 
     def run(self, job: Callable[[], T]) -> Later[T]:
+        if self._closed:
+            raise RuntimeError("these workers are closed")
+        if len(self._threads) < self._threads_max:
+            # Nobody but `close` waits for its end.
+            thread = Thread(target=self._serve, name=f"millpond-worker-{len(self._threads)}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
         later: Later[T] = Later()
-        self._pool.submit(self._work, job, later)
+        self._jobs.put((job, later))
         return later
+
+    def _serve(self) -> None:
+        while (taken := self._jobs.get()) is not None:
+            self._work(*taken)
+            # What it was about must not live on until the next one comes.
+            del taken
 
     def _work(self, job: Callable[[], T], later: Later[T]) -> None:
         # It ends as the loop's own callback: what its reader raises reaches the loop's exception handler.
@@ -38,7 +59,7 @@ class ThreadWorkers:
         except Exception as error:
             self._tell(later.fail, error)
         except BaseException as error:
-            # The pool would keep it in a future that nobody reads, and the caller would wait for ever.
+            # It would end this thread, and the caller would wait for ever.
             self._tell(_raise, error)
         else:
             self._tell(later.finish, result)
@@ -53,7 +74,12 @@ class ThreadWorkers:
 
     def close(self) -> None:
         """Take no more jobs and wait for those that run. Their results still arrive if the loop runs on."""
-        self._pool.shutdown(wait=True)
+        self._closed = True
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
 
 
 def _raise(error: BaseException) -> None:
