@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from bench import raw
@@ -35,8 +36,9 @@ class Nodes:
 
     def __enter__(self) -> Nodes:
         try:
-            for node in self.nodes.values():
-                self._stack.enter_context(node)
+            # All at once: a broker of Kafka that waits for the others of its quorum answers nobody.
+            with ThreadPoolExecutor(len(self.nodes)) as starters:
+                list(starters.map(self._stack.enter_context, self.nodes.values()))
             self.wait_until(lambda seen: len(seen.brokers) == len(self.nodes) and seen.controller_id > 0)
         except BaseException:
             self._stack.close()
