@@ -15,7 +15,7 @@ import pytest
 from millpond.base.ports import FileRange
 from millpond.node import link as link_module
 from millpond.node.disk import RealDisk
-from millpond.node.link import SEND_BYTES_PER_TURN, SendTurns, SocketLink
+from millpond.node.link import SEND_BYTES_PER_TURN, SEND_BYTES_PER_WAKE, SendTurns, SocketLink
 
 MIB = 1 << 20
 
@@ -106,7 +106,7 @@ def test_sendfile_is_used_in_turns(scene: Scene, big, monkeypatch: pytest.Monkey
     scene.link.send([b"head", whole(big)])
     assert sum(asked) < 6 * MIB, "one call of send must not do it all"
     assert scene.drain() == b"head" + big.read_at(0, 6 * MIB)
-    assert max(asked) <= MIB
+    assert max(asked) <= SEND_BYTES_PER_WAKE
     assert scene.heard == ["drained"]
 
 
@@ -116,16 +116,16 @@ def test_a_kernel_that_takes_everything_does_not_starve_the_others(
     asked: list[int] = []
     monkeypatch.setattr(os, "sendfile", lambda *args: asked.append(args[3]) or args[3])
     scene.link.send([whole(big)])
-    assert asked == [MIB]
-    assert scene.link.unsent_bytes() == 5 * MIB
+    assert asked == [SEND_BYTES_PER_WAKE]
+    assert scene.link.unsent_bytes() == 6 * MIB - SEND_BYTES_PER_WAKE
     assert scene.run_until(lambda: scene.heard == ["drained"])
-    assert (sum(asked), max(asked)) == (6 * MIB, MIB)
+    assert (sum(asked), max(asked)) == (6 * MIB, SEND_BYTES_PER_WAKE)
 
 
 def test_many_who_ask_for_much_at_once_share_a_turn_of_the_loop(
     loop: asyncio.AbstractEventLoop, big, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twenty who take a MiB each would have all others wait for twenty."""
+    """Twenty who take what one may would have all others wait for twenty times that."""
     asked: list[int] = []
     monkeypatch.setattr(os, "sendfile", lambda *args: asked.append(args[3]) or args[3])
     turns = SendTurns(loop)
@@ -147,7 +147,7 @@ def test_many_who_ask_for_much_at_once_share_a_turn_of_the_loop(
     del asked[:]
     loop.run_until_complete(asyncio.sleep(0.003))
     scenes[0].link.send([whole(big)])
-    assert asked == [MIB], "who is alone has as much as ever"
+    assert asked == [SEND_BYTES_PER_WAKE], "who is alone has as much as ever"
     for scene in scenes:
         scene.link.abort()
         scene.far.close()
@@ -158,7 +158,7 @@ def test_where_a_crowd_does_not_read_little_is_left_with_the_kernel(
     loop: asyncio.AbstractEventLoop, big, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would take megabytes for each of them, of memory that all connections share."""
-    monkeypatch.setattr(link_module, "CROWD", 3)
+    monkeypatch.setattr(link_module, "CROWD", 4)
     turns = SendTurns(loop)
     scenes = [Scene(loop, turns) for _ in range(6)]
     for scene in scenes:

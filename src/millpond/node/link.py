@@ -20,8 +20,9 @@ from millpond.base.ports import Buffer, FileRange, LinkHandler, ReplyPart
 READS_PER_WAKE = 4
 """A peer that always fills the buffer gets this many reads before others have their turn."""
 
-SEND_BYTES_PER_WAKE = 1 << 20
-"""The same for sending; a small rest does not wait."""
+SEND_BYTES_PER_WAKE = 256 << 10
+"""The same for sending; a small rest does not wait. Who catches up takes this much of every turn from those who are
+up to date: with 1 MiB their median was twice what it is alone."""
 
 SEND_BYTES_PER_TURN = 2 << 20
 """What all links may send in one turn of the loop; then whoever has much to send waits for the next one. A thousand
