@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 from bench import raw
@@ -41,8 +41,8 @@ CONSUME_BATCHES = 100
 PARTITION_STEPS = (1, 10, 100, 1000)
 PARTITION_STEPS_QUICK = (1, 10, 100)
 CONNECTION_STEPS = (1, 16, 100, 1000)
-MANY_PARTITIONS = 1000
-MANY_PARTITIONS_QUICK = 200
+MANY_PARTITIONS = (1_000, 10_000)
+MANY_PARTITIONS_QUICK = (200,)
 IDLE_CONNECTIONS = 10_000
 DESCRIPTORS_SPARE = 200
 
@@ -246,20 +246,27 @@ def start(plan: Plan) -> list[Line]:
 
 
 def many_partitions(plan: Plan) -> list[Line]:
-    count = MANY_PARTITIONS_QUICK if plan.quick else MANY_PARTITIONS
     with Node() as empty:
         base = empty.resident_bytes()
-    with Node({"num.partitions": str(count)}) as node:
-        assert node.create_topic("wide") == count
-        found = []
-        for _ in range(1 if plan.quick else plan.slices):
-            node.stop()
-            node.start()
-            found.append(_start_figures(node))
-        each_kb = (statistics.median(one["resident_mb"] for one in found) * MIB - base) / count / 1024
-    figures = medians_of(found)
-    note = f"{figures['ready_cpu_ms']:.0f} ms CPU, {each_kb:.1f} KiB each"
-    return [Line(f"start, {count:,} partitions, clean", {**figures, "kib_each": each_kb}, note=note)]
+    counts = MANY_PARTITIONS_QUICK if plan.quick else MANY_PARTITIONS
+    return [line for count in counts for line in _starts_with(count, base, 1 if plan.quick else plan.slices)]
+
+
+def _starts_with(count: int, base: int, times: int) -> Iterator[Line]:
+    """After a clean end and after a kill. Each of them is killed as soon as it has answered: nothing was written."""
+    with Node() as node:
+        with node.connect() as client:
+            client.make_topic("wide", count)
+        for name, end in (("clean", node.stop), ("killed", node.kill)):
+            found = []
+            for _ in range(times):
+                end()
+                node.start()
+                found.append(_start_figures(node))
+            each_kb = (statistics.median(one["resident_mb"] for one in found) * MIB - base) / count / 1024
+            figures = medians_of(found)
+            note = f"{figures['ready_cpu_ms']:.0f} ms CPU, {each_kb:.1f} KiB each"
+            yield Line(f"start, {count:,} partitions, {name}", {**figures, "kib_each": each_kb}, note=note)
 
 
 def idle_connections(plan: Plan) -> list[Line]:
