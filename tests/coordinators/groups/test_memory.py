@@ -65,17 +65,8 @@ def _consumer(group: ConsumerGroup) -> int:
     return total
 
 
-def beat(stage: Any, member: str, epoch: int = 0, *, group: str = "n", **more: Any) -> Any:
-    body = m.ConsumerGroupHeartbeatRequest(
-        group_id=group,
-        member_id=member,
-        member_epoch=epoch,
-        rebalance_timeout_ms=30_000,
-        subscribed_topic_names=more.pop("topics", ["t"]),
-        topic_partitions=[] if epoch == 0 else None,
-        **more,
-    )
-    return stage.ask(body, 1)
+def beat(stage: Any, member: str, epoch: int = 0, **more: Any) -> Any:
+    return stage.consumer_beat(member, epoch, **more)
 
 
 # What is refused, and when.
@@ -288,7 +279,7 @@ def test_what_the_log_says_is_taken_in_whatever_the_limit_is(make_stage: Callabl
     assert stage.group("n").state.members.keys() == {"m1"}
     assert stage.commit(6, member, generation) == NONE
     assert stage.shard.memory.used_bytes == recounted(stage.shard) <= used_bytes
-    assert stage.group().is_subscribed_to("anything"), "there is no room for the names: nothing expires early"
+    assert stage.group().subscribed_among(["anything"]), "there is no room for the names: nothing expires early"
 
 
 def test_names_without_room_are_not_kept(make_stage: Callable[..., Any]) -> None:

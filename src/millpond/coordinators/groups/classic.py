@@ -8,7 +8,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -125,8 +125,10 @@ class ClassicGroup:
     def all_joined(self) -> bool:
         return not self.pending and all(member.joining for member in self.members.values())
 
-    def is_subscribed_to(self, topic: str) -> bool:
-        return self.is_consumer_group if self.subscribed is None else topic in self.subscribed
+    def subscribed_among(self, topics: Iterable[str]) -> frozenset[str]:
+        if self.subscribed is not None:
+            return self.subscribed.intersection(topics)
+        return frozenset(topics) if self.is_consumer_group else frozenset()
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether a member with these protocols could sit with the others."""
