@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
+from millpond.coordinators.groups.classic_size import said_bytes
 from millpond.coordinators.groups.group import CONSUMER_PROTOCOL
 from millpond.coordinators.groups.history import History
 from millpond.coordinators.groups.members import Member, Protocols, member_from_record
@@ -62,6 +63,8 @@ class ClassicGroup:
         self.group_id = group_id
         self.memory = memory or GroupMemory()
         self.kept_bytes = 0
+        self.record_bytes = 0
+        """How large its record can become with what its members have said, and what they have been assigned."""
         self.state = State.EMPTY
         self.generation = 0
         self.protocol_type: str | None = None
@@ -233,6 +236,7 @@ class ClassicGroup:
             self._common &= member.protocol_names
         self.members[member.id] = member
         self._keep(member.kept_bytes)
+        self.record_bytes += member.record_bytes
         self.members_seen_max = max(self.members_seen_max, len(self.members))
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.id
@@ -253,6 +257,7 @@ class ClassicGroup:
     def tell(self, member: Member, protocols: Protocols) -> None:
         """The member knows these protocols from now on."""
         names_before, bytes_before = member.protocol_names, member.kept_bytes
+        self.record_bytes += said_bytes(protocols) - said_bytes(member.protocols)
         member.protocols = protocols
         self._keep(member.kept_bytes - bytes_before)
         if member.protocol_names != names_before:
@@ -262,6 +267,7 @@ class ClassicGroup:
         """An instance goes on under another id, in the same place."""
         self.members = {each.id: each for each in (new if known is old else known for known in self.members.values())}
         self._keep(new.kept_bytes - old.kept_bytes)
+        self.record_bytes += new.record_bytes - old.record_bytes
         self._common = None
         if new.instance_id is not None:
             self.static_members[new.instance_id] = new.id
@@ -272,6 +278,7 @@ class ClassicGroup:
     def remove(self, member_id: str) -> Member:
         member = self.members.pop(member_id)
         self._keep(-member.kept_bytes)
+        self.record_bytes -= member.record_bytes
         self._common = None
         if member.instance_id is not None:
             del self.static_members[member.instance_id]
@@ -356,6 +363,7 @@ class ClassicGroup:
         self.members_seen_max = max(self.members_seen_max, len(self.members))
         self.assignments = {member.id: member.assignment for member in self.members.values()}
         self._keep(_bytes_of(self.members) + assignments_bytes(self.assignments))
+        self.record_bytes = sum(member.record_bytes for member in self.members.values())
         self._set_subscribed()
 
     def _set_subscribed(self) -> None:
