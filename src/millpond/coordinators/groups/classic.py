@@ -25,9 +25,9 @@ from millpond.coordinators.groups.memory import (
     text_bytes,
 )
 from millpond.coordinators.groups.offsets import Committed
-from millpond.coordinators.groups.records import group_record, prefix_of
+from millpond.coordinators.groups.records import group_record, subscribed_topics
 from millpond.coordinators.shard import CoordinatorRecord
-from millpond.wire.messages import ConsumerProtocolSubscription, GroupMetadataValue
+from millpond.wire.messages import GroupMetadataValue
 
 
 class State(StrEnum):
@@ -52,6 +52,12 @@ ALLOWED: Final[Mapping[State, frozenset[State]]] = {
 assert ALLOWED.keys() == set(State)
 
 CAN_REBALANCE: Final = frozenset(state for state, then in ALLOWED.items() if State.PREPARING in then)
+
+SUBSCRIBED_NAMES_MAX: Final = 50_000
+"""So many names in the subscriptions of a group's members are read, those of equal lists once: everybody waits
+meanwhile."""
+SUBSCRIPTIONS_COMPARED_MAX: Final = 16
+"""With so many of those that were read the next one is compared."""
 
 
 class ClassicGroup:
@@ -86,7 +92,8 @@ class ClassicGroup:
         """Somebody joined in this round, so more may come."""
         self.subscribed: frozenset[str] | None = None
         """The topics that members read; None when the group is not about topics, does not say, or names more of them
-        than there is room for."""
+        than are read or than there is room for."""
+        self._subscribed_bytes = 0
         self._common: frozenset[str] | None = None
         """The protocols that every member knows; None when that must be worked out anew."""
         self.assignments: dict[str, bytes] = {}
@@ -367,22 +374,29 @@ class ClassicGroup:
         self._set_subscribed()
 
     def _set_subscribed(self) -> None:
-        self._keep(-names_bytes(self.subscribed or ()))
+        self._keep(-self._subscribed_bytes)
         self.subscribed = self._subscribed_topics()
-        taken_bytes = names_bytes(self.subscribed or ())
-        if self.memory.has_room(taken_bytes):
-            self._keep(taken_bytes)
-        else:
+        self._subscribed_bytes = names_bytes(self.subscribed or ())
+        if not self.memory.has_room(self._subscribed_bytes):
             # Many short names in little metadata take twenty times the memory. Without them nothing expires early.
-            self.subscribed = None
+            self.subscribed, self._subscribed_bytes = None, 0
+        self._keep(self._subscribed_bytes)
 
     def _subscribed_topics(self) -> frozenset[str] | None:
         if not self.is_consumer_group:
             return None
         topics: set[str] = set()
+        names_left = SUBSCRIBED_NAMES_MAX
+        read: tuple[bytes, ...] = ()
         try:
             for member in self.members.values():
-                topics.update(prefix_of(ConsumerProtocolSubscription, member.metadata_for(self.protocol)).topics)
+                said = member.metadata_for(self.protocol)
+                # Most members name the same topics as others.
+                if not said.startswith(read):
+                    names, head = subscribed_topics(said, names_left)
+                    topics.update(names)
+                    names_left -= len(names)
+                    read = (*read, head)[-SUBSCRIPTIONS_COMPARED_MAX:]
         except MalformedMessage:
             # The leader understands its members; that we do not is no reason to stop them.
             return None
