@@ -271,7 +271,8 @@ class ConsumerGroup(Surroundings):
             classic = member.metadata.classic
             session_ms = self.settings.session_timeout_ms if classic is None else classic.session_timeout_ms
             self.watch.session(member.id, now_ms + session_ms)
-            if classic is None and member.current.state is MemberState.UNREVOKED:
+            # Of one that is away older records may say that it has to let go, though there is nothing left.
+            if classic is None and member.current.state is MemberState.UNREVOKED and member.current.revoking:
                 self.watch.revocation(member.id, now_ms + member.metadata.rebalance_timeout_ms)
 
     # The one way in which the durable state changes.
