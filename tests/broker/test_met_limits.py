@@ -147,6 +147,16 @@ def test_a_member_may_say_only_so_much_of_itself(stage: Callable[..., Play]) -> 
     assert "group.member.max.bytes=2000" in play.journal()
 
 
+def test_all_members_of_a_classic_group_may_say_only_so_much(stage: Callable[..., Play]) -> None:
+    play = stage(group_classic_max_bytes="5000")
+    assert play.commit("a") is ErrorCode.NONE
+    assert play.join("b", b"x" * 4000, version=3) is ErrorCode.NONE
+    assert play.join("b", b"x" * 4000, version=3) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert play.join("c", b"x" * 4000, version=3) is ErrorCode.NONE, "each group has as much"
+    assert play.desk.broker.limits.counts["group.classic.max.bytes"] == 1
+    assert "group.classic.max.bytes=5000" in play.journal()
+
+
 def test_all_groups_together_keep_only_so_much(stage: Callable[..., Play]) -> None:
     play = stage(groups_max_bytes="100000")
     assert play.commit("a") is ErrorCode.NONE

@@ -147,6 +147,14 @@ GROUP_MEMBER_MAX_BYTES = Setting(
     at_least(1024),
     bits=32,
 )
+GROUP_CLASSIC_MAX_BYTES = Setting(
+    "group.classic.max.bytes",
+    16 << 20,
+    "The most that all members of one classic group may say of themselves and be assigned, together: all of it is "
+    "written down at each change. What would make it more is refused; a group that is larger already goes on.",
+    at_least(1024),
+    bits=32,
+)
 MAX_TRANSACTIONAL_IDS = Setting(
     "max.transactional.ids",
     100_000,
@@ -179,6 +187,7 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         MAX_GROUPS,
         GROUPS_MAX_BYTES,
         GROUP_MEMBER_MAX_BYTES,
+        GROUP_CLASSIC_MAX_BYTES,
         MAX_TRANSACTIONAL_IDS,
         MAX_PRODUCERS_PER_PARTITION,
     ),

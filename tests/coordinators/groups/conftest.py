@@ -1,14 +1,15 @@
 """A stage for transcripts: a shard, its log, a clock that stands still, and clients that speak plainly."""
 
 import struct
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from millpond.coordinators.groups.consumer.group import ConsumerGroup
 from millpond.coordinators.groups.memory import ENDLESS, GroupMemory
 from millpond.coordinators.groups.settings import GroupSettings
 from millpond.coordinators.groups.shard import GroupShard
@@ -186,6 +187,19 @@ class Stage:
         code: int = self.ask(body, 4).error_code
         return code
 
+    def consumer_beat(self, member_id: str, epoch: int = 0, *, group: str = "n", **more: Any) -> Any:
+        """A heartbeat of the new protocol."""
+        body = m.ConsumerGroupHeartbeatRequest(
+            group_id=group,
+            member_id=member_id,
+            member_epoch=epoch,
+            rebalance_timeout_ms=30_000,
+            subscribed_topic_names=more.pop("topics", ["t"]),
+            topic_partitions=[] if epoch == 0 else None,
+            **more,
+        )
+        return self.ask(body, 1)
+
     def leave(self, *members: str, instances: Iterable[str] = ()) -> list[int]:
         kind = m.LeaveGroupRequest.MemberIdentity
         leaving = [kind(member_id=each) for each in members]
@@ -267,6 +281,39 @@ class Stage:
 
     def group(self, group_id: str = "g") -> Any:
         return self.shard.groups[group_id]
+
+
+class Names(tuple[str, ...]):
+    """Names that count how often somebody goes through them."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        Names.walks += 1
+        return super().__iter__()
+
+    def __contains__(self, name: object) -> bool:
+        Names.walks += 1
+        return super().__contains__(name)
+
+
+@pytest.fixture
+def watch_names() -> Callable[[ConsumerGroup], Callable[[], int]]:
+    """Watch the subscriptions of a group's members: how often were they gone through since the last question?"""
+
+    def taken() -> int:
+        walks, Names.walks = Names.walks, 0
+        return walks
+
+    def watch(group: ConsumerGroup) -> Callable[[], int]:
+        members = group.state.members
+        for member in list(members.values()):
+            metadata = replace(member.metadata, topics=Names(member.metadata.topics))
+            members[member.id] = replace(member, metadata=metadata)
+        taken()
+        return taken
+
+    return watch
 
 
 @pytest.fixture

@@ -114,6 +114,23 @@ def test_many_groups_are_looked_at_bit_by_bit(short) -> None:
     assert short.shard.next_deadline_ms() == short.now_ms + 1000
 
 
+def test_what_members_read_is_asked_only_for_old_offsets_and_once(short, watch_names: Callable) -> None:
+    """Before, all that they name was gone through for each offset, at every check."""
+    assert short.consumer_beat("m1", topics=["t", "nowhere"]).member_epoch == 1
+    for topic in "tu":
+        for partition in range(8):
+            assert short.commit(1, "m1", 1, group="n", topic=topic, partition=partition) == 0
+    walks = watch_names(short.group("n"))
+    short.pass_time(30_000)
+    assert walks() == 0, "they are young"
+    assert short.consumer_beat("m1", 1, topics=None).error_code == 0
+    walks()
+    short.now_ms += 30_000
+    short.take(short.shard.on_time(short.now_ms))
+    assert walks() == 1
+    assert (short.committed(topic="t", group="n"), short.committed(topic="u", group="n")) == (1, -1)
+
+
 def test_deleted_topic_takes_its_offsets_along(stage, remove_topic: Callable) -> None:
     stage.commit(1, topic="t")
     stage.commit(2, topic="u")

@@ -8,6 +8,8 @@ import pytest
 from millpond.base.errors import ErrorCode
 from millpond.coordinators.groups.history import Why
 
+FULL = ErrorCode.GROUP_MAX_SIZE_REACHED
+
 
 def test_new_member_is_told_its_id_first_and_hears_of_its_generation_after_the_initial_delay(stage) -> None:
     told = stage.answer(stage.join(client_id="app"))
@@ -170,6 +172,54 @@ def test_group_over_its_limit_after_loading_sheds_the_last_to_come(make_stage: C
     tokens = [stage.join(each) for each in ids]
     assert stage.answer(tokens[2]).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert [stage.answer(token).error_code for token in tokens[:2]] == [0, 0]
+
+
+def large_instances(stage, count: int, length: int) -> list:
+    """So many static members that have joined together, and whose leader has given nobody anything."""
+    tokens = [stage.join(instance=f"i{each}", topics=("x" * length,), session_ms=60_000) for each in range(count)]
+    stage.pass_time(3000 * (count + 1))
+    joined = [stage.answer(token) for token in tokens]
+    leader = next(each for each in joined if each.member_id == each.leader)
+    stage.sync(leader.member_id, leader.generation_id, {}, instance="i0")
+    assert stage.group().state_name == "Stable"
+    return joined
+
+
+def test_all_members_together_may_say_only_so_much(make_stage: Callable) -> None:
+    """All of it is written anew for one of them that comes back, however small its request is."""
+    stage = make_stage(group_bytes_max=20_000)
+    large_instances(stage, 3, 5000)
+    assert stage.answer(stage.join(instance="i3", topics=("x" * 5000,))).error_code == FULL
+    assert len(stage.group().members) == 3
+    assert stage.answer(stage.join(instance="i0", topics=("y" * 11_000,))).error_code == FULL
+    member = stage.group().static_members["i1"]
+    assert stage.answer(stage.join(member, instance="i1", topics=("y" * 11_000,))).error_code == FULL
+    assert stage.group().state_name == "Stable"
+    assert stage.heartbeat(member, 1, "i1") == 0, "who was refused is in the group as before"
+    assert stage.answer(stage.join(instance="i0", topics=())).error_code == 0
+    assert stage.join(instance="i3", topics=("x" * 5000,)) is not None
+    assert len(stage.group().members) == 4, "there is room again"
+    assert max(len(each.value or b"") for each in stage.log) <= 20_000
+
+
+def test_a_group_that_was_larger_already_when_it_was_loaded_goes_on(make_stage: Callable) -> None:
+    stage = make_stage()
+    large_instances(stage, 3, 5000)
+    stage.settings = type(stage.settings)(group_bytes_max=10_000)
+    stage.fail_over()
+    assert stage.answer(stage.join(instance="i1", topics=("y" * 6000,))).error_code == 0
+    members = stage.group().static_members
+    again = [
+        stage.join(members[each], instance=each, topics=("z" * 6000,), session_ms=60_000)
+        for each in ("i0", "i1", "i2")
+    ]
+    joined = [stage.answer(token) for token in again]
+    assert [each.error_code for each in joined] == [0, 0, 0]
+    given = {each.member_id: b"x" * 100 for each in joined}
+    leader = next(each for each in joined if each.member_id == each.leader)
+    instance = next(name for name, member in members.items() if member == leader.leader)
+    synced = stage.answer(stage.sync(leader.member_id, leader.generation_id, given, instance=instance))
+    assert (synced.error_code, synced.assignment) == (0, b"x" * 100)
 
 
 def test_ids_that_nobody_joins_with_are_limited_and_forgotten(make_stage: Callable) -> None:

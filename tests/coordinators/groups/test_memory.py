@@ -65,17 +65,8 @@ def _consumer(group: ConsumerGroup) -> int:
     return total
 
 
-def beat(stage: Any, member: str, epoch: int = 0, *, group: str = "n", **more: Any) -> Any:
-    body = m.ConsumerGroupHeartbeatRequest(
-        group_id=group,
-        member_id=member,
-        member_epoch=epoch,
-        rebalance_timeout_ms=30_000,
-        subscribed_topic_names=more.pop("topics", ["t"]),
-        topic_partitions=[] if epoch == 0 else None,
-        **more,
-    )
-    return stage.ask(body, 1)
+def beat(stage: Any, member: str, epoch: int = 0, **more: Any) -> Any:
+    return stage.consumer_beat(member, epoch, **more)
 
 
 # What is refused, and when.
@@ -133,6 +124,19 @@ def test_a_leader_may_share_out_only_so_much(make_stage: Callable[..., Any]) -> 
     stage.bytes_max += 1000
     assert stage.answer(stage.sync(leader, 1, {follower: b"x" * 1000})).error_code == NONE
     assert stage.answer(waiting).assignment == b"x" * 1000
+
+
+def test_a_leader_may_share_out_only_so_much_to_all_together(make_stage: Callable[..., Any]) -> None:
+    stage = make_stage(group_bytes_max=5000)
+    joins = [stage.join_new() for _ in range(2)]
+    stage.pass_time(6000)
+    (leader, _), (follower, _) = joins
+    waiting = stage.sync(follower, 1)
+    refused = stage.answer(stage.sync(leader, 1, dict.fromkeys((leader, follower), b"x" * 2500)))
+    assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert stage.answer(waiting) is None, "the leader may do better"
+    assert stage.answer(stage.sync(leader, 1, dict.fromkeys((leader, follower), b"x" * 1500))).error_code == NONE
+    assert stage.answer(waiting).assignment == b"x" * 1500
 
 
 def test_a_leader_that_was_refused_and_says_no_more_goes_and_the_others_go_on(
@@ -288,7 +292,7 @@ def test_what_the_log_says_is_taken_in_whatever_the_limit_is(make_stage: Callabl
     assert stage.group("n").state.members.keys() == {"m1"}
     assert stage.commit(6, member, generation) == NONE
     assert stage.shard.memory.used_bytes == recounted(stage.shard) <= used_bytes
-    assert stage.group().is_subscribed_to("anything"), "there is no room for the names: nothing expires early"
+    assert stage.group().subscribed_among(["anything"]), "there is no room for the names: nothing expires early"
 
 
 def test_names_without_room_are_not_kept(make_stage: Callable[..., Any]) -> None:
@@ -476,6 +480,10 @@ def test_whatever_comes_and_goes_the_count_is_that_of_what_is_there(
     for _ in range(250):
         done.append(life.step())
         assert stage.shard.memory.used_bytes == recounted(stage.shard), (seed, done[-5:])
+        for group in stage.shard.groups.values():
+            if isinstance(group, ClassicGroup):
+                said = sum(each.record_bytes for each in group.members.values())
+                assert group.record_bytes == said, (seed, done[-5:])
         kept = (each for group in stage.shard.groups.values() for each in group.history.rebalances)
         assert stage.shard.memory.history_bytes == sum(each.kept_bytes for each in kept), (seed, done[-5:])
     # Everybody goes, and so does everything.

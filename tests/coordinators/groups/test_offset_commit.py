@@ -221,6 +221,23 @@ class TestOffsetDelete:
     def test_group_must_be_there(self, stage) -> None:
         assert self.delete(stage, "t", 0) == ErrorCode.GROUP_ID_NOT_FOUND
 
+    def test_what_members_read_is_looked_at_once_for_all_topics(self, stage, watch_names: Callable) -> None:
+        """Thousands of topics times what all members name took seconds."""
+        for member in ("m1", "m2", "m3"):
+            stage.consumer_beat(member, topics=["t", *(f"x{each}" for each in range(50))])
+        walks = watch_names(stage.group("n"))
+        kind = m.OffsetDeleteRequest
+        topics = [
+            kind.OffsetDeleteRequestTopic(
+                name=name, partitions=[kind.OffsetDeleteRequestPartition(partition_index=0)]
+            )
+            for name in ("t", "u", *(f"y{each}" for each in range(200)))
+        ]
+        reply = stage.ask(kind(group_id="n", topics=topics), 0)
+        codes = [each.partitions[0].error_code for each in reply.topics]
+        assert codes == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC] + [0] * 201
+        assert walks() == 3
+
     def test_subscription_that_cannot_be_read_protects_everything(self, stage) -> None:
         protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"\x00")
         body = m.JoinGroupRequest(

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.coordinators.groups.offsets import Committed, Offsets
+from millpond.coordinators.groups.offsets import Committed, Offsets, Pending
 from millpond.coordinators.groups.records import OffsetKey
 
 ONE = OffsetKey("g", "t", 0)
@@ -58,6 +58,25 @@ def test_marker_names_what_waited() -> None:
     assert (offsets.get(ONE), offsets.get(OTHER)) == (at(3, 10), at(4, 11))
     assert not offsets.is_pending(ONE)
     assert offsets.pending == {}
+
+
+def test_whether_an_offset_waits_is_known_without_asking_every_producer() -> None:
+    class Asked(dict[int, Pending]):
+        count = 0
+
+        def __getitem__(self, producer_id: int) -> Pending:
+            Asked.count += 1
+            return super().__getitem__(producer_id)
+
+    offsets = Offsets()
+    offsets.pending = Asked()
+    for producer in range(100):
+        offsets.replay_pending(producer, 0, OffsetKey("g", "t", producer), at(1))
+    assert offsets.is_pending(OffsetKey("g", "t", 99))
+    assert not offsets.is_pending(OffsetKey("g", "t", 100))
+    assert len(offsets.pending_of_group("g")) == 100
+    offsets.replay(OffsetKey("g", "t", 5), None)
+    assert Asked.count == 1, "the one that is forgotten"
 
 
 KEYS = st.sampled_from([ONE, TWO, OTHER])

@@ -1,7 +1,10 @@
 """The phases of a rebalance, and what ends them."""
 
+from collections.abc import Callable
+
 from millpond.base.errors import ErrorCode
 from millpond.coordinators.groups.history import Why
+from millpond.coordinators.groups.settings import CHOSEN_BY_GROUP
 
 
 def test_member_that_never_fetches_its_part_is_removed_after_the_rebalance_timeout(stage) -> None:
@@ -88,3 +91,17 @@ def test_absent_static_members_without_patience_are_not_asked_for_in_circles(sta
     assert stage.shard.next_deadline_ms() >= stage.now_ms + 1_000
     back = stage.join(again.member_id, instance="a", session_ms=30_000, rebalance_ms=0)
     assert stage.answer(back).generation_id == again.generation_id + 1
+
+
+def test_static_member_that_comes_back_to_a_group_that_was_gathering_does_not_wait(make_stage: Callable) -> None:
+    """The others have left meanwhile: there is nobody to wait for."""
+    stage = make_stage(initial_rebalance_delay_ms=CHOSEN_BY_GROUP)
+    static = stage.answer(stage.join(instance="a", rebalance_ms=1000))
+    stage.sync(static.member_id, 1, {}, instance="a")
+    stage.pass_time(500)
+    other, _ = stage.join_new(rebalance_ms=1000)
+    stage.leave(other)
+    stage.pass_time(3000)
+    assert stage.group().state_name == "PreparingRebalance"
+    back = stage.answer(stage.join(instance="a", rebalance_ms=1000))
+    assert (back.error_code, back.generation_id, back.leader) == (0, 2, back.member_id)

@@ -14,7 +14,7 @@ from millpond.broker.coordination.group_history import keep_history
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.security.authorizer import asks_for_rights
 from millpond.config import node
-from millpond.config.quota import GROUP_MEMBER_MAX_BYTES, GROUPS_MAX_BYTES, MAX_GROUPS
+from millpond.config.quota import GROUP_CLASSIC_MAX_BYTES, GROUP_MEMBER_MAX_BYTES, GROUPS_MAX_BYTES, MAX_GROUPS
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 from millpond.coordinators.groups.memory import GroupMemory
 from millpond.coordinators.groups.settings import MINUTE_MS, GroupSettings
@@ -53,6 +53,7 @@ def group_settings(of_node: Settings) -> GroupSettings:
         session_timeout_max_ms=of_node[node.GROUP_MAX_SESSION_TIMEOUT_MS],
         group_size_max=of_node[node.GROUP_MAX_SIZE],
         member_bytes_max=of_node[GROUP_MEMBER_MAX_BYTES],
+        group_bytes_max=of_node[GROUP_CLASSIC_MAX_BYTES],
         offset_metadata_bytes_max=of_node[node.OFFSET_METADATA_MAX_BYTES],
         offsets_retention_ms=of_node[node.OFFSETS_RETENTION_MINUTES] * MINUTE_MS,
         offsets_retention_check_interval_ms=of_node[node.OFFSETS_RETENTION_CHECK_INTERVAL_MS],
@@ -64,6 +65,7 @@ def group_settings(of_node: Settings) -> GroupSettings:
             assignors=of_node[node.GROUP_CONSUMER_ASSIGNORS],
             migration_policy=of_node[node.GROUP_CONSUMER_MIGRATION_POLICY],
             classic_max_size=of_node[node.GROUP_MAX_SIZE],
+            classic_max_bytes=of_node[GROUP_CLASSIC_MAX_BYTES],
             hides_topics=asks_for_rights(of_node),
         ),
     )

@@ -8,11 +8,12 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
+from millpond.coordinators.groups.classic_size import said_bytes
 from millpond.coordinators.groups.group import CONSUMER_PROTOCOL
 from millpond.coordinators.groups.history import History
 from millpond.coordinators.groups.members import Member, Protocols, member_from_record
@@ -24,9 +25,9 @@ from millpond.coordinators.groups.memory import (
     text_bytes,
 )
 from millpond.coordinators.groups.offsets import Committed
-from millpond.coordinators.groups.records import group_record, prefix_of
+from millpond.coordinators.groups.records import group_record, subscribed_topics
 from millpond.coordinators.shard import CoordinatorRecord
-from millpond.wire.messages import ConsumerProtocolSubscription, GroupMetadataValue
+from millpond.wire.messages import GroupMetadataValue
 
 
 class State(StrEnum):
@@ -52,6 +53,12 @@ assert ALLOWED.keys() == set(State)
 
 CAN_REBALANCE: Final = frozenset(state for state, then in ALLOWED.items() if State.PREPARING in then)
 
+SUBSCRIBED_NAMES_MAX: Final = 50_000
+"""So many names in the subscriptions of a group's members are read, those of equal lists once: everybody waits
+meanwhile."""
+SUBSCRIPTIONS_COMPARED_MAX: Final = 16
+"""With so many of those that were read the next one is compared."""
+
 
 class ClassicGroup:
     """The members of one group and where they stand; what happens to them is in `join`, `sync`, `leave`."""
@@ -62,6 +69,8 @@ class ClassicGroup:
         self.group_id = group_id
         self.memory = memory or GroupMemory()
         self.kept_bytes = 0
+        self.record_bytes = 0
+        """How large its record can become with what its members have said, and what they have been assigned."""
         self.state = State.EMPTY
         self.generation = 0
         self.protocol_type: str | None = None
@@ -83,7 +92,8 @@ class ClassicGroup:
         """Somebody joined in this round, so more may come."""
         self.subscribed: frozenset[str] | None = None
         """The topics that members read; None when the group is not about topics, does not say, or names more of them
-        than there is room for."""
+        than are read or than there is room for."""
+        self._subscribed_bytes = 0
         self._common: frozenset[str] | None = None
         """The protocols that every member knows; None when that must be worked out anew."""
         self.assignments: dict[str, bytes] = {}
@@ -125,8 +135,10 @@ class ClassicGroup:
     def all_joined(self) -> bool:
         return not self.pending and all(member.joining for member in self.members.values())
 
-    def is_subscribed_to(self, topic: str) -> bool:
-        return self.is_consumer_group if self.subscribed is None else topic in self.subscribed
+    def subscribed_among(self, topics: Iterable[str]) -> frozenset[str]:
+        if self.subscribed is not None:
+            return self.subscribed.intersection(topics)
+        return frozenset(topics) if self.is_consumer_group else frozenset()
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether a member with these protocols could sit with the others."""
@@ -231,6 +243,7 @@ class ClassicGroup:
             self._common &= member.protocol_names
         self.members[member.id] = member
         self._keep(member.kept_bytes)
+        self.record_bytes += member.record_bytes
         self.members_seen_max = max(self.members_seen_max, len(self.members))
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.id
@@ -251,6 +264,7 @@ class ClassicGroup:
     def tell(self, member: Member, protocols: Protocols) -> None:
         """The member knows these protocols from now on."""
         names_before, bytes_before = member.protocol_names, member.kept_bytes
+        self.record_bytes += said_bytes(protocols) - said_bytes(member.protocols)
         member.protocols = protocols
         self._keep(member.kept_bytes - bytes_before)
         if member.protocol_names != names_before:
@@ -260,6 +274,7 @@ class ClassicGroup:
         """An instance goes on under another id, in the same place."""
         self.members = {each.id: each for each in (new if known is old else known for known in self.members.values())}
         self._keep(new.kept_bytes - old.kept_bytes)
+        self.record_bytes += new.record_bytes - old.record_bytes
         self._common = None
         if new.instance_id is not None:
             self.static_members[new.instance_id] = new.id
@@ -270,6 +285,7 @@ class ClassicGroup:
     def remove(self, member_id: str) -> Member:
         member = self.members.pop(member_id)
         self._keep(-member.kept_bytes)
+        self.record_bytes -= member.record_bytes
         self._common = None
         if member.instance_id is not None:
             del self.static_members[member.instance_id]
@@ -354,25 +370,33 @@ class ClassicGroup:
         self.members_seen_max = max(self.members_seen_max, len(self.members))
         self.assignments = {member.id: member.assignment for member in self.members.values()}
         self._keep(_bytes_of(self.members) + assignments_bytes(self.assignments))
+        self.record_bytes = sum(member.record_bytes for member in self.members.values())
         self._set_subscribed()
 
     def _set_subscribed(self) -> None:
-        self._keep(-names_bytes(self.subscribed or ()))
+        self._keep(-self._subscribed_bytes)
         self.subscribed = self._subscribed_topics()
-        taken_bytes = names_bytes(self.subscribed or ())
-        if self.memory.has_room(taken_bytes):
-            self._keep(taken_bytes)
-        else:
+        self._subscribed_bytes = names_bytes(self.subscribed or ())
+        if not self.memory.has_room(self._subscribed_bytes):
             # Many short names in little metadata take twenty times the memory. Without them nothing expires early.
-            self.subscribed = None
+            self.subscribed, self._subscribed_bytes = None, 0
+        self._keep(self._subscribed_bytes)
 
     def _subscribed_topics(self) -> frozenset[str] | None:
         if not self.is_consumer_group:
             return None
         topics: set[str] = set()
+        names_left = SUBSCRIBED_NAMES_MAX
+        read: tuple[bytes, ...] = ()
         try:
             for member in self.members.values():
-                topics.update(prefix_of(ConsumerProtocolSubscription, member.metadata_for(self.protocol)).topics)
+                said = member.metadata_for(self.protocol)
+                # Most members name the same topics as others.
+                if not said.startswith(read):
+                    names, head = subscribed_topics(said, names_left)
+                    topics.update(names)
+                    names_left -= len(names)
+                    read = (*read, head)[-SUBSCRIPTIONS_COMPARED_MAX:]
         except MalformedMessage:
             # The leader understands its members; that we do not is no reason to stop them.
             return None

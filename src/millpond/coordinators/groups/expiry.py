@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from millpond.coordinators.groups.group import Group, Turn
 from millpond.coordinators.groups.offsets import Committed, Offsets
-from millpond.coordinators.groups.records import OffsetKey, offset_record
+from millpond.coordinators.groups.records import offset_record
 
 
 def expire_offsets(turn: Turn, group: Group, offsets: Offsets) -> bool:
     """Forget what has outlived its retention; True when the group then has no offset left."""
-    has_some_left = bool(offsets.pending_of_group(group.group_id))
-    for key, committed in list(offsets.of_group(group.group_id)):
-        if _is_expired(turn, group, offsets, key, committed):
-            turn.record(offset_record(key, None))
-        else:
-            has_some_left = True
-    return not has_some_left
+    known = list(offsets.of_group(group.group_id))
+    old = [key for key, committed in known if _is_old(turn, group, committed)]
+    # Most are young, and it takes long to ask what a group reads.
+    read = group.subscribed_among({key.topic for key in old}) if old else frozenset()
+    expired = [key for key in old if key.topic not in read and not offsets.is_pending(key)]
+    turn.record(*(offset_record(key, None) for key in expired))
+    return len(expired) == len(known) and not offsets.has_pending(group.group_id)
 
 
-def _is_expired(turn: Turn, group: Group, offsets: Offsets, key: OffsetKey, committed: Committed) -> bool:
+def _is_old(turn: Turn, group: Group, committed: Committed) -> bool:
     since_ms = group.retained_since_ms(committed)
-    if since_ms is None or group.is_subscribed_to(key.topic) or offsets.is_pending(key):
+    if since_ms is None:
         return False
     if committed.keep_ms >= 0:
         return turn.now_ms - committed.since_ms >= committed.keep_ms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -68,7 +69,9 @@ class Group(Protocol):
 
     def check_delete(self) -> None: ...
 
-    def is_subscribed_to(self, topic: str) -> bool: ...
+    def subscribed_among(self, topics: Iterable[str]) -> frozenset[str]:
+        """Those of these topics that its members read. All that they name may be looked at: ask for many at once."""
+        ...
 
     def retained_since_ms(self, committed: Committed) -> int | None:
         """From when on the retention time of an offset runs; None while it does not."""

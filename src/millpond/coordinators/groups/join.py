@@ -13,6 +13,7 @@ from millpond.base.ids import topic_name_fault
 from millpond.config.node import GROUP_MAX_SIZE
 from millpond.config.quota import GROUP_MEMBER_MAX_BYTES
 from millpond.coordinators.groups.classic import ClassicGroup, State, promise_bytes
+from millpond.coordinators.groups.classic_size import check_classic_growth, said_bytes
 from millpond.coordinators.groups.group import Turn
 from millpond.coordinators.groups.history import Why
 from millpond.coordinators.groups.members import (
@@ -128,6 +129,7 @@ def _join_unknown(turn: Turn, group: ClassicGroup, request: Request, body: JoinG
 def _add(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRequest, member_id: str) -> None:
     member = member_from_join(request, body, member_id)
     turn.shared.memory.check(member.kept_bytes)
+    check_classic_growth(group.record_bytes, member.record_bytes, turn.settings.group_bytes_max)
     member.joining = parked(request)
     group.has_newcomers = True
     group.add(member, body.protocol_type)
@@ -146,6 +148,8 @@ def _rejoin(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRe
         turn.reply(request.token, generation_reply(group, member))
         return
     turn.shared.memory.check(protocols_bytes(protocols) - protocols_bytes(member.protocols))
+    said_more_bytes = said_bytes(protocols) - said_bytes(member.protocols)
+    check_classic_growth(group.record_bytes, said_more_bytes, turn.settings.group_bytes_max)
     if not is_unchanged:
         why = Why.SUBSCRIPTION_CHANGED
     elif group.state is State.STABLE:
@@ -175,6 +179,8 @@ def _replace_static(
     old_leader = group.leader
     member = member_from_join(request, body, member_id)
     turn.shared.memory.check(member.kept_bytes - old.kept_bytes)
+    growth_bytes = member.record_bytes + len(old.assignment) - old.record_bytes
+    check_classic_growth(group.record_bytes, growth_bytes, turn.settings.group_bytes_max)
     _take_place(turn, group, request, old, member)
     cause = member.cause(Why.RESTARTED, turn.now_ms, body.reason)
     if group.state is State.STABLE and group.elected_protocol() == group.protocol:

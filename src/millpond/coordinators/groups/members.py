@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from millpond.coordinators.groups.classic_size import member_record_bytes
 from millpond.coordinators.groups.history import DETAIL_LENGTH_MAX, Cause, Why
 from millpond.coordinators.groups.memory import MEMBER_BYTES, protocols_bytes, text_bytes
 from millpond.coordinators.shard import Request
@@ -47,6 +48,12 @@ class Member:
         """The memory that it takes; its assignment is counted with those of the group."""
         names = (self.id, self.instance_id, self.client_id, self.client_host)
         return MEMBER_BYTES + sum(map(text_bytes, names)) + protocols_bytes(self.protocols)
+
+    @property
+    def record_bytes(self) -> int:
+        """So much is written down of it at the most, whatever becomes of its group."""
+        names = (self.id, self.instance_id, self.client_id, self.client_host)
+        return member_record_bytes(names, self.protocols) + len(self.assignment)
 
     @property
     def protocol_names(self) -> frozenset[str]:

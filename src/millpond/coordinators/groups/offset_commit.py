@@ -138,9 +138,10 @@ def refused_in_transaction(body: TxnOffsetCommitRequest, code: ErrorCode) -> Txn
 def delete_offsets(turn: Turn, group: Group, offsets: Offsets, body: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Forget offsets of topics that nobody in the group reads."""
     group.check_offset_delete()
+    read = group.subscribed_among(topic.name for topic in body.topics)
     topics = []
     for topic in body.topics:
-        is_read = group.is_subscribed_to(topic.name)
+        is_read = topic.name in read
         partitions = []
         for partition in topic.partitions:
             key = OffsetKey(body.group_id, topic.name, partition.partition_index)

@@ -64,8 +64,8 @@ class Offsets:
         self.by_group: dict[str, dict[str, ByPartition]] = {}
         self.pending: dict[int, Pending] = {}
         """By producer id."""
-        self._producers: dict[str, dict[int, None]] = {}
-        """The producers with a transaction under way that has offsets of the group."""
+        self._producers: dict[str, dict[OffsetKey, dict[int, None]]] = {}
+        """By group: the offsets that wait for a transaction, each with its producers."""
 
     # Reading.
 
@@ -79,15 +79,16 @@ class Offsets:
 
     def is_pending(self, key: OffsetKey) -> bool:
         """Whether a transaction under way would change this offset."""
-        return any(key in self.pending[producer].offsets for producer in self._producers.get(key.group_id, ()))
+        return key in self._producers.get(key.group_id, ())
 
     def pending_of_group(self, group_id: str) -> list[OffsetKey]:
-        producers = self._producers.get(group_id, ())
-        keys = (key for producer in producers for key in self.pending[producer].offsets if key.group_id == group_id)
-        return list(dict.fromkeys(keys))
+        return list(self._producers.get(group_id, ()))
+
+    def has_pending(self, group_id: str) -> bool:
+        return group_id in self._producers
 
     def has_any(self, group_id: str) -> bool:
-        return group_id in self.by_group or bool(self.pending_of_group(group_id))
+        return group_id in self.by_group or group_id in self._producers
 
     def keys_to_forget(self, group_id: str) -> list[OffsetKey]:
         """Every key of the group that the log still holds."""
@@ -152,17 +153,25 @@ class Offsets:
                 self.memory.take(-topic_bytes(key.topic))
             if not by_topic:
                 del self.by_group[key.group_id]
-        for producer in self._producers.get(key.group_id, ()):
-            waiting = self.pending[producer].offsets.pop(key, None)
-            if waiting is not None:
-                self.memory.take(-pending_bytes(key, waiting.metadata))
+        for producer in list(self._producers.get(key.group_id, {}).get(key, ())):
+            waiting = self.pending[producer].offsets.pop(key)
+            self.memory.take(-pending_bytes(key, waiting.metadata))
+            self._forget_producer(key, producer)
 
     def replay_pending(self, producer_id: int, epoch: int, key: OffsetKey, committed: Committed) -> None:
         self.memory.take(self.pending_growth_bytes(producer_id, key, committed.metadata))
         pending = self.pending.setdefault(producer_id, Pending(epoch))
         pending.epoch = max(pending.epoch, epoch)
         pending.offsets[key] = committed
-        self._producers.setdefault(key.group_id, {})[producer_id] = None
+        self._producers.setdefault(key.group_id, {}).setdefault(key, {})[producer_id] = None
+
+    def _forget_producer(self, key: OffsetKey, producer_id: int) -> None:
+        by_key = self._producers[key.group_id]
+        del by_key[key][producer_id]
+        if not by_key[key]:
+            del by_key[key]
+        if not by_key:
+            del self._producers[key.group_id]
 
     def replay_marker(self, producer_id: int, epoch: int, committed: bool) -> list[OffsetKey]:
         """A transaction ended; returns the keys that were waiting for it."""
@@ -172,10 +181,8 @@ class Offsets:
             return []
         del self.pending[producer_id]
         self.memory.take(-sum(pending_bytes(key, each.metadata) for key, each in pending.offsets.items()))
-        for group_id in [group_id for group_id, producers in self._producers.items() if producer_id in producers]:
-            del self._producers[group_id][producer_id]
-            if not self._producers[group_id]:
-                del self._producers[group_id]
+        for key in pending.offsets:
+            self._forget_producer(key, producer_id)
         for key, each in pending.offsets.items() if committed else ():
             known = self.get(key)
             # Compaction keeps the last record of a key, not the last that counted: the later record wins here too.

@@ -105,11 +105,11 @@ def complete_join(turn: Turn, group: ClassicGroup) -> None:
     for member in [each for each in group.members.values() if not each.joining and not each.is_static]:
         group.history.note(member.cause(Why.DID_NOT_JOIN, turn.now_ms))
         drop_member(turn, group, member)
+    group.initial_wait = None
     if group.members and not group.elect_joined_leader():
         # Only absent static members are left: they come back, or their sessions end.
         _wait_for_joins(turn, group, max(group.rebalance_timeout_ms, ABSENT_WAIT_MS_MIN))
         return
-    group.initial_wait = None
     if not group.members:
         turn.record(group.emptied_record(turn.wall_ms))
         group.history.generation_began(group.generation + 1, 0, None, None)

@@ -13,6 +13,7 @@ from millpond.base.errors import MalformedMessage
 from millpond.base.named_tuple import NamedTuple
 from millpond.coordinators.shard import CoordinatorRecord
 from millpond.wire.messages import (
+    ConsumerProtocolSubscription,
     GroupMetadataKey,
     GroupMetadataValue,
     Message,
@@ -37,6 +38,9 @@ _KEY_HEAD = struct.Struct(">hh")
 _LENGTH = struct.Struct(">h")
 _VALUE_HEAD = struct.Struct(">hqih")
 _VALUE_TAIL = struct.Struct(">q")
+
+_BYTES_LENGTH: Final = 4
+"""What stands before bytes."""
 
 M = TypeVar("M", bound=Message)
 
@@ -152,3 +156,11 @@ def prefix_of(kind: type[M], data: bytes) -> M:
     """
     message, _ = kind.decode(data, min(key_version(data), kind.VERSIONS[1]), _VERSION.size, EMBEDDED_ITEMS_MAX)
     return message
+
+
+def subscribed_topics(data: bytes, names_max: int) -> tuple[list[str], bytes]:
+    """The topics that a consumer's subscription names, and its bytes up to there; what else it says is left aside."""
+    kind = ConsumerProtocolSubscription
+    oldest = min(key_version(data), kind.VERSIONS[0])
+    message, end = kind.decode(data, oldest, _VERSION.size, names_max)
+    return message.topics, data[: end - _BYTES_LENGTH - len(message.user_data or b"")]

@@ -28,6 +28,8 @@ class GroupSettings:
     """group.max.size"""
     member_bytes_max: int = 1 << 20
     """group.member.max.bytes"""
+    group_bytes_max: int = 16 << 20
+    """group.classic.max.bytes"""
     new_member_join_timeout_ms: int = 5 * MINUTE_MS
     """How long a member that has never been in a generation may wait for one before it is thought gone."""
     pending_members_max: int = 10_000

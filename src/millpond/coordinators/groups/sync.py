@@ -5,6 +5,7 @@ from __future__ import annotations
 from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.config.quota import GROUP_MEMBER_MAX_BYTES
 from millpond.coordinators.groups.classic import ClassicGroup, State, assignments_bytes
+from millpond.coordinators.groups.classic_size import check_classic_growth
 from millpond.coordinators.groups.group import Turn
 from millpond.coordinators.groups.members import Member, parked
 from millpond.coordinators.groups.rebalance import answer_sync, expect_heartbeat, heard_sync
@@ -45,6 +46,9 @@ def _checked_assignments(turn: Turn, group: ClassicGroup, body: SyncGroupRequest
         message = f"an assignment of one member is larger than {limit}={bytes_max} allows"
         raise LimitMet(ErrorCode.POLICY_VIOLATION, limit, bytes_max, message)
     turn.shared.memory.check(assignments_bytes(assignments) - assignments_bytes(group.assignments))
+    before = (member.assignment for member in group.members.values())
+    growth_bytes = sum(map(len, assignments.values())) - sum(map(len, before))
+    check_classic_growth(group.record_bytes, growth_bytes, turn.settings.group_bytes_max)
     return assignments
 
 

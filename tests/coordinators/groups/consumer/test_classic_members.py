@@ -130,6 +130,23 @@ def test_a_full_group(make_pond: Callable[..., Any], make_classic: Callable[...,
     assert make_classic(pond, "a").join().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
+def test_classic_members_together_may_say_only_so_much(
+    make_pond: Callable[..., Any], make_classic: Callable[..., Any]
+) -> None:
+    """The group may become theirs alone, and then all of it is one record."""
+    pond = make_pond(ConsumerGroupSettings(classic_max_bytes=5000), a=1)
+    pond.join("new", "a")
+    large = make_classic(pond, "a", "x" * 2000)
+    assert large.join().error_code == 0
+    assert make_classic(pond, "a", "x" * 3000).join().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert make_classic(pond, "a", "x" * 1000).join().error_code == 0
+    large.topics = ("a", "y" * 4000)
+    assert large.join().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    large.topics = ("a", "y" * 2100)
+    assert large.join().error_code == 0
+    assert pond.join("newer", "a", *("x" * 200 + str(each) for each in range(50))).error_code == 0
+
+
 class TestTime:
     def test_its_own_session_timeout_counts(self, mixed: Any, make_classic: Callable[..., Any]) -> None:
         classic = make_classic(mixed, "a")

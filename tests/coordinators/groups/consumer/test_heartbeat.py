@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from millpond.base.errors import ErrorCode
+from millpond.coordinators.groups.consumer.draft import Draft
+from millpond.coordinators.groups.consumer.members import MemberState
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 from millpond.coordinators.groups.memory import GroupMemory
+from millpond.coordinators.shard import Effects
 
 
 def refused(response: Any) -> ErrorCode:
@@ -365,6 +369,27 @@ class TestStaticMembers:
         assert "m1" in pond.group.state.members
         pond.pass_time(1)
         assert pond.group.is_empty
+
+    def test_one_that_is_away_has_nothing_to_let_go_of_for_the_next_coordinator_either(self, pond: Any) -> None:
+        pond.join("m1", "a", instance_id="i", rebalance_timeout_ms=20_000)
+        pond.join("m2", "a")
+        pond.beat("m1", 1)
+        assert pond.group.state.members["m1"].current.state is MemberState.UNREVOKED
+        pond.beat("m1", -2, instance_id="i")
+        pond.reload()
+        pond.pass_time(44_999)
+        assert "m1" in pond.group.state.members, "its session is longer"
+
+    def test_nor_by_records_that_say_so(self, pond: Any) -> None:
+        """As they were written once."""
+        pond.join("m1", "a", instance_id="i", rebalance_timeout_ms=20_000)
+        draft = Draft("g", pond.group.state)
+        current = pond.group.state.members["m1"].current
+        draft.set_current("m1", replace(current, epoch=-2, state=MemberState.UNREVOKED))
+        pond.run(Effects(records=draft.records))
+        pond.reload()
+        pond.pass_time(44_999)
+        assert "m1" in pond.group.state.members
 
     def test_what_it_was_letting_go_of_is_free_when_it_goes_away(self, pond: Any, in_reply: Any) -> None:
         pond.join("m1", "a", instance_id="i")

@@ -10,6 +10,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.coordinators.groups.classic import ClassicGroup
+from millpond.coordinators.groups.consumer import migration
 from millpond.coordinators.groups.consumer.embedded import assignment_bytes, partitions_of
 from millpond.coordinators.groups.consumer.group import ConsumerGroup
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
@@ -321,6 +322,20 @@ def test_groups_that_do_not_turn_back(make_town: Callable[..., Town], settings: 
     assert isinstance(town.group, ConsumerGroup)
     assert set(town.group.state.members) == {first, second}
     assert town.join(first, "j").generation_id == 4, "they go on without it"
+
+
+def test_a_group_whose_members_say_very_much_stays_classic(
+    make_town: Callable[..., Town], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two topics and, in what they were given, two more with two partitions each: eight items."""
+    town = make_town()
+    classic_pair(town)
+    monkeypatch.setattr(migration, "UPGRADE_ITEMS_MAX", 7)
+    assert town.new_join("new").error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert isinstance(town.group, ClassicGroup)
+    monkeypatch.setattr(migration, "UPGRADE_ITEMS_MAX", 8)
+    assert town.new_join("new").error_code == ErrorCode.NONE
+    assert isinstance(town.group, ConsumerGroup)
 
 
 def test_a_member_that_cannot_be_understood_keeps_the_group_classic(make_town: Callable[..., Town]) -> None:

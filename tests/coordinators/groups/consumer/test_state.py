@@ -53,6 +53,15 @@ def test_the_order_of_a_members_records_does_not_matter(draft: Draft) -> None:
     assert draft.state.members == {"m": Member("m", MemberMetadata(client_id="c"), CurrentAssignment(3))}
 
 
+def test_the_topics_of_a_pattern_are_named_once_however_many_share_it(draft: Draft) -> None:
+    draft.set_pattern("a.*", ResolvedPattern(("a1", "a2")))
+    draft.set_pattern("b.*", ResolvedPattern(("b1",)))
+    for member in ("m", "n"):
+        draft.set_metadata(member, MemberMetadata(topics=("t",), regex="a.*"))
+    draft.set_metadata("o", MemberMetadata(regex="c.*"))
+    assert list(draft.state.subscriptions()) == [("t",), ("t",), (), ("a1", "a2")]
+
+
 def test_names_of_states(draft: Draft) -> None:
     assert draft.state.name == "Empty"
     draft.set_metadata("m", MemberMetadata())

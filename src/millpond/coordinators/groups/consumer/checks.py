@@ -8,7 +8,14 @@ from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.words import quoted
 from millpond.config.node import GROUP_CONSUMER_MAX_SIZE
 from millpond.config.quota import GROUP_MEMBER_MAX_BYTES
-from millpond.coordinators.groups.consumer.members import AWAY_EPOCH, LEAVING_EPOCH, Member, Partitions
+from millpond.coordinators.groups.classic_size import check_classic_growth, member_record_bytes
+from millpond.coordinators.groups.consumer.members import (
+    AWAY_EPOCH,
+    LEAVING_EPOCH,
+    Member,
+    MemberMetadata,
+    Partitions,
+)
 from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 from millpond.coordinators.groups.consumer.state import GroupState
@@ -102,6 +109,21 @@ def check_room(state: GroupState, size_max: int) -> None:
             size_max,
             f"the group has all of its {GROUP_CONSUMER_MAX_SIZE.name}={size_max} members",
         )
+
+
+def check_classic_bytes(state: GroupState, old: Member, told: MemberMetadata, bytes_max: int) -> None:
+    """Refused if its classic members say more than a classic group may have: when they are alone, it becomes one."""
+    known_bytes = sum(_classic_bytes(each.id, each.metadata) for each in state.members.values())
+    before_bytes = _classic_bytes(old.id, old.metadata) if old.id in state.members else 0
+    check_classic_growth(known_bytes, _classic_bytes(old.id, told) - before_bytes, bytes_max)
+
+
+def _classic_bytes(member_id: str, told: MemberMetadata) -> int:
+    if told.classic is None:
+        return 0
+    return member_record_bytes(
+        (member_id, told.instance_id, told.client_id, told.client_host), told.classic.supported
+    )
 
 
 def known_member(state: GroupState, member_id: str, instance_id: str | None) -> Member:

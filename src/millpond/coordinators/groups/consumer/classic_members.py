@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
 from millpond.coordinators.groups.consumer.changes import admit, ensure_target, reconcile, remove_members, subscribe
-from millpond.coordinators.groups.consumer.checks import check_room, known_member
+from millpond.coordinators.groups.consumer.checks import check_classic_bytes, check_room, known_member
 from millpond.coordinators.groups.consumer.draft import Draft
 from millpond.coordinators.groups.consumer.embedded import assignment_bytes, owned_partitions, subscription_of
 from millpond.coordinators.groups.consumer.members import (
@@ -55,6 +55,7 @@ def decide_join(group: Surroundings, draft: Draft, request: Request, now_ms: int
         rebalance_timeout_ms=rebalance_timeout_of(body),
         classic=ClassicProtocols(body.session_timeout_ms, protocols),
     )
+    check_classic_bytes(draft.state, old, metadata, group.settings.classic_max_bytes)
     admit(group, draft, old, metadata, request.sees)
     subscribe(group, draft, old, metadata, now_ms)
     ensure_target(group, draft, now_ms)

@@ -14,6 +14,11 @@ def subscription_of(data: bytes) -> m.ConsumerProtocolSubscription:
     return prefix_of(m.ConsumerProtocolSubscription, data)
 
 
+def assignment_of(data: bytes) -> m.ConsumerProtocolAssignment:
+    """The same of an assignment; no bytes are an empty one."""
+    return prefix_of(m.ConsumerProtocolAssignment, data) if data else m.ConsumerProtocolAssignment()
+
+
 def owned_partitions(subscription: m.ConsumerProtocolSubscription, image: Image, sees: Sees = sees_all) -> Partitions:
     """What the member says it holds. One that says nothing gave up everything before it joined, and nobody holds what
     they may not see."""
@@ -26,12 +31,13 @@ def owned_partitions(subscription: m.ConsumerProtocolSubscription, image: Image,
 
 def partitions_of(assignment: bytes, image: Image) -> Partitions:
     """What an assignment means for the topics as they are now."""
-    if not assignment:
-        return frozenset()
-    decoded = prefix_of(m.ConsumerProtocolAssignment, assignment)
+    return assigned_partitions(assignment_of(assignment), image)
+
+
+def assigned_partitions(assignment: m.ConsumerProtocolAssignment, image: Image) -> Partitions:
     return frozenset(
         TopicIdPartition(image.topics[each.topic].id, number)
-        for each in decoded.assigned_partitions
+        for each in assignment.assigned_partitions
         if each.topic in image.topics
         for number in each.partitions
     )

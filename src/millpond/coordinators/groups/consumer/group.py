@@ -15,7 +15,8 @@ the durable state. Clocks and the history are soft and change as decisions are m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from millpond.base.errors import ErrorCode, LimitMet, Refused
@@ -107,8 +108,8 @@ class ConsumerGroup(Surroundings):
     def state_name(self) -> str:
         return self.state.name
 
-    def is_subscribed_to(self, topic: str) -> bool:
-        return any(topic in self.state.topics_of(member) for member in self.state.members.values())
+    def subscribed_among(self, topics: Iterable[str]) -> frozenset[str]:
+        return frozenset(topics).intersection(chain.from_iterable(self.state.subscriptions()))
 
     def is_concerned_by(self, topics: Collection[str], matched: Callable[[str], bool]) -> bool:
         """Whether any of these topics is or would be read here; `matched` says so of a pattern."""
@@ -270,7 +271,8 @@ class ConsumerGroup(Surroundings):
             classic = member.metadata.classic
             session_ms = self.settings.session_timeout_ms if classic is None else classic.session_timeout_ms
             self.watch.session(member.id, now_ms + session_ms)
-            if classic is None and member.current.state is MemberState.UNREVOKED:
+            # Of one that is away older records may say that it has to let go, though there is nothing left.
+            if classic is None and member.current.state is MemberState.UNREVOKED and member.current.revoking:
                 self.watch.revocation(member.id, now_ms + member.metadata.rebalance_timeout_ms)
 
     # The one way in which the durable state changes.

@@ -26,6 +26,7 @@ from millpond.coordinators.groups.consumer.members import (
     NO_PARTITIONS,
     Member,
     MemberMetadata,
+    MemberState,
     Partitions,
     by_topic,
     from_topics,
@@ -167,7 +168,8 @@ def _go_away(
     """The session clock goes on: a static member that does not come back in time is removed like any other."""
     member = known_member(draft.state, body.member_id, body.instance_id)
     group.watch.revoked(member.id)
-    draft.set_current(member.id, replace(member.current, epoch=AWAY_EPOCH, revoking=NO_PARTITIONS))
+    away = replace(member.current, epoch=AWAY_EPOCH, state=MemberState.STABLE, revoking=NO_PARTITIONS)
+    draft.set_current(member.id, away)
     return m.ConsumerGroupHeartbeatResponse(member_id=member.id, member_epoch=AWAY_EPOCH)
 
 

@@ -9,12 +9,17 @@ members can share out again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
 from millpond.coordinators.groups.consumer.changes import turn_epoch
 from millpond.coordinators.groups.consumer.draft import Draft
-from millpond.coordinators.groups.consumer.embedded import assignment_bytes, partitions_of, subscription_of
+from millpond.coordinators.groups.consumer.embedded import (
+    assigned_partitions,
+    assignment_bytes,
+    assignment_of,
+    subscription_of,
+)
 from millpond.coordinators.groups.consumer.members import (
     ClassicProtocols,
     CurrentAssignment,
@@ -29,6 +34,10 @@ from millpond.coordinators.groups.records import group_record
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request
 from millpond.metadata.image import Image
 from millpond.wire import messages as m
+
+UPGRADE_ITEMS_MAX: Final = 200_000
+"""How many topics and partitions there may be in all that members of a classic group say and were given, for it to
+become one of the new protocol: all of it is read and written while everybody waits."""
 
 
 class ClassicMemberView(Protocol):
@@ -77,7 +86,11 @@ def check_upgrade(classic: ClassicGroupView, settings: ConsumerGroupSettings) ->
         reason = f"it has more than {settings.max_size} members"
     else:
         return
-    raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"{classic.group_id} is a classic group and stays one: {reason}")
+    raise _stays(classic, reason)
+
+
+def _stays(classic: ClassicGroupView, reason: str) -> Refused:
+    return Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"{classic.group_id} is a classic group and stays one: {reason}")
 
 
 def write_upgrade(draft: Draft, classic: ClassicGroupView, image: Image) -> None:
@@ -86,10 +99,17 @@ def write_upgrade(draft: Draft, classic: ClassicGroupView, image: Image) -> None
         draft.write_other(record)
     if not classic.members:
         return
-    try:
-        members = [_taken_over(classic, each, image) for each in classic.members.values()]
-    except MalformedMessage as fault:
-        raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"{classic.group_id} stays a classic group: {fault}") from None
+    members = []
+    items = 0
+    for each in classic.members.values():
+        try:
+            member, said_items = _taken_over(classic, each, image)
+        except MalformedMessage as fault:
+            raise _stays(classic, str(fault)) from None
+        members.append(member)
+        items += said_items
+        if items > UPGRADE_ITEMS_MAX:
+            raise _stays(classic, f"its members name more than {UPGRADE_ITEMS_MAX} topics and partitions")
     for member in members:
         draft.set_metadata(member.id, member.metadata)
     # The hash is left out: the join that is the cause of all this turns the epoch over and writes it.
@@ -101,9 +121,11 @@ def write_upgrade(draft: Draft, classic: ClassicGroupView, image: Image) -> None
         draft.set_current(member.id, member.current)
 
 
-def _taken_over(classic: ClassicGroupView, member: ClassicMemberView, image: Image) -> Member:
+def _taken_over(classic: ClassicGroupView, member: ClassicMemberView, image: Image) -> tuple[Member, int]:
+    """The member, and how many topics and partitions there are in what it says and was given."""
     preferred = member.metadata_for(classic.protocol) or member.protocols[0][1]
     subscription = subscription_of(preferred)
+    items = len(subscription.topics) + sum(1 + len(each.partitions) for each in subscription.owned_partitions)
     metadata = MemberMetadata(
         instance_id=member.instance_id,
         rack_id=subscription.rack_id,
@@ -113,9 +135,11 @@ def _taken_over(classic: ClassicGroupView, member: ClassicMemberView, image: Ima
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         classic=ClassicProtocols(member.session_timeout_ms, member.protocols),
     )
-    assigned = partitions_of(member.assignment, image)
+    given = assignment_of(member.assignment)
+    items += sum(1 + len(each.partitions) for each in given.assigned_partitions)
     epoch = classic.generation
-    return Member(member.id, metadata, CurrentAssignment(epoch, epoch, assigned=assigned))
+    current = CurrentAssignment(epoch, epoch, assigned=assigned_partitions(given, image))
+    return Member(member.id, metadata, current), items
 
 
 def answer_parked(classic: ClassicGroupView, effects: Effects) -> None:

@@ -30,6 +30,8 @@ class ConsumerGroupSettings:
     """Whether a live group may change its protocol: disabled, upgrade, downgrade or bidirectional."""
     classic_max_size: int = INT32_MAX
     """`group.max.size`: a larger group is not turned back into a classic one."""
+    classic_max_bytes: int = 16 << 20
+    """`group.classic.max.bytes`: what members of the classic protocol may say of themselves, together."""
     hides_topics: bool = False
     """Whether some may not see all topics: then a pattern stands for those that whoever brings it may see."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -94,6 +95,15 @@ class GroupState:
         metadata = member.metadata
         resolved = self.patterns.get(metadata.regex) if metadata.regex else None
         return metadata.topics if resolved is None else (*metadata.topics, *resolved.topics)
+
+    def subscriptions(self) -> Iterator[tuple[str, ...]]:
+        """All that members are subscribed to, list by list; that of a pattern once, however many share it."""
+        patterns: dict[str, None] = {}
+        for member in self.members.values():
+            yield member.metadata.topics
+            if member.metadata.regex:
+                patterns[member.metadata.regex] = None
+        yield from (self.patterns[pattern].topics for pattern in patterns if pattern in self.patterns)
 
     # Changing.
 

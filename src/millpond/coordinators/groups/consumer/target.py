@@ -15,7 +15,7 @@ from millpond.metadata.image import Image
 
 
 def subscribed_names(state: GroupState) -> set[str]:
-    return {name for member in state.members.values() for name in state.topics_of(member)}
+    return set[str]().union(*state.subscriptions())
 
 
 def metadata_hash(names: Iterable[str], image: Image) -> int:

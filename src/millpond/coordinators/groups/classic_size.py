@@ -1,0 +1,33 @@
+"""How large a classic group may become: all of it is one record, which is written anew at each change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millpond.base.errors import ErrorCode, LimitMet
+from millpond.config.quota import GROUP_CLASSIC_MAX_BYTES
+from millpond.coordinators.groups.memory import text_bytes
+
+
+def member_record_bytes(names: Iterable[str | None], protocols: Iterable[tuple[str, bytes]]) -> int:
+    """What is written down of a member at the most, its assignment left aside."""
+    return sum(map(text_bytes, names)) + said_bytes(protocols)
+
+
+def said_bytes(protocols: Iterable[tuple[str, bytes]]) -> int:
+    return sum(len(name) + len(metadata) for name, metadata in protocols)
+
+
+def check_classic_growth(size_bytes: int, more_bytes: int, bytes_max: int) -> None:
+    """Refused if a group of this size becomes too large by so much more.
+
+    One that is too large already was so when it was loaded: it goes on.
+    """
+    if size_bytes <= bytes_max < size_bytes + more_bytes:
+        limit = GROUP_CLASSIC_MAX_BYTES.name
+        raise LimitMet(
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            limit,
+            bytes_max,
+            f"all members of the group together say more, and are assigned more, than {limit}={bytes_max} allows",
+        )
