@@ -51,6 +51,41 @@ def test_a_rolled_segment_is_synced_with_its_indexes(pond, sim):
         assert f"{pond.partition}/{0:020d}{suffix}" in paths
 
 
+def test_the_indexes_of_a_segment_that_is_rolled_during_a_sync_are_synced_by_the_next(pond, sim):
+    """The ticket covers all of its records, and none of its indexes: they are written when it is rolled."""
+    _, log = pond.open()
+    pond.sync(log)
+    pond.fill(log, 3)
+    ticket = log.sync_target()
+    ticket.run()
+    log.roll()
+    log.synced(ticket)
+    assert log.dirty
+    mark = len(sim.trace)
+    pond.sync(log)
+    paths = [line.split()[2] for line in list(sim.trace)[mark:] if line.split()[1] == "sync"]
+    for suffix in (".index", ".timeindex"):
+        assert f"{pond.partition}/{0:020d}{suffix}" in paths
+    assert not log.dirty
+
+
+def test_what_is_owed_anew_during_a_sync_is_not_paid_by_it():
+    disk = SimDisk()
+    disk.make_folder("/p")
+    sealed, active = (Segment.create(OpenFiles(disk), "/p", base) for base in (0, 5))
+    durability = Durability(disk, "/p", 0)
+    durability.owe_segment(sealed)
+    first = durability.ticket(Offset(5), active)
+    first.run()
+    durability.owe_segment(sealed)
+    durability.settle(first)
+    assert durability, "its indexes may have been written again since"
+    second = durability.ticket(Offset(5), active)
+    second.run()
+    durability.settle(second)
+    assert not durability
+
+
 def test_what_is_owed_is_handed_over_and_paid():
     disk = SimDisk()
     disk.make_folder("/p")

@@ -53,6 +53,8 @@ class SyncTicket:
     away: Away | None
     covered: list[tuple[Segment, int]] = field(default_factory=list)
     """Segments with the sizes up to which they will be synced."""
+    sealed: dict[Segment, int] = field(default_factory=dict)
+    """Those of them that will be synced with their indexes, as they were owed."""
     files: list[File] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     """Files that are not open; a worker opens them one at a time. An index may not be there."""
@@ -128,7 +130,9 @@ class Durability:
         self._folder = folder
         # Each of these is None while it would be empty, as it is in all the partitions that are idle.
         self._folders: set[str] | None = {folder}
-        self._sealed: dict[Segment, None] | None = None
+        self._sealed: dict[Segment, int] | None = None
+        """Each with the number of its owing: what is owed anew while a ticket is away, that ticket does not pay."""
+        self._owings = 0
         self._names: set[str] | None = None
         self._notes: dict[str, Callable[[], bytes]] | None = None
         self._is_marked = False
@@ -150,7 +154,8 @@ class Durability:
         """A sealed segment was written to since the last sync."""
         if self._sealed is None:
             self._sealed = {}
-        self._sealed[segment] = None
+        self._owings += 1
+        self._sealed[segment] = self._owings
 
     def owe_file(self, name: str) -> None:
         """A small file of the log's folder is written, and not yet synced."""
@@ -180,8 +185,9 @@ class Durability:
         """All that must be synced for everything appended so far."""
         self.away.syncs += 1
         ticket = SyncTicket(end_offset, self._disk, self.generation, self.away, folders=self._folders or set())
-        for segment in self._sealed or ():
+        for segment, owing in (self._sealed or {}).items():
             ticket.add(segment, with_indexes=True)
+            ticket.sealed[segment] = owing
         if end_offset > self.synced_offset and active.size:
             ticket.add(active, with_indexes=False)
         if self._names:
@@ -201,7 +207,9 @@ class Durability:
         for segment, size in ticket.covered:
             if segment.size == size:
                 segment.unpin()
-                self.forget(segment)
+                # One that was active when the ticket was made, and is sealed since, has indexes that nobody has synced.
+                if self._sealed and self._sealed.get(segment) == ticket.sealed.get(segment):
+                    self.forget(segment)
         self.synced_offset = max(self.synced_offset, ticket.offset)
 
     def fail(self, error: OSError, ticket: SyncTicket | None = None) -> None:
