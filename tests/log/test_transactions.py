@@ -182,7 +182,8 @@ def act(pond, store, log, model, dice, *, may_cut):
     number = dice.randrange(1, 5)
     key, value = b"k%d" % dice.randrange(4), b"v%d" % dice.randrange(1 << 30)
     match dice.choices(
-        ["write", "plain", "end", "sync", "reopen", "crash", "cut", "compact"], [8, 2, 5, 2, 1, 1, 1, 1]
+        ["write", "plain", "end", "sync", "slow sync", "reopen", "crash", "cut", "compact"],
+        [8, 2, 5, 2, 2, 1, 1, 1, 1],
     )[0]:
         case "write":
             model.write(log, number, key, value)
@@ -192,6 +193,14 @@ def act(pond, store, log, model, dice, *, may_cut):
             model.end(log, number, dice.random() < 0.5)
         case "sync":
             pond.sync(log)
+            store.checkpoint()
+        case "slow sync":
+            ticket = log.sync_target()
+            ticket.run()
+            model.write(log, number, key, value)
+            model.end(log, number, dice.random() < 0.5)
+            log.roll()
+            log.synced(ticket)
             store.checkpoint()
         case "reopen":
             store.close()
@@ -311,6 +320,25 @@ def test_an_index_sealed_after_the_last_sync_is_made_again(pond):
     _, log = pond.open()
     assert len(log.segments) == 2
     assert log.aborted_transactions(0, log.end_offset) == [(1, 0)]
+
+
+def test_what_was_aborted_in_a_segment_that_was_rolled_during_a_sync_stays_so_after_a_power_cut(make_pond):
+    for seed in seeds(range(300)):
+        pond = make_pond(disk=SimDisk(seed))
+        store, log = pond.open()
+        model = Model(pond)
+        model.write(log, 1, b"a", b"aborted")
+        model.end(log, 1, committed=False)
+        ticket = log.sync_target()
+        ticket.run()
+        log.roll()
+        log.synced(ticket)
+        model.plain(log, b"a", b"after")
+        pond.sync(log)
+        store.checkpoint()
+        pond.disk.crash()
+        _, log = pond.open()
+        check(log, model, random.Random(seed))
 
 
 def test_a_reader_hears_of_aborted_transactions_in_what_it_reads_only(make_pond):
