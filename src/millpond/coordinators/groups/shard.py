@@ -7,8 +7,9 @@ about.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 from millpond.base.errors import ErrorCode, LimitMet, Refused
@@ -34,7 +35,6 @@ from millpond.coordinators.groups.registry import AnyGroup, Registry
 from millpond.coordinators.groups.settings import GroupSettings
 from millpond.coordinators.groups.sync import heartbeat, sync
 from millpond.coordinators.groups.timers import TimerKey
-from millpond.coordinators.patterns import compiled
 from millpond.coordinators.shard import Effects, Request
 from millpond.metadata.image import Image
 from millpond.wire import messages as m
@@ -46,10 +46,15 @@ EXPIRE_GROUPS_MAX: Final = 500
 EXPIRE_PAUSE_MS: Final = 10
 
 TOPICS: Final = "topics"
-LOOK_AGAIN_GROUPS_MAX: Final = 100
+LOOK_AGAIN_WORK_MAX: Final = 1_500
 LOOK_AGAIN_BYTES_MAX: Final = 16 << 10
-"""How many groups look at changed topics in one step, and how much they may have to write about it."""
+"""How much groups do in one step to see which topics there are now, in the measure of `PatternTopics.work`, and how
+much they may have to write about it."""
+LOOK_WORK: Final = 14
+"""Of a group that looks, in the same measure; its patterns come on top of it."""
 LOOK_AGAIN_PAUSE_MS: Final = 1
+NEVER: Final = -1
+"""The change of topics that a group has seen which was loaded just now."""
 
 CONSUMER: Final = "consumer"
 """The timer of a group that keeps its own clocks."""
@@ -74,8 +79,8 @@ class GroupShard:
         self._check_room = check_room
         """Refused if there are as many groups as there may be."""
         self._to_expire: list[str] = []
-        self._to_look_again: dict[str, None] = {}
-        """Groups that have yet to see which topics there are now."""
+        self._to_look_again: OrderedDict[str, int] = OrderedDict()
+        """Groups that have yet to see which topics there are now, and the latest change that they have seen."""
 
     # Requests.
 
@@ -406,31 +411,42 @@ class GroupShard:
         return turn.effects
 
     def on_topics_changed(self, names: Iterable[str], now_ms: int) -> Effects:
-        """These topics came, went or grew in the image: groups that share out their partitions look again."""
+        """These topics came, went or grew in the image: groups that share out their partitions soon look again."""
         turn = self._turn(now_ms)
-        changed = frozenset(names)
-        self.shared.patterns.on_changed(changed)
-        matched = cache(lambda pattern: any(map(compiled(pattern).matches, changed)))
+        patterns = self.shared.patterns
+        seen = patterns.changes.count
+        patterns.on_changed(names)
         for group in self.groups.values():
-            if isinstance(group, ConsumerGroup) and group.is_concerned_by(changed, matched):
-                self._to_look_again[group.group_id] = None
-        self._look_again(turn)
+            if isinstance(group, ConsumerGroup):
+                self._to_look_again.setdefault(group.group_id, seen)
+        if self._to_look_again:
+            turn.timers.set(TimerKey(TOPICS), now_ms)
+        else:
+            patterns.forget_changes()
         return turn.effects
 
     def _look_again(self, turn: Turn) -> None:
         """Let some groups see which topics there are now, and the rest a little later: requests wait meanwhile."""
-        looked = written = 0
-        while self._to_look_again and looked < LOOK_AGAIN_GROUPS_MAX and written < LOOK_AGAIN_BYTES_MAX:
-            group_id = next(iter(self._to_look_again))
-            del self._to_look_again[group_id]
+        patterns = self.shared.patterns
+        changed_since = cache(patterns.changes.since)
+        work_max = patterns.work + LOOK_AGAIN_WORK_MAX
+        written = 0
+        while self._to_look_again and patterns.work < work_max and written < LOOK_AGAIN_BYTES_MAX:
+            group_id, seen = self._to_look_again.popitem(last=False)
             group = self.groups.get(group_id)
-            if isinstance(group, ConsumerGroup):
+            if not isinstance(group, ConsumerGroup):
+                continue
+            work_max -= 1 + group.member_count
+            changed = changed_since(seen)
+            if changed is None or group.is_concerned_by(changed, partial(patterns.has_changed, since=seen)):
+                work_max -= LOOK_WORK
                 decided = group.on_topics_changed(turn.now_ms)
-                looked += 1
                 written += sum(len(each.value or b"") for each in decided.records)
                 self._let(turn, group, decided)
         if self._to_look_again:
             turn.timers.set(TimerKey(TOPICS), turn.now_ms + LOOK_AGAIN_PAUSE_MS)
+        else:
+            patterns.forget_changes()
 
     def on_loaded(self, now_ms: int) -> Effects:
         self.registry.is_loaded = True
@@ -439,7 +455,7 @@ class GroupShard:
             if isinstance(group, ConsumerGroup):
                 group.on_loaded(now_ms)
                 self._let(turn, group, Effects())
-                self._to_look_again[group.group_id] = None
+                self._to_look_again[group.group_id] = NEVER
             else:
                 rebalance.wake(turn, group)
         self._look_again(turn)
