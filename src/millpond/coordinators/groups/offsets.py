@@ -77,6 +77,9 @@ class Offsets:
             for partition, committed in partitions.items():
                 yield OffsetKey(group_id, topic, partition), committed
 
+    def count_of_group(self, group_id: str) -> int:
+        return sum(map(len, self.by_group.get(group_id, {}).values()))
+
     def is_pending(self, key: OffsetKey) -> bool:
         """Whether a transaction under way would change this offset."""
         return any(key in self.pending[producer].offsets for producer in self._producers.get(key.group_id, ()))

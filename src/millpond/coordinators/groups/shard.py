@@ -7,7 +7,7 @@ about.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import Any, Final
@@ -17,6 +17,7 @@ from millpond.base.ports import Entropy
 from millpond.coordinators.groups import description, expiry, offset_commit, offset_fetch, rebalance, refusals
 from millpond.coordinators.groups.classic import ClassicGroup, State
 from millpond.coordinators.groups.consumer.group import ConsumerGroup
+from millpond.coordinators.groups.expiry import Expired
 from millpond.coordinators.groups.group import Shared, Turn
 from millpond.coordinators.groups.history import Rebalance
 from millpond.coordinators.groups.join import check_join, join
@@ -42,7 +43,9 @@ from millpond.wire.kernel import ShortCommit
 
 RETENTION: Final = "retention"
 EXPIRE_GROUPS_MAX: Final = 500
-"""How many groups are looked at for retention in one step."""
+EXPIRE_OFFSETS_MAX: Final = 2_000
+"""How many groups are looked at for retention in one step, and how many offsets. A group may have more of them, but
+no more are forgotten."""
 EXPIRE_PAUSE_MS: Final = 10
 
 TOPICS: Final = "topics"
@@ -78,7 +81,7 @@ class GroupShard:
         self.offsets = self.registry.offsets
         self._check_room = check_room
         """Refused if there are as many groups as there may be."""
-        self._to_expire: list[str] = []
+        self._to_expire: deque[str] = deque()
         self._to_look_again: OrderedDict[str, int] = OrderedDict()
         """Groups that have yet to see which topics there are now, and the latest change that they have seen."""
 
@@ -396,11 +399,20 @@ class GroupShard:
     def _expire(self, turn: Turn) -> None:
         """Look at some groups, and at the rest a little later: requests are waiting meanwhile."""
         if not self._to_expire:
-            self._to_expire = list(self.groups)
-        now, self._to_expire = self._to_expire[:EXPIRE_GROUPS_MAX], self._to_expire[EXPIRE_GROUPS_MAX:]
-        for group in (self.groups[group_id] for group_id in now if group_id in self.groups):
-            if expiry.expire_offsets(turn, group, self.offsets) and group.is_empty:
+            self._to_expire.extend(self.groups)
+        groups_left, offsets_left = EXPIRE_GROUPS_MAX, EXPIRE_OFFSETS_MAX
+        while self._to_expire and groups_left > 0 and offsets_left > 0:
+            groups_left -= 1
+            group = self.groups.get(self._to_expire.popleft())
+            if group is None:
+                continue
+            expired = expiry.expire_offsets(turn, group, self.offsets, offsets_left)
+            if expired is Expired.ENOUGH:
+                self._to_expire.appendleft(group.group_id)
+                break
+            if expired is Expired.ALL and group.is_empty:
                 turn.record(*group.tombstones())
+            offsets_left -= self.offsets.count_of_group(group.group_id)
         pause_ms = EXPIRE_PAUSE_MS if self._to_expire else turn.settings.offsets_retention_check_interval_ms
         turn.timers.set(TimerKey(RETENTION), turn.now_ms + pause_ms)
 
