@@ -13,6 +13,7 @@ import pytest
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
 from millpond.base.later import Later
+from millpond.broker.coordination import markers
 from millpond.broker.coordination.markers import ASK_MS, MARKERS_AT_ONCE_MAX, TRY_AGAIN_MS, Markers
 from millpond.broker.links.requester import RequestLost
 from millpond.coordinators.transactions.shard import WriteMarkers
@@ -300,6 +301,33 @@ def test_those_of_one_transaction_are_asked_for_in_several_turns_and_the_leaders
     assert peers.seen() == [(C, [MARKERS_AT_ONCE_MAX]), (B, [MARKERS_AT_ONCE_MAX + 1])]
     peers.answer(B)
     assert play.ends(lambda: peers.answer(C))
+
+
+@pytest.mark.parametrize("leader", [ME, B])
+def test_what_a_marker_costs_does_not_grow_with_the_partitions_of_its_transaction(
+    leader: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[object] = []
+
+    class CountingTarget(markers._Target):
+        def __hash__(self) -> int:
+            looked_up.append(self)
+            return super().__hash__()
+
+        def __eq__(self, other: object) -> bool:
+            looked_up.append(self)
+            return super().__eq__(other)
+
+    monkeypatch.setattr(markers, "_Target", CountingTarget)
+    play = Play([leader] * 400)
+    peers = play.begin()
+    play.sim.run_for(1)
+    while peers.asked:
+        peers.answer(leader)
+    for commit in play.own.commits:
+        commit.finish(None)
+    assert play.completed == ["tx"]
+    assert len(looked_up) < 400 * 30
 
 
 def test_an_order_that_is_replaced_before_its_turn_is_not_carried_out() -> None:
