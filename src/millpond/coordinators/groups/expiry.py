@@ -1,4 +1,4 @@
-"""What is forgotten with time: offsets that nobody uses, groups that have none, topics that are no more."""
+"""What is forgotten with time: offsets that nobody uses, and groups that have none."""
 
 from __future__ import annotations
 
@@ -46,9 +46,3 @@ def forget_group(turn: Turn, group: Group, offsets: Offsets) -> None:
     for key in offsets.keys_to_forget(group.group_id):
         turn.record(offset_record(key, None))
     turn.record(*group.tombstones())
-
-
-def forget_topics(turn: Turn, offsets: Offsets, topics: frozenset[str]) -> None:
-    """A topic of the same name that comes later begins at its own beginning."""
-    for key in offsets.keys_of_topics(topics):
-        turn.record(offset_record(key, None))

@@ -17,6 +17,7 @@ from millpond.base.ports import Entropy
 from millpond.coordinators.groups import description, expiry, offset_commit, offset_fetch, rebalance, refusals
 from millpond.coordinators.groups.classic import ClassicGroup, State
 from millpond.coordinators.groups.consumer.group import ConsumerGroup
+from millpond.coordinators.groups.deleted_topics import DELETED, DeletedTopics
 from millpond.coordinators.groups.expiry import Expired
 from millpond.coordinators.groups.group import Shared, Turn
 from millpond.coordinators.groups.history import Rebalance
@@ -79,6 +80,7 @@ class GroupShard:
         self.registry = Registry(self.shared)
         self.groups = self.registry.groups
         self.offsets = self.registry.offsets
+        self._deleted_topics = DeletedTopics(self.offsets)
         self._check_room = check_room
         """Refused if there are as many groups as there may be."""
         self._to_expire: deque[str] = deque()
@@ -380,6 +382,9 @@ class GroupShard:
         if key.kind == TOPICS:
             self._look_again(turn)
             return
+        if key.kind == DELETED:
+            self._deleted_topics.forget_some(turn)
+            return
         group = self.groups.get(key.group_id)
         if isinstance(group, ConsumerGroup):
             if key.kind == CONSUMER:
@@ -419,7 +424,7 @@ class GroupShard:
     def on_topics_deleted(self, names: Iterable[str], now_ms: int) -> Effects:
         """Topics are gone from the image: their offsets go too."""
         turn = self._turn(now_ms)
-        expiry.forget_topics(turn, self.offsets, frozenset(names))
+        self._deleted_topics.on_deleted(turn, frozenset(names), self.registry.last_offset)
         return turn.effects
 
     def on_topics_changed(self, names: Iterable[str], now_ms: int) -> Effects:
@@ -472,7 +477,8 @@ class GroupShard:
                 rebalance.wake(turn, group)
         self._look_again(turn)
         # Topics that went while nobody served here, or just before the node stopped.
-        expiry.forget_topics(turn, self.offsets, self.offsets.topics() - turn.shared.image.topics.keys())
+        gone = self.offsets.topics() - turn.shared.image.topics.keys()
+        self._deleted_topics.on_deleted(turn, gone, self.registry.last_offset)
         turn.timers.set(TimerKey(RETENTION), now_ms + turn.settings.offsets_retention_check_interval_ms)
         return turn.effects
 
