@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Callable
+from itertools import count, pairwise
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from millpond.base.principal import ANONYMOUS
 from millpond.broker.coordination.coordination import (
     ASKS_FOR_THE_LATEST,
     PARKED_FOR_LONG,
+    READ_FIRST_MS,
     Coordination,
     Home,
     Producer,
@@ -24,11 +26,13 @@ from millpond.broker.coordination.coordination import (
 from millpond.broker.flusher import Flusher
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.turns import ROUND_US
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore
+from millpond.sim.world.clock import SimTimer
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 
@@ -104,13 +108,20 @@ class Play:
         self.has_lease = True
         name = TopicPartition("__notes", 0)
         log = self.store.create(name, UUID(int=7))
-        context = partition_context(self.world.disk, self.world.clock, flusher=self.flusher)
-        self.partition = Partition(name, UUID(int=7), log, context)
+        self.context = partition_context(self.world.disk, self.world.clock, flusher=self.flusher)
+        self.partition = Partition(name, UUID(int=7), log, self.context)
         self.partition.follow(view(ME, 0, 0))
         self.home = self.load(self.new_home())
 
-    def new_home(self) -> Home[Notes]:
-        return Home(Notes, self.partition, self.world.clock, self.orders.append, lambda: self.has_lease)
+    def new_home(self, partition: Partition | None = None) -> Home[Notes]:
+        return Home(Notes, partition or self.partition, self.world.clock, self.orders.append, lambda: self.has_lease)
+
+    def another_partition(self, index: int) -> Partition:
+        name = TopicPartition("__notes", index)
+        log = self.store.create(name, UUID(int=7))
+        partition = Partition(name, UUID(int=7), log, self.context)
+        partition.follow(view(ME, 0, 0))
+        return partition
 
     def leads(self, topic: str, index: int) -> bool:
         """What the metadata says."""
@@ -216,6 +227,86 @@ def test_a_stopped_home_is_not_woken(play: Play) -> None:
     play.home.stop()
     play.sim.run_for(5_000)
     assert play.home.shard.woken_ms == []
+
+
+class TestAStallOfTheLoop:
+    """Timers that are due run before the loop reads what has come meanwhile."""
+
+    @pytest.fixture
+    def stalled(self, play: Play) -> Play:
+        play.home.run(wait(1_000))
+        self.stall(play)
+        return play
+
+    def stall(self, play: Play) -> None:
+        play.sim.pause("host")
+        play.sim.run_for(5_000)
+        play.sim.resume("host")
+        play.sim.run_for(1)
+
+    def test_a_sign_of_life_that_waited_to_be_read_is_in_time(self, stalled: Play) -> None:
+        assert stalled.home.shard.woken_ms == []
+        stalled.home.run(wait(1_000))
+        stalled.sim.run_for(900)
+        assert stalled.home.shard.woken_ms == []
+        stalled.sim.run_for(200)
+        assert len(stalled.home.shard.woken_ms) == 1
+
+    def test_without_one_it_is_only_a_little_later(self, stalled: Play) -> None:
+        stalled.sim.run_for(READ_FIRST_MS)
+        assert len(stalled.home.shard.woken_ms) == 1
+
+    def test_it_is_put_off_once(self, stalled: Play) -> None:
+        self.stall(stalled)
+        assert len(stalled.home.shard.woken_ms) == 1
+
+    def test_the_next_one_is_put_off_again(self, stalled: Play) -> None:
+        stalled.home.run(wait(1_000))
+        self.stall(stalled)
+        assert stalled.home.shard.woken_ms == []
+        stalled.sim.run_for(READ_FIRST_MS)
+        assert len(stalled.home.shard.woken_ms) == 1
+
+    def test_who_is_late_by_himself_is_not_put_off(self, play: Play) -> None:
+        play.home.run(wait(-5_000))
+        play.sim.run_for(1)
+        assert len(play.home.shard.woken_ms) == 1
+
+
+def wait(duration_ms: int) -> Callable[[Notes, int], Effects]:
+    """Ask to be woken after so long, and not before."""
+
+    def decide(notes: Notes, now_ms: int) -> Effects:
+        notes.due_ms = now_ms + duration_ms
+        return Effects()
+
+    return decide
+
+
+def test_homes_that_are_due_in_the_same_moment_are_woken_in_several_turns_of_the_loop(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions = [play.partition, *(play.another_partition(index) for index in range(1, 5))]
+    notes = Coordination("__notes", play.new_home, play.world.clock, play.journal, play.leads)
+    notes.follow(partitions, 5)
+    homes = list(notes.homes())
+    timers: list[Callable[[], None]] = []
+    ticks = count(0, 2 * ROUND_US)
+    monkeypatch.setattr(play.world.clock, "call_later", lambda _, fire: timers.append(fire) or SimTimer(0, fire))
+    monkeypatch.setattr(play.world.clock, "monotonic_us", lambda: next(ticks))
+    for home in homes:
+        home.run(wait(0))
+    woken = [0]
+    for fire in timers:
+        # All in one turn, as a loop runs them.
+        fire()
+    for home in homes:
+        home.run(lambda shard, _: shard.ask("a", play.listener("a")))
+    woken.append(sum(len(home.shard.woken_ms) for home in homes))
+    while play.sim.clock.step():
+        woken.append(sum(len(home.shard.woken_ms) for home in homes))
+    assert woken[-1] == len(homes) == len(timers)
+    assert max(after - before for before, after in pairwise(woken)) == 1
 
 
 def coordination(play: Play) -> Coordination[Notes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -12,7 +13,8 @@ import pytest
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
 from millpond.base.later import Later
-from millpond.broker.coordination.markers import ASK_MS, TRY_AGAIN_MS, Markers
+from millpond.broker.coordination import markers
+from millpond.broker.coordination.markers import ASK_MS, MARKERS_AT_ONCE_MAX, TRY_AGAIN_MS, Markers
 from millpond.broker.links.requester import RequestLost
 from millpond.coordinators.transactions.shard import WriteMarkers
 from millpond.metadata.image import Image
@@ -270,3 +272,69 @@ def test_who_coordinates_no_more_gives_the_order_up_and_says_nothing_of_it() -> 
     assert (peers.asked, play.completed) == ([], [])
     assert not play.markers.under_way("tx")
     assert heard == [None], "whoever waits asks again, and hears who coordinates now"
+
+
+def test_many_markers_are_written_in_several_turns_of_the_loop() -> None:
+    play = Play([ME] * 200)
+    names = [f"tx{number}" for number in range(10)]
+    for name in names:
+        play.markers.carry_out(WriteMarkers(name, 7, 1, True, EPOCH, play.order.partitions, 2))
+    assert all(map(play.markers.under_way, names))
+    written = [0, len(play.own.written)]
+    while play.sim.clock.step():
+        written.append(len(play.own.written))
+    assert written[-1] == 10 * 200
+    assert max(after - before for before, after in pairwise(written)) <= MARKERS_AT_ONCE_MAX
+    for commit in play.own.commits:
+        commit.finish(None)
+    assert play.completed == names
+
+
+def test_those_of_one_transaction_are_asked_for_in_several_turns_and_the_leaders_are_those_of_the_turn() -> None:
+    play = Play([B] * (MARKERS_AT_ONCE_MAX + 2))
+    peers = play.begin()
+    assert peers.seen() == [(B, list(range(MARKERS_AT_ONCE_MAX)))]
+    peers.answer(B)
+    assert (peers.asked, play.completed) == ([], [])
+    play.lead(POND, MARKERS_AT_ONCE_MAX, C)
+    play.sim.run_for(1)
+    assert peers.seen() == [(C, [MARKERS_AT_ONCE_MAX]), (B, [MARKERS_AT_ONCE_MAX + 1])]
+    peers.answer(B)
+    assert play.ends(lambda: peers.answer(C))
+
+
+@pytest.mark.parametrize("leader", [ME, B])
+def test_what_a_marker_costs_does_not_grow_with_the_partitions_of_its_transaction(
+    leader: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[object] = []
+
+    class CountingTarget(markers._Target):
+        def __hash__(self) -> int:
+            looked_up.append(self)
+            return super().__hash__()
+
+        def __eq__(self, other: object) -> bool:
+            looked_up.append(self)
+            return super().__eq__(other)
+
+    monkeypatch.setattr(markers, "_Target", CountingTarget)
+    play = Play([leader] * 400)
+    peers = play.begin()
+    play.sim.run_for(1)
+    while peers.asked:
+        peers.answer(leader)
+    for commit in play.own.commits:
+        commit.finish(None)
+    assert play.completed == ["tx"]
+    assert len(looked_up) < 400 * 30
+
+
+def test_an_order_that_is_replaced_before_its_turn_is_not_carried_out() -> None:
+    play = Play([ME] * MARKERS_AT_ONCE_MAX)
+    play.markers.carry_out(WriteMarkers("first", 8, 1, True, EPOCH, play.order.partitions, 2))
+    play.begin()
+    play.order = WriteMarkers("tx", 7, 3, False, EPOCH, play.order.partitions, 2)
+    play.begin()
+    play.sim.run_for(1)
+    assert play.own.written == [True] * MARKERS_AT_ONCE_MAX + [False] * MARKERS_AT_ONCE_MAX

@@ -460,10 +460,18 @@ GROUP_INITIAL_REBALANCE_DELAY_MS = Setting(
     bits=32,
 )
 GROUP_MIN_SESSION_TIMEOUT_MS = Setting(
-    "group.min.session.timeout.ms", 6000, "The shortest session timeout that a member may ask for.", bits=32
+    "group.min.session.timeout.ms",
+    6000,
+    "The shortest session timeout that a member may ask for.",
+    at_least(1),
+    bits=32,
 )
 GROUP_MAX_SESSION_TIMEOUT_MS = Setting(
-    "group.max.session.timeout.ms", 1_800_000, "The longest session timeout that a member may ask for.", bits=32
+    "group.max.session.timeout.ms",
+    1_800_000,
+    "The longest session timeout that a member may ask for.",
+    at_least(1),
+    bits=32,
 )
 GROUP_MAX_SIZE = Setting(
     "group.max.size", 10_000, "The largest number of members of a classic group.", at_least(1), bits=32

@@ -404,4 +404,10 @@ class _Parser:
     def between(self, low: frozenset[str], high: frozenset[str]) -> frozenset[str]:
         if len(high) != 1 or min(high) < min(low):
             raise BadPattern("a range of characters goes from a lower to a higher one")
-        return frozenset(each for each in self.alphabet if min(low) <= each <= min(high))
+        return _between(self.alphabet, min(low), min(high))
+
+
+@lru_cache(maxsize=256)
+def _between(alphabet: frozenset[str], first: str, last: str) -> frozenset[str]:
+    """Most patterns have the same few ranges, and many times over."""
+    return frozenset(each for each in alphabet if first <= each <= last)

@@ -207,7 +207,7 @@ class Durability:
         for segment, size in ticket.covered:
             if segment.size == size:
                 segment.unpin()
-                # One that was active when the ticket was made, and is sealed since, has indexes that nobody has synced.
+                # One that was active when the ticket was made, and is sealed since: nobody has synced its indexes.
                 if self._sealed and self._sealed.get(segment) == ticket.sealed.get(segment):
                     self.forget(segment)
         self.synced_offset = max(self.synced_offset, ticket.offset)

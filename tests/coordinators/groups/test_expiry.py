@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from millpond.base.errors import ErrorCode
+from millpond.coordinators.groups import shard
 from millpond.wire import messages as m
 
 DAY_MS = 24 * 3600 * 1000
@@ -129,6 +130,21 @@ def test_what_members_read_is_asked_only_for_old_offsets_and_once(short, watch_n
     short.take(short.shard.on_time(short.now_ms))
     assert walks() == 1
     assert (short.committed(topic="t", group="n"), short.committed(topic="u", group="n")) == (1, -1)
+
+
+def test_many_offsets_are_forgotten_bit_by_bit(short, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "EXPIRE_OFFSETS_MAX", 3)
+    for group in "ghi":
+        for partition in range(8):
+            short.commit(1, group=group, partition=partition)
+    short.now_ms += 60_000
+    steps = []
+    while short.shard.groups:
+        short.now_ms = max(short.now_ms, short.shard.next_deadline_ms())
+        steps.append(len(short.take(short.shard.on_time(short.now_ms)).records))
+    assert sum(steps) == 24
+    assert max(steps) <= 3
+    assert short.loaded_again().groups == {}
 
 
 def test_deleted_topic_takes_its_offsets_along(stage, remove_topic: Callable) -> None:

@@ -37,7 +37,9 @@ def test_topics_are_found_in_every_group_and_transaction() -> None:
     offsets.replay(ONE, at(1))
     offsets.replay(OffsetKey("g", "u", 0), at(1))
     offsets.replay_pending(7, 0, OTHER, at(1))
-    assert offsets.keys_of_topics(frozenset({"t"})) == [ONE, OTHER]
+    assert offsets.groups_of_topics(frozenset({"t"})) == ["g", "h"]
+    offsets.deleted["t"] = 0
+    assert [*offsets.deleted_of_group("g"), *offsets.deleted_of_group("h")] == [ONE, OTHER]
 
 
 def test_group_is_forgotten_with_what_waits_for_it() -> None:

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millpond.base.errors import ErrorCode
+from millpond.coordinators import patterns
 from millpond.coordinators.groups.classic import ClassicGroup, State
 from millpond.coordinators.groups.consumer.group import ConsumerGroup
 from millpond.coordinators.groups.history import assigned_partitions
@@ -160,6 +161,7 @@ class TestConsumerGroups:
         epoch = self.beat(stage, "m", 0).member_epoch
         remove_topic("t")
         stage.take(stage.shard.on_topics_changed(["t"], stage.now_ms))
+        stage.pass_time(0)
         assert self.beat(stage, "m", epoch).assignment.topic_partitions == []
         assert self.beat(stage, "m", epoch, topic_partitions=[]).member_epoch > epoch
 
@@ -427,10 +429,14 @@ def test_a_topic_that_concerns_nobody_lets_no_group_look_again(make_stage, add_t
         ConsumerGroup, "on_topics_changed", lambda group, now_ms: looked.append(group.group_id) or look(group, now_ms)
     )
     add_topic("unrelated")
-    assert stage.take(stage.shard.on_topics_changed(["unrelated"], stage.now_ms)).records == []
+    written = len(stage.log)
+    stage.take(stage.shard.on_topics_changed(["unrelated"], stage.now_ms))
+    stage.pass_time(0)
     assert looked == []
     add_topic("t2")
-    assert len(stage.take(stage.shard.on_topics_changed(["t2"], stage.now_ms)).records) == 10
+    stage.take(stage.shard.on_topics_changed(["t2"], stage.now_ms))
+    stage.pass_time(0)
+    assert len(stage.log) == written + 10
     assert looked == [f"g{number}" for number in range(5)]
 
 
@@ -439,8 +445,84 @@ def test_many_groups_that_look_again_do_so_in_several_steps(make_stage: Any, add
     for number in range(250):
         _join_by_pattern(stage, f"g{number}", "t.*")
     add_topic("t2")
-    first = stage.take(stage.shard.on_topics_changed(["t2"], stage.now_ms))
+    assert stage.take(stage.shard.on_topics_changed(["t2"], stage.now_ms)).records == []
+    first = stage.take(stage.shard.on_time(stage.now_ms))
     assert 0 < len(first.records) <= 200
     stage.pass_time(50)
     groups = stage.shard.groups.values()
     assert all(group.state.patterns["t.*"].topics == ("t", "t2") for group in groups)
+
+
+MANY_PATTERNS = 400
+"""More than are kept in their compiled form."""
+
+
+def _pattern(number: int) -> str:
+    """About 50 steps; it stands for t, and for x2 or y2."""
+    return f"(t[0-9]?{'[a-z]?' * 20}|{'xy'[number % 2]}2|z{number})"
+
+
+@pytest.fixture
+def many_patterns(make_stage: Any) -> Any:
+    stage = make_stage()
+    for number in range(MANY_PATTERNS):
+        _join_by_pattern(stage, f"g{number}", _pattern(number))
+    return stage
+
+
+def _topics_of_all(shard: GroupShard) -> list[tuple[str, ...]]:
+    groups = [shard.groups[f"g{number}"] for number in range(MANY_PATTERNS)]
+    return [group.state.patterns[_pattern(number)].topics for number, group in enumerate(groups)]
+
+
+def _change(stage: Any, *names: str) -> None:
+    stage.take(stage.shard.on_topics_changed(names, stage.now_ms))
+
+
+def test_patterns_are_matched_with_a_new_topic_in_several_steps(
+    many_patterns: Any, add_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = many_patterns
+    made: list[str] = []
+    parse = patterns._Parser.parse
+    monkeypatch.setattr(patterns._Parser, "parse", lambda self: made.append(self.pattern) or parse(self))
+    add_topic("x2")
+    _change(stage, "x2")
+    assert made == []
+    most = 0
+    while (deadline_ms := stage.shard.next_deadline_ms()) is not None and deadline_ms < stage.now_ms + 1_000:
+        before = len(made)
+        stage.now_ms = max(stage.now_ms, deadline_ms)
+        stage.take(stage.shard.on_time(stage.now_ms))
+        most = max(most, len(made) - before)
+    assert MANY_PATTERNS <= len(made) < 2 * MANY_PATTERNS
+    assert most < 100
+    assert _topics_of_all(stage.shard) == [("t", "x2") if number % 2 == 0 else ("t",) for number in range(400)]
+
+
+def test_topics_that_change_while_groups_have_yet_to_look_are_not_missed(
+    many_patterns: Any, add_topic: Any, remove_topic: Any
+) -> None:
+    stage = many_patterns
+    add_topic("x2")
+    _change(stage, "x2")
+    stage.take(stage.shard.on_time(stage.now_ms))
+    add_topic("y2")
+    _change(stage, "y2")
+    for _ in range(3):
+        stage.pass_time(1)
+    remove_topic("x2")
+    _change(stage, "x2")
+    assert len(set(_topics_of_all(stage.shard))) > 1, "not all have looked"
+    stage.pass_time(200)
+    assert _topics_of_all(stage.shard) == [("t",) if number % 2 == 0 else ("t", "y2") for number in range(400)]
+
+
+def test_groups_that_had_yet_to_look_do_so_at_the_next_coordinator(many_patterns: Any, add_topic: Any) -> None:
+    stage = many_patterns
+    add_topic("x2")
+    _change(stage, "x2")
+    stage.take(stage.shard.on_time(stage.now_ms))
+    stage.fail_over()
+    stage.pass_time(200)
+    assert _topics_of_all(stage.shard) == [("t", "x2") if number % 2 == 0 else ("t",) for number in range(400)]

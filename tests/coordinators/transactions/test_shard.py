@@ -12,7 +12,7 @@ from millpond.base.ids import TopicPartition
 from millpond.coordinators.shard import Effects, Request
 from millpond.coordinators.transactions.records import read_value
 from millpond.coordinators.transactions.replies import partition_error
-from millpond.coordinators.transactions.shard import EXPIRED_AT_ONCE_MAX
+from millpond.coordinators.transactions.shard import EXPIRED_AT_ONCE_MAX, FENCED_PARTITIONS_MAX
 from millpond.coordinators.transactions.states import ALLOWED, State
 from millpond.wire import messages as m
 from support.seeds import seeds
@@ -175,6 +175,25 @@ def test_a_timeout_without_a_producer_id_at_hand_comes_later(stage: Any) -> None
     stage.has_ids = True
     stage.pass_time(1_000)
     assert stage.state() == "PrepareAbort"
+
+
+def test_many_that_last_too_long_are_aborted_in_several_steps(stage: Any) -> None:
+    names = [f"t{number:02}" for number in range(12)]
+    for number, name in enumerate(names):
+        stage.init(name=name, timeout=100)
+        stage.add(1000 + number, 0, *range(FENCED_PARTITIONS_MAX // 4), name=name)
+    stage.pass_time(101)
+    assert len(stage.orders) == 4
+    assert stage.shard.next_deadline_ms() <= stage.now_ms
+    assert stage.end(1011, 0, name="t11") == E.NONE, "it is not too late before its turn comes"
+    stage.pass_time(0)
+    assert sorted({stage.state(name) for name in names}) == ["Ongoing", "PrepareAbort", "PrepareCommit"]
+    stage.reload()
+    assert len(stage.orders) == 9
+    stage.pass_time(101)
+    assert [stage.state(name) for name in names] == ["PrepareAbort"] * 11 + ["PrepareCommit"]
+    stage.markers()
+    assert [stage.state(name) for name in names] == ["CompleteAbort"] * 11 + ["CompleteCommit"]
 
 
 def test_silent_ids_expire_and_open_transactions_do_not(stage: Any) -> None:

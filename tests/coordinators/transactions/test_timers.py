@@ -10,8 +10,8 @@ def test_the_earlier_deadline_wins_and_fires_once() -> None:
     timers.set("a", 20)
     timers.set("a", 70)
     assert timers.next_ms() == 20
-    assert timers.due(60) == ["a"]
-    assert timers.due(60) == []
+    assert timers.pop_due(60) == "a"
+    assert timers.pop_due(60) is None
 
 
 def test_beginning_again_and_again_costs_one_entry() -> None:
@@ -28,6 +28,7 @@ def test_whoever_is_due_is_found(settings: list[tuple[str, int]], now_ms: int) -
     for name, deadline in settings:
         timers.set(name, deadline)
         earliest[name] = min(deadline, earliest.get(name, deadline))
-    assert sorted(timers.due(now_ms)) == sorted(name for name, at in earliest.items() if at <= now_ms)
+    due = list(iter(lambda: timers.pop_due(now_ms), None))
+    assert sorted(due) == sorted(name for name, at in earliest.items() if at <= now_ms)
     left = [at for at in earliest.values() if at > now_ms]
     assert not left or (timers.next_ms() or 0) <= min(left)

@@ -30,6 +30,7 @@ from millpond.broker.coordination.unanswered import OVERDUE_MS, Awaited, Unanswe
 from millpond.broker.housekeeping import Journal
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.serving.call import Call
+from millpond.broker.serving.turns import Turns
 from millpond.coordinators.runtime import (
     KEY_LENGTH_MAX,
     CoordinatorTime,
@@ -63,6 +64,11 @@ LOAD_AGAIN_MS_MAX = 10_000
 """How long a home that could not write waits before it is loaded again; longer each time it fails."""
 TOO_FEW_AGAIN_MS_MAX = 1_000
 """The same where only too few replicas are in sync or in reach: they come back by themselves, mostly soon."""
+
+STALL_MS = 1_000
+"""A timer that comes so much too late shows that the loop stood still, and signs of life may wait to be read."""
+READ_FIRST_MS = 10
+"""So long they are read before anybody is given up for want of them."""
 
 
 BEYOND_THE_PRODUCER = frozenset(
@@ -121,6 +127,8 @@ class Home(Generic[S]):
         """Hears of a request, and whose, that has no answer after a long time."""
         self.on_limit: Callable[[LimitMet], None] = _nobody_cares
         """Hears of a limit that somebody was refused by."""
+        self.in_turn: Callable[[Callable[[], None]], None] = _at_once
+        """Runs what time leads to: many homes may be due in the same moment."""
         self.failures = 0
         """How often it has resigned since it last could write."""
         self._unanswered = Unanswered(clock, lambda request, client_id: self.on_overdue(request, client_id))
@@ -133,6 +141,9 @@ class Home(Generic[S]):
         self._once_active: list[Callable[[S, int], Effects]] = []
         self._timer: Timer | None = None
         self._timer_ms = 0
+        self._wake_ms = 0
+        self._has_read_first = False
+        self._is_in_turn = False
         self.begin_load()
 
     @property
@@ -367,6 +378,8 @@ class Home(Generic[S]):
     # Time.
 
     def _set_timer(self) -> None:
+        if self._is_in_turn:
+            return
         deadline_ms = self.shard.next_deadline_ms()
         if self._timer is not None:
             if deadline_ms == self._timer_ms:
@@ -375,11 +388,29 @@ class Home(Generic[S]):
             self._timer = None
         if deadline_ms is not None and self.is_active:
             self._timer_ms = deadline_ms
-            now_ms = self._time.now_ms(self._clock.monotonic_ms())
-            self._timer = self._clock.call_later(max(deadline_ms - now_ms, 1), self._on_time)
+            wait_ms = deadline_ms - self._time.now_ms(self._clock.monotonic_ms())
+            if wait_ms > 0:
+                self._has_read_first = False
+            self._wake_after(max(wait_ms, 1))
+
+    def _wake_after(self, wait_ms: int) -> None:
+        self._wake_ms = self._clock.monotonic_ms() + wait_ms
+        self._timer = self._clock.call_later(wait_ms, self._on_time)
 
     def _on_time(self) -> None:
         self._timer = None
+        if not self.is_active:
+            return
+        if self._clock.monotonic_ms() - self._wake_ms > STALL_MS and not self._has_read_first:
+            # A loop that stood still runs its timers before it reads what has come meanwhile.
+            self._has_read_first = True
+            self._wake_after(READ_FIRST_MS)
+        else:
+            self._is_in_turn = True
+            self.in_turn(self._let_time_pass)
+
+    def _let_time_pass(self) -> None:
+        self._is_in_turn = False
         if self.is_active:
             self.run(lambda shard, now_ms: shard.on_time(now_ms))
 
@@ -411,6 +442,10 @@ def _moved(partition: Partition) -> Refused:
 def _nobody_cares(*_: object) -> None: ...
 
 
+def _at_once(step: Callable[[], None]) -> None:
+    step()
+
+
 def _serves(home: Home[Any], led: dict[int, Partition]) -> bool:
     return led.get(home.partition.name.partition) is home.partition and home.is_current
 
@@ -435,6 +470,7 @@ class Coordination(Generic[S]):
         self._to_load: deque[Home[S]] = deque()
         self._is_loading = False
         self._count = 0
+        self._turns = Turns(clock)
 
     @property
     def is_open(self) -> bool:
@@ -466,6 +502,7 @@ class Coordination(Generic[S]):
 
     def _add(self, index: int, partition: Partition) -> Home[S]:
         home = self._homes[index] = self._make_home(partition)
+        home.in_turn = self._turns.wait
         home.on_resigned = lambda refused: self._on_resigned(home, refused)
         home.on_overdue = lambda request, client_id: self._journal(
             "a request to a coordinator has no answer",

@@ -4,10 +4,14 @@ Only a topic that the image no longer has needs none. A partition that has no le
 tried again for as long as it takes: skipped, it would keep the transaction open for ever, or give its records another
 outcome. An order ends when all its markers are committed, or when this node coordinates the transaction no more: then
 the next coordinator finds the decision in its log, and gives the order anew.
+
+Orders may come by the hundred, when a coordinator is loaded or many transactions time out at once. So each turn of
+the loop has room for some markers only, and what is left waits for the next one.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
@@ -45,6 +49,9 @@ ASK_MS = 4_000
 
 WRITE_TXN_MARKERS_VERSION = 2
 
+MARKERS_AT_ONCE_MAX = 250
+"""How many partitions are looked at in one turn of the loop; everybody else waits for it."""
+
 
 class _Target(NamedTuple):
     """A partition by its topic's id: another topic of the same name is not meant."""
@@ -78,6 +85,11 @@ class Markers:
         self._waiting: dict[str, dict[Later[None], None]] = {}
         self._senders: dict[str, int] = {}
         """By node: the latest connection on which it sent markers."""
+        self._in_turn: deque[_Delivery] = deque()
+        """Those that have somebody to ask."""
+        self._room = MARKERS_AT_ONCE_MAX
+        """Room for so many is left in this turn."""
+        self._is_asking = False
 
     def is_latest(self, sender: str, connection_number: int) -> bool:
         """Whether the node that sent markers on this connection has not made another one since.
@@ -99,7 +111,29 @@ class Markers:
         elif not self._is_needed(order):
             return
         delivery = self._deliveries[order.transactional_id] = _Delivery(self, self._broker, order)
-        delivery.attempt()
+        delivery.begin()
+
+    def ask_in_turn(self, delivery: _Delivery) -> None:
+        """Let it ask: now if there is room in this turn, or in one of the next."""
+        self._in_turn.append(delivery)
+        if not self._is_asking:
+            self._ask_some()
+
+    def _ask_some(self) -> None:
+        if self._room == MARKERS_AT_ONCE_MAX:
+            self._broker.clock.call_soon(self._begin_turn)
+        self._is_asking = True
+        while self._in_turn and self._room > 0:
+            delivery = self._in_turn[0]
+            self._room -= 1 + delivery.attempt(self._room)
+            if not delivery.is_to_ask:
+                self._in_turn.popleft()
+        self._is_asking = False
+
+    def _begin_turn(self) -> None:
+        self._room = MARKERS_AT_ONCE_MAX
+        if self._in_turn:
+            self._ask_some()
 
     def _is_needed(self, order: WriteMarkers) -> bool:
         """Whether its markers may still be missing.
@@ -199,9 +233,13 @@ class _Delivery:
         self.order = order
         self._markers = markers
         self._broker = broker
-        topics = broker.image.topics
-        self._left = {_Target(topics[name].id, index): None for name, index in order.partitions if name in topics}
+        self._left: dict[_Target, None] | None = None
+        """The partitions without a marker; None before the first turn."""
         self._under_way: dict[_Target, _Attempt] = {}
+        """Some of these."""
+        self._to_ask: deque[_Target] = deque()
+        """Those that this round has yet to come to."""
+        self._is_beginning = False
         self._wait_ms = TRY_AGAIN_MS
         self._timer: Timer | None = None
         self._is_stopped = False
@@ -209,7 +247,12 @@ class _Delivery:
 
     @property
     def is_done(self) -> bool:
-        return not self._left
+        return self._left is not None and not self._left
+
+    @property
+    def is_to_ask(self) -> bool:
+        """Whether it has yet to ask somebody in this round."""
+        return not self._is_stopped and (self._is_beginning or bool(self._to_ask))
 
     def stop(self) -> None:
         """Another order takes its place."""
@@ -219,28 +262,51 @@ class _Delivery:
             self._timer.cancel()
             self._timer = None
 
-    def attempt(self) -> None:
-        """Ask the leader of every partition that has no marker yet and was not asked already."""
+    def begin(self) -> None:
+        """Begin a round: ask the leader of every partition that has no marker yet and was not asked already."""
+        is_waiting = self.is_to_ask
+        self._is_beginning = True
+        if not is_waiting:
+            self._markers.ask_in_turn(self)
+
+    def attempt(self, most: int) -> int:
+        """Ask for so many partitions of the round, or for fewer if there are no more; gives how many."""
+        if self._is_stopped:
+            return 0
         if not self._is_ours():
             self.stop()
             self._markers.end(self)
-            return
+            return 0
+        left = self._begun()
         self._is_asking = True
+        targets = [self._to_ask.popleft() for _ in range(min(most, len(self._to_ask)))]
         by_leader: dict[int, list[_Target]] = {}
-        for target in [target for target in self._left if target not in self._under_way]:
+        for target in targets:
             leader = self._leader_of(target)
             if leader is None:
-                del self._left[target]
+                del left[target]
             else:
                 by_leader.setdefault(leader, []).append(target)
-        for leader, targets in by_leader.items():
+        for leader, led in by_leader.items():
             if leader == self._broker.node_id:
-                for target in targets:
+                for target in led:
                     self._write_here(target)
             elif leader != NO_LEADER:
-                self._ask(leader, targets)
+                self._ask(leader, led)
         self._is_asking = False
         self._go_on()
+        return len(targets)
+
+    def _begun(self) -> dict[_Target, None]:
+        """What is left; if the round has not begun yet, it has now."""
+        if self._left is None:
+            topics = self._broker.image.topics
+            known = (each for each in self.order.partitions if each[0] in topics)
+            self._left = {_Target(topics[name].id, index): None for name, index in known}
+        if self._is_beginning:
+            self._is_beginning = False
+            self._to_ask = deque(target for target in self._left if target not in self._under_way)
+        return self._left
 
     def on_leaders_changed(self) -> None:
         late = {
@@ -252,7 +318,7 @@ class _Delivery:
             del self._under_way[target]
         if late or self._timer is not None:
             self._wait_ms = TRY_AGAIN_MS
-            self.attempt()
+            self.begin()
 
     def _is_ours(self) -> bool:
         """Whether this node is still the coordinator that gave the order; a restart of one is no end of it."""
@@ -316,7 +382,8 @@ class _Delivery:
         return attempt
 
     def _on_result(self, attempt: _Attempt, done: Iterable[_Target]) -> None:
-        mine = [target for target in attempt.targets if self._under_way.get(target) is attempt]
+        assert self._left is not None
+        mine = {target for target in attempt.targets if self._under_way.get(target) is attempt}
         for target in mine:
             del self._under_way[target]
         for target in done:
@@ -326,18 +393,18 @@ class _Delivery:
             self._go_on()
 
     def _go_on(self) -> None:
-        if self._is_stopped or self._is_asking:
+        if self._is_stopped or self._is_asking or self._left is None:
             return
         if not self._left:
             self.stop()
             self._markers.end(self)
-        elif self._timer is None and any(target not in self._under_way for target in self._left):
+        elif self._timer is None and not self.is_to_ask and len(self._under_way) < len(self._left):
             self._timer = self._broker.clock.call_later(self._wait_ms, self._again)
             self._wait_ms = min(2 * self._wait_ms, TRY_AGAIN_MS_MAX)
 
     def _again(self) -> None:
         self._timer = None
-        self.attempt()
+        self.begin()
 
 
 def _request(order: WriteMarkers, partitions: Iterable[tuple[str, int]]) -> m.WriteTxnMarkersRequest:

@@ -1,21 +1,32 @@
-"""What is forgotten with time: offsets that nobody uses, groups that have none, topics that are no more."""
+"""What is forgotten with time: offsets that nobody uses, and groups that have none."""
 
 from __future__ import annotations
+
+from enum import Enum
 
 from millpond.coordinators.groups.group import Group, Turn
 from millpond.coordinators.groups.offsets import Committed, Offsets
 from millpond.coordinators.groups.records import offset_record
 
 
-def expire_offsets(turn: Turn, group: Group, offsets: Offsets) -> bool:
-    """Forget what has outlived its retention; True when the group then has no offset left."""
+class Expired(Enum):
+    SOME = "the group keeps others"
+    ALL = "the group has no offset left"
+    ENOUGH = "there may be more for the next step"
+
+
+def expire_offsets(turn: Turn, group: Group, offsets: Offsets, most: int) -> Expired:
+    """Forget what has outlived its retention, but not more than so many offsets."""
     known = list(offsets.of_group(group.group_id))
     old = [key for key, committed in known if _is_old(turn, group, committed)]
     # Most are young, and it takes long to ask what a group reads.
     read = group.subscribed_among({key.topic for key in old}) if old else frozenset()
     expired = [key for key in old if key.topic not in read and not offsets.is_pending(key)]
-    turn.record(*(offset_record(key, None) for key in expired))
-    return len(expired) == len(known) and not offsets.has_pending(group.group_id)
+    turn.record(*(offset_record(key, None) for key in expired[:most]))
+    if len(expired) > most:
+        return Expired.ENOUGH
+    has_some_left = len(expired) < len(known) or offsets.has_pending(group.group_id)
+    return Expired.SOME if has_some_left else Expired.ALL
 
 
 def _is_old(turn: Turn, group: Group, committed: Committed) -> bool:
@@ -32,9 +43,3 @@ def forget_group(turn: Turn, group: Group, offsets: Offsets) -> None:
     for key in offsets.keys_to_forget(group.group_id):
         turn.record(offset_record(key, None))
     turn.record(*group.tombstones())
-
-
-def forget_topics(turn: Turn, offsets: Offsets, topics: frozenset[str]) -> None:
-    """A topic of the same name that comes later begins at its own beginning."""
-    for key in offsets.keys_of_topics(topics):
-        turn.record(offset_record(key, None))

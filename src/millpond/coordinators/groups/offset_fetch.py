@@ -77,7 +77,10 @@ class OffsetReader:
         by_topic: dict[str, list[AnsweredPartition]] = {}
         # An offset that so far exists in a transaction only is not there to be read, but it is unstable already.
         unstable = self._offsets.pending_of_group(group_id) if self._require_stable else []
-        keys = dict.fromkeys((*(key for key, _ in self._offsets.of_group(group_id)), *unstable))
+        committed = (
+            key for key, each in self._offsets.of_group(group_id) if not self._offsets.is_deleted(key.topic, each)
+        )
+        keys = dict.fromkeys((*committed, *unstable))
         for key in keys:
             by_topic.setdefault(key.topic, []).append(self._partition(key))
         return [
@@ -105,7 +108,7 @@ class OffsetReader:
         if self._require_stable and self._offsets.is_pending(key):
             return self._unanswered(key.partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
         committed = self._offsets.get(key)
-        if committed is None:
+        if committed is None or self._offsets.is_deleted(key.topic, committed):
             return self._unanswered(key.partition, ErrorCode.NONE)
         return self._partition_kind(
             partition_index=key.partition,

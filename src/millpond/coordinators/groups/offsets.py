@@ -66,6 +66,8 @@ class Offsets:
         """By producer id."""
         self._producers: dict[str, dict[OffsetKey, dict[int, None]]] = {}
         """By group: the offsets that wait for a transaction, each with its producers."""
+        self.deleted: dict[str, int] = {}
+        """Topics that were deleted, each with the last record of its offsets: those are about to be forgotten."""
 
     # Reading.
 
@@ -76,6 +78,9 @@ class Offsets:
         for topic, partitions in self.by_group.get(group_id, {}).items():
             for partition, committed in partitions.items():
                 yield OffsetKey(group_id, topic, partition), committed
+
+    def count_of_group(self, group_id: str) -> int:
+        return sum(map(len, self.by_group.get(group_id, {}).values()))
 
     def is_pending(self, key: OffsetKey) -> bool:
         """Whether a transaction under way would change this offset."""
@@ -100,15 +105,38 @@ class Offsets:
         committed = {topic for by_topic in self.by_group.values() for topic in by_topic}
         return frozenset(committed | {key.topic for pending in self.pending.values() for key in pending.offsets})
 
-    def keys_of_topics(self, topics: frozenset[str]) -> list[OffsetKey]:
-        """Every key of these topics, in whichever group."""
-        keys: dict[OffsetKey, None] = {}
-        for group_id, by_topic in self.by_group.items():
-            for topic in by_topic.keys() & topics:
-                keys.update((OffsetKey(group_id, topic, partition), None) for partition in by_topic[topic])
+    # Of topics that are deleted.
+
+    def is_deleted(self, topic: str, committed: Committed) -> bool:
+        """Whether the topic that it was committed for is gone, whatever has its name now."""
+        return committed.record_offset <= self.deleted.get(topic, -1)
+
+    def is_pending_anew(self, key: OffsetKey) -> bool:
+        """Whether a transaction under way has committed it for the topic that has the name now."""
+        return any(not self.is_deleted(key.topic, each) for each in self._waiting(key))
+
+    def groups_of_topics(self, topics: frozenset[str]) -> list[str]:
+        """The groups that have offsets of them."""
+        groups = {group_id: None for group_id, by_topic in self.by_group.items() if not topics.isdisjoint(by_topic)}
         for pending in self.pending.values():
-            keys.update((key, None) for key in pending.offsets if key.topic in topics)
-        return sorted(keys)
+            groups.update((key.group_id, None) for key in pending.offsets if key.topic in topics)
+        return list(groups)
+
+    def deleted_of_group(self, group_id: str) -> Iterator[OffsetKey]:
+        """Every key of the group with an offset that is about to be forgotten; one may come twice."""
+        by_topic = self.by_group.get(group_id, {})
+        for topic in sorted(by_topic.keys() & self.deleted.keys()):
+            for partition, committed in by_topic[topic].items():
+                if self.is_deleted(topic, committed):
+                    yield OffsetKey(group_id, topic, partition)
+        for key in self._producers.get(group_id, ()):
+            if any(self.is_deleted(key.topic, each) for each in self._waiting(key)):
+                yield key
+
+    def _waiting(self, key: OffsetKey) -> Iterator[Committed]:
+        """What transactions under way have committed there."""
+        producers = self._producers.get(key.group_id, {}).get(key, ())
+        return (self.pending[producer].offsets[key] for producer in producers)
 
     # What they take.
 

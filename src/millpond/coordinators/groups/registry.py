@@ -45,11 +45,14 @@ class Registry:
         self.offsets = Offsets(shared.memory)
         self.at_ms = 0
         """The coordinator's time of the step under way, or of the records that are being loaded."""
+        self.last_offset = -1
+        """Of the records that were replayed."""
         self.is_loaded = False
 
     # Records.
 
     def replay(self, offset: int, key: bytes, value: bytes | None) -> None:
+        self.last_offset = offset
         version = key_version(key)
         if version in OFFSET_KEY_VERSIONS:
             self._replay_offset(offset, decode_offset_key(key), value)
@@ -63,6 +66,7 @@ class Registry:
         self, producer_id: int, epoch: int, offset: int, key: bytes, value: bytes | None
     ) -> None:
         """An offset that a transaction will commit. Nothing else is ever written in one."""
+        self.last_offset = offset
         if key_version(key) not in OFFSET_KEY_VERSIONS or value is None:
             return
         offset_key = decode_offset_key(key)

@@ -7,8 +7,9 @@ about.
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 from millpond.base.errors import ErrorCode, LimitMet, Refused
@@ -16,6 +17,8 @@ from millpond.base.ports import Entropy
 from millpond.coordinators.groups import description, expiry, offset_commit, offset_fetch, rebalance, refusals
 from millpond.coordinators.groups.classic import ClassicGroup, State
 from millpond.coordinators.groups.consumer.group import ConsumerGroup
+from millpond.coordinators.groups.deleted_topics import DELETED, DeletedTopics
+from millpond.coordinators.groups.expiry import Expired
 from millpond.coordinators.groups.group import Shared, Turn
 from millpond.coordinators.groups.history import Rebalance
 from millpond.coordinators.groups.join import check_join, join
@@ -34,7 +37,6 @@ from millpond.coordinators.groups.registry import AnyGroup, Registry
 from millpond.coordinators.groups.settings import GroupSettings
 from millpond.coordinators.groups.sync import heartbeat, sync
 from millpond.coordinators.groups.timers import TimerKey
-from millpond.coordinators.patterns import compiled
 from millpond.coordinators.shard import Effects, Request
 from millpond.metadata.image import Image
 from millpond.wire import messages as m
@@ -42,14 +44,21 @@ from millpond.wire.kernel import ShortCommit
 
 RETENTION: Final = "retention"
 EXPIRE_GROUPS_MAX: Final = 500
-"""How many groups are looked at for retention in one step."""
+EXPIRE_OFFSETS_MAX: Final = 2_000
+"""How many groups are looked at for retention in one step, and how many offsets. A group may have more of them, but
+no more are forgotten."""
 EXPIRE_PAUSE_MS: Final = 10
 
 TOPICS: Final = "topics"
-LOOK_AGAIN_GROUPS_MAX: Final = 100
+LOOK_AGAIN_WORK_MAX: Final = 1_500
 LOOK_AGAIN_BYTES_MAX: Final = 16 << 10
-"""How many groups look at changed topics in one step, and how much they may have to write about it."""
+"""How much groups do in one step to see which topics there are now, in the measure of `PatternTopics.work`, and how
+much they may have to write about it."""
+LOOK_WORK: Final = 14
+"""Of a group that looks, in the same measure; its patterns come on top of it."""
 LOOK_AGAIN_PAUSE_MS: Final = 1
+NEVER: Final = -1
+"""The change of topics that a group has seen which was loaded just now."""
 
 CONSUMER: Final = "consumer"
 """The timer of a group that keeps its own clocks."""
@@ -71,11 +80,12 @@ class GroupShard:
         self.registry = Registry(self.shared)
         self.groups = self.registry.groups
         self.offsets = self.registry.offsets
+        self._deleted_topics = DeletedTopics(self.offsets)
         self._check_room = check_room
         """Refused if there are as many groups as there may be."""
-        self._to_expire: list[str] = []
-        self._to_look_again: dict[str, None] = {}
-        """Groups that have yet to see which topics there are now."""
+        self._to_expire: deque[str] = deque()
+        self._to_look_again: OrderedDict[str, int] = OrderedDict()
+        """Groups that have yet to see which topics there are now, and the latest change that they have seen."""
 
     # Requests.
 
@@ -372,6 +382,9 @@ class GroupShard:
         if key.kind == TOPICS:
             self._look_again(turn)
             return
+        if key.kind == DELETED:
+            self._deleted_topics.forget_some(turn)
+            return
         group = self.groups.get(key.group_id)
         if isinstance(group, ConsumerGroup):
             if key.kind == CONSUMER:
@@ -391,46 +404,66 @@ class GroupShard:
     def _expire(self, turn: Turn) -> None:
         """Look at some groups, and at the rest a little later: requests are waiting meanwhile."""
         if not self._to_expire:
-            self._to_expire = list(self.groups)
-        now, self._to_expire = self._to_expire[:EXPIRE_GROUPS_MAX], self._to_expire[EXPIRE_GROUPS_MAX:]
-        for group in (self.groups[group_id] for group_id in now if group_id in self.groups):
-            if expiry.expire_offsets(turn, group, self.offsets) and group.is_empty:
+            self._to_expire.extend(self.groups)
+        groups_left, offsets_left = EXPIRE_GROUPS_MAX, EXPIRE_OFFSETS_MAX
+        while self._to_expire and groups_left > 0 and offsets_left > 0:
+            groups_left -= 1
+            group = self.groups.get(self._to_expire.popleft())
+            if group is None:
+                continue
+            expired = expiry.expire_offsets(turn, group, self.offsets, offsets_left)
+            if expired is Expired.ENOUGH:
+                self._to_expire.appendleft(group.group_id)
+                break
+            if expired is Expired.ALL and group.is_empty:
                 turn.record(*group.tombstones())
+            offsets_left -= self.offsets.count_of_group(group.group_id)
         pause_ms = EXPIRE_PAUSE_MS if self._to_expire else turn.settings.offsets_retention_check_interval_ms
         turn.timers.set(TimerKey(RETENTION), turn.now_ms + pause_ms)
 
     def on_topics_deleted(self, names: Iterable[str], now_ms: int) -> Effects:
         """Topics are gone from the image: their offsets go too."""
         turn = self._turn(now_ms)
-        expiry.forget_topics(turn, self.offsets, frozenset(names))
+        self._deleted_topics.on_deleted(turn, frozenset(names), self.registry.last_offset)
         return turn.effects
 
     def on_topics_changed(self, names: Iterable[str], now_ms: int) -> Effects:
-        """These topics came, went or grew in the image: groups that share out their partitions look again."""
+        """These topics came, went or grew in the image: groups that share out their partitions soon look again."""
         turn = self._turn(now_ms)
-        changed = frozenset(names)
-        self.shared.patterns.on_changed(changed)
-        matched = cache(lambda pattern: any(map(compiled(pattern).matches, changed)))
+        patterns = self.shared.patterns
+        seen = patterns.changes.count
+        patterns.on_changed(names)
         for group in self.groups.values():
-            if isinstance(group, ConsumerGroup) and group.is_concerned_by(changed, matched):
-                self._to_look_again[group.group_id] = None
-        self._look_again(turn)
+            if isinstance(group, ConsumerGroup):
+                self._to_look_again.setdefault(group.group_id, seen)
+        if self._to_look_again:
+            turn.timers.set(TimerKey(TOPICS), now_ms)
+        else:
+            patterns.forget_changes()
         return turn.effects
 
     def _look_again(self, turn: Turn) -> None:
         """Let some groups see which topics there are now, and the rest a little later: requests wait meanwhile."""
-        looked = written = 0
-        while self._to_look_again and looked < LOOK_AGAIN_GROUPS_MAX and written < LOOK_AGAIN_BYTES_MAX:
-            group_id = next(iter(self._to_look_again))
-            del self._to_look_again[group_id]
+        patterns = self.shared.patterns
+        changed_since = cache(patterns.changes.since)
+        work_max = patterns.work + LOOK_AGAIN_WORK_MAX
+        written = 0
+        while self._to_look_again and patterns.work < work_max and written < LOOK_AGAIN_BYTES_MAX:
+            group_id, seen = self._to_look_again.popitem(last=False)
             group = self.groups.get(group_id)
-            if isinstance(group, ConsumerGroup):
+            if not isinstance(group, ConsumerGroup):
+                continue
+            work_max -= 1 + group.member_count
+            changed = changed_since(seen)
+            if changed is None or group.is_concerned_by(changed, partial(patterns.has_changed, since=seen)):
+                work_max -= LOOK_WORK
                 decided = group.on_topics_changed(turn.now_ms)
-                looked += 1
                 written += sum(len(each.value or b"") for each in decided.records)
                 self._let(turn, group, decided)
         if self._to_look_again:
             turn.timers.set(TimerKey(TOPICS), turn.now_ms + LOOK_AGAIN_PAUSE_MS)
+        else:
+            patterns.forget_changes()
 
     def on_loaded(self, now_ms: int) -> Effects:
         self.registry.is_loaded = True
@@ -439,12 +472,13 @@ class GroupShard:
             if isinstance(group, ConsumerGroup):
                 group.on_loaded(now_ms)
                 self._let(turn, group, Effects())
-                self._to_look_again[group.group_id] = None
+                self._to_look_again[group.group_id] = NEVER
             else:
                 rebalance.wake(turn, group)
         self._look_again(turn)
         # Topics that went while nobody served here, or just before the node stopped.
-        expiry.forget_topics(turn, self.offsets, self.offsets.topics() - turn.shared.image.topics.keys())
+        gone = self.offsets.topics() - turn.shared.image.topics.keys()
+        self._deleted_topics.on_deleted(turn, gone, self.registry.last_offset)
         turn.timers.set(TimerKey(RETENTION), now_ms + turn.settings.offsets_retention_check_interval_ms)
         return turn.effects
 

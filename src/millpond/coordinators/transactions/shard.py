@@ -34,6 +34,8 @@ from millpond.wire import messages as m
 OFFSETS_TOPIC = "__consumer_offsets"
 EXPIRED_AT_ONCE_MAX = 1_000
 """Tombstones of one step: they make one batch."""
+FENCED_PARTITIONS_MAX = 1_000
+"""How many partitions the transactions that time out in one step may have; one of them may have more."""
 ASK_AGAIN_MS = 1_000
 """How long to wait for a producer id that was not at hand when a transaction timed out."""
 
@@ -294,9 +296,12 @@ class TransactionShard:
         )
 
     def on_time(self, now_ms: int) -> Effects:
+        """Some of those that are due are aborted, and the rest in the next step: requests wait meanwhile."""
         effects = Effects()
         wall_ms = self._begin(now_ms)
-        for name in self._timers.due(now_ms):
+        left = FENCED_PARTITIONS_MAX
+        while left > 0 and (name := self._timers.pop_due(now_ms)) is not None:
+            left -= 1
             current = self.transactions.get(name)
             if current is None or current.state is not State.ONGOING:
                 continue
@@ -304,6 +309,7 @@ class TransactionShard:
             if now_ms < deadline_ms:
                 self._timers.set(name, deadline_ms)
                 continue
+            left -= len(current.partitions)
             verdict = outcome.fence(current, wall_ms, self._take_producer_id)
             if verdict.error:
                 self._timers.set(name, now_ms + ASK_AGAIN_MS)

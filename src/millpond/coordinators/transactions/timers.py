@@ -25,12 +25,11 @@ class Timers:
     def next_ms(self) -> int | None:
         return self._heap[0][0] if self._heap else None
 
-    def due(self, now_ms: int) -> list[str]:
-        """Take out those whose time has come."""
-        names: list[str] = []
+    def pop_due(self, now_ms: int) -> str | None:
+        """Take out one whose time has come, the earliest first."""
         while self._heap and self._heap[0][0] <= now_ms:
             deadline_ms, name = heappop(self._heap)
             if self._earliest.get(name) == deadline_ms:
                 del self._earliest[name]
-                names.append(name)
-        return names
+                return name
+        return None

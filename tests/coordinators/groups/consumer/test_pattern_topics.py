@@ -51,6 +51,7 @@ def test_a_pattern_is_matched_with_all_names_only_once(monkeypatch: Any) -> None
 
     class Counting:
         steps_walked = 0
+        steps = ()
 
         def __init__(self, pattern: str) -> None:
             self.machine = compiled(pattern)
@@ -98,3 +99,37 @@ def test_patterns_that_people_write_are_admitted_with_many_topics() -> None:
     ):
         patterns.admit(pattern)
         assert patterns.of(pattern) == tuple(sorted(each for each in names if re.fullmatch(pattern, each)))
+
+
+def test_patterns_are_matched_with_what_changed_when_somebody_asks(monkeypatch: Any) -> None:
+    image = Image()
+    kept = PatternTopics(image)
+    for pattern in PATTERNS:
+        kept.of(pattern)
+    made: list[str] = []
+    monkeypatch.setattr(pattern_topics, "compiled", lambda pattern: made.append(pattern) or compiled(pattern))
+    image.replay(TopicRecord("a1", UUID(int=1)))
+    kept.on_changed(["a1"])
+    assert made == []
+    assert [kept.has_changed(pattern, 0) for pattern in PATTERNS] == [True, True, True, False]
+    assert [kept.has_changed(pattern, 1) for pattern in PATTERNS] == [False] * 4
+    assert made == list(PATTERNS)
+    assert not kept.has_changed("another", 0)
+    assert kept.of("a.*") == ("a1",)
+
+
+def test_a_pattern_that_nobody_asked_for_is_let_go_with_the_changes() -> None:
+    image = Image()
+    kept = PatternTopics(image)
+    for pattern in ("a.*", "b.*"):
+        kept.of(pattern)
+    image.replay(TopicRecord("a1", UUID(int=1)))
+    kept.on_changed(["a1"])
+    assert kept.of("a.*") == ("a1",)
+    kept.forget_changes()
+    assert list(kept._kept) == ["a.*"]
+    assert kept.has_changed("b.*", 0), "nobody knows any more"
+    image.replay(TopicRecord("b1", UUID(int=2)))
+    kept.on_changed(["b1"])
+    assert (kept.of("a.*"), kept.of("b.*")) == (("a1",), ("b1",))
+    assert (kept.has_changed("a.*", 1), kept.has_changed("b.*", 1)) == (False, True)

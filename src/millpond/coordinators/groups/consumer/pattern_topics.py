@@ -1,16 +1,19 @@
 """The topics that patterns stand for: worked out once for all groups of a shard, and kept up as topics come and go.
 
 Many groups share a pattern, and a topic that comes concerns few of them. So each pattern is matched against all names
-once, and from then on only against those that have changed.
+once, and from then on only against those that have changed: not as they change, for there may be many patterns, but
+when somebody asks for it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Final
 
-from millpond.coordinators.patterns import BadPattern, compiled
+from millpond.coordinators.groups.consumer.topic_changes import TopicChanges
+from millpond.coordinators.patterns import BadPattern, Machine, compiled
 from millpond.metadata.image import Image
 
 PATTERNS_KEPT: Final = 1000
@@ -19,13 +22,30 @@ ADMITTED_STEPS_MAX: Final = 500
 WALKED_STEPS_MAX: Final = 50_000
 """How much may be worked out to match all topics; what people write takes some thousand."""
 
+STEPS_AT_ONCE: Final = 50
+"""To walk so many steps of a machine takes no longer than to make one of them."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    topics: tuple[str, ...]
+    known_from: int
+    """The change up to which it was matched at first. Which of those before it matched is not known."""
+    seen: int
+    """The latest change that it was matched with."""
+    matched: int
+    """The latest one that may have had a topic which it stands for."""
+
 
 class PatternTopics:
     """`image` is read, never changed. Whoever changes it says which topics through `on_changed`."""
 
     def __init__(self, image: Image) -> None:
         self.image = image
-        self._topics: dict[str, tuple[str, ...]] = {}
+        self.changes = TopicChanges()
+        self.work = 0
+        """How much has been matched so far, in steps that were made for it: each takes a few microseconds."""
+        self._kept: dict[str, _Kept] = {}
         self._version = image.topics_version
 
     def admit(self, pattern: str) -> None:
@@ -39,20 +59,70 @@ class PatternTopics:
 
     def of(self, pattern: str, walked_steps_max: int | None = None) -> tuple[str, ...]:
         """The names in order; topics that the brokers themselves write are never meant."""
+        kept = self._up_to_date(pattern)
+        if kept is None:
+            topics = self._matched(pattern, walked_steps_max)
+            if len(self._kept) >= PATTERNS_KEPT:
+                self._kept.clear()
+            count = self.changes.count
+            kept = self._kept[pattern] = _Kept(topics, known_from=count, seen=count, matched=count)
+        return kept.topics
+
+    def has_changed(self, pattern: str, since: int) -> bool:
+        """Whether a topic that it stands for, or may have stood for, has come, gone or grown after this change."""
+        kept = self._up_to_date(pattern)
+        if kept is not None and kept.known_from <= since:
+            return kept.matched > since
+        names = self.changes.since(since)
+        return names is None or bool(self._matching(pattern, names))
+
+    def on_changed(self, names: Iterable[str]) -> None:
+        """These topics came, went or grew since the last call, and no others."""
+        self.changes.note(names)
+        self._version = self.image.topics_version
+
+    def forget_changes(self) -> None:
+        """Everybody has seen them: a pattern that was not asked for meanwhile is nobody's any more."""
+        self._kept = {pattern: kept for pattern, kept in self._kept.items() if kept.seen == self.changes.count}
+        self.changes.forget()
+
+    def _up_to_date(self, pattern: str) -> _Kept | None:
+        """What is kept of it, with all changes taken in."""
         if self._version != self.image.topics_version:
             # Nobody has told which topics changed: nothing that is kept can be trusted.
-            self._topics.clear()
+            self._kept.clear()
             self._version = self.image.topics_version
-        known = self._topics.get(pattern)
-        if known is None:
-            known = self._matched(pattern, walked_steps_max)
-            if len(self._topics) >= PATTERNS_KEPT:
-                self._topics.clear()
-            self._topics[pattern] = known
-        return known
+        kept = self._kept.get(pattern)
+        if kept is None or kept.seen == self.changes.count:
+            return kept
+        names = self.changes.since(kept.seen)
+        if names is None:
+            del self._kept[pattern]
+            return None
+        matching = self._matching(pattern, names)
+        if matching:
+            kept.topics = self._with(kept.topics, matching)
+            kept.matched = self.changes.count
+        kept.seen = self.changes.count
+        return kept
+
+    def _with(self, known: tuple[str, ...], names: Iterable[str]) -> tuple[str, ...]:
+        """These names have come, gone or stayed."""
+        topics = list(known)
+        for name in names:
+            topic = self.image.topics.get(name)
+            index = bisect_left(topics, name)
+            is_there = index < len(topics) and topics[index] == name
+            if is_there and topic is None:
+                del topics[index]
+            elif not is_there and topic is not None and not topic.is_internal:
+                topics.insert(index, name)
+        return tuple(topics) if topics != list(known) else known
+
+    # Matching.
 
     def _matched(self, pattern: str, walked_steps_max: int | None) -> tuple[str, ...]:
-        machine = compiled(pattern)
+        machine = self._machine(pattern, self.image.topics)
         began_at = machine.steps_walked
         names = []
         for topic in self.image.topics.values():
@@ -62,21 +132,13 @@ class PatternTopics:
                 raise BadPattern("to match it takes too long; repeat less, or less freely")
         return tuple(sorted(names))
 
-    def on_changed(self, names: Collection[str]) -> None:
-        """These topics came, went or grew since the last call, and no others."""
-        for pattern, known in self._topics.items():
-            machine = compiled(pattern)
-            topics = list(known)
-            for name in names:
-                if not machine.matches(name):
-                    continue
-                topic = self.image.topics.get(name)
-                index = bisect_left(topics, name)
-                is_there = index < len(topics) and topics[index] == name
-                if is_there and topic is None:
-                    del topics[index]
-                elif not is_there and topic is not None and not topic.is_internal:
-                    topics.insert(index, name)
-            if len(topics) != len(known) or tuple(topics) != known:
-                self._topics[pattern] = tuple(topics)
-        self._version = self.image.topics_version
+    def _matching(self, pattern: str, names: Collection[str]) -> list[str]:
+        return list(filter(self._machine(pattern, names).matches, names))
+
+    def _machine(self, pattern: str, names: Collection[str]) -> Machine:
+        """To match a pattern with these names. What that takes is what it may take at most, not what it does: that
+        depends on which patterns others have matched before."""
+        machine = compiled(pattern)
+        steps = len(machine.steps)
+        self.work += len(pattern) + steps + len(names) + steps * sum(map(len, names)) // STEPS_AT_ONCE
+        return machine

@@ -1,0 +1,46 @@
+"""Which topics have changed since when: for those who look at the changes one after the other, each in its turn."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from typing import Final
+
+NAMES_KEPT: Final = 10_000
+
+
+class TopicChanges:
+    """Changes are numbered from 1 on. What all have seen is forgotten, and so is what is too much to keep."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """The number of the latest change."""
+        self._names: OrderedDict[str, int] = OrderedDict()
+        """Each with its latest change, in the order of these."""
+        self._forgotten = 0
+        """The latest change of which not all names are known any more."""
+
+    def note(self, names: Iterable[str]) -> None:
+        self.count += 1
+        for name in names:
+            self._names[name] = self.count
+            self._names.move_to_end(name)
+        while len(self._names) > NAMES_KEPT:
+            _, self._forgotten = self._names.popitem(last=False)
+
+    def since(self, number: int) -> Collection[str] | None:
+        """The topics that have changed after this change; None when that is not known any more."""
+        if number < self._forgotten:
+            return None
+        # In an order that is always the same, and quick to ask.
+        names: dict[str, None] = {}
+        for name in reversed(self._names):
+            if self._names[name] <= number:
+                break
+            names[name] = None
+        return names
+
+    def forget(self) -> None:
+        """Everybody has seen all of them."""
+        self._names.clear()
+        self._forgotten = self.count

@@ -1,0 +1,63 @@
+"""The offsets of topics that are deleted: nobody reads them any more, and bit by bit they are forgotten.
+
+A topic of the same name that comes later begins at its own beginning. So what was committed up to the deletion is
+told from what is committed later by where its record is in the log.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from millpond.coordinators.groups.group import Turn
+from millpond.coordinators.groups.offsets import Offsets
+from millpond.coordinators.groups.records import OffsetKey, offset_record
+from millpond.coordinators.groups.timers import TimerKey
+
+DELETED: Final = "deleted"
+FORGOTTEN_NOW_MAX: Final = 100
+"""How many offsets of a shard are forgotten at once as topics go: all shards do so in the same turn."""
+FORGOTTEN_MAX: Final = 1_000
+"""The same of each step after that."""
+PAUSE_MS: Final = 1
+TRANSACTION_PAUSE_MS: Final = 1_000
+"""How long to wait for the end of a transaction that has committed an offset of the new topic in place of an old one:
+what forgets the old one would forget both."""
+
+
+class DeletedTopics:
+    def __init__(self, offsets: Offsets) -> None:
+        self._offsets = offsets
+        self._groups: deque[str] = deque()
+        """Those that may have such offsets."""
+
+    def on_deleted(self, turn: Turn, topics: frozenset[str], last_offset: int) -> None:
+        """What was committed up to this record of the log belongs to the topics that are gone."""
+        groups = self._offsets.groups_of_topics(topics)
+        if groups:
+            self._offsets.deleted.update(dict.fromkeys(topics, last_offset))
+            self._groups.extend(groups)
+            self.forget_some(turn, FORGOTTEN_NOW_MAX)
+
+    def forget_some(self, turn: Turn, most: int = FORGOTTEN_MAX) -> None:
+        """Forget some offsets, and the rest a little later: requests wait meanwhile."""
+        waiting: dict[str, None] = {}
+        keys: dict[OffsetKey, None] = {}
+        while self._groups and len(keys) < most:
+            group_id = self._groups.popleft()
+            for key in self._offsets.deleted_of_group(group_id):
+                if self._offsets.is_pending_anew(key):
+                    waiting[group_id] = None
+                elif len(keys) < most:
+                    keys[key] = None
+                else:
+                    self._groups.appendleft(group_id)
+                    break
+        for key in keys:
+            turn.record(offset_record(key, None))
+        pause_ms = PAUSE_MS if self._groups else TRANSACTION_PAUSE_MS
+        self._groups.extend(waiting)
+        if self._groups:
+            turn.timers.set(TimerKey(DELETED), turn.now_ms + pause_ms)
+        else:
+            self._offsets.deleted.clear()

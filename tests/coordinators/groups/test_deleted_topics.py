@@ -1,0 +1,104 @@
+"""Offsets of deleted topics: gone for everybody at once, and from the log bit by bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millpond.coordinators.groups import deleted_topics
+from millpond.coordinators.groups.deleted_topics import FORGOTTEN_NOW_MAX
+from millpond.coordinators.groups.offsets import Offsets
+from millpond.coordinators.groups.shard import GroupShard
+
+GROUPS = [f"g{number}" for number in range(60)]
+
+
+def plain(offsets: Offsets) -> dict[str, dict[str, dict[int, int]]]:
+    return {
+        group_id: {topic: {index: each.offset for index, each in by.items()} for topic, by in by_topic.items()}
+        for group_id, by_topic in offsets.by_group.items()
+    }
+
+
+@pytest.fixture
+def large(stage: Any) -> Any:
+    """So many offsets that one step cannot forget them."""
+    for group in GROUPS:
+        for partition in range(8):
+            stage.commit(5, group=group, partition=partition)
+    return stage
+
+
+def delete(stage: Any, remove_topic: Any) -> None:
+    remove_topic("t")
+    stage.take(stage.shard.on_topics_deleted(["t"], stage.now_ms))
+
+
+def left(shard: GroupShard) -> int:
+    return sum(map(shard.offsets.count_of_group, GROUPS))
+
+
+def test_many_are_forgotten_in_several_steps(large: Any, remove_topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deleted_topics.DeletedTopics.forget_some, "__defaults__", (150,))
+    delete(large, remove_topic)
+    assert left(large.shard) == 8 * 60 - FORGOTTEN_NOW_MAX
+    while large.shard.offsets.deleted:
+        before = left(large.shard)
+        large.now_ms = large.shard.next_deadline_ms()
+        large.take(large.shard.on_time(large.now_ms))
+        assert 0 < before - left(large.shard) <= 150
+    assert large.shard.groups == large.loaded_again().groups == {}
+
+
+def test_nobody_reads_them_and_what_is_committed_for_the_next_topic_of_that_name_stays(
+    large: Any, remove_topic: Any, add_topic: Any
+) -> None:
+    delete(large, remove_topic)
+    add_topic("t")
+    assert left(large.shard) > 300
+    assert {large.committed(group=group) for group in GROUPS} == {-1}
+    large.commit(1, group="g59")
+    assert large.committed(group="g59") == 1
+    large.pass_time(100)
+    assert plain(large.shard.offsets) == plain(large.loaded_again().offsets) == {"g59": {"t": {0: 1}}}
+    assert large.shard.offsets.deleted == {}
+
+
+def test_the_next_coordinator_goes_on(large: Any, remove_topic: Any) -> None:
+    delete(large, remove_topic)
+    large.fail_over()
+    large.pass_time(100)
+    assert large.shard.groups == large.loaded_again().groups == {}
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_transaction_that_commits_for_the_next_topic_keeps_its_offsets(
+    stage: Any, remove_topic: Any, add_topic: Any, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    monkeypatch.setattr(deleted_topics, "FORGOTTEN_NOW_MAX", 0)
+    stage.commit(5)
+    stage.commit(6, partition=1)
+    delete(stage, remove_topic)
+    add_topic("t")
+    stage.commit_in_transaction(1)
+    stage.pass_time(5_000)
+    assert plain(stage.shard.offsets) == {"g": {"t": {0: 5}}}
+    assert (stage.committed(), stage.committed(stable=True)) == (-1, "error 88")
+    stage.marker(7, 0, committed)
+    stage.pass_time(1_000)
+    wanted = {"g": {"t": {0: 1}}} if committed else {}
+    assert plain(stage.shard.offsets) == plain(stage.loaded_again().offsets) == wanted
+
+
+def test_a_transaction_under_way_leaves_nothing_to_the_next_topic(
+    stage: Any, remove_topic: Any, add_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deleted_topics, "FORGOTTEN_NOW_MAX", 0)
+    stage.commit_in_transaction(3)
+    delete(stage, remove_topic)
+    add_topic("t")
+    stage.marker(7, 0, True)
+    assert stage.committed() == -1
+    stage.pass_time(100)
+    assert stage.shard.groups == stage.loaded_again().groups == {}
