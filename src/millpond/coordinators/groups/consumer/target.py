@@ -78,7 +78,7 @@ def update_target(draft: Draft, image: Image, offered: tuple[str, ...]) -> None:
     for member in ordered:
         names = state.topics_of(member)
         if names not in wanted:
-            wanted[names] = frozenset(topic_ids[name] for name in names if name in topic_ids)
+            wanted[names] = frozenset(map(topic_ids.__getitem__, filter(topic_ids.__contains__, names)))
         members[member.id] = Subscriber(wanted[names], state.target(member.id))
     assign = ASSIGNORS[preferred_assignor(ordered, offered)]
     for member_id, target in assign(members, topics).items():
