@@ -23,9 +23,11 @@ Load: TypeAlias = dict[str, set[TopicIdPartition]]
 Readers: TypeAlias = Mapping[UUID, Mapping[str, None]]
 """The subscribers of each topic, in the order of the members."""
 
-
 Chains: TypeAlias = dict[str, tuple[str, UUID]]
 """Whom chains lead to, each with the member before it and the topic passed on."""
+
+Hand: TypeAlias = dict[UUID, deque[TopicIdPartition]]
+"""What a member has, by topic."""
 
 
 def even_out(load: Load, targets: Mapping[str, Partitions], readers: Readers) -> None:
@@ -79,11 +81,8 @@ def _first_of_both(ends: Mapping[str, None], readers: Mapping[str, None]) -> str
     return next(filter(many.__contains__, few), None)
 
 
-Hand: TypeAlias = dict[UUID, deque[TopicIdPartition]]
-
-
 class _Hands:
-    """What members have, by topic. In front is what they miss least: what is new they have not begun to read."""
+    """What members have. In front is what they miss least: what is new they have not begun to read."""
 
     def __init__(self, load: Load, targets: Mapping[str, Partitions]) -> None:
         self._load = load
@@ -110,7 +109,7 @@ class _Hands:
         passed = partitions.popleft()
         if not partitions:
             del hand[topic_id]
-        elif partitions[0] in old and passed not in old:
+        elif passed not in old and partitions[0] in old:
             # Other topics may still have something new.
             hand[topic_id] = hand.pop(topic_id)
         self._load[passer].remove(passed)
@@ -145,7 +144,11 @@ class _Sizes:
         return self._members[max(self._floors.get(giver, 0), self.least)]
 
     def note_floor(self, size: int, giver: str, reached: Iterable[str]) -> None:
-        """The giver reaches none that is smaller; nor do those it reaches, who reach nobody else."""
+        """The giver reaches none that is smaller; nor do those it reaches, who reach nobody else.
+
+        It stays so. Chains of others may lead it to more members, but those are no smaller than the ends of these
+        chains, and the ends it reached before.
+        """
         if size > self._floors.get(giver, self.least):
             self._floors[giver] = size
             self._floors.update(dict.fromkeys(reached, size))
