@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from itertools import product
+from collections.abc import Iterable, Mapping
+from itertools import combinations, islice, product
+from random import Random
+from typing import TypeVar
 from uuid import UUID
 
 import pytest
@@ -36,6 +38,47 @@ def with_targets(members: Mapping[str, Subscriber], target: Mapping[str, Partiti
 def everything(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> list[TopicIdPartition]:
     wanted = {topic for each in members.values() for topic in each.topics}
     return [TopicIdPartition(topic, number) for topic in topics if topic in wanted for number in range(topics[topic])]
+
+
+T = TypeVar("T")
+
+
+def shuffled(values: Iterable[T], dice: Random) -> list[T]:
+    ordered = list(values)
+    dice.shuffle(ordered)
+    return ordered
+
+
+class Uses:
+    """How often counted ids are hashed or compared: nearly all that is done to a member or a partition begins so."""
+
+    total = 0
+
+
+class CountedTopic(UUID):
+    def __hash__(self) -> int:
+        Uses.total += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        Uses.total += 1
+        return super().__eq__(other)
+
+
+class CountedMember(str):
+    def __hash__(self) -> int:
+        Uses.total += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        Uses.total += 1
+        return super().__eq__(other)
+
+
+def uses(assign: Assignor, members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> int:
+    before = Uses.total
+    assign(members, topics)
+    return Uses.total - before
 
 
 @st.composite
@@ -72,6 +115,22 @@ def test_nothing_moves_when_nothing_changed(assign: Assignor, group: Group) -> N
     members, topics = group
     target = assign(members, topics)
     assert assign(with_targets(members, target), topics) == target
+
+
+@pytest.mark.parametrize("assign", ASSIGNORS.values(), ids=ASSIGNORS.keys())
+@given(group=groups(), dice=st.randoms(use_true_random=False))
+def test_only_what_is_in_a_target_counts_and_not_how_it_came_there(
+    assign: Assignor, group: Group, dice: Random
+) -> None:
+    """Equal sets may differ in their order; a coordinator that has loaded the group goes on like the last one."""
+    members, topics = group
+    copied = {
+        name: Subscriber(
+            frozenset(shuffled(each.topics, dice)), frozenset(set(shuffled(each.target, dice)) | each.target)
+        )
+        for name, each in members.items()
+    }
+    assert assign(copied, topics) == assign(members, topics)
 
 
 @given(group=groups(same=True))
@@ -190,3 +249,65 @@ def test_what_is_passed_on_is_what_is_new_to_the_member() -> None:
     target = uniform(members, {left: 2, right: 1})
     assert target["a"] == members["a"].target
     assert (sizes(target), moved(members, target)) == ([1, 1, 1], 1)
+
+
+# What it costs: everybody else waits meanwhile.
+
+
+@pytest.mark.parametrize("assign", ASSIGNORS.values(), ids=ASSIGNORS.keys())
+def test_half_of_a_large_topic_moves_at_a_cost_that_grows_as_the_topic_does(assign: Assignor) -> None:
+    large, other = CountedTopic(int=1), CountedTopic(int=2)
+
+    def cost(count: int) -> int:
+        everything = frozenset(TopicIdPartition(large, number) for number in range(count))
+        members = {
+            "a": Subscriber(frozenset([large]), everything),
+            "b": Subscriber(frozenset([large, other]), NONE),
+        }
+        return uses(assign, members, {large: count, other: 1})
+
+    assert cost(800) < 2.1 * cost(400)
+
+
+@pytest.mark.parametrize("assign", ASSIGNORS.values(), ids=ASSIGNORS.keys())
+def test_members_with_other_subscriptions_do_not_each_cost_all_partitions(assign: Assignor) -> None:
+    topics: dict[UUID, int] = {CountedTopic(int=number): 100 for number in range(1, 13)}
+
+    def cost(count: int) -> int:
+        members = {
+            f"m{number:02}": Subscriber(frozenset(topics.keys() - set(left_out)), NONE)
+            for number, left_out in enumerate(islice(combinations(topics, 2), count))
+        }
+        settled = with_targets(members, assign(members, topics))
+        return uses(assign, settled | {"new": Subscriber(frozenset(topics), NONE)}, topics)
+
+    assert cost(60) < 1.5 * cost(30)
+
+
+@pytest.mark.parametrize("assign", ASSIGNORS.values(), ids=ASSIGNORS.keys())
+def test_topics_with_other_readers_do_not_each_cost_all_partitions(assign: Assignor) -> None:
+    def cost(count: int) -> int:
+        topics: dict[UUID, int] = {CountedTopic(int=number): 4_800 // count for number in range(1, count + 1)}
+        members = {
+            f"m{number:02}": Subscriber(frozenset(topics.keys() - {each}), NONE) for number, each in enumerate(topics)
+        }
+        settled = with_targets(members, assign(members, topics))
+        return uses(assign, settled | {"new": Subscriber(frozenset(topics), NONE)}, topics)
+
+    assert cost(24) < 1.5 * cost(12)
+
+
+def test_uniform_looks_at_few_members_for_each_partition_that_moves() -> None:
+    """All that two have goes round to everybody, while nobody can reach the smallest of all."""
+    large, small = CountedTopic(int=1), CountedTopic(int=2)
+
+    def cost(count: int) -> int:
+        members: dict[str, Subscriber] = {CountedMember("alone"): Subscriber(frozenset([small]), NONE)}
+        for first in (0, 5 * count):
+            target = frozenset(TopicIdPartition(large, number) for number in range(first, first + 5 * count))
+            members[CountedMember(f"from {first}")] = Subscriber(frozenset([large]), target)
+        for number in range(count):
+            members[CountedMember(f"new {number}")] = Subscriber(frozenset([large, small]), NONE)
+        return uses(uniform, members, {large: 10 * count, small: 0})
+
+    assert cost(80) < 2.2 * cost(40)

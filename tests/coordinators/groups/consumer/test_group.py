@@ -9,6 +9,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.coordinators.groups.consumer.state import GroupState
+from millpond.coordinators.groups.consumer.watch import DUE_MAX
 from millpond.coordinators.groups.offsets import Committed
 
 
@@ -32,6 +33,18 @@ class TestTime:
         pond.pass_time(45_000)
         assert pond.group.is_empty
         assert pond.group.state.epoch == 5
+
+    def test_a_crowd_is_removed_in_several_steps_and_requests_come_between(self, pond: Any) -> None:
+        crowd = 2 * DUE_MAX + 1
+        for number in range(crowd):
+            pond.join(f"m{number}", "a")
+        pond.now_ms += 45_000
+        for left in (DUE_MAX + 1, 1, 0):
+            assert pond.group.next_deadline_ms() <= pond.now_ms
+            pond.run(pond.group.on_time(pond.now_ms))
+            assert pond.group.member_count == left
+        assert pond.group.next_deadline_ms() is None
+        assert pond.group.state.epoch == crowd + 3
 
     def test_one_that_does_not_let_go_is_removed(self, pond: Any, in_reply: Any) -> None:
         pond.join("m1", "a")

@@ -25,6 +25,17 @@ def test_the_hash_changes_with_the_subscribed_topics_and_with_nothing_else(pond:
     assert -(1 << 63) <= before < 1 << 63
 
 
+class Unordered(str):
+    def __lt__(self, other: object) -> bool:
+        raise AssertionError(f"{self} was put in order")
+
+
+def test_names_of_no_topic_are_not_put_in_order(pond: Any) -> None:
+    """A member may be subscribed to very many."""
+    unknown = [Unordered(f"missing {number}") for number in range(3)]
+    assert metadata_hash([*unknown, "a"], pond.image) == metadata_hash(["a"], pond.image)
+
+
 def test_the_assignor_that_most_want() -> None:
     members = [
         Member(str(number), MemberMetadata(assignor=name)) for number, name in enumerate(["r", "r", "u", None])

@@ -11,13 +11,14 @@ members given decides where counts alone do not, so the same input always gives 
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import ChainMap, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from typing import Final, TypeAlias
 from uuid import UUID
 
+from millpond.coordinators.groups.consumer.balance import Load, Readers, even_out
 from millpond.coordinators.groups.consumer.members import Partitions, TopicIdPartition
 
 
@@ -32,42 +33,32 @@ class Subscriber:
 Assignor: TypeAlias = Callable[[Mapping[str, Subscriber], Mapping[UUID, int]], dict[str, Partitions]]
 """Members by id, and partition counts of all topics by id. A topic that is not there cannot be assigned."""
 
-Load: TypeAlias = dict[str, set[TopicIdPartition]]
-"""What each member gets, in the making."""
-
 
 def uniform(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> dict[str, Partitions]:
     load, free = _kept(members, topics)
     if len({subscriber.topics for subscriber in members.values()}) <= 1:
         _spread_evenly(load, free)
     else:
-        subscribers = _subscribers_by_topic(members, topics)
-        _fill(load, free, subscribers)
-        _even_out(load, members, subscribers)
+        readers = _Readers(members)
+        _fill(load, free, readers)
+        even_out(load, {member_id: each.target for member_id, each in members.items()}, readers)
     return {member_id: frozenset(partitions) for member_id, partitions in load.items()}
-
-
-def _subscribers_by_topic(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> dict[UUID, list[str]]:
-    subscribers: dict[UUID, list[str]] = {topic_id: [] for topic_id in topics}
-    for member_id, subscriber in members.items():
-        for topic_id in subscriber.topics & topics.keys():
-            subscribers[topic_id].append(member_id)
-    return subscribers
 
 
 def _kept(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> tuple[Load, list[TopicIdPartition]]:
     """What members may keep of their last targets, each partition with one of them, and what nobody has."""
     # Operations on whole sets: looking partitions up one by one would take most of the time of a large group.
-    wanted_by: dict[frozenset[UUID], Partitions] = {}
+    all_wanted = frozenset[UUID]().union(*(subscriber.topics for subscriber in members.values()))
+    wanted = _partitions_of(all_wanted, topics)
     taken: set[TopicIdPartition] = set()
     load: Load = {}
     for member_id, subscriber in members.items():
-        wanted = wanted_by.get(subscriber.topics)
-        if wanted is None:
-            wanted = wanted_by[subscriber.topics] = _partitions_of(subscriber.topics, topics)
-        load[member_id] = set((subscriber.target & wanted) - taken)
-        taken |= load[member_id]
-    return load, sorted(set().union(*wanted_by.values()) - taken, key=_order)
+        kept = set((subscriber.target & wanted) - taken)
+        if len(subscriber.topics) < len(all_wanted):
+            kept = {each for each in kept if each.topic_id in subscriber.topics}
+        load[member_id] = kept
+        taken |= kept
+    return load, sorted(wanted - taken, key=_order)
 
 
 def _partitions_of(wanted: frozenset[UUID], topics: Mapping[UUID, int]) -> Partitions:
@@ -104,13 +95,13 @@ def _order(each: TopicIdPartition) -> tuple[int, int]:
     return each.topic_id.int, each.partition
 
 
-def _fill(load: Load, free: list[TopicIdPartition], subscribers: Mapping[UUID, list[str]]) -> None:
+def _fill(load: Load, free: list[TopicIdPartition], readers: Readers) -> None:
     """Give each free partition to the subscriber with the least; topics with the fewest subscribers first."""
     by_topic: dict[UUID, list[TopicIdPartition]] = defaultdict(list)
     for each in free:
         by_topic[each.topic_id].append(each)
-    for topic_id in sorted(by_topic, key=lambda topic_id: len(subscribers[topic_id])):
-        heap = [(len(load[member_id]), index, member_id) for index, member_id in enumerate(subscribers[topic_id])]
+    for topic_id in sorted(by_topic, key=lambda topic_id: len(readers[topic_id])):
+        heap = [(len(load[member_id]), index, member_id) for index, member_id in enumerate(readers[topic_id])]
         heapify(heap)
         for each in by_topic[topic_id]:
             size, index, member_id = heap[0]
@@ -118,95 +109,53 @@ def _fill(load: Load, free: list[TopicIdPartition], subscribers: Mapping[UUID, l
             heapreplace(heap, (size + 1, index, member_id))
 
 
-def _even_out(load: Load, members: Mapping[str, Subscriber], subscribers: Mapping[UUID, list[str]]) -> None:
-    """Shift partitions along chains of members until no chain leads from one member to another with two fewer.
+class _Readers(dict[UUID, dict[str, None]]):
+    """The subscribers of a topic, found when they are asked for: most often only a few topics have to do with it."""
 
-    A member passes a partition of some topic to another subscriber of it, that one passes another partition on, and
-    so forth: only the two ends change in size. When no such chain is left, no assignment is more even. When none
-    begins at the largest member, none ever will at those it reaches, so they are settled.
-    """
-    settled: set[str] = set()
-    held: dict[str, dict[UUID, int]] = {member_id: defaultdict(int) for member_id in load}
-    for member_id, partitions in load.items():
-        for each in partitions:
-            held[member_id][each.topic_id] += 1
-    waiting = sorted(load, key=lambda member_id: len(load[member_id]))
-    while waiting:
-        # Sizes only ever move towards each other, so a look at the largest of those left is enough.
-        giver = max(waiting, key=lambda member_id: len(load[member_id]))
-        came_by = _reach(giver, held, subscribers, settled)
-        taker = min(came_by, key=lambda member_id: len(load[member_id]), default=giver)
-        if len(load[taker]) > len(load[giver]) - 2:
-            settled |= {giver, *came_by}
-            waiting = [member_id for member_id in waiting if member_id not in settled]
-            continue
-        while taker != giver:
-            passer, topic_id = came_by[taker]
-            moved = _least_missed(passer, topic_id, load, members)
-            load[passer].remove(moved)
-            load[taker].add(moved)
-            held[passer][topic_id] -= 1
-            held[taker][topic_id] += 1
-            taker = passer
+    def __init__(self, members: Mapping[str, Subscriber]) -> None:
+        super().__init__()
+        self._members = members
 
-
-def _reach(
-    giver: str,
-    held: Mapping[str, Mapping[UUID, int]],
-    subscribers: Mapping[UUID, list[str]],
-    settled: set[str],
-) -> dict[str, tuple[str, UUID]]:
-    """Whom a chain can lead to, the nearest first, each with the member before it and the topic passed on."""
-    came_by: dict[str, tuple[str, UUID]] = {}
-    seen_topics: set[UUID] = set()
-    queue = deque([giver])
-    while queue:
-        passer = queue.popleft()
-        for topic_id, count in held[passer].items():
-            if not count or topic_id in seen_topics:
-                continue
-            seen_topics.add(topic_id)
-            for member_id in subscribers[topic_id]:
-                if member_id not in came_by and member_id != giver and member_id not in settled:
-                    came_by[member_id] = passer, topic_id
-                    queue.append(member_id)
-    return came_by
-
-
-def _least_missed(passer: str, topic_id: UUID, load: Load, members: Mapping[str, Subscriber]) -> TopicIdPartition:
-    """A partition of the topic, one that is new to the member if there is any: it has not begun to read that."""
-    old = members[passer].target
-    return max(
-        (each for each in load[passer] if each.topic_id == topic_id), key=lambda each: (each not in old, each[1])
-    )
+    def __missing__(self, topic_id: UUID) -> dict[str, None]:
+        self[topic_id] = {
+            member_id: None for member_id, subscriber in self._members.items() if topic_id in subscriber.topics
+        }
+        return self[topic_id]
 
 
 def range_(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> dict[str, Partitions]:
     """Topics alike in subscribers and partition count share one division of their partition numbers."""
-    load: dict[str, set[TopicIdPartition]] = {member_id: set() for member_id in members}
+    load: Load = {member_id: set() for member_id in members}
     alike: dict[tuple[tuple[str, ...], int], list[UUID]] = defaultdict(list)
     for topic_id, subscribers in _subscribers_by_topic(members, topics).items():
         if subscribers:
             alike[tuple(subscribers), topics[topic_id]].append(topic_id)
+    last_readers = _last_readers(members)
     for (readers, count), topic_ids in alike.items():
-        for number, member_id in enumerate(_divided(readers, count, _last_readers(members, readers, topic_ids))):
+        # Who had a number in the first of the topics in which anybody had it.
+        had = dict(ChainMap(*(last_readers[topic_id] for topic_id in topic_ids if topic_id in last_readers)))
+        for number, member_id in enumerate(_divided(readers, count, had)):
             load[member_id].update(TopicIdPartition(topic_id, number) for topic_id in topic_ids)
     return {member_id: frozenset(partitions) for member_id, partitions in load.items()}
 
 
-def _last_readers(
-    members: Mapping[str, Subscriber], readers: tuple[str, ...], topic_ids: list[UUID]
-) -> dict[int, str]:
-    """Who had each number, in the first of the topics in which anybody had it."""
-    index_of = {topic_id: index for index, topic_id in enumerate(topic_ids)}
-    readers_by_number: dict[int, tuple[int, str]] = {}
-    for member_id in readers:
-        for each in members[member_id].target:
-            if each.topic_id in index_of:
-                candidate = index_of[each.topic_id], member_id
-                if each.partition not in readers_by_number or candidate[0] < readers_by_number[each.partition][0]:
-                    readers_by_number[each.partition] = candidate
-    return {number: member_id for number, (_, member_id) in readers_by_number.items()}
+def _subscribers_by_topic(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> dict[UUID, list[str]]:
+    subscribers: dict[UUID, list[str]] = {topic_id: [] for topic_id in topics}
+    for member_id, subscriber in members.items():
+        for topic_id in subscriber.topics:
+            if (readers := subscribers.get(topic_id)) is not None:
+                readers.append(member_id)
+    return subscribers
+
+
+def _last_readers(members: Mapping[str, Subscriber]) -> dict[UUID, dict[int, str]]:
+    """Who had each partition and still wants its topic; the first, where several had it."""
+    readers: dict[UUID, dict[int, str]] = defaultdict(dict)
+    for member_id, subscriber in members.items():
+        for topic_id, number in subscriber.target:
+            if topic_id in subscriber.topics:
+                readers[topic_id].setdefault(number, member_id)
+    return readers
 
 
 def _divided(readers: tuple[str, ...], count: int, last_readers: Mapping[int, str]) -> list[str]:

@@ -246,7 +246,7 @@ class ConsumerGroup(Surroundings):
         return self.watch.next_ms()
 
     def on_time(self, now_ms: int) -> Effects:
-        """Members whose time is up leave the group, all of them in one epoch."""
+        """Members whose time is up leave the group, in one epoch unless they are very many."""
         gone: dict[str, tuple[Member, Why, str]] = {}
         for kind, member_id in self.watch.due(now_ms):
             member = self.state.members.get(member_id)

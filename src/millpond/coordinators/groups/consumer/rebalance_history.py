@@ -67,5 +67,5 @@ def _changes(
 
 
 def _named(partitions: Partitions, image: Image) -> list[TopicPartition]:
-    topics = image.topics_by_id
-    return [TopicPartition(topics[each[0]].name, each[1]) for each in partitions if each[0] in topics]
+    topic_of = image.topics_by_id.get
+    return [TopicPartition(topic.name, each[1]) for each in partitions if (topic := topic_of(each[0])) is not None]

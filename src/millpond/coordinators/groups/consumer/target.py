@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
+from uuid import UUID
 
 from millpond.coordinators.groups.consumer.assignors import ASSIGNORS, Subscriber
 from millpond.coordinators.groups.consumer.draft import Draft
@@ -20,7 +21,7 @@ def subscribed_names(state: GroupState) -> set[str]:
 
 def metadata_hash(names: Iterable[str], image: Image) -> int:
     """Changes when a subscribed topic appears, vanishes, is made anew or grows; zero when there are none."""
-    topics = [image.topics[name] for name in sorted(names) if name in image.topics]
+    topics = [image.topics[name] for name in sorted(filter(image.topics.__contains__, names))]
     if not topics:
         return 0
     text = "\n".join(f"{topic.name} {topic.id} {len(topic.partitions)}" for topic in topics)
@@ -67,22 +68,20 @@ def preferred_assignor(members: Iterable[Member], offered: tuple[str, ...]) -> s
 def update_target(draft: Draft, image: Image, offered: tuple[str, ...]) -> None:
     """Write the target for the group's epoch: members whose target has changed, then the epoch it is for."""
     state = draft.state
-    topics = {image.topics[name].id: len(image.topics[name].partitions) for name in _known(state, image)}
+    known = [image.topics[name] for name in sorted(filter(image.topics.__contains__, subscribed_names(state)))]
+    topics = {topic.id: len(topic.partitions) for topic in known}
+    topic_ids = {topic.name: topic.id for topic in known}
     # A static member keeps its place under whatever id it comes back.
     ordered = sorted(state.members.values(), key=lambda member: (member.metadata.instance_id or member.id, member.id))
-    members = {
-        member.id: Subscriber(
-            frozenset(image.topics[name].id for name in state.topics_of(member) if name in image.topics),
-            state.target(member.id),
-        )
-        for member in ordered
-    }
+    wanted: dict[tuple[str, ...], frozenset[UUID]] = {}
+    members: dict[str, Subscriber] = {}
+    for member in ordered:
+        names = state.topics_of(member)
+        if names not in wanted:
+            wanted[names] = frozenset(map(topic_ids.__getitem__, filter(topic_ids.__contains__, names)))
+        members[member.id] = Subscriber(wanted[names], state.target(member.id))
     assign = ASSIGNORS[preferred_assignor(ordered, offered)]
     for member_id, target in assign(members, topics).items():
         if target != state.targets.get(member_id):
             draft.set_target(member_id, target)
     draft.set_assignment_epoch(draft.state.epoch)
-
-
-def _known(state: GroupState, image: Image) -> list[str]:
-    return sorted(name for name in subscribed_names(state) if name in image.topics)

@@ -11,6 +11,9 @@ REVOCATION: Final = "revocation"
 REJOIN: Final = "rejoin"
 SYNC: Final = "sync"
 
+DUE_MAX: Final = 200
+"""How many members of a group leave at once when their time is up: each takes three records, and requests wait."""
+
 KINDS: Final = (SESSION, REVOCATION, REJOIN, SYNC)
 
 
@@ -53,8 +56,8 @@ class Watch:
         return self.timers.next_ms()
 
     def due(self, now_ms: int) -> list[tuple[str, str]]:
-        """Kinds and members of all timers that have come due, the earliest first."""
-        timers = []
-        while (key := self.timers.pop_due(now_ms)) is not None:
+        """Kinds and members of timers that have come due, the earliest first; of very many only some."""
+        timers: list[tuple[str, str]] = []
+        while len(timers) < DUE_MAX and (key := self.timers.pop_due(now_ms)) is not None:
             timers.append((key.kind, key.member_id))
         return timers
