@@ -102,3 +102,38 @@ def test_a_transaction_under_way_leaves_nothing_to_the_next_topic(
     assert stage.committed() == -1
     stage.pass_time(100)
     assert stage.shard.groups == stage.loaded_again().groups == {}
+
+
+def test_the_next_coordinator_tells_old_offsets_from_new_ones(large: Any, remove_topic: Any, add_topic: Any) -> None:
+    delete(large, remove_topic)
+    add_topic("t")
+    large.commit(1, group="g59")
+    large.fail_over()
+    assert {group: large.committed(group=group) for group in ("g58", "g59")} == {"g58": -1, "g59": 1}
+    large.fail_over()
+    large.pass_time(100)
+    assert plain(large.shard.offsets) == {"g59": {"t": {0: 1}}}
+    assert large.loaded_again().offsets.noted_deleted == large.shard.offsets.deleted == {}
+
+
+def test_what_an_old_transaction_has_not_ended_takes_no_later_commit_along(
+    stage: Any, remove_topic: Any, add_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deleted_topics, "FORGOTTEN_NOW_MAX", 0)
+    stage.commit_in_transaction(3)
+    delete(stage, remove_topic)
+    add_topic("t")
+    stage.commit(42)
+    stage.pass_time(5_000)
+    assert (stage.committed(), stage.committed(stable=True)) == (42, "error 88")
+    assert stage.shard.offsets.deleted == {}
+    stage.marker(7, 0, True)
+    assert stage.committed() == 42
+    assert plain(stage.shard.offsets) == plain(stage.loaded_again().offsets) == {"g": {"t": {0: 42}}}
+
+
+def test_without_much_to_forget_the_log_has_no_note(stage: Any, remove_topic: Any) -> None:
+    stage.commit(5)
+    delete(stage, remove_topic)
+    assert stage.shard.offsets.noted_deleted == {}
+    assert stage.loaded_again().groups == {}

@@ -207,10 +207,12 @@ def test_a_group_that_was_larger_already_when_it_was_loaded_goes_on(make_stage: 
     large_instances(stage, 3, 5000)
     stage.settings = type(stage.settings)(group_bytes_max=10_000)
     stage.fail_over()
-    assert stage.answer(stage.join(instance="i1", topics=("y" * 6000,))).error_code == 0
+    assert stage.answer(stage.join(instance="i1", topics=("y" * 6000,))).error_code == FULL, "it grows no more"
+    assert stage.answer(stage.join(instance="i3", topics=("y",))).error_code == FULL
+    assert stage.answer(stage.join(instance="i1", topics=("y" * 5000,))).error_code == 0
     members = stage.group().static_members
     again = [
-        stage.join(members[each], instance=each, topics=("z" * 6000,), session_ms=60_000)
+        stage.join(members[each], instance=each, topics=("z" * 5000,), session_ms=60_000)
         for each in ("i0", "i1", "i2")
     ]
     joined = [stage.answer(token) for token in again]

@@ -71,6 +71,8 @@ class ClassicGroup:
         self.kept_bytes = 0
         self.record_bytes = 0
         """How large its record can become with what its members have said, and what they have been assigned."""
+        self.loaded_bytes = 0
+        """The same as it came from the log: as large it may be again, whatever the limit."""
         self.state = State.EMPTY
         self.generation = 0
         self.protocol_type: str | None = None

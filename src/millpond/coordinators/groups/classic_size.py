@@ -19,11 +19,8 @@ def said_bytes(protocols: Iterable[tuple[str, bytes]]) -> int:
 
 
 def check_classic_growth(size_bytes: int, more_bytes: int, bytes_max: int) -> None:
-    """Refused if a group of this size becomes too large by so much more.
-
-    One that is too large already was so when it was loaded: it goes on.
-    """
-    if size_bytes <= bytes_max < size_bytes + more_bytes:
+    """Refused if a group of this size becomes too large by so much more. One that is too large may become smaller."""
+    if more_bytes > 0 and size_bytes + more_bytes > bytes_max:
         limit = GROUP_CLASSIC_MAX_BYTES.name
         raise LimitMet(
             ErrorCode.GROUP_MAX_SIZE_REACHED,

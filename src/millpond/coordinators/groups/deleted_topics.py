@@ -1,7 +1,8 @@
 """The offsets of topics that are deleted: nobody reads them any more, and bit by bit they are forgotten.
 
 A topic of the same name that comes later begins at its own beginning. So what was committed up to the deletion is
-told from what is committed later by where its record is in the log.
+told from what is committed later by where its record is in the log. Where that is takes a record of its own, for as
+long as something is left to forget: the next coordinator could not tell old from new.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from millpond.coordinators.groups.group import Turn
 from millpond.coordinators.groups.offsets import Offsets
-from millpond.coordinators.groups.records import OffsetKey, offset_record
+from millpond.coordinators.groups.records import OffsetKey, deleted_topic_record, offset_record
 from millpond.coordinators.groups.timers import TimerKey
 
 DELETED: Final = "deleted"
@@ -38,6 +39,17 @@ class DeletedTopics:
             self._offsets.deleted.update(dict.fromkeys(topics, last_offset))
             self._groups.extend(groups)
             self.forget_some(turn, FORGOTTEN_NOW_MAX)
+            if self._groups:
+                turn.record(*(deleted_topic_record(topic, last_offset) for topic in sorted(topics)))
+
+    def on_loaded(self, turn: Turn, gone: frozenset[str], last_offset: int) -> None:
+        """Go on where the coordinator before had to stop; these topics went while nobody served here."""
+        noted = self._offsets.noted_deleted
+        if noted:
+            self._offsets.deleted.update(noted)
+            self._groups.extend(self._offsets.groups_of_topics(frozenset(noted)))
+            self.forget_some(turn, FORGOTTEN_NOW_MAX)
+        self.on_deleted(turn, gone, last_offset)
 
     def forget_some(self, turn: Turn, most: int = FORGOTTEN_MAX) -> None:
         """Forget some offsets, and the rest a little later: requests wait meanwhile."""
@@ -61,3 +73,4 @@ class DeletedTopics:
             turn.timers.set(TimerKey(DELETED), turn.now_ms + pause_ms)
         else:
             self._offsets.deleted.clear()
+            turn.record(*(deleted_topic_record(topic, None) for topic in self._offsets.noted_deleted))

@@ -129,7 +129,7 @@ def _join_unknown(turn: Turn, group: ClassicGroup, request: Request, body: JoinG
 def _add(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRequest, member_id: str) -> None:
     member = member_from_join(request, body, member_id)
     turn.shared.memory.check(member.kept_bytes)
-    check_classic_growth(group.record_bytes, member.record_bytes, turn.settings.group_bytes_max)
+    _check_growth(turn, group, member.record_bytes)
     member.joining = parked(request)
     group.has_newcomers = True
     group.add(member, body.protocol_type)
@@ -149,7 +149,7 @@ def _rejoin(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRe
         return
     turn.shared.memory.check(protocols_bytes(protocols) - protocols_bytes(member.protocols))
     said_more_bytes = said_bytes(protocols) - said_bytes(member.protocols)
-    check_classic_growth(group.record_bytes, said_more_bytes, turn.settings.group_bytes_max)
+    _check_growth(turn, group, said_more_bytes)
     if not is_unchanged:
         why = Why.SUBSCRIPTION_CHANGED
     elif group.state is State.STABLE:
@@ -180,7 +180,7 @@ def _replace_static(
     member = member_from_join(request, body, member_id)
     turn.shared.memory.check(member.kept_bytes - old.kept_bytes)
     growth_bytes = member.record_bytes + len(old.assignment) - old.record_bytes
-    check_classic_growth(group.record_bytes, growth_bytes, turn.settings.group_bytes_max)
+    _check_growth(turn, group, growth_bytes)
     _take_place(turn, group, request, old, member)
     cause = member.cause(Why.RESTARTED, turn.now_ms, body.reason)
     if group.state is State.STABLE and group.elected_protocol() == group.protocol:
@@ -193,6 +193,10 @@ def _replace_static(
     else:
         # While the leader shares out, it does so for the old id: the new one would come away empty.
         prepare(turn, group)
+
+
+def _check_growth(turn: Turn, group: ClassicGroup, more_bytes: int) -> None:
+    check_classic_growth(group.record_bytes, more_bytes, max(turn.settings.group_bytes_max, group.loaded_bytes))
 
 
 def _take_place(turn: Turn, group: ClassicGroup, request: Request, old: Member, member: Member) -> None:

@@ -68,6 +68,8 @@ class Offsets:
         """By group: the offsets that wait for a transaction, each with its producers."""
         self.deleted: dict[str, int] = {}
         """Topics that were deleted, each with the last record of its offsets: those are about to be forgotten."""
+        self.noted_deleted: dict[str, int] = {}
+        """Those of them that the log tells of, for the next coordinator."""
 
     # Reading.
 
@@ -130,7 +132,10 @@ class Offsets:
                 if self.is_deleted(topic, committed):
                     yield OffsetKey(group_id, topic, partition)
         for key in self._producers.get(group_id, ()):
-            if any(self.is_deleted(key.topic, each) for each in self._waiting(key)):
+            known = self.get(key)
+            # What was committed since stays when that transaction ends: its record is the later one.
+            is_replaced = known is not None and not self.is_deleted(key.topic, known)
+            if not is_replaced and any(self.is_deleted(key.topic, each) for each in self._waiting(key)):
                 yield key
 
     def _waiting(self, key: OffsetKey) -> Iterator[Committed]:
@@ -185,6 +190,12 @@ class Offsets:
             waiting = self.pending[producer].offsets.pop(key)
             self.memory.take(-pending_bytes(key, waiting.metadata))
             self._forget_producer(key, producer)
+
+    def replay_deleted(self, topic: str, last_offset: int | None) -> None:
+        if last_offset is None:
+            self.noted_deleted.pop(topic, None)
+        else:
+            self.noted_deleted[topic] = last_offset
 
     def replay_pending(self, producer_id: int, epoch: int, key: OffsetKey, committed: Committed) -> None:
         self.memory.take(self.pending_growth_bytes(producer_id, key, committed.metadata))

@@ -158,6 +158,7 @@ def expect_heartbeat(turn: Turn, group: ClassicGroup, member: Member, within_ms:
 
 def wake(turn: Turn, group: ClassicGroup) -> None:
     """The group comes from the log: its sessions begin to run."""
+    group.loaded_bytes = group.record_bytes
     for member in group.members.values():
         expect_heartbeat(turn, group, member)
     if len(group.members) > turn.settings.group_size_max:

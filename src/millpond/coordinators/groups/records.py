@@ -1,7 +1,8 @@
 """The records of `__consumer_offsets`, byte for byte in Kafka's format, so that existing tools can read the topic.
 
 A key begins with its version, which also says what kind of record it is; a value begins with the version it is
-written in. The kinds of the newer group protocol (3 to 8) are at home in `consumer`, those above are not known here.
+written in. The kinds of the newer group protocol (3 to 8) are at home in `consumer`. One kind is our own: that the
+offsets of a deleted topic are being forgotten. Others leave it alone, as they do all that they do not know.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from millpond.wire.messages import (
 
 OFFSET_KEY_VERSIONS: Final = (0, 1)
 GROUP_KEY_VERSION: Final = 2
+DELETED_TOPIC_KEY_VERSION: Final = 0x7FFE
 
 _OFFSET_KEY_WRITTEN: Final = 1
 _OFFSET_VALUE_WRITTEN: Final = 3
@@ -88,6 +90,18 @@ def group_record(group_id: str, value: GroupMetadataValue | None) -> Coordinator
     """A generation of a classic group; without a value, the end of the group."""
     key = versioned(GroupMetadataKey(group=group_id), GROUP_KEY_VERSION)
     return CoordinatorRecord(key, None if value is None else versioned(value, _GROUP_VALUE_WRITTEN))
+
+
+def deleted_topic_record(topic: str, last_offset: int | None) -> CoordinatorRecord:
+    """Up to this record, offsets of the topic are those of a deleted one; without it, all of them are forgotten."""
+    key = _VERSION.pack(DELETED_TOPIC_KEY_VERSION) + topic.encode()
+    return CoordinatorRecord(key, None if last_offset is None else _VALUE_TAIL.pack(last_offset))
+
+
+def decode_deleted_topic(key: bytes, value: bytes | None) -> tuple[str, int | None]:
+    if value is not None and len(value) != _VALUE_TAIL.size:
+        raise MalformedMessage("a deleted topic's record that is not eight bytes")
+    return _text(key[_VERSION.size :]), None if value is None else _VALUE_TAIL.unpack(value)[0]
 
 
 def decode_offset_key(key: bytes) -> OffsetKey:

@@ -17,9 +17,11 @@ from millpond.coordinators.groups.group import Shared, Turn
 from millpond.coordinators.groups.offsets import Committed, Offsets
 from millpond.coordinators.groups.rebalance import wake
 from millpond.coordinators.groups.records import (
+    DELETED_TOPIC_KEY_VERSION,
     GROUP_KEY_VERSION,
     OFFSET_KEY_VERSIONS,
     OffsetKey,
+    decode_deleted_topic,
     decode_group_key,
     decode_group_value,
     decode_offset_key,
@@ -60,6 +62,8 @@ class Registry:
             self._replay_classic(decode_group_key(key), value)
         elif version in CONSUMER_KEY_VERSIONS:
             self._replay_consumer(*decode_consumer_record(key, value))
+        elif version == DELETED_TOPIC_KEY_VERSION:
+            self.offsets.replay_deleted(*decode_deleted_topic(key, value))
         # Kinds that a later program wrote are left to it.
 
     def replay_transactional(

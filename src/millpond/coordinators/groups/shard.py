@@ -478,7 +478,7 @@ class GroupShard:
         self._look_again(turn)
         # Topics that went while nobody served here, or just before the node stopped.
         gone = self.offsets.topics() - turn.shared.image.topics.keys()
-        self._deleted_topics.on_deleted(turn, gone, self.registry.last_offset)
+        self._deleted_topics.on_loaded(turn, gone, self.registry.last_offset)
         turn.timers.set(TimerKey(RETENTION), now_ms + turn.settings.offsets_retention_check_interval_ms)
         return turn.effects
 
