@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from millpond.coordinators.groups import deleted_topics
 from millpond.coordinators.groups.deleted_topics import FORGOTTEN_NOW_MAX
 from millpond.coordinators.groups.offsets import Offsets
 from millpond.coordinators.groups.shard import GroupShard
+from support.seeds import seeds
 
 GROUPS = [f"g{number}" for number in range(60)]
 
@@ -137,3 +139,72 @@ def test_without_much_to_forget_the_log_has_no_note(stage: Any, remove_topic: An
     delete(stage, remove_topic)
     assert stage.shard.offsets.noted_deleted == {}
     assert stage.loaded_again().groups == {}
+
+
+class Model:
+    """What readers of each key should hear: the latest commit for the topic that there is now."""
+
+    def __init__(self) -> None:
+        self.life = 0
+        self.known: dict[tuple[str, int], tuple[int, int]] = {}
+        """Each with when it was committed, and the offset."""
+        self.pending: dict[int, dict[tuple[str, int], tuple[int, int, int]]] = {}
+        """By producer: the life of the topic too."""
+
+    def delete(self) -> None:
+        self.life += 1
+        self.known = {}
+
+    def end(self, producer: int, committed: bool) -> None:
+        for key, (life, number, offset) in self.pending.pop(producer, {}).items():
+            if committed and life == self.life and number > self.known.get(key, (-1, -1))[0]:
+                self.known[key] = number, offset
+
+
+def walk(stage: Any, dice: random.Random, remove_topic: Any, add_topic: Any) -> None:
+    model = Model()
+    keys = [(group, 0) for group in "abcdefg"]
+    for number in range(60):
+        key = group, partition = dice.choice(keys)
+        producer = dice.randrange(7, 10)
+        match dice.choices(["commit", "send", "end", "delete", "fail", "wait"], [6, 4, 3, 1, 1, 3])[0]:
+            case "commit":
+                assert stage.commit(number, group=group, partition=partition) == 0
+                model.known[key] = number, number
+            case "send":
+                assert stage.commit_in_transaction(number, producer, group=group, partition=partition) == 0
+                model.pending.setdefault(producer, {})[key] = model.life, number, number
+            case "end":
+                committed = dice.random() < 0.6
+                stage.marker(producer, 0, committed)
+                model.end(producer, committed)
+            case "delete":
+                delete(stage, remove_topic)
+                add_topic("t")
+                model.delete()
+            case "fail":
+                stage.fail_over()
+            case "wait":
+                stage.pass_time(dice.choice([1, 2, 1_000]))
+        heard = {key: stage.committed(key[1], group=key[0]) for key in keys}
+        assert heard == {key: model.known.get(key, (-1, -1))[1] for key in keys}, f"after {number}"
+    for producer in list(model.pending):
+        stage.marker(producer, 0, False)
+    stage.pass_time(10_000)
+    left = {key: offset for key, (_, offset) in model.known.items()}
+    found = {(group, p): each for group, by in plain(stage.shard.offsets).items() for p, each in by["t"].items()}
+    assert found == left
+    assert stage.shard.offsets.deleted == stage.loaded_again().offsets.noted_deleted == {}
+
+
+def test_whatever_happens_readers_hear_what_was_committed_for_the_topic_that_there_is(
+    make_stage: Any, remove_topic: Any, add_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deleted_topics.DeletedTopics.forget_some, "__defaults__", (2,))
+    for seed in seeds(range(60)):
+        dice = random.Random(seed)
+        monkeypatch.setattr(deleted_topics, "FORGOTTEN_NOW_MAX", dice.randrange(3))
+        try:
+            walk(make_stage(), dice, remove_topic, add_topic)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error

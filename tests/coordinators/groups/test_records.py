@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 
 from millpond.base.errors import MalformedMessage
 from millpond.coordinators.groups.records import (
+    DELETED_TOPIC_KEY_VERSION,
     OffsetKey,
+    decode_deleted_topic,
     decode_group_key,
     decode_group_value,
     decode_offset_key,
     decode_offset_value,
+    deleted_topic_record,
     group_record,
     key_version,
     offset_record,
@@ -40,6 +43,16 @@ def test_offset_that_asks_to_be_forgotten_is_written_in_the_version_that_can_say
     record = offset_record(OffsetKey("g", "t", 3), value)
     assert record.value == struct.pack(">hq", 1, 42) + text("m") + struct.pack(">qq", 99, 100)
     assert decode_offset_value(record.value).expire_timestamp == 100
+
+
+def test_deleted_topics_come_back() -> None:
+    record = deleted_topic_record("größe", 42)
+    assert key_version(record.key) == DELETED_TOPIC_KEY_VERSION
+    assert decode_deleted_topic(record.key, record.value) == ("größe", 42)
+    assert deleted_topic_record("größe", None) == (record.key, None)
+    assert decode_deleted_topic(record.key, None) == ("größe", None)
+    with pytest.raises(MalformedMessage):
+        decode_deleted_topic(record.key, b"1234567")
 
 
 def test_group_record_as_kafka_writes_it() -> None:
