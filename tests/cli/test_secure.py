@@ -77,6 +77,13 @@ def admin(secure: SecureNode) -> Asker:
     return Asker(secure.client_file)
 
 
+@pytest.fixture(scope="module")
+def goods(admin: Asker) -> str:
+    """A topic; whichever tests of this file run here, and in which order."""
+    admin.well("topic", "create", "goods")
+    return "goods"
+
+
 def user_file(secure: SecureNode, tmp_path: Path, name: str, password: str) -> Path:
     """The admin's file as another user would have it."""
     text = secure.client_file.read_text()
@@ -255,14 +262,14 @@ def test_our_own_client_by_the_variable(secure: SecureNode, monkeypatch: pytest.
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not here")
-def test_kcat(secure: SecureNode) -> None:
+def test_kcat(secure: SecureNode, goods: str) -> None:
     words = ["kcat", "-F", str(secure.security / "kcat.conf"), "-L"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert "purchases" in done.stdout
+    assert goods in done.stdout
 
 
-def test_kafkas_own_tools(secure: SecureNode) -> None:
+def test_kafkas_own_tools(secure: SecureNode, goods: str) -> None:
     from support.kafka_tools import kafka_tool
 
     def tool(name: str, *words: str) -> str:
@@ -271,13 +278,11 @@ def test_kafkas_own_tools(secure: SecureNode) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    assert "purchases" in tool("org.apache.kafka.tools.TopicCommand", "--list")
+    assert goods in tool("org.apache.kafka.tools.TopicCommand", "--list")
     acls = "org.apache.kafka.tools.AclCommand"
-    tool(acls, "--add", "--allow-principal", "User:carol", "--operation", "Read", "--topic", "purchases")
-    assert "User:carol" in tool(acls, "--list", "--topic", "purchases")
-    tool(
-        acls, "--remove", "--force", "--allow-principal", "User:carol", "--operation", "Read", "--topic", "purchases"
-    )
+    tool(acls, "--add", "--allow-principal", "User:carol", "--operation", "Read", "--topic", goods)
+    assert "User:carol" in tool(acls, "--list", "--topic", goods)
+    tool(acls, "--remove", "--force", "--allow-principal", "User:carol", "--operation", "Read", "--topic", goods)
     config = "kafka.admin.ConfigCommand"
     users = ("--entity-type", "users", "--entity-name", "carol")
     tool(config, "--alter", "--add-config", "SCRAM-SHA-256=[password=secret1]", *users)

@@ -102,7 +102,8 @@ def test_the_serving_thread_leaves_the_reports_in_its_hands_to_who_reads_them(cl
     Not in the order in which they were sent: librdkafka puts what is left of one batch behind the other batches.
     """
     topic = cluster.topic()
-    inner = lane_to(cluster.bootstrap, **{"linger.ms": 20, "batch.num.messages": 50})
+    # Long enough that the reports come after all were sent: before that, the sender reads them.
+    inner = lane_to(cluster.bootstrap, **{"linger.ms": 1000})
     told: list[int] = []
     stepped_back = 0
     step_back = inner.unreported.step_back
