@@ -151,7 +151,8 @@ GROUP_CLASSIC_MAX_BYTES = Setting(
     "group.classic.max.bytes",
     16 << 20,
     "The most that all members of one classic group may say of themselves and be assigned, together: all of it is "
-    "written down at each change. What would make it more is refused; a group that is larger already goes on.",
+    "written down at each change. What would make it more is refused; a group that is larger already goes on, "
+    "and grows no more.",
     at_least(1024),
     bits=32,
 )
