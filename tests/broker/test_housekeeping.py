@@ -301,15 +301,15 @@ def test_a_removal_that_fails_is_told_and_one_that_is_not_wanted_any_more_is_not
             self.steps.append("run")
             raise OSError("broken")
 
-        def end(self) -> None:
-            self.steps.append("end")
+        def end(self, *, is_done: bool) -> None:
+            self.steps.append(f"end {is_done}")
 
     jobs = [Job(True), Job(False)]
     for job in jobs:
         play.keeping.remove_later(job)
     play.run(5 + WORKERS_MS)
     assert play.journal == ["removal failed"]
-    assert [job.steps for job in jobs] == [["run", "end"], []]
+    assert [job.steps for job in jobs] == [["run", "end False"], []]
 
 
 # Checkpoints.

@@ -381,6 +381,21 @@ def test_a_folder_that_belongs_to_no_topic_is_set_aside(play: Play) -> None:
     assert stray in play.journal[0]
 
 
+def test_a_folder_that_cannot_be_opened_and_belongs_to_no_topic_leaves_its_name_to_the_next_one(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME]), *created("weir", WEIR, [ME]))
+    play.append("pond")
+    play.store.close()
+    for name in play.disk.list("/data/pond-0"):
+        play.disk.remove(f"/data/pond-0/{name}")
+    play.image.replay(RemoveTopicRecord(POND))
+    play.boot()
+    assert list(play.store.failed) == [TopicPartition("pond", 0)]
+    play.keeper.open_all()
+    assert not play.store.failed
+    play.commit(*created("pond", UUID(int=9), [ME]))
+    assert sorted(play.open_names()) == ["pond-0", "weir-0"]
+
+
 def test_a_folder_of_an_earlier_topic_of_that_name_is_set_aside(play: Play) -> None:
     play.commit(*created("pond", POND, [ME]))
     play.append("pond")

@@ -7,6 +7,8 @@ import errno
 import pytest
 
 from millpond.base.errors import Refused
+from millpond.base.ids import TopicPartition
+from millpond.log.durability import TOGETHER_FROM, run_tickets
 from millpond.log.limits import LogLimits
 from millpond.log.names import FAILED_SYNC_FILE
 from millpond.sim.world.disk import PowerCut, SimDisk
@@ -24,22 +26,30 @@ def fail_a_sync(pond, log) -> None:
     log.fail(failure.value, ticket)
 
 
-def written_and_lost(make_pond, seed=0):
-    """Some records that are safe, some that only the page cache has, in several segments."""
+def written_and_lost(make_pond, seed=0, *, is_heard=True):
+    """Some records that are safe, some that only the page cache has, in several segments.
+
+    If it `is_heard`, the log knows of it before its process is killed.
+    """
     pond = make_pond(disk=SimDisk(seed), limits=LogLimits(segment_bytes=1000, index_interval_bytes=150))
     store, log = pond.open()
     pond.fill(log, SAFE)
     pond.sync(log)
     store.checkpoint()
     pond.fill(log, COUNT - SAFE, start=SAFE)
-    fail_a_sync(pond, log)
+    if is_heard:
+        fail_a_sync(pond, log)
+    else:
+        pond.disk.fail_syncs(".log")
+        assert run_tickets(pond.disk, pond.folder, [log.sync_target()]) != [None]
     pond.disk.drop_process()
     return pond
 
 
+@pytest.mark.parametrize("is_heard", [True, False])
 @pytest.mark.parametrize("seed", seeds(range(5)))
-def test_what_a_restart_takes_for_good_survives_a_power_cut(make_pond, seed):
-    pond = written_and_lost(make_pond, seed)
+def test_what_a_restart_takes_for_good_survives_a_power_cut(make_pond, seed, is_heard):
+    pond = written_and_lost(make_pond, seed, is_heard=is_heard)
     store, log = pond.open()
     assert log.end_offset == COUNT
     pond.sync(log)
@@ -113,9 +123,9 @@ def test_the_mark_can_be_left_when_no_more_files_can_be_opened(make_pond):
     pond.fill(log, COUNT)
     ticket = log.sync_target()
     pond.disk.fail_syncs(".log")
+    pond.disk.open_files_max = pond.disk.open_files
     with pytest.raises(OSError):
         ticket.run()
-    pond.disk.open_files_max = pond.disk.open_files
     log.fail(OSError(errno.EIO, "broken"), ticket)
     pond.disk.drop_process()
     pond.disk.open_files_max = None
@@ -138,6 +148,35 @@ def test_a_log_that_is_gone_leaves_no_mark(pond, sim):
     store, log = pond.open()
     ticket = log.sync_target()
     store.delete(pond.tp)
+    with pytest.raises(FileNotFoundError):
+        ticket.run()
+    assert not sim.exists(pond.partition), "no folder either"
     log.fail(OSError(errno.ENOENT, "gone"), ticket)
     store.create(pond.tp, pond.topic_id)
     assert not sim.exists(f"{pond.partition}/{FAILED_SYNC_FILE}")
+
+
+def test_a_failed_sync_of_everything_is_marked_in_each_folder_before_the_loop_hears_of_it(pond, sim):
+    store, _ = pond.open()
+    names = [TopicPartition("many", number) for number in range(TOGETHER_FROM)]
+    logs = [store.create(name, pond.topic_id) for name in names]
+    for log in logs:
+        pond.fill(log, 1)
+    sim.fail_syncs(pond.folder)
+    errors = run_tickets(sim, pond.folder, [log.sync_target() for log in logs])
+    assert None not in errors
+    assert all(sim.exists(f"{log.folder}/{FAILED_SYNC_FILE}") for log in logs)
+
+
+def test_who_only_lacks_descriptors_leaves_no_mark(pond, sim):
+    _, log = pond.open()
+    pond.fill(log, 40)
+    ticket = log.sync_target()
+    sim.open_files_max = sim.open_files
+    with pytest.raises(OSError) as failure:
+        ticket.run()
+    assert failure.value.errno == errno.EMFILE
+    sim.open_files_max = None
+    log.fail(failure.value, ticket)
+    assert not sim.exists(f"{pond.partition}/{FAILED_SYNC_FILE}")
+    pond.sync(log)

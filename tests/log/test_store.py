@@ -258,7 +258,7 @@ def test_files_of_a_deleted_log_are_not_looked_for_in_the_next_one_of_that_name(
     assert running.begin()
     store.delete(pond.tp)
     assert store.is_leaving(pond.tp)
-    running.end()
+    running.end(is_done=False)
     again = store.create(pond.tp, UUID(int=9))
     assert not waiting.begin()
     assert sim.exists(again.segments.active.path(".log"))

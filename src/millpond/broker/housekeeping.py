@@ -63,7 +63,7 @@ class DelayedJob(Protocol):
 
     def run(self) -> None: ...
 
-    def end(self) -> None:
+    def end(self, *, is_done: bool) -> None:
         """On the loop, after `run`."""
         ...
 
@@ -196,9 +196,8 @@ class Housekeeping:
         try:
             log.expire_producers(now_ms)
             while segments := log.expired_segments(now_ms, partition.committed_offset)[:RETIRED_AT_ONCE]:
-                job = log.retire(segments)
-                # One job for all of them, because a crash must not find a log without its middle.
-                removal = removal.joined(job) if removal is not None else job
+                # The last job has the files of all of them.
+                removal = log.retire(segments)
                 count += len(segments)
                 yield
         except (OSError, Refused) as error:
@@ -237,13 +236,17 @@ class Housekeeping:
                 self._workers.run(job.run).then(done, failed)
 
         def done(_: object) -> None:
-            job.end()
+            job.end(is_done=True)
 
         def failed(error: Exception) -> None:
-            job.end()
+            job.end(is_done=False)
             self._report("removal", error)
 
-        self._clock.call_later(job.delay_ms, run)
+        if job.delay_ms:
+            self._clock.call_later(job.delay_ms, run)
+        else:
+            # Begun at once: a compaction must not use the names of files that one before it has left to be removed.
+            run()
 
     # Checkpoints.
 

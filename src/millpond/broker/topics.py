@@ -140,6 +140,12 @@ class TopicKeeper:
                 self._steps.append(partial(self._take_away, name))
             elif name.topic != METADATA_TOPIC and (owner is None or _is_foreign(log, owner)):
                 self._set_aside(name)
+        for name in [each for each in self._store.failed if each not in wanted and each.topic != METADATA_TOPIC]:
+            # Nobody can tell whose it was, and it would keep a new topic from its name.
+            try:
+                self._set_aside(name)
+            except OSError as error:
+                self._journal("a folder belongs to no topic and cannot be set aside", reason=str(error))
         # The others were deleted just before the last end.
         self._store.missing &= wanted.keys()
         for name, topic in wanted.items():

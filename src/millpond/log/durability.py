@@ -14,7 +14,7 @@ from functools import partial
 from millpond.base.ids import Offset
 from millpond.base.ports import Disk, File
 from millpond.base.values import dataclass
-from millpond.log.failed_sync import mark_failed_sync
+from millpond.log.failed_sync import mark_failed_sync, mark_failed_sync_without_files
 from millpond.log.names import LOG
 from millpond.log.segment import Segment
 
@@ -38,9 +38,15 @@ class Away:
     """The log is no more: work that has not begun must not begin."""
     beginnings: int = 0
     """How often the log has begun anew: what was to be removed before may have the name of what is there now."""
+    retired: tuple[str, ...] = ()
+    """Files of its beginning that are yet to be removed, in their order."""
 
     def __bool__(self) -> bool:
         return self.syncs > 0 or self.others > 0
+
+    def begin_anew(self) -> None:
+        self.beginnings += 1
+        self.retired = ()
 
 
 @dataclass(slots=True)
@@ -49,6 +55,7 @@ class SyncTicket:
 
     offset: Offset
     disk: Disk
+    folder: str
     generation: int
     away: Away | None
     covered: list[tuple[Segment, int]] = field(default_factory=list)
@@ -67,6 +74,23 @@ class SyncTicket:
 
     def run(self) -> None:
         """Sync it all; OSError means that nothing may be acknowledged. May run on any thread."""
+        try:
+            self._sync()
+        except OSError as error:
+            self.mark_loss(error)
+            raise
+        self.is_synced = True
+        for path, data in self.replacements:
+            self.disk.replace(path, data)
+
+    def mark_loss(self, error: OSError) -> None:
+        """Tell the next opening at once, on the thread that heard of it: the process may be killed before the loop
+        hears, and what it has written would then count as safe after the next sync, which syncs nothing of it."""
+        if error.errno not in _NO_DESCRIPTOR:
+            with contextlib.suppress(OSError):
+                mark_failed_sync(self.disk, self.folder)
+
+    def _sync(self) -> None:
         for file in self.files:
             file.sync()
         for path in self.paths:
@@ -74,9 +98,6 @@ class SyncTicket:
         # A file is only there after a power cut if its name is, too.
         for folder in sorted(self.folders):
             self.disk.sync_folder(folder)
-        self.is_synced = True
-        for path, data in self.replacements:
-            self.disk.replace(path, data)
 
     def _sync_closed(self, path: str) -> None:
         try:
@@ -184,7 +205,9 @@ class Durability:
     def ticket(self, end_offset: Offset, active: Segment) -> SyncTicket:
         """All that must be synced for everything appended so far."""
         self.away.syncs += 1
-        ticket = SyncTicket(end_offset, self._disk, self.generation, self.away, folders=self._folders or set())
+        ticket = SyncTicket(
+            end_offset, self._disk, self._folder, self.generation, self.away, folders=self._folders or set()
+        )
         for segment, owing in (self._sealed or {}).items():
             ticket.add(segment, with_indexes=True)
             ticket.sealed[segment] = owing
@@ -237,7 +260,10 @@ class Durability:
         if self.failed is None or self._is_marked or self.away.closed:
             return
         with contextlib.suppress(OSError):
-            mark_failed_sync(self._disk, self._folder)
+            try:
+                mark_failed_sync(self._disk, self._folder)
+            except OSError:
+                mark_failed_sync_without_files(self._disk, self._folder)
             self._is_marked = True
 
 
@@ -251,6 +277,8 @@ def run_tickets(disk: Disk, path: str, tickets: Sequence[SyncTicket]) -> list[OS
             errors = _run_together(disk, path, tickets)
         except OSError as error:
             # Whose bytes were lost nobody knows: all of them count as lost.
+            for ticket in tickets:
+                ticket.mark_loss(error)
             return [error] * len(tickets)
         if errors is not None:
             return errors

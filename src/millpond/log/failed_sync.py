@@ -24,13 +24,13 @@ from millpond.log.scan import SCAN_BYTES
 
 
 def mark_failed_sync(disk: Disk, folder: str) -> None:
-    """Tell the next opening of this folder. OSError if that cannot be told now."""
-    path = f"{folder}/{FAILED_SYNC_FILE}"
-    try:
-        disk.open(path, create=True).close()
-    except OSError:
-        # A folder does as well, and can be made when no more files can be opened.
-        disk.make_folder(path)
+    """Tell the next opening of this folder, if it is still there. On any thread; OSError if it cannot be told now."""
+    disk.open(f"{folder}/{FAILED_SYNC_FILE}", create=True).close()
+
+
+def mark_failed_sync_without_files(disk: Disk, folder: str) -> None:
+    """The same when no more files can be opened: a folder does as well. The folder has to be there."""
+    disk.make_folder(f"{folder}/{FAILED_SYNC_FILE}")
 
 
 def rewrite(disk: Disk, folder: str, names: Sequence[str], recovery_point: int) -> None:

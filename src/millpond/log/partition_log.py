@@ -553,8 +553,9 @@ class PartitionLog:
         if segments and self.start_offset < first_offset:
             self._move_start(first_offset)
         away = self.durability.away
+        away.retired += tuple(paths)
         return RemovalJob(
-            self.disk, self.folder, tuple(paths), self.limits.file_delete_delay_ms, away, away.beginnings
+            self.disk, self.folder, away.retired, self.limits.file_delete_delay_ms, away, away.beginnings
         )
 
     def forget_epochs_at_end(self) -> None:
@@ -585,7 +586,7 @@ class PartitionLog:
         except OSError as error:
             raise self._unreadable(error) from error
         if is_new_start or offset < self.segments[0].base_offset:
-            self.durability.away.beginnings += 1
+            self.durability.away.begin_anew()
         # A crash may find any part of a log that is given up whole, and must not take it for damage.
         self.durability.cut_back(0 if is_new_start else offset)
         self.compaction.cut_back(offset)

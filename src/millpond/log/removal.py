@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+import contextlib
+from dataclasses import field
 
 from millpond.base.ports import Disk
 from millpond.base.values import dataclass
@@ -12,7 +13,10 @@ from millpond.log.names import LOG
 
 @dataclass(slots=True, frozen=True)
 class RemovalJob:
-    """Files of a log, in the order in which they must go."""
+    """Files of a log, in the order in which they must go.
+
+    Jobs overtake each other, and may fail. So each takes what is left of those before it along, from the beginning.
+    """
 
     disk: Disk
     folder: str
@@ -20,10 +24,6 @@ class RemovalJob:
     delay_ms: int = 0
     away: Away = field(default_factory=Away)
     beginnings: int = 0
-
-    def joined(self, later: RemovalJob) -> RemovalJob:
-        """Both in one, for files of the same log."""
-        return replace(self, paths=self.paths + later.paths)
 
     def begin(self) -> bool:
         """On the loop, just before `run`: whether it is still wanted."""
@@ -33,21 +33,23 @@ class RemovalJob:
         self.away.others += 1
         return True
 
-    def end(self) -> None:
+    def end(self, *, is_done: bool) -> None:
         """On the loop, after `run`."""
         self.away.others -= 1
+        if is_done and self.away.retired:
+            gone = set(self.paths)
+            self.away.retired = tuple(path for path in self.away.retired if path not in gone)
 
     def run(self) -> None:
         if self.paths:
             # What takes their place must be there for certain, or a crash would make the offsets start again.
             self._sync()
         for path in self.paths:
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 self.disk.remove(path)
-            except FileNotFoundError:
-                continue
             if LOG in path:
-                # A crash must find a log without its beginning, never one without its middle.
+                # A crash must find a log without its beginning, never one without its middle. Also where another job
+                # has removed it: that one may not have come to its sync.
                 self._sync()
 
     def _sync(self) -> None:
@@ -58,23 +60,42 @@ class RemovalJob:
             return
 
 
+@dataclass(slots=True)
+class Renames:
+    """Folders of one data folder that were given other names, and how many of these names a power cut leaves."""
+
+    folder: str
+    made: int = 0
+    kept: int = 0
+
+    def keep(self, disk: Disk, number: int) -> None:
+        """Make the first `number` of them last, and with them those that have been made since. On any thread."""
+        if self.kept < number:
+            made = self.made
+            disk.sync_folder(self.folder)
+            self.kept = made
+
+
 @dataclass(slots=True, frozen=True)
 class FolderRemovalJob:
     """A deleted partition's folder. May run on any thread, after a delay."""
 
     disk: Disk
     path: str
+    renames: Renames
+    number: int
+    """Of its own renaming."""
     delay_ms: int = 0
 
     def begin(self) -> bool:
         """On the loop, just before `run`: nobody else ever has a folder of this name."""
         return True
 
-    def end(self) -> None:
+    def end(self, *, is_done: bool) -> None:
         """On the loop, after `run`."""
 
     def run(self) -> None:
-        try:
+        # Or a power cut could leave its old name, which another partition may get, and nothing in it.
+        self.renames.keep(self.disk, self.number)
+        with contextlib.suppress(FileNotFoundError):
             self.disk.remove_folder(self.path)
-        except FileNotFoundError:
-            return

@@ -31,7 +31,7 @@ from millpond.log.names import (
 from millpond.log.open_files import OpenFiles
 from millpond.log.partition_log import PartitionLog
 from millpond.log.recovery import LogDamaged, Opening, open_log
-from millpond.log.removal import FolderRemovalJob
+from millpond.log.removal import FolderRemovalJob, Renames
 from millpond.log.retention import RetentionClock, is_append_time_needed, move_append_times
 from millpond.log.segment import NO_TIMESTAMP, Segment
 
@@ -106,6 +106,7 @@ class LogStore:
         self._ahead_ms = 0
         self.files = OpenFiles.of_process(disk)
         self._checkpoint_away: CheckpointJob | None = None
+        self._renames = Renames(folder)
 
     # Opening
 
@@ -122,10 +123,9 @@ class LogStore:
         self._read_append_times(report)
         was_clean = report.clean
         known = {tp: tp for tp in self._written[RECOVERY_FILE]}
-        for name in self.disk.list(self.folder):
-            if name.endswith(DELETE_FOLDER):
-                self._remove_leftover(name, report)
-                continue
+        names = self.disk.list(self.folder)
+        self._remove_leftovers([name for name in names if name.endswith(DELETE_FOLDER)], report)
+        for name in names:
             tp = read_partition_folder(name)
             if tp is None:
                 continue
@@ -151,11 +151,14 @@ class LogStore:
         report.notes.append(f"{log.folder} does not say of which topic it is: {METADATA_FILE} is missing or damaged")
         return True
 
-    def _remove_leftover(self, name: str, report: OpenReport) -> None:
-        try:
-            self.disk.remove_folder(self._path(name))
-        except OSError as error:
-            report.notes.append(f"files of a deleted partition cannot be removed: {error}")
+    def _remove_leftovers(self, names: list[str], report: OpenReport) -> None:
+        """What is left of deleted partitions."""
+        self._renames.made += len(names)
+        for name in names:
+            try:
+                FolderRemovalJob(self.disk, self._path(name), self._renames, self._renames.made).run()
+            except OSError as error:
+                report.notes.append(f"files of a deleted partition cannot be removed: {error}")
 
     def _look_for_missing(self, report: OpenReport, *, was_clean: bool) -> None:
         noted = self._written[RECOVERY_FILE].items()
@@ -314,7 +317,8 @@ class LogStore:
         """Take the partition away: gone for everyone at once, its files go with the job."""
         log = self.logs.get(tp)
         path = self._move_away(tp, DELETE_FOLDER)
-        return FolderRemovalJob(self.disk, path, log.limits.file_delete_delay_ms if log is not None else 0)
+        delay_ms = log.limits.file_delete_delay_ms if log is not None else 0
+        return FolderRemovalJob(self.disk, path, self._renames, self._renames.made, delay_ms)
 
     def is_leaving(self, tp: TopicPartition) -> bool:
         """Whether workers are still busy with a deleted partition of this name: they would meddle with a new one."""
@@ -339,6 +343,7 @@ class LogStore:
         path = self._path(former_folder_name(tp, self._entropy.uuid(), ending))
         with contextlib.suppress(FileNotFoundError):
             self.disk.rename(self._path(tp.folder), path)
+            self._renames.made += 1
         return path
 
     # Time

@@ -345,7 +345,7 @@ class MetadataLog:
             self._remove(paths)
 
         def end(error: OSError | None) -> None:
-            removal.end()
+            removal.end(is_done=error is None)
             if error is not None:
                 raise error
 
