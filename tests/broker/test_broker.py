@@ -206,6 +206,29 @@ def test_draining_waits_for_acknowledgements(desk: Any, make_batch: Callable[...
     assert ended[0] < DRAIN_MS
 
 
+def test_who_never_stops_writing_does_not_spoil_the_end(
+    desk: Any, make_batch: Callable[..., memoryview], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One who always waits for something is cut off, and what he wrote in that very turn is synced."""
+    desk.create("pond")
+    producer = desk.connect()
+    producer.link.stuck = True
+    producer.send(metadata("pond"), 9)
+    drop_all = desk.broker.connections.drop_all
+
+    def write_and_drop_all() -> None:
+        producer.send(produce("pond", make_batch(b"a")), 9)
+        drop_all()
+
+    monkeypatch.setattr(desk.broker.connections, "drop_all", write_and_drop_all)
+    idle: list[bool] = []
+    desk.broker.drain(lambda: idle.append(desk.broker.flusher.is_idle()))
+    desk.run(2 * DRAIN_MS)
+    assert idle == [True]
+    desk.broker.close()
+    assert desk.disk.exists("/var/pond/.kafka_cleanshutdown")
+
+
 def test_draining_does_not_wait_for_ever(desk: Any) -> None:
     desk.create("pond")
     stuck = desk.connect()
