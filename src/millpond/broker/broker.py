@@ -735,7 +735,7 @@ class Broker:
                 self.clock.call_later(DRAIN_STEP_MS, step)
             else:
                 self.connections.drop_all()
-                # Whoever never stops asking has written in this very turn: with that unsynced the end is no clean one.
+                # Whoever never stops asking has written in this very turn: unsynced, that would be no clean end.
                 self.clock.call_soon(end)
 
         def end() -> None:
