@@ -133,6 +133,17 @@ def test_the_end_heals_everything(play: Play) -> None:
     assert batch.base_offset == 0
 
 
+def test_a_power_cut_just_before_the_end_is_heard_of(play: Play) -> None:
+    """Or who judges would look for records that nobody has promised."""
+    play.strike("power cut at operation", luck=0.0)
+    play.pond.producer().produce(play.pond.partitions[0], play.pond.contents(1), Promise.SURVIVES)
+    assert play.sim.run_until(lambda: not play.node.is_up, within_ms=100)
+    assert play.history.last_power_cut_ms == -1, "nobody has looked yet"
+    play.trouble.end()
+    assert play.history.last_power_cut_ms == play.sim.clock.now_ms
+    assert play.trouble.counts == {"power cut at operation": 1}
+
+
 def test_a_node_boots_with_a_clock_behind_that_is_set_right(play: Play) -> None:
     oscillator = play.sim.hosts["node"].oscillator
     play.strike("clock behind", luck=0.9)

@@ -45,10 +45,7 @@ class Trouble:
         if self._over:
             return
         now_ms = self.sim.clock.now_ms
-        if len(self.sim.power_cuts) > self._power_cuts:
-            self._power_cuts = len(self.sim.power_cuts)
-            self._count("power cut at operation")
-            self._after_power_cut()
+        self._hear_of_power_cuts()
         if not self.node.is_up and now_ms >= self._start_at_ms and not self.node.start():
             self.starts_refused += 1
             self._rest()
@@ -58,6 +55,7 @@ class Trouble:
 
     def end(self) -> None:
         """No more faults, and the world is whole again."""
+        self._hear_of_power_cuts()
         self._over = True
         self.node.disk.heal()
         self.node.disk.crash_at_operation(1 << 62)
@@ -66,6 +64,13 @@ class Trouble:
             self.sim.resume(self.node.name)
         self.sim.network.heal()
         self.sim.network.latency_range_ms = (0, 3)
+
+    def _hear_of_power_cuts(self) -> None:
+        """The disk says when the power has gone at one of its operations."""
+        if len(self.sim.power_cuts) > self._power_cuts:
+            self._power_cuts = len(self.sim.power_cuts)
+            self._count("power cut at operation")
+            self._after_power_cut()
 
     def cut_power(self) -> None:
         self.node.crash()
