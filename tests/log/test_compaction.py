@@ -334,20 +334,46 @@ def test_a_swap_that_was_not_published_is_removed(make_pond):
     assert not [name for name in pond.disk.list(pond.partition) if name.endswith((".swap", ".cleaned"))]
 
 
-@given(st.lists(st.tuples(st.binary(max_size=40), st.integers(0, 2**63 - 1))))
-def test_an_offset_map_knows_what_a_dictionary_knows(puts):
-    latest, model = OffsetMap(1 << 20), {}
-    for key, offset in puts:
-        latest.put(key, offset)
-        model[key] = offset
+def noted(*batches):
+    """A map that has seen these batches of keys, one after the other."""
+    latest, base = OffsetMap(1 << 20), 0
+    for keys in batches:
+        records = [Record(base + number, 0, key, b"v") for number, key in enumerate(keys)]
+        latest.note(encode_batch(records, base_offset=base))
+        base += len(keys)
+    return latest
+
+
+keys = st.lists(st.none() | st.binary(max_size=2) | st.binary(min_size=14, max_size=18), min_size=1, max_size=6)
+
+
+@given(st.lists(keys, min_size=1, max_size=4), st.integers(0, 30), keys)
+def test_an_offset_map_knows_what_a_dictionary_knows(batches, base, asked):
+    latest = noted(*batches)
+    flat = [key for each in batches for key in each]
+    model = {key: offset for offset, key in enumerate(flat) if key is not None}
     assert len(latest) == len(model)
-    assert {key: latest.latest(key) for key in model} == model
-    assert latest.latest(b"never seen, and rather long") == -1
+    records = [Record(base + number, 0, key, b"v") for number, key in enumerate(asked)]
+    flags, has_tombstone = latest.flags(encode_batch(records, base_offset=base))
+    assert flags == [key is not None and model.get(key, -1) <= base + number for number, key in enumerate(asked)]
+    assert not has_tombstone
+
+
+def test_of_a_batch_that_cannot_be_read_to_its_end_a_map_knows_nothing():
+    """Or an older value would go for one that nobody can read."""
+    whole = encode_batch([Record(0, 0, b"a", b"1"), Record(1, 0, b"b", b"2")])
+    # The last value says that it is longer than its record.
+    broken = whole[:-3] + b"\x20" + whole[-2:]
+    latest = OffsetMap(1 << 20)
+    latest.note(broken)
+    assert len(latest) == 0
+    assert latest.flags(broken) is None
+    assert latest.flags(whole) == ([True, True], False)
 
 
 def test_the_memory_of_an_offset_map_is_bounded():
     latest = OffsetMap(3 * ENTRY_BYTES)
-    latest.put(b"a", 1)
+    latest.note(encode_batch([Record(0, 0, b"a", b"1")]))
     assert latest.has_room_for(2)
     assert not latest.has_room_for(3)
     assert OffsetMap(0).has_room_for(1), "at least one, or nothing would ever move"
@@ -355,10 +381,9 @@ def test_the_memory_of_an_offset_map_is_bounded():
 
 def test_a_key_cannot_pass_for_the_digest_of_another():
     victim = b"some key that is longer than a digest"
-    latest = OffsetMap(1 << 20)
-    latest.put(victim, 1)
-    latest.put(blake2b(victim, digest_size=16).digest(), 2)
-    assert latest.latest(victim) == 1
+    latest = noted([b"x", victim, blake2b(victim, digest_size=16).digest()])
+    flags, _ = latest.flags(encode_batch([Record(1, 0, victim, b"v")], base_offset=1))
+    assert flags == [True]
 
 
 def test_times_that_fit_into_no_batch_do_not_stop_compaction(make_pond):

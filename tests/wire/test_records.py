@@ -41,7 +41,7 @@ record_lists = st.lists(
 @pytest.fixture(params=["plain", "chosen"])
 def either_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "plain":
-        for name in ("decode_records", "record_keys", "record_spans"):
+        for name in ("decode_records", "record_keys", "record_spans", "flagged_records"):
             monkeypatch.setattr(kernel, name, getattr(plain, name))
 
 

@@ -19,7 +19,7 @@ from millpond.wire.batch import (
     patch_append_time,
     patch_offset_and_epoch,
 )
-from millpond.wire.records import NO_TIMESTAMP, batch_keys
+from millpond.wire.records import NO_TIMESTAMP, batch_keys, count_keyless
 
 RECORD_BYTES_MIN = 7
 RECORD_ERRORS_MAX = 1000
@@ -142,6 +142,8 @@ def _out_of_range(batches: Buffer, header: BatchHeader, limits: LogLimits, now_m
 def _check_keys(batches: Buffer, header: BatchHeader, limits: LogLimits) -> None:
     """A compacted topic is a table: a record without a key has no row."""
     try:
+        if not count_keyless(batches, limit_bytes=_unpacked_bytes_max(header, limits)):
+            return
         keys = _keys(batches, header, limits)
     except MalformedMessage as fault:
         raise Refused(ErrorCode.CORRUPT_MESSAGE, str(fault)) from None
@@ -152,13 +154,18 @@ def _check_keys(batches: Buffer, header: BatchHeader, limits: LogLimits) -> None
 
 
 def _keys(batches: Buffer, header: BatchHeader, limits: LogLimits) -> list[tuple[int, bytes | None, bool, int]]:
+    return batch_keys(batches, limit_bytes=_unpacked_bytes_max(header, limits))
+
+
+def _unpacked_bytes_max(header: BatchHeader, limits: LogLimits) -> int:
+    """How many bytes its records may have; Refused if they are too many."""
     if header.record_count > UNPACKED_RECORDS_MAX:
         raise Refused(
             ErrorCode.INVALID_RECORD,
             f"a batch of {header.record_count} records is too large to check its keys or times "
             f"(at most {UNPACKED_RECORDS_MAX}): send smaller batches",
         )
-    return batch_keys(batches, limit_bytes=max(UNPACKED_BYTES_MIN, limits.max_message_bytes))
+    return max(UNPACKED_BYTES_MIN, limits.max_message_bytes)
 
 
 def assign_offsets(batches: memoryview, headers: Sequence[BatchHeader], offset: int, leader_epoch: int) -> int:

@@ -11,6 +11,7 @@ Records of aborted transactions go. A marker stays as long as a batch of its tra
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from hashlib import blake2b
@@ -32,7 +33,8 @@ from millpond.log.segments import Segments
 from millpond.log.snapshots import Snapshots
 from millpond.log.transaction_filter import TransactionFilter
 from millpond.wire.batch import BatchHeader, read_header
-from millpond.wire.records import batch_keys, emptied, retained
+from millpond.wire.kernel.plain import SHORT_KEY_BYTES
+from millpond.wire.records import batch_keys, emptied, flag_latest, note_keys, retained
 
 WRITE_BYTES = 1 << 20
 UNPACKED_RECORDS_MAX = 1_000_000
@@ -42,13 +44,11 @@ UNPACKED_BYTES_MAX = 128 << 20
 ENTRY_BYTES = 160
 """What one entry of an `OffsetMap` costs: the digest, the offset, and their share of the table."""
 
-_DIGEST_BYTES = 16
-
 
 class OffsetMap:
     """The latest offset of each key, in bounded memory.
 
-    Keys are held as digests; a short key is its own digest, as no digest has its length.
+    Long keys are held as digests, short ones as they are: no digest has their length.
     """
 
     __slots__ = ("_offsets", "capacity")
@@ -63,18 +63,22 @@ class OffsetMap:
     def has_room_for(self, count: int) -> bool:
         return len(self._offsets) + count <= self.capacity
 
-    def put(self, key: bytes, offset: int) -> None:
-        self._offsets[_digest(key)] = offset
+    def note(self, batch: Buffer) -> None:
+        """Take in all keys of a batch that comes after those before. One that cannot be unpacked tells nothing."""
+        with contextlib.suppress(RemoteError, Refused):
+            note_keys(batch, self._offsets, _digest, limit_bytes=UNPACKED_BYTES_MAX)
 
-    def latest(self, key: bytes) -> int:
-        """The latest offset of the key; -1 if it was not seen."""
-        return self._offsets.get(_digest(key), -1)
+    def flags(self, batch: Buffer) -> tuple[list[bool], bool] | None:
+        """Which records of the batch are the latest of their keys, and whether one of these has no value; None if it
+        cannot be unpacked."""
+        try:
+            return flag_latest(batch, self._offsets, _digest, limit_bytes=UNPACKED_BYTES_MAX)
+        except (RemoteError, Refused):
+            return None
 
 
 def _digest(key: bytes) -> bytes:
-    if len(key) < _DIGEST_BYTES:
-        return key
-    return blake2b(key, digest_size=_DIGEST_BYTES).digest()
+    return blake2b(key, digest_size=SHORT_KEY_BYTES).digest()
 
 
 class Cancelled(Exception):
@@ -142,10 +146,8 @@ class CompactionPlan:
                 # The first batch is taken in any case, or a small memory would stand still for ever.
                 if len(latest) and not latest.has_room_for(header.record_count):
                     return latest
-                if not header.is_control and not self.transactions.is_aborted(header):
-                    for delta, key, _, _ in _keys(header, view) or ():
-                        if key is not None:
-                            latest.put(key, header.base_offset + delta)
+                if _is_unpacked(header) and not header.is_control and not self.transactions.is_aborted(header):
+                    latest.note(view)
                 self.end_offset = header.next_offset
             self.end_offset = source.next_offset
         return latest
@@ -198,18 +200,15 @@ class CompactionPlan:
             return view if is_needed else None
         if is_aborted:
             return emptied(view) if is_needed else None
-        keys = _keys(header, view)
-        if keys is None:
+        found = latest.flags(view) if _is_unpacked(header) else None
+        if found is None:
             return view
+        flags, has_tombstone = found
         horizon = header.delete_horizon_ms
-        flags = []
-        has_tombstone = False
-        for delta, key, has_value, _ in keys:
-            keep = key is not None and latest.latest(key) <= header.base_offset + delta
-            if keep and not has_value:
-                keep = horizon is None or horizon > self.now_ms
-                has_tombstone = has_tombstone or keep
-            flags.append(keep)
+        if has_tombstone and horizon is not None and horizon <= self.now_ms:
+            values = batch_keys(view, limit_bytes=UNPACKED_BYTES_MAX)
+            flags = [flag and has_value for flag, (_, _, has_value, _) in zip(flags, values, strict=True)]
+            has_tombstone = False
         new_horizon = self.now_ms + self.limits.delete_retention_ms if has_tombstone and horizon is None else None
         try:
             kept = retained(view, 0, flags, new_horizon)
@@ -251,14 +250,8 @@ class CompactionPlan:
                 self.disk.remove(f"{self.folder}/{name}")
 
 
-def _keys(header: BatchHeader, view: memoryview) -> list[tuple[int, bytes | None, bool, int]] | None:
-    """The batch's keys as `batch_keys` gives them; None if it is too large or cannot be unpacked."""
-    if header.record_count > UNPACKED_RECORDS_MAX:
-        return None
-    try:
-        return batch_keys(view, limit_bytes=UNPACKED_BYTES_MAX)
-    except (RemoteError, Refused):
-        return None
+def _is_unpacked(header: BatchHeader) -> bool:
+    return header.record_count <= UNPACKED_RECORDS_MAX
 
 
 def _sync_if_there(disk: Disk, path: str) -> None:

@@ -29,6 +29,7 @@ from millpond.wire.batch import (
 )
 from millpond.wire.checksum import crc32c
 from millpond.wire.compression import compress, decompress
+from millpond.wire.kernel.plain import Digest
 
 DECOMPRESSED_BYTES_MAX = 128 << 20
 """What one batch may grow to unless the caller says otherwise."""
@@ -69,6 +70,33 @@ def batch_keys(
     """(offset delta, key, has a value, timestamp delta) of every record of the batch at `position`."""
     header = read_header(buffer, position)
     return kernel.record_keys(records_section(buffer, position, header, limit_bytes=limit_bytes), header.record_count)
+
+
+def count_keyless(buffer: Buffer, position: int = 0, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> int:
+    """How many records of the batch at `position` have no key."""
+    header = read_header(buffer, position)
+    section = records_section(buffer, position, header, limit_bytes=limit_bytes)
+    return kernel.count_keyless(section, header.record_count)
+
+
+def note_keys(buffer: Buffer, offsets: dict[bytes, int], digest: Digest, *, limit_bytes: int) -> None:
+    """Write the offset of every key of the batch into `offsets`, the later over the earlier.
+
+    A key of `SHORT_KEY_BYTES` or more stands there as its digest. Of a batch that is malformed nothing is written.
+    """
+    header = read_header(buffer)
+    section = records_section(buffer, 0, header, limit_bytes=limit_bytes)
+    kernel.note_keys(section, header.record_count, header.base_offset, offsets, digest)
+
+
+def flag_latest(
+    buffer: Buffer, offsets: dict[bytes, int], digest: Digest, *, limit_bytes: int
+) -> tuple[list[bool], bool]:
+    """Which records of the batch have a key of which `offsets` knows no later one; whether one of these is without a
+    value."""
+    header = read_header(buffer)
+    section = records_section(buffer, 0, header, limit_bytes=limit_bytes)
+    return kernel.flag_latest(section, header.record_count, header.base_offset, offsets, digest)
 
 
 def records_section(
@@ -185,17 +213,18 @@ def retained(
     if all(keep_flags) and not sets_horizon:
         return bytes(memoryview(buffer)[position : position + header.size])
     section = memoryview(records_section(buffer, position, header, limit_bytes=limit_bytes))
-    spans = list(flagged(kernel.record_spans(section, header.record_count), keep_flags))
+    kept, number, latest_delta = kernel.flagged_records(section, header.record_count, list(keep_flags))
     if not header.is_append_time:
-        latest = header.base_timestamp + max(timestamp_delta for _, _, timestamp_delta, _ in spans)
-        header = header._replace(max_timestamp=_checked_int64(latest))
-    header = header._replace(record_count=len(spans))
+        header = header._replace(max_timestamp=_checked_int64(header.base_timestamp + latest_delta))
+    header = header._replace(record_count=number)
     if delete_horizon_ms is None or not sets_horizon:
-        return _assemble(header, b"".join([section[start:end] for start, end, _, _ in spans]))
+        return _assemble(header, kept)
     # The horizon stands where the base timestamp stood, so every record's distance to it changes.
     shift = header.base_timestamp - delete_horizon_ms
     parts: list[Buffer] = []
-    for _, end, timestamp_delta, after_timestamp in spans:
+    for _, end, timestamp_delta, after_timestamp in flagged(
+        kernel.record_spans(section, len(keep_flags)), keep_flags
+    ):
         moved = b"\x00" + _varint(_checked_int64(timestamp_delta + shift))
         parts += (_varint(len(moved) + end - after_timestamp), moved, section[after_timestamp:end])
     attributes = header.attributes | HAS_DELETE_HORIZON

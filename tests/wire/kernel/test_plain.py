@@ -19,7 +19,16 @@ from millpond.wire.kernel import plain
 from millpond.wire.records import Record, encode_batch
 from support.twins import compiled, needs
 
-NAMES = ("scan", "decode_records", "record_keys", "record_spans")
+NAMES = (
+    "scan",
+    "decode_records",
+    "record_keys",
+    "record_spans",
+    "count_keyless",
+    "note_keys",
+    "flag_latest",
+    "flagged_records",
+)
 
 fast = compiled("_fast")
 needs_fast = needs(fast)
@@ -64,6 +73,61 @@ def test_spans_cut_the_payload_into_records(kernel: Any) -> None:
     # The offset delta follows the timestamp: 0, -1 and 75 in zigzag, the last in three bytes.
     assert [payload[after] for _, _, _, after in spans][:2] == [0, 2]
     assert payload[spans[2][3] : spans[2][3] + 2] == b"\xac\x02"
+
+
+def digest(key: bytes) -> bytes:
+    return b"#" + key
+
+
+def test_records_without_a_key_are_counted(kernel: Any) -> None:
+    assert kernel.count_keyless(memoryview(payload_of()), 4) == 1
+
+
+def test_the_latest_offset_of_every_key_is_noted(kernel: Any) -> None:
+    offsets = {b"a": 7, b"other": 8}
+    kernel.note_keys(memoryview(payload_of()), 4, 100, offsets, digest)
+    assert offsets == {b"a": 100, b"other": 8, b"": 250, b"#" + b"k" * 300: 100_000}
+
+
+def test_of_a_malformed_batch_no_key_is_noted(kernel: Any) -> None:
+    offsets: dict[bytes, int] = {}
+    for payload, count in ((payload_of()[:-1], 4), (payload_of(), 3)):
+        with pytest.raises(MalformedMessage):
+            kernel.note_keys(payload, count, 100, offsets, digest)
+    assert offsets == {}
+
+
+@pytest.mark.parametrize(
+    ("offsets", "flags", "has_tombstone"),
+    [
+        ({}, [True, False, True, True], True),
+        ({b"a": 100, b"": 250, b"#" + b"k" * 300: 100_000}, [True, False, True, True], True),
+        ({b"a": 101, b"": 251}, [False, False, False, True], False),
+        ({b"k" * 300: 1 << 40}, [True, False, True, True], True),
+    ],
+)
+def test_the_latest_of_their_keys_are_flagged(
+    kernel: Any, offsets: dict[bytes, int], flags: list[bool], has_tombstone: bool
+) -> None:
+    assert kernel.flag_latest(memoryview(payload_of()), 4, 100, offsets, digest) == (flags, has_tombstone)
+
+
+@pytest.mark.parametrize(
+    ("flags", "latest"),
+    [
+        ([True, True, True, True], (1 << 50) - 5_000),
+        ([False, True, False, False], -1_000),
+        ([False, True, True, False], 1),
+        ([False, False, False, False], 0),
+    ],
+)
+def test_flagged_records_are_joined(kernel: Any, flags: list[bool], latest: int) -> None:
+    payload = payload_of()
+    spans = plain.record_spans(payload, 4)
+    joined = b"".join(payload[start:end] for (start, end, _, _), flag in zip(spans, flags, strict=True) if flag)
+    assert kernel.flagged_records(memoryview(payload), 4, flags) == (joined, sum(flags), latest)
+    with pytest.raises(ValueError):
+        kernel.flagged_records(payload, 4, flags[1:])
 
 
 def test_nothing_at_all_is_no_record(kernel: Any) -> None:
@@ -245,6 +309,24 @@ def mutated(data: st.DataObject, raw: bytes) -> bytearray:
 SMALL = payload_of(RECORDS[:3])
 
 
+def agree_on(payload: bytes | bytearray, count: int, base: int, known: dict[bytes, int], flags: list[bool]) -> None:
+    for name, arguments in (
+        ("decode_records", (base, base)),
+        ("record_keys", ()),
+        ("record_spans", ()),
+        ("count_keyless", ()),
+        ("flag_latest", (base, known, digest)),
+        ("flagged_records", (flags,)),
+    ):
+        ours = outcome(getattr(plain, name), payload, count, *arguments)
+        assert outcome(getattr(fast, name), payload, count, *arguments) == ours, name
+    plainly, compiled_ones = dict(known), dict(known)
+    ours = outcome(plain.note_keys, payload, count, base, plainly, digest)
+    assert fast is not None
+    assert outcome(fast.note_keys, payload, count, base, compiled_ones, digest) == ours
+    assert compiled_ones == plainly
+
+
 @needs_fast
 @given(st.data())
 def test_twins_agree_on_mutated_records(data: st.DataObject) -> None:
@@ -252,18 +334,16 @@ def test_twins_agree_on_mutated_records(data: st.DataObject) -> None:
     payload = mutated(data, SMALL)
     count = data.draw(st.integers(0, 4) | st.just(3))
     base = data.draw(st.sampled_from([0, 100, (1 << 63) - 200]))
-    for name, arguments in (("decode_records", (base, base)), ("record_keys", ()), ("record_spans", ())):
-        ours = outcome(getattr(plain, name), payload, count, *arguments)
-        assert outcome(getattr(fast, name), payload, count, *arguments) == ours
+    known = data.draw(st.dictionaries(st.sampled_from([b"a", b"", b"b"]), st.integers(0, 300)))
+    flags = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    agree_on(payload, count, base, known, flags)
 
 
 @needs_fast
 @given(st.binary(max_size=60), st.integers(0, 9))
 def test_twins_agree_on_random_bytes(payload: bytes, count: int) -> None:
     assert fast is not None
-    for name, arguments in (("decode_records", (0, 0)), ("record_keys", ()), ("record_spans", ())):
-        ours = outcome(getattr(plain, name), payload, count, *arguments)
-        assert outcome(getattr(fast, name), payload, count, *arguments) == ours
+    agree_on(payload, count, 0, {}, [True] * count)
 
 
 BATCHES = batches(3)[0]

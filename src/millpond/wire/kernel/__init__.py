@@ -28,7 +28,16 @@ if TYPE_CHECKING:
         short_heartbeat,
     )
     from millpond.wire.kernel.messages import read_messages
-    from millpond.wire.kernel.plain import decode_records, record_keys, record_spans, scan
+    from millpond.wire.kernel.plain import (
+        count_keyless,
+        decode_records,
+        flag_latest,
+        flagged_records,
+        note_keys,
+        record_keys,
+        record_spans,
+        scan,
+    )
     from millpond.wire.kernel.produce import ShortProduce, short_produce, single_produce
     from millpond.wire.kernel.rows import (
         BinaryColumn,
@@ -47,7 +56,11 @@ else:
             raise ImportError("the plain twin was asked for")
         from millpond.wire.kernel._fast import (
             ShortProduce,
+            count_keyless,
             decode_records,
+            flag_latest,
+            flagged_records,
+            note_keys,
             record_keys,
             record_spans,
             scan,
@@ -76,7 +89,16 @@ else:
             short_consumer_heartbeat,
             short_heartbeat,
         )
-        from millpond.wire.kernel.plain import decode_records, record_keys, record_spans, scan
+        from millpond.wire.kernel.plain import (
+            count_keyless,
+            decode_records,
+            flag_latest,
+            flagged_records,
+            note_keys,
+            record_keys,
+            record_spans,
+            scan,
+        )
         from millpond.wire.kernel.produce import ShortProduce, short_produce, single_produce
 
         COMPILED = False
@@ -125,9 +147,13 @@ __all__ = [
     "ShortProduce",
     "SingleProduce",
     "TimestampColumn",
+    "count_keyless",
     "decode_records",
     "encode_rows",
+    "flag_latest",
+    "flagged_records",
     "key_partitions",
+    "note_keys",
     "read_messages",
     "record_keys",
     "record_spans",

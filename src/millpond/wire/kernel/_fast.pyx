@@ -6,7 +6,9 @@ touches the pointer.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItemWithError
+from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from libc.string cimport memcpy
@@ -23,6 +25,7 @@ cdef enum:
     HEADER_BYTES_MIN = 2
     AFTER_HEAD_BYTES_MIN = 3
     BATCH_HEADER_BYTES = 61
+    SHORT_KEY_BYTES = 16
     MAGIC = 2
 
 include "_big_endian.pxi"
@@ -62,6 +65,50 @@ def record_keys(payload, int64_t count):
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
     try:
         return _record_keys(_opened(&view, count), count)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def count_keyless(payload, int64_t count):
+    """See `plain.count_keyless`."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        return _count_keyless(_opened(&view, count), count)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def note_keys(payload, int64_t count, int64_t base_offset, dict offsets, digest):
+    """See `plain.note_keys`."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        _check_base(base_offset)
+        # A batch that cannot be read to its end tells nothing.
+        _count_keyless(_opened(&view, count), count)
+        _note_keys(_opened(&view, count), count, base_offset, offsets, digest)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def flag_latest(payload, int64_t count, int64_t base_offset, dict offsets, digest):
+    """See `plain.flag_latest`."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        _check_base(base_offset)
+        return _flag_latest(_opened(&view, count), count, base_offset, offsets, digest)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def flagged_records(payload, int64_t count, list flags):
+    """See `plain.flagged_records`."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        return _flagged_records(_opened(&view, count), count, flags)
     finally:
         PyBuffer_Release(&view)
 
@@ -173,13 +220,117 @@ cdef list _record_keys(Cursor cursor, int64_t count):
     for _ in range(count):
         _read_head(&cursor, &head)
         key = _nullable(&cursor, head.end)
-        length = _varint(&cursor)
-        if length < -1 or max(length, 0) >= head.end - cursor.at:
-            raise MalformedMessage(f"a value of {length} bytes in {head.end - cursor.at}")
+        length = _value_bytes(&cursor, &head)
         found.append((head.offset_delta, key, length >= 0, head.timestamp_delta))
         cursor.at = head.end
     _check_end(&cursor)
     return found
+
+
+cdef int64_t _count_keyless(Cursor cursor, int64_t count) except -1:
+    cdef Head head
+    cdef int32_t length
+    cdef int64_t found = 0
+    head.offset_delta = -1
+    for _ in range(count):
+        _read_head(&cursor, &head)
+        length = _varint(&cursor)
+        if length == -1:
+            found += 1
+        elif not 0 <= length <= head.end - cursor.at:
+            raise MalformedMessage(f"a field of {length} bytes in {head.end - cursor.at}")
+        else:
+            cursor.at += length
+        _value_bytes(&cursor, &head)
+        cursor.at = head.end
+    _check_end(&cursor)
+    return found
+
+
+cdef int _note_keys(Cursor cursor, int64_t count, int64_t base_offset, dict offsets, object digest) except -1:
+    cdef Head head
+    cdef object key
+    head.offset_delta = -1
+    for _ in range(count):
+        _read_head(&cursor, &head)
+        key = _nullable(&cursor, head.end)
+        if key is not None:
+            if PyBytes_GET_SIZE(key) >= SHORT_KEY_BYTES:
+                key = digest(key)
+            offsets[key] = base_offset + head.offset_delta
+        cursor.at = head.end
+    return 0
+
+
+cdef tuple _flag_latest(Cursor cursor, int64_t count, int64_t base_offset, dict offsets, object digest):
+    cdef Head head
+    cdef list flags = []
+    cdef bint has_tombstone = False
+    cdef bint is_latest
+    cdef int32_t length
+    cdef object key
+    cdef PyObject* latest
+    head.offset_delta = -1
+    for _ in range(count):
+        _read_head(&cursor, &head)
+        key = _nullable(&cursor, head.end)
+        length = _value_bytes(&cursor, &head)
+        is_latest = False
+        if key is not None:
+            if PyBytes_GET_SIZE(key) >= SHORT_KEY_BYTES:
+                key = digest(key)
+            latest = PyDict_GetItemWithError(offsets, key)
+            is_latest = latest == NULL or <int64_t>(<object>latest) <= base_offset + head.offset_delta
+        flags.append(is_latest)
+        has_tombstone = has_tombstone or (is_latest and length < 0)
+        cursor.at = head.end
+    _check_end(&cursor)
+    return flags, has_tombstone
+
+
+cdef tuple _flagged_records(Cursor cursor, int64_t count, list flags):
+    cdef Cursor again = cursor
+    cdef Head head
+    cdef Py_ssize_t start, at
+    cdef Py_ssize_t size = 0
+    cdef int64_t number = 0
+    cdef int64_t latest = 0
+    cdef int64_t index
+    cdef bytes joined
+    cdef char* target
+    if len(flags) != count:
+        raise ValueError(f"{len(flags)} flags for {count} records")
+    head.offset_delta = -1
+    for index in range(count):
+        start = cursor.at
+        _read_head(&cursor, &head)
+        if flags[index]:
+            size += head.end - start
+            if not number or head.timestamp_delta > latest:
+                latest = head.timestamp_delta
+            number += 1
+        cursor.at = head.end
+    _check_end(&cursor)
+    joined = PyBytes_FromStringAndSize(NULL, size)
+    target = PyBytes_AsString(joined)
+    at = 0
+    head.offset_delta = -1
+    for index in range(count):
+        start = again.at
+        _read_head(&again, &head)
+        if flags[index]:
+            memcpy(target + at, again.start + start, head.end - start)
+            at += head.end - start
+        again.at = head.end
+    return joined, number, latest
+
+
+cdef inline int32_t _value_bytes(Cursor* cursor, Head* head) except? -2:
+    """How long the value is whose length comes next; -1 for none."""
+    cdef int32_t length = _varint(cursor)
+    if length < -1 or max(length, 0) >= head.end - cursor.at:
+        raise MalformedMessage(f"a value of {length} bytes in {head.end - cursor.at}")
+    return length
 
 
 cdef list _record_spans(Cursor cursor, int64_t count):
@@ -204,6 +355,12 @@ cdef Cursor _opened(Py_buffer* view, int64_t count) except *:
     cursor.at = 0
     cursor.size = view.len
     return cursor
+
+
+cdef int _check_base(int64_t base_offset) except -1:
+    if base_offset > INT64_MAX - (<int64_t>1 << 31):
+        raise MalformedMessage("a record's offset may be beyond 64 bits")
+    return 0
 
 
 cdef int _check_end(Cursor* cursor) except -1:

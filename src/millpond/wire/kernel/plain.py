@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from millpond.base.errors import MalformedMessage
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Buffer
@@ -10,6 +12,12 @@ from millpond.wire.batch import CorruptBatch, batch_crc, read_header
 Headers = tuple[tuple[str, bytes | None], ...]
 RecordFields = tuple[int, int, bytes | None, bytes | None, Headers]
 """Offset, timestamp, key, value, headers."""
+
+Digest = Callable[[bytes], bytes]
+"""What a long key is known by."""
+
+SHORT_KEY_BYTES = 16
+"""A shorter key is known by itself."""
 
 RECORD_BYTES_MIN = 7
 """Length, attributes, timestamp, offset, key, value and headers take a byte each."""
@@ -21,6 +29,8 @@ _AFTER_HEAD_BYTES_MIN = 3
 _BATCH_HEADER_BYTES = 61
 _MAGIC = 2
 _INT64_MAX = (1 << 63) - 1
+_BASE_OFFSET_MAX = _INT64_MAX - (1 << 31)
+"""From there on an offset within a batch may be beyond 64 bits."""
 
 
 class ScannedBatch(NamedTuple):
@@ -137,6 +147,50 @@ def record_keys(payload: Buffer, count: int) -> list[tuple[int, bytes | None, bo
     return keys
 
 
+def count_keyless(payload: Buffer, count: int) -> int:
+    """How many of the records have no key. All of them are read to their ends."""
+    return sum(key is None for _, key, _, _ in record_keys(payload, count))
+
+
+def note_keys(payload: Buffer, count: int, base_offset: int, offsets: dict[bytes, int], digest: Digest) -> None:
+    """Write the offset of every record that has a key into `offsets`, the later over the earlier.
+
+    A key of `SHORT_KEY_BYTES` or more stands there as its digest. Of a batch that is malformed nothing is written.
+    """
+    _check_base(base_offset)
+    for delta, key, _, _ in record_keys(payload, count):
+        if key is not None:
+            offsets[key if len(key) < SHORT_KEY_BYTES else digest(key)] = base_offset + delta
+
+
+def flag_latest(
+    payload: Buffer, count: int, base_offset: int, offsets: dict[bytes, int], digest: Digest
+) -> tuple[list[bool], bool]:
+    """Which records have a key of which `offsets` knows no later one, and whether one of these has no value."""
+    _check_base(base_offset)
+    flags: list[bool] = []
+    has_tombstone = False
+    for delta, key, has_value, _ in record_keys(payload, count):
+        is_latest = False
+        if key is not None:
+            known = key if len(key) < SHORT_KEY_BYTES else digest(key)
+            is_latest = offsets.get(known, -1) <= base_offset + delta
+        flags.append(is_latest)
+        has_tombstone = has_tombstone or (is_latest and not has_value)
+    return flags, has_tombstone
+
+
+def flagged_records(payload: Buffer, count: int, flags: list[bool]) -> tuple[bytes, int, int]:
+    """The flagged records one after the other, how many they are, and their largest timestamp delta (0 for none)."""
+    spans = record_spans(payload, count)
+    if len(flags) != len(spans):
+        raise ValueError(f"{len(flags)} flags for {count} records")
+    view = memoryview(payload)
+    kept = [span for span, is_flagged in zip(spans, flags, strict=True) if is_flagged]
+    joined = b"".join([view[start:end] for start, end, _, _ in kept])
+    return joined, len(kept), max((delta for _, _, delta, _ in kept), default=0)
+
+
 def record_spans(payload: Buffer, count: int) -> list[tuple[int, int, int, int]]:
     """(start, end, timestamp delta, position after it) of every record: enough to copy it or move it in time."""
     data = _checked(payload, count)
@@ -159,6 +213,11 @@ def _checked(payload: Buffer, count: int) -> bytes:
     if not 0 <= count * RECORD_BYTES_MIN <= len(payload):
         raise MalformedMessage(f"{count} records in {len(payload)} bytes")
     return bytes(payload)
+
+
+def _check_base(base_offset: int) -> None:
+    if base_offset > _BASE_OFFSET_MAX:
+        raise MalformedMessage("a record's offset may be beyond 64 bits")
 
 
 def _check_end(data: bytes, at: int) -> None:
