@@ -13,7 +13,7 @@ from millpond.base.ids import TopicPartition
 from millpond.broker import housekeeping
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.flusher import Flusher
-from millpond.broker.housekeeping import RETIRED_AT_ONCE, SWEEP_MS, Housekeeping
+from millpond.broker.housekeeping import REMOVE_AGAIN_MS, RETIRED_AT_ONCE, SWEEP_MS, Housekeeping
 from millpond.broker.replication.partitions import Partition, Partitions
 from millpond.config.node import node_settings
 from millpond.log.limits import LogLimits
@@ -310,6 +310,8 @@ def test_a_removal_that_fails_is_told_and_one_that_is_not_wanted_any_more_is_not
     play.run(5 + WORKERS_MS)
     assert play.journal == ["removal failed"]
     assert [job.steps for job in jobs] == [["run", "end False"], []]
+    play.run(REMOVE_AGAIN_MS + WORKERS_MS)
+    assert [job.steps for job in jobs] == [["run", "end False"] * 2, []], "it is tried again"
 
 
 # Checkpoints.

@@ -396,6 +396,21 @@ def test_a_folder_that_cannot_be_opened_and_belongs_to_no_topic_leaves_its_name_
     assert sorted(play.open_names()) == ["pond-0", "weir-0"]
 
 
+def test_a_damaged_folder_of_an_earlier_topic_leaves_its_name_to_the_new_one(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME]))
+    play.append("pond")
+    play.store.close()
+    play.disk.remove("/data/pond-0/00000000000000000000.log")
+    for record in (RemoveTopicRecord(POND), *created("pond", WEIR, [ME])):
+        play.image.replay(record)
+    play.boot()
+    assert TopicPartition("pond", 0) in play.store.damaged
+    play.keeper.open_all()
+    fresh = play.partitions.get("pond", 0)
+    assert fresh is not None
+    assert (fresh.log.end_offset, fresh.log.topic_id) == (0, WEIR)
+
+
 def test_a_folder_of_an_earlier_topic_of_that_name_is_set_aside(play: Play) -> None:
     play.commit(*created("pond", POND, [ME]))
     play.append("pond")

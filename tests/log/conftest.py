@@ -13,6 +13,7 @@ from millpond.base.ids import TopicPartition
 from millpond.base.ports import Disk
 from millpond.log.limits import LogLimits
 from millpond.log.partition_log import PartitionLog
+from millpond.log.removal import RemovalJob
 from millpond.log.store import LogStore
 from millpond.sim.world.disk import SimDisk
 from millpond.wire.batch import walk
@@ -97,6 +98,12 @@ class Pond:
     def fill(self, log: PartitionLog, count: int, start: int = 0) -> None:
         for number in range(start, start + count):
             self.append(log, b"value-%d" % number)
+
+    @staticmethod
+    def remove(job: RemovalJob) -> None:
+        assert job.begin()
+        job.run()
+        job.end(is_done=True)
 
     @staticmethod
     def sync(log: PartitionLog) -> None:

@@ -133,7 +133,7 @@ class Lives:
             job = self.log.retire(self.log.segments[:1])
             self.start = max(self.start, self.log.start_offset)
             if self.dice.random() < 0.5:
-                job.run()
+                self.pond.remove(job)
                 self.deleted = max(self.deleted, self.log.segments[0].base_offset)
 
     def cut(self):

@@ -39,7 +39,7 @@ def life(pond, model):
             store.checkpoint()
         if number == 15:
             model.start = log.segments[2].base_offset
-            log.retire(log.segments[:2]).run()
+            pond.remove(log.retire(log.segments[:2]))
     cut_at = log.end_offset - 3
     model.safe = min(model.safe, cut_at)
     old = {offset: model.values[offset] for offset in range(cut_at, log.end_offset)}

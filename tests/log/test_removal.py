@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from millpond.base.ids import TopicPartition
+from millpond.log.durability import run_tickets
 from millpond.log.removal import FolderRemovalJob, RemovalJob, Renames
 from millpond.sim.world.disk import PowerCut, SimDisk
 from support.seeds import seeds
@@ -91,7 +92,7 @@ def test_what_a_job_could_not_remove_goes_before_what_comes_later(pond, sim, mon
     ]
     assert len(second.paths) > len(first.paths)
     assert bases(sim, pond.partition) == [path.rsplit("/", 1)[1] for path in _logs_of(log)]
-    assert not log.retire([]).paths, "and is not tried again"
+    assert log.durability.away.retired is None, "and is not tried again"
 
 
 def _logs_of(log) -> list[str]:
@@ -104,7 +105,87 @@ def test_a_log_that_begins_anew_has_nothing_left_to_remove(pond):
     for job in (first, second):
         job.end(is_done=False)
     pond.cut(log, 3, is_new_start=True)
-    assert not log.retire([]).paths, "the names may be those of its new segments"
+    assert log.durability.away.retired is None, "the names may be those of its new segments"
+    late = log.retire([])
+    assert late.begin()
+    assert not late.paths
+
+
+def test_a_new_beginning_that_is_given_up_forgets_nothing(pond, sim):
+    """The checkpoint before it could not be written, and the log goes on as it was."""
+    _, log = pond.open()
+    pond.fill(log, 80)
+    pond.sync(log)
+    waiting = log.retire(log.segments[:2])
+    log.give_up_truncation(log.begin_truncation(200, is_new_start=True))
+    assert not waiting.begin()
+    pond.remove(log.retire(log.segments[:3]))
+    assert bases(sim, pond.partition) == [path.rsplit("/", 1)[1] for path in _logs_of(log)]
+
+
+def test_a_job_of_before_a_new_beginning_says_nothing_about_what_is_retired_after_it(pond):
+    _, log = pond.open()
+    pond.fill(log, 40)
+    pond.sync(log)
+    early = log.retire(log.segments[:2])
+    assert early.begin()
+    pond.cut(log, 0, is_new_start=True)
+    pond.fill(log, 40)
+    later = log.retire(log.segments[:2])
+    early.end(is_done=True)
+    assert later.begin()
+    assert len(later.paths) > 2
+
+
+def test_an_index_that_cannot_be_removed_keeps_no_log_from_it(pond, sim, monkeypatch):
+    """Or a partition would keep all of its segments for one file."""
+    _, log = pond.open()
+    first, second = retired_twice(pond, log)
+    stuck = next(path for path in second.paths if not path.endswith(".log"))
+    remove = sim.remove
+
+    def refuse(path):
+        if path == stuck:
+            raise PermissionError(path)
+        remove(path)
+
+    monkeypatch.setattr(sim, "remove", refuse)
+    for job in (first, second):
+        with pytest.raises(PermissionError):
+            job.run()
+        job.end(is_done=False)
+    assert bases(sim, pond.partition) == [path.rsplit("/", 1)[1] for path in _logs_of(log)]
+
+
+def test_each_job_looks_only_for_what_is_left(pond, sim):
+    _, log = pond.open()
+    pond.fill(log, 120)
+    pond.sync(log)
+    jobs = [log.retire(log.segments[:1]) for _ in range(6)]
+    mark = len(sim.trace)
+    for job in jobs:
+        pond.remove(job)
+    syncs = [line for line in list(sim.trace)[mark:] if " sync_folder " in line]
+    assert len(syncs) == 2 * len(jobs)
+
+
+def test_a_sync_does_not_miss_what_was_retired_meanwhile(pond, sim):
+    """After a crash full segments are synced by their names, and one may go before its turn comes."""
+    store, log = pond.open()
+    pond.fill(log, 40)
+    store.abandon()
+    sim.drop_process()
+    _, log = pond.open()
+    for segment in log.segments[:-1]:
+        segment.close()
+    ticket = log.sync_target()
+    assert log.segments[0] in ticket.closed
+    pond.remove(log.retire(log.segments[:2]))
+    assert run_tickets(sim, pond.folder, [ticket]) == [None]
+    log.synced(ticket)
+    sim.remove(log.segments[0].path(".log"))
+    log.durability.owe_segment(log.segments[0])
+    assert run_tickets(sim, pond.folder, [log.sync_target()]) != [None], "one that should be there is missed"
 
 
 def test_a_deleted_folder_has_its_new_name_for_good_before_anything_in_it_goes(make_pond):

@@ -90,7 +90,7 @@ def test_retired_segments_are_gone_at_once_and_their_files_later(filled, sim):
         log.read(0, 100)
     assert pond.disk.exists(gone[0].path(".log"))
     assert job.delay_ms == LIMITS.file_delete_delay_ms
-    job.run()
+    pond.remove(job)
     assert not any(
         name.startswith(f"{0:020d}.") and "snapshot" not in name for name in pond.disk.list(pond.partition)
     )
@@ -113,7 +113,7 @@ def test_when_all_is_expired_a_new_segment_comes_first(filled):
     pond, _, log = filled
     later = pond.now_ms + 10_001
     end = log.end_offset
-    log.retire(log.expired_segments(later)).run()
+    pond.remove(log.retire(log.expired_segments(later)))
     assert (log.segments.bases, log.start_offset, log.end_offset) == ([end], end, end)
     pond.disk.crash()
     _, log = pond.open()

@@ -199,7 +199,7 @@ def test_it_works_on_the_real_disk(make_pond, tmp_path):
     pond = make_pond(disk=RealDisk(), folder=str(tmp_path / "deep" / "data"), limits=LogLimits(segment_bytes=2000))
     store, log = pond.open()
     pond.fill(log, 200)
-    log.retire(log.segments[:2]).run()
+    pond.remove(log.retire(log.segments[:2]))
     expected = pond.values(log)
     store.close()
     store, log = pond.open()
@@ -254,7 +254,7 @@ def test_files_of_a_deleted_log_are_not_looked_for_in_the_next_one_of_that_name(
     store, log = pond.open()
     pond.fill(log, 40)
     waiting, running = log.retire(log.segments[:1]), log.retire(log.segments[:1])
-    assert waiting.paths
+    assert waiting.number
     assert running.begin()
     store.delete(pond.tp)
     assert store.is_leaving(pond.tp)

@@ -6,6 +6,7 @@ from tests.support.permissions import permitted
 from millpond.base.errors import ErrorCode, Refused
 from millpond.log.limits import LogLimits
 from millpond.sim.world.disk import SimDisk
+from support.seeds import seeds
 
 
 def test_the_log_ends_where_it_was_cut(pond):
@@ -216,3 +217,53 @@ def test_what_was_to_be_removed_is_not_looked_for_in_a_log_that_began_anew(pond,
     store.close() if is_clean else store.abandon()
     _, log = pond.open()
     assert (log.start_offset, log.end_offset, len(pond.records(log))) == (0, 40, 40)
+
+
+@pytest.mark.parametrize("is_new_start", [False, True])
+def test_what_a_compaction_has_left_is_not_put_in_place_of_what_comes_after_a_cut(make_pond, is_new_start):
+    limits = LogLimits(
+        segment_bytes=1000, index_interval_bytes=150, cleanup_compact=True, min_cleanable_dirty_ratio=0.0
+    )
+    pond = make_pond(limits=limits)
+    store, log = pond.open()
+    for number in range(90):
+        pond.append(log, b"old", key=b"k%d" % (number % 50))
+    pond.sync(log)
+    store.checkpoint()
+    plan = log.compaction_candidate(pond.now_ms)
+    plan.run()
+    pond.cut(log, 200 if is_new_start else 20, is_new_start=is_new_start)
+    left = log.finish_compaction(plan)
+    assert left.begin()
+    left.end(is_done=False)
+    for number in range(50):
+        pond.append(log, b"new", key=b"k%d" % number)
+    pond.sync(log)
+    before = pond.values(log)
+    pond.disk.drop_process()
+    _, log = pond.open()
+    assert pond.values(log) == before
+
+
+@pytest.mark.parametrize("seed", seeds(range(5)))
+def test_a_cut_whose_sync_fails_is_known_of_after_a_kill(make_pond, seed):
+    pond = make_pond(disk=SimDisk(seed))
+    store, log = pond.open()
+    pond.fill(log, 20)
+    pond.sync(log)
+    store.checkpoint()
+    pond.fill(log, 30, start=20)
+    truncation = log.begin_truncation(45)
+    store.checkpoint()
+    pond.disk.fail_syncs(".log")
+    with pytest.raises(OSError):
+        truncation.run()
+    pond.disk.drop_process()
+    pond.disk.heal()
+    store, log = pond.open()
+    pond.sync(log)
+    store.checkpoint()
+    safe = log.synced_offset
+    pond.disk.crash()
+    _, log = pond.open()
+    assert log.end_offset == safe

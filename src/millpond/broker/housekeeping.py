@@ -32,6 +32,9 @@ from millpond.log.store import LogStore
 RELIEF_MS = 5
 """How long to wait before all logs are synced again because too many files are open."""
 
+REMOVE_AGAIN_MS = 60_000
+"""How long to wait before files are removed that could not be."""
+
 SWEEP_MS = 1000
 """How often the cheap things are looked at: idle connections, logs that are to be flushed by age."""
 
@@ -241,6 +244,8 @@ class Housekeeping:
         def failed(error: Exception) -> None:
             job.end(is_done=False)
             self._report("removal", error)
+            if self._running:
+                self._clock.call_later(REMOVE_AGAIN_MS, run)
 
         if job.delay_ms:
             self._clock.call_later(job.delay_ms, run)

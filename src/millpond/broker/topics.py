@@ -140,7 +140,7 @@ class TopicKeeper:
                 self._steps.append(partial(self._take_away, name))
             elif name.topic != METADATA_TOPIC and (owner is None or _is_foreign(log, owner)):
                 self._set_aside(name)
-        for name in [each for each in self._store.failed if each not in wanted and each.topic != METADATA_TOPIC]:
+        for name in [each for each in self._store.damaged if each not in wanted and each.topic != METADATA_TOPIC]:
             # Nobody can tell whose it was, and it would keep a new topic from its name.
             try:
                 self._set_aside(name)
@@ -277,6 +277,8 @@ class TopicKeeper:
         try:
             if self._is_to_begin_anew(topic, index):
                 self._set_aside(name, "a damaged replica was set aside and begins anew from its leader")
+            elif name in self._store.damaged and self._store.owner_of(name) not in (NO_TOPIC_ID, topic.id):
+                self._set_aside(name)
             log = self._store.get(name)
             if log is not None and _is_foreign(log, topic):
                 # Of a topic of this name that was deleted before its turn came.

@@ -390,6 +390,7 @@ class Compaction:
         for segment in old:
             segment.close()
         for segment in old[1:]:
+            segment.is_gone = True
             paths += segment.rename_all(DELETED)
         swap.segment.rename_all("")
         swap.segment.move("", self._files)
@@ -417,6 +418,10 @@ class Compaction:
     def cut_back(self, offset: int) -> None:
         """The log now ends there."""
         self.clean_offset = min(self.clean_offset, Offset(offset))
+        self.cancel()
+
+    def cancel(self) -> None:
+        """End the plan that is with a worker, if there is one, as soon as it can be."""
         if self._plan is not None:
             self._plan.cancelled = True
 

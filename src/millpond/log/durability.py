@@ -14,11 +14,10 @@ from functools import partial
 from millpond.base.ids import Offset
 from millpond.base.ports import Disk, File
 from millpond.base.values import dataclass
-from millpond.log.failed_sync import mark_failed_sync, mark_failed_sync_without_files
+from millpond.log.failed_sync import NO_DESCRIPTOR, mark_failed_sync, mark_failed_sync_without_files, mark_loss
 from millpond.log.names import LOG
 from millpond.log.segment import Segment
 
-_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 TOGETHER_FROM = 12
@@ -38,15 +37,35 @@ class Away:
     """The log is no more: work that has not begun must not begin."""
     beginnings: int = 0
     """How often the log has begun anew: what was to be removed before may have the name of what is there now."""
-    retired: tuple[str, ...] = ()
+    retired: list[str] | None = None
     """Files of its beginning that are yet to be removed, in their order."""
+    removed: int = 0
+    """How many of all that were ever retired are not among them any more."""
 
     def __bool__(self) -> bool:
         return self.syncs > 0 or self.others > 0
 
-    def begin_anew(self) -> None:
-        self.beginnings += 1
-        self.retired = ()
+    def retire(self, paths: Sequence[str]) -> int:
+        """Let these go after all that are to go already; the number of the last one, counted from the first ever."""
+        if paths:
+            self.retired = self.retired or []
+            self.retired += paths
+        return self.removed + len(self.retired or ())
+
+    def to_remove(self, number: int) -> tuple[str, ...]:
+        """Those up to this number that are not gone yet."""
+        return tuple((self.retired or [])[: max(number - self.removed, 0)])
+
+    def are_removed(self, number: int) -> None:
+        """Those up to this number are gone."""
+        if number > self.removed:
+            self.retired = (self.retired or [])[number - self.removed :] or None
+            self.removed = number
+
+    def forget_retired(self) -> None:
+        """Whoever has begun the log anew has removed them."""
+        self.removed += len(self.retired or ())
+        self.retired = None
 
 
 @dataclass(slots=True)
@@ -63,8 +82,10 @@ class SyncTicket:
     sealed: dict[Segment, int] = field(default_factory=dict)
     """Those of them that will be synced with their indexes, as they were owed."""
     files: list[File] = field(default_factory=list)
+    closed: list[Segment] = field(default_factory=list)
+    """Those whose files are not open; a worker opens them one at a time."""
     paths: list[str] = field(default_factory=list)
-    """Files that are not open; a worker opens them one at a time. An index may not be there."""
+    """Other files, which may not be there."""
     folders: set[str] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     notes: dict[str, Callable[[], bytes]] = field(default_factory=dict)
@@ -86,26 +107,26 @@ class SyncTicket:
     def mark_loss(self, error: OSError) -> None:
         """Tell the next opening at once, on the thread that heard of it: the process may be killed before the loop
         hears, and what it has written would then count as safe after the next sync, which syncs nothing of it."""
-        if error.errno not in _NO_DESCRIPTOR:
-            with contextlib.suppress(OSError):
-                mark_failed_sync(self.disk, self.folder)
+        mark_loss(self.disk, self.folder, error)
 
     def _sync(self) -> None:
         for file in self.files:
             file.sync()
+        for segment in self.closed:
+            try:
+                self._sync_closed(segment.path(LOG))
+            except FileNotFoundError:
+                if not segment.is_gone:
+                    raise
         for path in self.paths:
-            self._sync_closed(path)
+            with contextlib.suppress(FileNotFoundError):
+                self._sync_closed(path)
         # A file is only there after a power cut if its name is, too.
         for folder in sorted(self.folders):
             self.disk.sync_folder(folder)
 
     def _sync_closed(self, path: str) -> None:
-        try:
-            file = self.disk.open(path)
-        except FileNotFoundError:
-            if path.endswith(LOG):
-                raise
-            return
+        file = self.disk.open(path)
         try:
             file.sync()
         finally:
@@ -114,14 +135,14 @@ class SyncTicket:
     @property
     def is_owed(self) -> bool:
         """Whether there is anything to do at all."""
-        return bool(self.files or self.paths or self.folders or self.replacements)
+        return bool(self.files or self.closed or self.paths or self.folders or self.replacements)
 
     def add(self, segment: Segment, *, with_indexes: bool) -> None:
         """Cover all that the segment has now."""
         self.covered.append((segment, segment.size))
         file = segment.open_file
         if file is None:
-            self.paths.append(segment.path(LOG))
+            self.closed.append(segment)
         else:
             file.retain()
             self.files.append(file)
@@ -243,7 +264,7 @@ class Durability:
         """
         if ticket is not None:
             ticket.release()
-            if error.errno in _NO_DESCRIPTOR or (ticket.is_synced and error.errno in _NO_ROOM):
+            if error.errno in NO_DESCRIPTOR or (ticket.is_synced and error.errno in _NO_ROOM):
                 self._folders = ticket.folders | (self._folders or set())
                 self._names = ticket.names | (self._names or set())
                 self._notes = ticket.notes | (self._notes or {})

@@ -6,6 +6,8 @@ before any of them may count again they are copied to fresh files, which are syn
 
 from __future__ import annotations
 
+import contextlib
+import errno
 from collections.abc import Sequence
 from itertools import zip_longest
 
@@ -22,10 +24,19 @@ from millpond.log.names import (
 )
 from millpond.log.scan import SCAN_BYTES
 
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+
 
 def mark_failed_sync(disk: Disk, folder: str) -> None:
     """Tell the next opening of this folder, if it is still there. On any thread; OSError if it cannot be told now."""
     disk.open(f"{folder}/{FAILED_SYNC_FILE}", create=True).close()
+
+
+def mark_loss(disk: Disk, folder: str, error: OSError) -> None:
+    """Tell it as well as that can be, on the thread on which a sync has failed. A want of descriptors is no loss."""
+    if error.errno not in NO_DESCRIPTOR:
+        with contextlib.suppress(OSError):
+            mark_failed_sync(disk, folder)
 
 
 def mark_failed_sync_without_files(disk: Disk, folder: str) -> None:

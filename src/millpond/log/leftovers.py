@@ -35,12 +35,12 @@ def settle(disk: Disk, folder: str, names: list[str]) -> set[int]:
             disk.remove(f"{folder}/{name}")
     swapped = (read_offset_name(name.removesuffix(SWAP)) for name in names if name.endswith(SWAP))
     for base in sorted({entry[0] for entry in swapped if entry}):
-        if offset_name(base, LOG) + SWAP in names:
-            _finish_swap(disk, folder, base, names)
         for suffix in (OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
             # Which log an index belongs to cannot be told any more.
             _remove_if_there(disk, f"{folder}/{offset_name(base, suffix)}{SWAP}")
             _remove_if_there(disk, f"{folder}/{offset_name(base, suffix)}")
+        if offset_name(base, LOG) + SWAP in names:
+            _finish_swap(disk, folder, base, names)
         rebuild.add(base)
     disk.sync_folder(folder)
     return rebuild
@@ -59,6 +59,8 @@ def _finish_swap(disk: Disk, folder: str, base: int, names: list[str]) -> None:
     for other in replaced:
         for suffix in SEGMENT_SUFFIXES:
             _remove_if_there(disk, f"{folder}/{offset_name(other, suffix)}")
+    # What the new one replaces must be gone for certain: once it has its name nobody looks for that.
+    disk.sync_folder(folder)
     disk.rename(swap_path, f"{folder}/{offset_name(base, LOG)}")
 
 

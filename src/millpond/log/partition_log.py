@@ -547,15 +547,16 @@ class PartitionLog:
         paths: list[str] = []
         for segment in segments:
             paths += segment.paths()
+            segment.is_gone = True
             segment.close()
             self.durability.forget(segment)
         first_offset = self.segments[0].base_offset
         if segments and self.start_offset < first_offset:
             self._move_start(first_offset)
-        away = self.durability.away
-        away.retired += tuple(paths)
+        away, delay_ms = self.durability.away, self.limits.file_delete_delay_ms
+        number = away.retire(paths)
         return RemovalJob(
-            self.disk, self.folder, away.retired, self.limits.file_delete_delay_ms, away, away.beginnings
+            self.disk, self.folder, delay_ms=delay_ms, away=away, beginnings=away.beginnings, number=number
         )
 
     def forget_epochs_at_end(self) -> None:
@@ -585,8 +586,10 @@ class PartitionLog:
                 offset = min(offset, span.base_offset if span else self.end_offset)
         except OSError as error:
             raise self._unreadable(error) from error
-        if is_new_start or offset < self.segments[0].base_offset:
-            self.durability.away.begin_anew()
+        begins_anew = is_new_start or offset < self.segments[0].base_offset
+        if begins_anew:
+            # No removal begins from here on.
+            self.durability.away.beginnings += 1
         # A crash may find any part of a log that is given up whole, and must not take it for damage.
         self.durability.cut_back(0 if is_new_start else offset)
         self.compaction.cut_back(offset)
@@ -599,6 +602,7 @@ class PartitionLog:
             self.last_append_ms,
             is_new_start,
             keeps,
+            begins_anew,
         )
         self.durability.away.others += 1
         return self._truncation
@@ -612,6 +616,8 @@ class PartitionLog:
         if error is not None or self.closed:
             return
         assert truncation.result is not None, "it has not run"
+        if truncation.begins_anew:
+            self.durability.away.forget_retired()
         kept, active, self.producers, self.snapshots = truncation.result
         active.move("", self.files)
         for segment in self.segments[len(kept) :]:

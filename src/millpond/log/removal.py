@@ -11,11 +11,11 @@ from millpond.log.durability import Away
 from millpond.log.names import LOG
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class RemovalJob:
     """Files of a log, in the order in which they must go.
 
-    Jobs overtake each other, and may fail. So each takes what is left of those before it along, from the beginning.
+    Jobs overtake each other, and may fail. So one of retired segments takes what is left of those before it along.
     """
 
     disk: Disk
@@ -24,33 +24,46 @@ class RemovalJob:
     delay_ms: int = 0
     away: Away = field(default_factory=Away)
     beginnings: int = 0
+    number: int = 0
+    """Up to which of all that were ever retired, if these are retired segments: which are left is seen when it
+    begins."""
 
     def begin(self) -> bool:
         """On the loop, just before `run`: whether it is still wanted."""
         if self.away.closed or self.away.beginnings != self.beginnings:
             # The folder or the files of this name may be another log's by now.
             return False
+        if self.number:
+            self.paths = self.away.to_remove(self.number)
         self.away.others += 1
         return True
 
     def end(self, *, is_done: bool) -> None:
         """On the loop, after `run`."""
         self.away.others -= 1
-        if is_done and self.away.retired:
-            gone = set(self.paths)
-            self.away.retired = tuple(path for path in self.away.retired if path not in gone)
+        if is_done and self.number and self.away.beginnings == self.beginnings:
+            self.away.are_removed(self.number)
 
     def run(self) -> None:
         if self.paths:
             # What takes their place must be there for certain, or a crash would make the offsets start again.
             self._sync()
+        failed: OSError | None = None
         for path in self.paths:
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 self.disk.remove(path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                if LOG in path:
+                    raise
+                failed = error
             if LOG in path:
                 # A crash must find a log without its beginning, never one without its middle. Also where another job
                 # has removed it: that one may not have come to its sync.
                 self._sync()
+        if failed is not None:
+            raise failed
 
     def _sync(self) -> None:
         try:

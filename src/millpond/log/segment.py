@@ -112,6 +112,7 @@ class Segment:
         "base_offset",
         "first_append_ms",
         "folder",
+        "is_gone",
         "next_offset",
         "reads_only",
         "size",
@@ -148,6 +149,8 @@ class Segment:
         self._bytes_since_entry = 0
         self.reads_only = False
         """A reader on another thread: it looks for what an index has lost, but does not write it anew."""
+        self.is_gone = False
+        """It was taken out of its log: its files may be removed at any time."""
 
     @classmethod
     def create(cls, files: OpenFiles, folder: str, base_offset: int, stage: str = "") -> Segment:

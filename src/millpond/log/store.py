@@ -11,7 +11,14 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 from millpond.base.ports import Disk, Entropy, FileLock
 from millpond.base.values import dataclass
-from millpond.log.checkpoints import DamagedCheckpoint, decode_lines, encode_lines, encode_offsets, read_offsets
+from millpond.log.checkpoints import (
+    DamagedCheckpoint,
+    decode_lines,
+    decode_metadata,
+    encode_lines,
+    encode_offsets,
+    read_offsets,
+)
 from millpond.log.durability import run_tickets
 from millpond.log.limits import LogLimits
 from millpond.log.names import (
@@ -327,6 +334,13 @@ class LogStore:
             self._leaving[tp] = still
         # A checkpoint that is being written may name it: another must follow, and only one is written at a time.
         return bool(still) or (self._checkpoint_away is not None and tp not in self.logs and self._is_noted(tp))
+
+    def owner_of(self, tp: TopicPartition) -> UUID:
+        """Whose a partition's folder says it is, also of one that could not be opened; NO_TOPIC_ID if it does not."""
+        try:
+            return decode_metadata(self.disk.read(f"{self._path(tp.folder)}/{METADATA_FILE}"))
+        except (OSError, DamagedCheckpoint):
+            return NO_TOPIC_ID
 
     def set_aside(self, tp: TopicPartition) -> str:
         """Take a partition that belongs to nobody out of use, but keep its files; the folder's new path."""

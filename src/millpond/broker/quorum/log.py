@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 READ_BYTES: Final = 1 << 20
 RETRY_MS: Final = 500
+AWAY_POLL_MS: Final = 5
 _LEADER_CHANGE_KEY = b"\0\0\0\2"
 
 
@@ -267,6 +268,15 @@ class MetadataLog:
             self.log.disk.remove(path)
 
     def _truncate(self, offset: int, *, is_new_start: bool = False) -> Later[None]:
+        if self.log.durability.away and not self.log.closed:
+            # A worker would look for files that are gone by then, or find others of their names.
+            later: Later[None] = Later()
+
+            def again() -> None:
+                self._truncate(offset, is_new_start=is_new_start).then(later.finish, later.fail)
+
+            self._clock.call_later(AWAY_POLL_MS, again)
+            return later
         try:
             truncation = self.log.begin_truncation(offset, is_new_start=is_new_start)
         except Refused as refused:

@@ -544,8 +544,9 @@ class _Fetcher:
         services, partition = self._services, replica.partition
         log = partition.log
         committed = replica.follower.high_watermark
-        if log.durability.away.syncs:
-            # It would look for files that are gone by then.
+        if log.durability.away:
+            # Workers would look for files that are gone by then, or find others of their names.
+            log.compaction.cancel()
             self._clock.call_later(
                 SYNC_POLL_MS,
                 lambda: (
