@@ -28,8 +28,8 @@ FOLDER = "/data"
 class Dice:
     """Entropy from a seed."""
 
-    def __init__(self) -> None:
-        self.random = Random(1)
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
 
     def uuid(self) -> UUID:
         return UUID(int=self.random.getrandbits(128))
@@ -49,9 +49,11 @@ class Pond:
     now_ms: int = NOW_MS
     topic_id: UUID = TOPIC_ID
     opened: LogStore | None = None
+    stores: int = 0
 
     def store(self) -> LogStore:
-        return LogStore(self.disk, self.folder, self.limits, Dice())
+        self.stores += 1
+        return LogStore(self.disk, self.folder, self.limits, Dice(self.stores))
 
     def open(self) -> tuple[LogStore, PartitionLog]:
         """Open the folder; the partition is made if it is not there."""

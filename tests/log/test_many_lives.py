@@ -1,7 +1,8 @@
 """Life after life of a log, by chance: whatever is noted beside it, each life goes by what its batches tell.
 
 Kills, power cuts, clean ends and ends that are none follow each other, with notes that find no room, starts that move
-and logs that are cut back, deleted and made anew under the same name in between.
+and logs that are cut back, deleted and made anew under the same name in between. Removals overtake each other, fail or
+come too late; cuts are given up; a sync fails and the process is killed before the log hears of it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from millpond.log.producers import ProducerStates
 from millpond.sim.world.disk import SimDisk
 from support.seeds import seeds
 
-STEPS = 60
+STEPS = 80
 PRODUCER = 1
 NOTES = ("leader-epoch-checkpoint", "-offset-checkpoint", ".snapshot", "append-times")
 
@@ -39,12 +40,15 @@ class Lives:
         self.topics = 7
         self.story = []
         self.store, self.log = None, None
+        self.jobs = []
+        """Removals that wait for their time, with where the log begins once they are done."""
         self.begin()
 
     # What is looked at
 
     def begin(self, safe=None):
         """The next life. After a power cut only what was synced has to be there."""
+        self.jobs = []
         store = self.store = self.pond.store()
         report = store.open(self.pond.now_ms)
         assert not report.failed, report.failed
@@ -129,12 +133,52 @@ class Lives:
         self.start = max(self.start, self.log.start_offset)
 
     def retire(self):
-        if len(self.log.segments) > 1:
+        for _ in range(min(len(self.log.segments) - 1, self.dice.choice((1, 2)))):
             job = self.log.retire(self.log.segments[:1])
             self.start = max(self.start, self.log.start_offset)
-            if self.dice.random() < 0.5:
-                self.pond.remove(job)
-                self.deleted = max(self.deleted, self.log.segments[0].base_offset)
+            self.jobs.append((job, self.log, self.log.segments[0].base_offset))
+
+    def remove(self):
+        """Any of those that wait: of one that has overtaken others, or of a log that is gone or has begun anew, too."""
+        if not self.jobs:
+            return
+        job, log, base = self.jobs.pop(self.dice.randrange(len(self.jobs)))
+        if not job.begin():
+            return
+        is_done = self.dice.random() < 0.7
+        if is_done:
+            job.run()
+            if log is self.log:
+                self.deleted = max(self.deleted, base)
+        job.end(is_done=is_done)
+
+    def lose(self):
+        """A sync fails, and the process is killed before its loop hears of it."""
+        ticket = self.log.sync_target()
+        self.pond.disk.fail_syncs(".log")
+        with contextlib.suppress(OSError):
+            ticket.run()
+        self.kill()
+
+    def begin_elsewhere(self):
+        """The leader's log begins only there."""
+        self.pond.disk.heal()
+        offset = self.log.end_offset + self.dice.choice((0, 3, 50))
+        truncation = self.log.begin_truncation(offset, is_new_start=True)
+        if self._gives_up(truncation):
+            return
+        self.store.checkpoint()
+        truncation.run()
+        self.log.finish_truncation(truncation)
+        self.values, self.start, self.deleted, self.sequence = {}, offset, offset, -1
+        self.checkpoint()
+
+    def _gives_up(self, truncation):
+        """The checkpoint before it finds no room now and then."""
+        if self.dice.random() < 0.7:
+            return False
+        self.log.give_up_truncation(truncation)
+        return True
 
     def cut(self):
         self.pond.disk.heal()
@@ -143,8 +187,17 @@ class Lives:
             self.log.forget_epochs_at_end()
             return
         truncation = self.log.begin_truncation(offset, keeps=self.dice.random() < 0.5)
+        if self._gives_up(truncation):
+            return
         self.store.checkpoint()
         self.values = {each: row for each, row in self.values.items() if each < truncation.offset}
+        self.start, self.deleted = min(self.start, truncation.offset), min(self.deleted, truncation.offset)
+        if self.dice.random() < 0.2:
+            self.pond.disk.fail_syncs(".log")
+            with contextlib.suppress(OSError):
+                truncation.run()
+            self.kill()
+            return
         truncation.run()
         self.log.finish_truncation(truncation)
         self.start = min(self.start, self.log.end_offset)
@@ -199,10 +252,11 @@ class Lives:
 
     def live(self):
         often = (self.append, self.append, self.append, self.append, self.sync, self.checkpoint)
-        seldom = (self.begin_epoch, self.delete_before, self.retire, self.cut, self.no_room, self.room)
-        ends = (self.end, self.kill, self.power_cut, self.begin_anew)
+        seldom = (self.begin_epoch, self.delete_before, self.cut, self.no_room, self.room)
+        removals = (self.retire, self.remove)
+        ends = (self.end, self.kill, self.power_cut, self.begin_anew, self.lose, self.begin_elsewhere)
         for _ in range(STEPS):
-            step = self.dice.choice(self.dice.choice((often, often, seldom, ends)))
+            step = self.dice.choice(self.dice.choice((often, often, often, seldom, removals, removals, ends)))
             self.story.append(step.__name__)
             self.pond.now_ms += 1000
             if self.log.failed is not None:
@@ -211,7 +265,7 @@ class Lives:
         self.end()
 
 
-@pytest.mark.parametrize("seed", seeds(range(30)))
+@pytest.mark.parametrize("seed", seeds(range(90)))
 def test_each_life_goes_by_what_the_batches_tell(make_pond, seed):
     lives = Lives(make_pond(disk=SimDisk(seed), limits=LogLimits(segment_bytes=400, index_interval_bytes=150)), seed)
     try:
