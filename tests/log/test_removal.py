@@ -241,3 +241,17 @@ def test_what_a_kill_left_of_deleted_folders_has_its_name_for_good_before_it_goe
         assert not pond.store().open(pond.now_ms).failed
         if not is_cut:
             return
+
+
+@pytest.mark.parametrize("seed", seeds(range(10)))
+def test_what_is_retired_before_it_was_synced_tears_nothing_that_is_safe(make_pond, seed):
+    """Its files wait to be removed: torn by a power cut, they would be taken for the end of the log."""
+    pond = make_pond(disk=SimDisk(seed))
+    _, log = pond.open()
+    pond.fill(log, 40)
+    log.retire(log.segments[:2])
+    pond.sync(log)
+    pond.disk.crash()
+    _, log = pond.open()
+    assert log.end_offset == 40
+    assert list(pond.values(log))[-1] == 39

@@ -547,9 +547,9 @@ class PartitionLog:
         paths: list[str] = []
         for segment in segments:
             paths += segment.paths()
+            # Owed as before: until its files are gone a power cut would leave a torn one before what is safe.
             segment.is_gone = True
             segment.close()
-            self.durability.forget(segment)
         first_offset = self.segments[0].base_offset
         if segments and self.start_offset < first_offset:
             self._move_start(first_offset)
