@@ -2,7 +2,8 @@
 
 Kills, power cuts, clean ends and ends that are none follow each other, with notes that find no room, starts that move
 and logs that are cut back, deleted and made anew under the same name in between. Removals overtake each other, fail
-or come too late; cuts are given up; a sync fails and the process is killed before the log hears of it.
+or come too late; cuts are given up; a sync fails and the process is killed before the log hears of it. The power goes
+between two steps, or at any operation of the disk within one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pytest
 from millpond.base.errors import Refused
 from millpond.log.limits import LogLimits
 from millpond.log.producers import ProducerStates
-from millpond.sim.world.disk import SimDisk
+from millpond.sim.world.disk import PowerCut, SimDisk
 from support.seeds import seeds
 
 STEPS = 80
@@ -40,6 +41,8 @@ class Lives:
         self.topics = 7
         self.story = []
         self.store, self.log = None, None
+        self.pending = None
+        """What is being appended: after a power cut it may be there."""
         self.jobs = []
         """Removals that wait for their time, with where the log begins once they are done."""
         self.begin()
@@ -61,6 +64,8 @@ class Lives:
         if safe is not None:
             end = self.log.end_offset
             assert end >= safe
+            if self.pending is not None and end == max(self.values, default=self.start - 1) + 2:
+                self.values[end - 1] = self.pending
             self.values = {each: row for each, row in self.values.items() if each < end}
             self.start, self.deleted = min(self.start, end), min(self.deleted, end)
         self.check()
@@ -94,6 +99,7 @@ class Lives:
         known = self.log.producers.entries.get(PRODUCER)
         sequence = (known.last_sequence if known is not None else self.sequence) + 1
         value = b"%d-%d" % (self.epoch, self.dice.randrange(1000))
+        self.pending = value, self.epoch, sequence
         with contextlib.suppress(Refused):
             offset = self.pond.append(
                 self.log,
@@ -250,18 +256,40 @@ class Lives:
         self.pond.disk.crash()
         self.begin(safe)
 
+    def arm(self):
+        """The power will go at some operation."""
+        self.pond.disk.crash_at_operation(self.pond.disk.operations + self.dice.randint(1, 40))
+
+    def disarm(self):
+        """Of what follows nobody could tell how far it came."""
+        self.pond.disk.crash_at_operation(1 << 62)
+
+    def after_cut(self):
+        safe = self.log.synced_offset
+        self.pond.disk.heal()
+        self.pond.disk.crash()
+        self.begin(safe)
+
     def live(self):
         often = (self.append, self.append, self.append, self.append, self.sync, self.checkpoint)
         seldom = (self.begin_epoch, self.delete_before, self.cut, self.no_room, self.room)
         removals = (self.retire, self.remove)
-        ends = (self.end, self.kill, self.power_cut, self.begin_anew, self.lose, self.begin_elsewhere)
+        ends = (self.end, self.kill, self.power_cut, self.arm, self.begin_anew, self.lose, self.begin_elsewhere)
         for _ in range(STEPS):
             step = self.dice.choice(self.dice.choice((often, often, often, seldom, removals, removals, ends)))
             self.story.append(step.__name__)
             self.pond.now_ms += 1000
-            if self.log.failed is not None:
-                self.kill()
-            step()
+            if step in (self.cut, self.begin_anew, self.begin_elsewhere):
+                self.disarm()
+            try:
+                if self.log.failed is not None:
+                    self.kill()
+                step()
+            except PowerCut:
+                self.story.append("the power is gone")
+                self.after_cut()
+            self.pending = None
+        self.disarm()
         self.end()
 
 
