@@ -114,6 +114,22 @@ def test_a_log_that_cannot_be_read_for_a_moment_is_cut_back_by_the_next_try(play
     assert (ends, log.log.end_offset < before) == ([None], True)
 
 
+def test_a_cut_waits_for_workers_that_have_files_of_the_log_in_hand(play: Play) -> None:
+    play.start()
+    fill(play, 4)
+    log = play.controller.host.log
+    before = log.log.end_offset
+    log.log.durability.away.others += 1
+    log.truncate_to(4)
+    ends: list[object] = []
+    log.persist().then(ends.append, ends.append)
+    play.sim.run_for(200)
+    assert (ends, log.log.end_offset) == ([], before)
+    log.log.durability.away.others -= 1
+    assert play.sim.run_until(lambda: bool(ends))
+    assert (ends, log.log.end_offset < before) == ([None], True)
+
+
 def test_a_snapshot_that_is_not_whole_is_noticed(play: Play) -> None:
     play.start()
     data = encode_snapshot(records_of(play.controller.image), 0)

@@ -21,6 +21,7 @@ from millpond.broker.replication import fetchers as replica_fetchers
 from millpond.broker.replication.fetchers import CUT_BELOW_COMMITTED, FetcherServices, ReplicaFetchers
 from millpond.broker.replication.partitions import Partition
 from millpond.log.limits import LogLimits
+from millpond.log.removal import RemovalJob
 from millpond.log.store import LogStore
 from millpond.replication.leader import PartitionView
 from millpond.sim.world.world import SimWorld
@@ -328,6 +329,20 @@ def test_what_the_leader_does_not_have_is_cut_off_on_a_worker(desk: Desk) -> Non
     assert desk.sim.run_until(lambda: any(0 in wishes(each) for each in desk.leader.asked))
     assert [wishes(each)[0] for each in desk.leader.asked if 0 in wishes(each)] == [(5, 10, 2)]
     assert desk.journal == ["replica is cut back"]
+
+
+def test_a_cut_waits_for_workers_that_have_files_of_the_log_in_hand(desk: Desk) -> None:
+    """A removal that has begun would take files of the same names from the log that begins anew."""
+    partition = desk.partition(follows=False)
+    lead_and_lose(desk, partition)
+    removal = RemovalJob(desk.world.disk, partition.log.folder, away=partition.log.durability.away)
+    assert removal.begin()
+    desk.follow(partition, 5)
+    desk.answer(diverging(2, 12))
+    desk.sim.run_for(500)
+    assert (partition.log.end_offset, desk.fetchers.is_cutting(partition)) == (20, False)
+    removal.end(is_done=True)
+    assert desk.sim.run_until(lambda: partition.log.end_offset == 10)
 
 
 def test_epochs_that_wrote_nothing_are_forgotten_without_a_worker(desk: Desk) -> None:
