@@ -11,6 +11,7 @@ from millpond.base.ids import Offset, TopicPartition
 from millpond.log.checkpoints import decode_epochs, decode_metadata
 from millpond.log.durability import TOGETHER_FROM, Durability, run_tickets
 from millpond.log.limits import LogLimits
+from millpond.log.names import FAILED_SYNC_FILE
 from millpond.log.open_files import OpenFiles
 from millpond.log.partition_log import PartitionLog
 from millpond.log.segment import Segment
@@ -118,6 +119,7 @@ def test_without_descriptors_nothing_is_lost_and_everything_still_owed(pond, sim
     log.fail(full.value, ticket)
     assert log.failed is None
     assert log.dirty
+    assert not sim.exists(f"{pond.partition}/{FAILED_SYNC_FILE}")
     sim.open_files_max = None
     pond.sync(log)
     assert not log.dirty

@@ -166,17 +166,3 @@ def test_a_failed_sync_of_everything_is_marked_in_each_folder_before_the_loop_he
     errors = run_tickets(sim, pond.folder, [log.sync_target() for log in logs])
     assert None not in errors
     assert all(sim.exists(f"{log.folder}/{FAILED_SYNC_FILE}") for log in logs)
-
-
-def test_who_only_lacks_descriptors_leaves_no_mark(pond, sim):
-    _, log = pond.open()
-    pond.fill(log, 40)
-    ticket = log.sync_target()
-    sim.open_files_max = sim.open_files
-    with pytest.raises(OSError) as failure:
-        ticket.run()
-    assert failure.value.errno == errno.EMFILE
-    sim.open_files_max = None
-    log.fail(failure.value, ticket)
-    assert not sim.exists(f"{pond.partition}/{FAILED_SYNC_FILE}")
-    pond.sync(log)
