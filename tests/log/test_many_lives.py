@@ -64,6 +64,10 @@ class Lives:
         if safe is not None:
             end = self.log.end_offset
             assert end >= safe
+            if self.log.start_offset > self.start:
+                # A beginning that was never synced may be gone like an end.
+                assert safe <= self.log.start_offset
+                self.start = self.log.start_offset
             if self.pending is not None and end == max(self.values, default=self.start - 1) + 2:
                 self.values[end - 1] = self.pending
             self.values = {each: row for each, row in self.values.items() if each < end}

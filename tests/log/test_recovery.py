@@ -437,3 +437,25 @@ def test_the_last_segment_may_be_empty_when_epochs_are_looked_at(pond, sim):
     sim.replace(f"{pond.partition}/leader-epoch-checkpoint", b"0\n1\n1 0\n")
     _, log = pond.open()
     assert log.epochs.entries == [(1, 0), (2, 1)]
+
+
+@pytest.mark.parametrize("seed", seeds(range(60)))
+def test_what_a_recovery_has_cut_off_stays_off_when_the_power_goes_again(make_pond, seed):
+    """Or torn bytes come back in the middle of the log, and old records behind new ones."""
+    pond = make_pond(disk=SimDisk(seed), limits=LogLimits(segment_bytes=400, index_interval_bytes=150))
+    store, log = pond.open()
+    pond.append(log, b"safe")
+    pond.sync(log)
+    store.checkpoint()
+    for number in range(6):
+        pond.append(log, b"old-%d" % number, epoch=1)
+    pond.disk.crash()
+    _, log = pond.open()
+    written = dict(pond.values(log))
+    for number in range(6):
+        written[pond.append(log, b"new-%d" % number, epoch=2)] = b"new-%d" % number
+    pond.disk.crash()
+    _, log = pond.open()
+    found = pond.values(log)
+    assert found == {offset: value for offset, value in written.items() if offset in found}
+    assert list(found) == list(range(len(found)))

@@ -18,7 +18,7 @@ from millpond.base.ports import File
 from millpond.base.values import dataclass
 from millpond.log.checkpoints import DamagedCheckpoint, decode_epochs, decode_metadata
 from millpond.log.epochs import LeaderEpochs
-from millpond.log.failed_sync import rewrite
+from millpond.log.failed_sync import mark_loss, rewrite
 from millpond.log.leftovers import has_leftovers, settle
 from millpond.log.limits import LogLimits
 from millpond.log.names import (
@@ -144,6 +144,8 @@ class _Opener:
             self._doubt(segments[-1].next_offset)
         clean = self.opening.clean
         unsynced_from = len(segments) if clean else self._recover(segments)
+        if self.opening.has_cut:
+            self._keep_cut(segments[-1])
         end = segments[-1].next_offset
         snapshots = Snapshots(self.disk, self.folder, self.listing.snapshots)
         snapshots.drop_after(end)
@@ -362,6 +364,15 @@ class _Opener:
         self.opening.cut()
         segment.cut(damage.position, self.limits.index_interval_bytes)
         self._drop_following(segments, number)
+
+    def _keep_cut(self, last: Segment) -> None:
+        """Make it last before anything is written behind it: the next power cut could bring back what was cut off."""
+        try:
+            last.file.sync()
+            self.disk.sync_folder(self.folder)
+        except OSError as error:
+            mark_loss(self.disk, self.folder, error)
+            raise
 
     def _drop_following(self, segments: list[Segment], number: int) -> None:
         """The log ends inside this segment: later ones do not connect to it."""
