@@ -290,8 +290,9 @@ def test_a_removal_that_fails_is_told_and_one_that_is_not_wanted_any_more_is_not
     class Job:
         delay_ms = 5
 
-        def __init__(self, wanted: bool) -> None:
+        def __init__(self, wanted: bool, is_tried_again: bool = True) -> None:
             self.wanted = wanted
+            self.is_tried_again = is_tried_again
             self.steps: list[str] = []
 
         def begin(self) -> bool:
@@ -304,14 +305,14 @@ def test_a_removal_that_fails_is_told_and_one_that_is_not_wanted_any_more_is_not
         def end(self, *, is_done: bool) -> None:
             self.steps.append(f"end {is_done}")
 
-    jobs = [Job(True), Job(False)]
+    jobs = [Job(True), Job(False), Job(True, is_tried_again=False)]
     for job in jobs:
         play.keeping.remove_later(job)
     play.run(5 + WORKERS_MS)
-    assert play.journal == ["removal failed"]
-    assert [job.steps for job in jobs] == [["run", "end False"], []]
+    assert play.journal == ["removal failed"] * 2
+    assert [job.steps for job in jobs] == [["run", "end False"], [], ["run", "end False"]]
     play.run(REMOVE_AGAIN_MS + WORKERS_MS)
-    assert [job.steps for job in jobs] == [["run", "end False"] * 2, []], "it is tried again"
+    assert [job.steps for job in jobs] == [["run", "end False"] * 2, [], ["run", "end False"]]
 
 
 # Checkpoints.

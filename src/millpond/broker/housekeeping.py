@@ -60,6 +60,11 @@ class DelayedJob(Protocol):
     @property
     def delay_ms(self) -> int: ...
 
+    @property
+    def is_tried_again(self) -> bool:
+        """Whether its files have the same names for ever: others would be removed the next time."""
+        ...
+
     def begin(self) -> bool:
         """On the loop, just before `run`: whether it is still wanted."""
         ...
@@ -244,7 +249,7 @@ class Housekeeping:
         def failed(error: Exception) -> None:
             job.end(is_done=False)
             self._report("removal", error)
-            if self._running:
+            if self._running and job.is_tried_again:
                 self._clock.call_later(REMOVE_AGAIN_MS, run)
 
         if job.delay_ms:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import field
+from typing import ClassVar
 
 from millpond.base.ports import Disk
 from millpond.base.values import dataclass
@@ -27,6 +28,11 @@ class RemovalJob:
     number: int = 0
     """Up to which of all that were ever retired, if these are retired segments: which are left is seen when it
     begins."""
+
+    @property
+    def is_tried_again(self) -> bool:
+        """What a compaction has left is not: the next one gives its files the same names."""
+        return self.number > 0
 
     def begin(self) -> bool:
         """On the loop, just before `run`: whether it is still wanted."""
@@ -99,6 +105,7 @@ class FolderRemovalJob:
     number: int
     """Of its own renaming."""
     delay_ms: int = 0
+    is_tried_again: ClassVar[bool] = True
 
     def begin(self) -> bool:
         """On the loop, just before `run`: nobody else ever has a folder of this name."""
