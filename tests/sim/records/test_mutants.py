@@ -50,6 +50,11 @@ def retry_a_failed_sync(patch: Patch) -> None:
 
 def forget_a_failed_sync_on_restart(patch: Patch) -> None:
     patch.setattr(durability.Durability, "mark_failure", lambda _: None)
+    mark_a_failed_sync_late(patch)
+
+
+def mark_a_failed_sync_late(patch: Patch) -> None:
+    patch.setattr(durability.SyncTicket, "mark_loss", lambda *_: None)
 
 
 def forget_producers_on_restart(patch: Patch) -> None:
