@@ -21,6 +21,7 @@ from millpond.base.ids import Offset
 from millpond.base.ports import Buffer, Disk
 from millpond.base.values import dataclass
 from millpond.log.durability import Durability
+from millpond.log.leftovers import remove_swaps, sync_if_there
 from millpond.log.limits import LogLimits
 from millpond.log.markers import read_marker
 from millpond.log.names import CLEANED, DELETED, LOG, SNAPSHOT, SWAP, read_offset_name
@@ -128,6 +129,8 @@ class CompactionPlan:
 
     def run(self) -> None:
         """Read, and write the new segments. On a worker thread; OSError and Cancelled leave the log as it was."""
+        # Of one that was given up: nobody may have removed it, and it would be put in place of what this one makes.
+        remove_swaps(self.disk, self.folder)
         latest = self._latest_offsets()
         reach = [source for source in self.sources if source.base_offset < self.end_offset]
         for group in _groups(reach, self.limits):
@@ -233,7 +236,7 @@ class CompactionPlan:
         target.aborted.make_file()
         target.file.sync()
         for path in target.index_paths():
-            _sync_if_there(self.disk, path)
+            sync_if_there(self.disk, path)
         if self.drops_markers:
             self._remove_old_snapshots()
         target.close()
@@ -252,17 +255,6 @@ class CompactionPlan:
 
 def _is_unpacked(header: BatchHeader) -> bool:
     return header.record_count <= UNPACKED_RECORDS_MAX
-
-
-def _sync_if_there(disk: Disk, path: str) -> None:
-    try:
-        file = disk.open(path)
-    except FileNotFoundError:
-        return
-    try:
-        file.sync()
-    finally:
-        file.close()
 
 
 class _Writer:

@@ -50,6 +50,10 @@ class Away:
         if paths:
             self.retired = self.retired or []
             self.retired += paths
+        return self.last_retired()
+
+    def last_retired(self) -> int:
+        """The number of the last one that was retired."""
         return self.removed + len(self.retired or ())
 
     def to_remove(self, number: int) -> tuple[str, ...]:

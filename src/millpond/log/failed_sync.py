@@ -59,11 +59,13 @@ def rewrite(disk: Disk, folder: str, names: Sequence[str], recovery_point: int) 
                     disk.remove(f"{folder}/{offset_name(base, suffix)}")
     # Only when the copies are there for certain may the mark go.
     disk.sync_folder(folder)
-    _remove_mark(disk, f"{folder}/{FAILED_SYNC_FILE}")
+    remove_mark(disk, folder)
     disk.sync_folder(folder)
 
 
-def _remove_mark(disk: Disk, path: str) -> None:
+def remove_mark(disk: Disk, folder: str) -> None:
+    """What it was made for is on the disk."""
+    path = f"{folder}/{FAILED_SYNC_FILE}"
     try:
         disk.remove(path)
     except (IsADirectoryError, PermissionError):

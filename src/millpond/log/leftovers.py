@@ -27,6 +27,16 @@ def has_leftovers(names: list[str]) -> bool:
     return any(name.endswith((DELETED, CLEANED, SWAP, TEMPORARY)) for name in names)
 
 
+def remove_swaps(disk: Disk, folder: str) -> None:
+    """What a compaction that was given up has left: a recovery would put it in place of what comes now."""
+    left = [name for name in disk.list(folder) if name.endswith((CLEANED, SWAP))]
+    # The log first: without it a recovery undoes the swap instead of finishing it.
+    for name in sorted(left, key=lambda name: LOG not in name):
+        _remove_if_there(disk, f"{folder}/{name}")
+    if left:
+        disk.sync_folder(folder)
+
+
 def settle(disk: Disk, folder: str, names: list[str]) -> set[int]:
     """Bring the folder to a state that a reader can trust; base offsets of segments whose indexes must be rebuilt."""
     rebuild: set[int] = set()
@@ -67,3 +77,14 @@ def _finish_swap(disk: Disk, folder: str, base: int, names: list[str]) -> None:
 def _remove_if_there(disk: Disk, path: str) -> None:
     if disk.exists(path):
         disk.remove(path)
+
+
+def sync_if_there(disk: Disk, path: str) -> None:
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return
+    try:
+        file.sync()
+    finally:
+        file.close()

@@ -637,6 +637,9 @@ class PartitionLog:
         """It will not be run: the log stays as it is."""
         assert self._truncation is truncation, "another one is under way"
         self._truncation = None
+        if truncation.begins_anew:
+            # What waits to be removed may go after all.
+            self.durability.away.beginnings -= 1
         self.durability.away.others -= 1
 
     # Compaction

@@ -7,7 +7,7 @@ were known to be safe, so the partition stays offline for a person (or a replica
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from functools import lru_cache
 from uuid import UUID
@@ -18,8 +18,8 @@ from millpond.base.ports import File
 from millpond.base.values import dataclass
 from millpond.log.checkpoints import DamagedCheckpoint, decode_epochs, decode_metadata
 from millpond.log.epochs import LeaderEpochs
-from millpond.log.failed_sync import mark_loss, rewrite
-from millpond.log.leftovers import has_leftovers, settle
+from millpond.log.failed_sync import mark_failed_sync, remove_mark, rewrite
+from millpond.log.leftovers import has_leftovers, settle, sync_if_there
 from millpond.log.limits import LogLimits
 from millpond.log.names import (
     CUT,
@@ -29,6 +29,8 @@ from millpond.log.names import (
     LOG,
     METADATA_FILE,
     SNAPSHOT,
+    SWAP,
+    UNSETTLED_FILE,
     offset_name,
     read_offset_name,
 )
@@ -121,10 +123,19 @@ class _Opener:
         self.ends_from = _NOWHERE
         """From the segment of this base offset on, what is noted about ended transactions cannot be trusted."""
         self.listing = _listing(tuple(names))
+        self.is_unsettled = UNSETTLED_FILE in self.listing.present
+        """Whether indexes are made again, and this is to be known until they are on the disk."""
         if self.listing.has_leftovers:
+            if any(name.endswith(SWAP) for name in names):
+                self.is_unsettled = True
+                disk.open(f"{folder}/{UNSETTLED_FILE}", create=True).close()
+                disk.sync_folder(folder)
             self.rebuild = settle(disk, folder, names)
             names = disk.list(folder)
             self.listing = _listing(tuple(names))
+        if UNSETTLED_FILE in frozenset(names) and not self.rebuild:
+            # The last opening did not come to its end.
+            self.rebuild = set(self.listing.bases)
         if FAILED_SYNC_FILE in self.listing.present:
             rewrite(disk, folder, names, opening.recovery_point)
             opening.clean = False
@@ -198,6 +209,8 @@ class _Opener:
                 durability.owe_segment(segment)
         if self.ends_from != _NOWHERE:
             durability.owe_folder()
+        if self.is_unsettled:
+            self._keep_rebuilt(segments)
         return log
 
     def _hold(self, last: Segment) -> None:
@@ -361,24 +374,37 @@ class _Opener:
                 f"{segment.path(LOG)}: {damage}; the log ends at offset {segment.next_offset}, and the "
                 f"{segment.size - damage.position} bytes from the damage on are kept in {path}"
             )
-        self.opening.cut()
+        self._begin_cut()
         segment.cut(damage.position, self.limits.index_interval_bytes)
         self._drop_following(segments, number)
 
+    def _begin_cut(self) -> None:
+        """Before the first of it: should this opening not come to its end, the next one finds nothing torn any more,
+        and must not take the page cache's word for it."""
+        if not self.opening.has_cut:
+            mark_failed_sync(self.disk, self.folder)
+        self.opening.cut()
+
     def _keep_cut(self, last: Segment) -> None:
         """Make it last before anything is written behind it: the next power cut could bring back what was cut off."""
-        try:
-            last.file.sync()
-            self.disk.sync_folder(self.folder)
-        except OSError as error:
-            mark_loss(self.disk, self.folder, error)
-            raise
+        last.file.sync()
+        self.disk.sync_folder(self.folder)
+        remove_mark(self.disk, self.folder)
+
+    def _keep_rebuilt(self, segments: Sequence[Segment]) -> None:
+        """Nothing else says that an index is to be made again: a segment without aborted transactions has none."""
+        for segment in segments:
+            if segment.base_offset in self.rebuild or segment.base_offset >= self.ends_from:
+                for path in segment.index_paths():
+                    sync_if_there(self.disk, path)
+        self.disk.sync_folder(self.folder)
+        self.disk.remove(f"{self.folder}/{UNSETTLED_FILE}")
 
     def _drop_following(self, segments: list[Segment], number: int) -> None:
         """The log ends inside this segment: later ones do not connect to it."""
         for segment in segments[number + 1 :]:
             if segment.size:
-                self.opening.cut()
+                self._begin_cut()
                 self.opening.notes.append(
                     f"{segment.path(LOG)} does not connect to offset {segments[number].next_offset} before it; "
                     f"kept as {segment.path(LOG)}{CUT}"

@@ -31,8 +31,9 @@ class RemovalJob:
 
     @property
     def is_tried_again(self) -> bool:
-        """What a compaction has left is not: the next one gives its files the same names."""
-        return self.number > 0
+        """What a compaction has left is not: the next one gives its files the same names. Nor what a later job has
+        to remove as well."""
+        return self.number > 0 and self.number == self.away.last_retired()
 
     def begin(self) -> bool:
         """On the loop, just before `run`: whether it is still wanted."""
@@ -56,15 +57,16 @@ class RemovalJob:
             self._sync()
         failed: OSError | None = None
         for path in self.paths:
+            is_log = LOG in path.rpartition("/")[2]
             try:
                 self.disk.remove(path)
             except FileNotFoundError:
                 pass
             except OSError as error:
-                if LOG in path:
+                if is_log:
                     raise
                 failed = error
-            if LOG in path:
+            if is_log:
                 # A crash must find a log without its beginning, never one without its middle. Also where another job
                 # has removed it: that one may not have come to its sync.
                 self._sync()

@@ -12,17 +12,9 @@ from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Disk
 from millpond.base.values import dataclass
 from millpond.log.failed_sync import mark_loss
+from millpond.log.leftovers import remove_swaps
 from millpond.log.limits import LogLimits
-from millpond.log.names import (
-    CLEANED,
-    CUT,
-    EPOCHS_FILE,
-    LOG,
-    SEGMENT_SUFFIXES,
-    SWAP,
-    offset_name,
-    read_offset_name,
-)
+from millpond.log.names import CUT, EPOCHS_FILE, LOG, SEGMENT_SUFFIXES, offset_name, read_offset_name
 from millpond.log.open_files import OpenFiles
 from millpond.log.producers import ProducerStates
 from millpond.log.scan import copy_tail
@@ -61,7 +53,7 @@ class Truncation:
 
     def run(self) -> None:
         """Cut, and make the result survive a power cut. On any thread; OSError leaves a log that must be closed."""
-        self._remove_swaps()
+        remove_swaps(self.disk, self.folder)
         files = OpenFiles(self.disk)
         below = 0 if self.is_new_start else sum(segment.base_offset < self.offset for segment in self.segments)
         first = self.segments[0]
@@ -92,14 +84,6 @@ class Truncation:
             raise
         active.close()
         self.result = CutLog(kept, active, producers, snapshots)
-
-    def _remove_swaps(self) -> None:
-        """What a compaction that was given up has left: a recovery would put it in place of what comes now."""
-        left = [name for name in self.disk.list(self.folder) if name.endswith((CLEANED, SWAP))]
-        for name in sorted(left, key=lambda name: LOG not in name):
-            self.disk.remove(f"{self.folder}/{name}")
-        if left:
-            self.disk.sync_folder(self.folder)
 
     def _new(self, files: OpenFiles) -> Segment:
         return Segment.create(files, self.folder, self.offset)

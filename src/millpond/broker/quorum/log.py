@@ -273,7 +273,8 @@ class MetadataLog:
             later: Later[None] = Later()
 
             def again() -> None:
-                self._truncate(offset, is_new_start=is_new_start).then(later.finish, later.fail)
+                cut = done(None).chain(lambda _: self._truncate(offset, is_new_start=is_new_start))
+                cut.then(later.finish, later.fail)
 
             self._clock.call_later(AWAY_POLL_MS, again)
             return later

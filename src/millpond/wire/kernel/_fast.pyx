@@ -26,6 +26,7 @@ cdef enum:
     AFTER_HEAD_BYTES_MIN = 3
     BATCH_HEADER_BYTES = 61
     SHORT_KEY_BYTES = 16
+    WALKED_AT_ONCE = 4096
     MAGIC = 2
 
 include "_big_endian.pxi"
@@ -250,6 +251,7 @@ cdef int64_t _count_keyless(Cursor cursor, int64_t count) except -1:
 cdef int _note_keys(Cursor cursor, int64_t count, int64_t base_offset, dict offsets, object digest) except -1:
     cdef Head head
     cdef object key
+    cdef int64_t walked = 0
     head.offset_delta = -1
     for _ in range(count):
         _read_head(&cursor, &head)
@@ -259,12 +261,18 @@ cdef int _note_keys(Cursor cursor, int64_t count, int64_t base_offset, dict offs
                 key = digest(key)
             offsets[key] = base_offset + head.offset_delta
         cursor.at = head.end
+        walked += 1
+        if walked % WALKED_AT_ONCE == 0:
+            # Others who want the interpreter have their turn.
+            with nogil:
+                pass
     return 0
 
 
 cdef tuple _flag_latest(Cursor cursor, int64_t count, int64_t base_offset, dict offsets, object digest):
     cdef Head head
     cdef list flags = []
+    cdef int64_t walked = 0
     cdef bint has_tombstone = False
     cdef bint is_latest
     cdef int32_t length
@@ -284,6 +292,10 @@ cdef tuple _flag_latest(Cursor cursor, int64_t count, int64_t base_offset, dict 
         flags.append(is_latest)
         has_tombstone = has_tombstone or (is_latest and length < 0)
         cursor.at = head.end
+        walked += 1
+        if walked % WALKED_AT_ONCE == 0:
+            with nogil:
+                pass
     _check_end(&cursor)
     return flags, has_tombstone
 
@@ -319,6 +331,8 @@ cdef tuple _flagged_records(Cursor cursor, int64_t count, list flags):
         start = again.at
         _read_head(&again, &head)
         if flags[index]:
+            if head.end - start > size - at:
+                raise ValueError("the flags have changed meanwhile")
             memcpy(target + at, again.start + start, head.end - start)
             at += head.end - start
         again.at = head.end
