@@ -402,3 +402,26 @@ def test_times_that_fit_into_no_batch_do_not_stop_compaction(make_pond):
     pond.sync(log)
     assert compact(pond, log)
     assert [header.base_offset for _, header in walk(log.read_batches(0, 1 << 20))] == [1, 3]
+
+
+def test_a_compaction_first_removes_what_another_has_left(make_pond):
+    """One that was given up, whose files could not be removed: a recovery would put them in place of later ones."""
+    pond = make_pond(limits=COMPACT)
+    store, log = pond.open()
+    for number in range(60):
+        put(pond, log, b"k%d" % (number % 20), b"old-%d" % number)
+    pond.sync(log)
+    given_up = log.compaction_candidate(pond.now_ms)
+    given_up.run()
+    log.give_up_compaction(given_up)
+    assert [name for name in pond.disk.list(pond.partition) if name.endswith(".swap")]
+    log.retire(log.segments[:1])
+    for number in range(60, 90):
+        put(pond, log, b"k%d" % (number % 20), b"new-%d" % number)
+    pond.sync(log)
+    assert compact(pond, log)
+    assert not [name for name in pond.disk.list(pond.partition) if name.endswith(".swap")]
+    before = table(pond, log)
+    store.close()
+    _, log = pond.open()
+    assert table(pond, log) == before

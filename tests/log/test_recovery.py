@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 
 import pytest
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.log import recovery
 from millpond.log.limits import LogLimits
 from millpond.log.names import OFFSET_INDEX, TIME_INDEX
 from millpond.sim.world.disk import PowerCut, SimDisk
@@ -459,3 +461,34 @@ def test_what_a_recovery_has_cut_off_stays_off_when_the_power_goes_again(make_po
     found = pond.values(log)
     assert found == {offset: value for offset, value in written.items() if offset in found}
     assert list(found) == list(range(len(found)))
+
+
+@pytest.mark.parametrize("how", ["kill", "descriptors"])
+@pytest.mark.parametrize("seed", seeds(range(40)))
+def test_a_recovery_that_is_broken_off_after_its_cut_is_done_again(make_pond, monkeypatch, seed, how):
+    """Nothing is torn any more in the page cache, and on the disk it still is."""
+    pond = make_pond(disk=SimDisk(seed), limits=LogLimits(segment_bytes=400, index_interval_bytes=150))
+    store, log = pond.open()
+    pond.append(log, b"safe")
+    pond.sync(log)
+    store.checkpoint()
+    for number in range(6):
+        pond.append(log, b"old-%d" % number, epoch=1)
+    pond.disk.crash()
+
+    def break_off(*_):
+        raise KeyboardInterrupt if how == "kill" else OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery._Opener, "_keep_cut", break_off)
+        with contextlib.suppress(KeyboardInterrupt):
+            pond.store().open(pond.now_ms)
+    pond.disk.drop_process()
+    _, log = pond.open()
+    written = dict(pond.values(log))
+    for number in range(6):
+        written[pond.append(log, b"new-%d" % number, epoch=2)] = b"new-%d" % number
+    pond.disk.crash()
+    _, log = pond.open()
+    found = pond.values(log)
+    assert found == {offset: value for offset, value in written.items() if offset in found}

@@ -255,3 +255,28 @@ def test_what_is_retired_before_it_was_synced_tears_nothing_that_is_safe(make_po
     _, log = pond.open()
     assert log.end_offset == 40
     assert list(pond.values(log))[-1] == 39
+
+
+def test_only_the_last_job_is_tried_again(pond):
+    """It takes along what those before it have left; all of them, each for itself, would be more with every round."""
+    _, log = pond.open()
+    first, second = retired_twice(pond, log)
+    assert (first.is_tried_again, second.is_tried_again) == (False, True)
+    assert not RemovalJob(pond.disk, pond.partition, ("x.cleaned",)).is_tried_again
+
+
+def test_a_topic_may_be_called_as_a_log(make_pond, monkeypatch):
+    pond = make_pond(tp=TopicPartition("app.logs", 0))
+    _, log = pond.open()
+    first, _ = retired_twice(pond, log)
+    remove = pond.disk.remove
+
+    def refuse(path):
+        if path.endswith(".index"):
+            raise PermissionError(path)
+        remove(path)
+
+    monkeypatch.setattr(pond.disk, "remove", refuse)
+    with pytest.raises(PermissionError):
+        first.run()
+    assert len(bases(pond.disk, pond.partition)) == len(log.segments) + 2

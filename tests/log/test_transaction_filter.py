@@ -261,3 +261,30 @@ def test_nor_does_one_that_outlives_a_power_cut_in_the_middle_of_the_swap(make_p
     assert markers(log) == []
     assert log.last_stable_offset == log.end_offset
     assert 1 not in log.snapshots.offsets
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_aborted_is_known_after_a_compaction_that_was_given_up_and_a_power_cut(make_pond, seed):
+    """Its removal was killed half way, the start makes indexes again, and the power goes before the first sync."""
+    pond = make_pond(disk=SimDisk(seed), limits=COMPACT)
+    store, log = pond.open()
+    pond.append(log, b"good", key=b"a")
+    writer = Writer(pond, log)
+    writer.put(b"a", b"bad")
+    writer.end(committed=False)
+    pond.fill(log, 10)
+    pond.sync(log)
+    store.checkpoint()
+    before = log.aborted_transactions(0, log.end_offset)
+    plan = log.compaction_candidate(pond.now_ms)
+    plan.run()
+    for path in log.give_up_compaction(plan).paths:
+        if ".log" in path:
+            pond.disk.remove(path)
+            pond.disk.sync_folder(pond.partition)
+    pond.disk.drop_process()
+    pond.open()
+    pond.disk.crash()
+    _, log = pond.open()
+    assert before == log.aborted_transactions(0, log.end_offset) != []
+    assert "unsettled" not in pond.disk.list(pond.partition)
