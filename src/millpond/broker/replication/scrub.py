@@ -39,6 +39,9 @@ class Scrub:
         """What is left of this round; the last is being read."""
         self._offset = 0
         """Up to here."""
+        self._upper: int | None = None
+        """Where it was committed when its turn came. What is written meanwhile is for the next round: to one that is
+        written to all the time there would be no end, and no turn for the others."""
 
     def start(self) -> None:
         self._later(REST_MS, self._begin_round)
@@ -55,7 +58,7 @@ class Scrub:
 
     def _begin_round(self) -> None:
         self._to_read = list(self._partitions) if self._bytes_per_second() else []
-        self._offset = 0
+        self._offset, self._upper = 0, None
         self._read_on()
 
     def _read_on(self) -> None:
@@ -65,8 +68,10 @@ class Scrub:
                 self._later(REST_MS, self._begin_round)
                 return
             partition = self._to_read[-1]
+            if self._upper is None:
+                self._upper = partition.committed_offset
             self._offset = max(self._offset, partition.log.start_offset)
-            if partition.is_replicated and self._offset < partition.committed_offset:
+            if partition.is_replicated and self._offset < min(self._upper, partition.committed_offset):
                 self._check(partition, self._offset).then(self._on_checked)
                 return
             self._leave()
@@ -82,4 +87,4 @@ class Scrub:
 
     def _leave(self) -> None:
         self._to_read.pop()
-        self._offset = 0
+        self._offset, self._upper = 0, None
