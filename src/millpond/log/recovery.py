@@ -123,7 +123,7 @@ class _Opener:
         self.ends_from = _NOWHERE
         """From the segment of this base offset on, what is noted about ended transactions cannot be trusted."""
         self.listing = _listing(tuple(names))
-        self.is_unsettled = UNSETTLED_FILE in self.listing.present
+        was_unsettled = self.is_unsettled = UNSETTLED_FILE in self.listing.present
         """Whether indexes are made again, and this is to be known until they are on the disk."""
         if self.listing.has_leftovers:
             if any(name.endswith(SWAP) for name in names):
@@ -133,8 +133,8 @@ class _Opener:
             self.rebuild = settle(disk, folder, names)
             names = disk.list(folder)
             self.listing = _listing(tuple(names))
-        if UNSETTLED_FILE in frozenset(names) and not self.rebuild:
-            # The last opening did not come to its end.
+        if was_unsettled:
+            # The last opening did not come to its end: which ones it had settled nobody knows.
             self.rebuild = set(self.listing.bases)
         if FAILED_SYNC_FILE in self.listing.present:
             rewrite(disk, folder, names, opening.recovery_point)
