@@ -87,7 +87,8 @@ def test_a_plan_goes_in_waves_within_its_rate_and_leaves_no_limit(cluster: Ponds
     began = time.monotonic()
     outcome = run_moves(way, moves, stop=Wish(), tell=tell, rate=SIZE, at_once=2)
     assert (outcome.is_done, outcome.is_limited) == (True, False)
-    assert [move.partition for move in outcome.moved] == [move.partition for move in moves]
+    # Of two that are under way either may be there first.
+    assert sorted(move.partition for move in outcome.moved) == [move.partition for move in moves]
     assert time.monotonic() - began > 2, "four times what may go in a second"
     assert max(len(each.under_way) for each in told) == 2
     assert (told[-1].moved, told[-1].copied_bytes) == (4, told[-1].bytes_to_copy)
