@@ -143,6 +143,13 @@ def test_the_brokers_refusal_is_passed_on(millpond: Any, quick: Any) -> None:
     assert "1 of 1 records were not acknowledged: " in sent.err
 
 
+def test_who_writes_to_a_compacted_topic_without_a_key_hears_what_is_missing(millpond: Any, quick: Any) -> None:
+    quick.create("table", cleanup_policy="compact")
+    sent = millpond("produce", "table", given="y")
+    assert sent.code == 1
+    assert "wants a key with each (--key-separator)" in sent.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

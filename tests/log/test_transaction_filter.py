@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from tests.support.permissions import permitted
 
+from millpond.log import recovery
 from millpond.log.aborted_transactions import Aborted, AbortedIndex
 from millpond.log.limits import LogLimits
 from millpond.log.markers import Marker
@@ -263,9 +266,13 @@ def test_nor_does_one_that_outlives_a_power_cut_in_the_middle_of_the_swap(make_p
     assert 1 not in log.snapshots.offsets
 
 
+@pytest.mark.parametrize("is_broken_off", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_what_was_aborted_is_known_after_a_compaction_that_was_given_up_and_a_power_cut(make_pond, seed):
-    """Its removal was killed half way, the start makes indexes again, and the power goes before the first sync."""
+def test_what_was_aborted_is_known_after_a_compaction_that_was_given_up_and_a_power_cut(
+    make_pond, monkeypatch, seed, is_broken_off
+):
+    """Its removal was killed half way, the start makes indexes again, and the power goes: before the first sync, or
+    in the middle of that start."""
     pond = make_pond(disk=SimDisk(seed), limits=COMPACT)
     store, log = pond.open()
     pond.append(log, b"good", key=b"a")
@@ -283,7 +290,10 @@ def test_what_was_aborted_is_known_after_a_compaction_that_was_given_up_and_a_po
             pond.disk.remove(path)
             pond.disk.sync_folder(pond.partition)
     pond.disk.drop_process()
-    pond.open()
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        if is_broken_off:
+            patch.setattr(recovery._Opener, "_keep_rebuilt", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        pond.open()
     pond.disk.crash()
     _, log = pond.open()
     assert before == log.aborted_transactions(0, log.end_offset) != []

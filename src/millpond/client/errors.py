@@ -37,6 +37,7 @@ ADVICE = {
     "max.poll.interval.ms",
     "ILLEGAL_GENERATION": "the group has moved on without this consumer; its partitions will be read again by others",
     "UNKNOWN_MEMBER_ID": "the group has moved on without this consumer; its partitions will be read again by others",
+    "INVALID_RECORD": "the topic takes no such record; one that is compacted wants a key with each",
     "_NO_OFFSET": "nothing has been read since the last commit",
     "_PURGE_QUEUE": "the producer was closed before the record left: wait for flush() before close()",
 }

@@ -21,7 +21,7 @@ from millpond.base.ids import Offset
 from millpond.base.ports import Buffer, Disk
 from millpond.base.values import dataclass
 from millpond.log.durability import Durability
-from millpond.log.leftovers import remove_swaps, sync_if_there
+from millpond.log.leftovers import remove_swaps, swap_names, sync_if_there
 from millpond.log.limits import LogLimits
 from millpond.log.markers import read_marker
 from millpond.log.names import CLEANED, DELETED, LOG, SNAPSHOT, SWAP, read_offset_name
@@ -401,9 +401,7 @@ class Compaction:
         except FileNotFoundError:
             # The partition was deleted meanwhile, with all that is in it.
             names = []
-        # The log goes first: without it a recovery undoes the swap instead of finishing it.
-        written = sorted((name for name in names if name.endswith((CLEANED, SWAP))), key=lambda name: LOG not in name)
-        paths = tuple(f"{self._folder}/{name}" for name in written)
+        paths = tuple(f"{self._folder}/{name}" for name in swap_names(names))
         away = self._durability.away
         return RemovalJob(self._disk, self._folder, paths, away=away, beginnings=away.beginnings)
 

@@ -27,11 +27,16 @@ def has_leftovers(names: list[str]) -> bool:
     return any(name.endswith((DELETED, CLEANED, SWAP, TEMPORARY)) for name in names)
 
 
+def swap_names(names: list[str]) -> list[str]:
+    """What a compaction has written and not put in place. Logs come first, and must go first: without its log a
+    recovery undoes a swap instead of finishing it."""
+    return sorted((name for name in names if name.endswith((CLEANED, SWAP))), key=lambda name: LOG not in name)
+
+
 def remove_swaps(disk: Disk, folder: str) -> None:
     """What a compaction that was given up has left: a recovery would put it in place of what comes now."""
-    left = [name for name in disk.list(folder) if name.endswith((CLEANED, SWAP))]
-    # The log first: without it a recovery undoes the swap instead of finishing it.
-    for name in sorted(left, key=lambda name: LOG not in name):
+    left = swap_names(disk.list(folder))
+    for name in left:
         _remove_if_there(disk, f"{folder}/{name}")
     if left:
         disk.sync_folder(folder)
