@@ -28,7 +28,7 @@ COMMON: Final[Mapping[str, object]] = {
 """What every client of librdkafka is told."""
 
 _WORDS: Final = {
-    "INVALID_RECORD": "the topic takes no such record; one that is compacted wants a key with each (--key-separator).",
+    "INVALID_RECORD": "the topic takes no such record; a compacted one wants a key with each (--key-separator).",
     "_TRANSPORT": "the connection was lost; is the node still running?",
     "_ALL_BROKERS_DOWN": "no broker can be reached; is the node still running?",
     "_TIMED_OUT": "no answer came in time; is the node still running?",
