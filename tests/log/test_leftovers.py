@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from millpond.log.leftovers import has_leftovers, settle
-from millpond.sim.world.disk import SimDisk
+from millpond.log.leftovers import has_leftovers, remove_swaps, settle, swap_names
+from millpond.sim.world.disk import PowerCut, SimDisk
 from millpond.wire.records import Record, encode_batch
 
 
@@ -10,9 +10,10 @@ def batch(offset, count=1):
     return encode_batch(records, base_offset=offset)
 
 
-def folder(**files):
-    disk = SimDisk()
+def folder(seed=0, **files):
+    disk = SimDisk(seed)
     disk.make_folder("/p")
+    disk.sync_folder("/")
     for name, data in files.items():
         number, _, suffix = name.lstrip("_").partition("_")
         disk.replace(f"/p/{int(number):020d}.{suffix.replace('_', '.')}", data)
@@ -63,3 +64,37 @@ def test_the_index_of_ended_transactions_is_made_again_with_the_others():
     disk = folder(_0_log=b"a", _0_txnindex=b"old", _0_txnindex_swap=b"new")
     assert settle(disk, "/p", disk.list("/p")) == {0}
     assert live(disk) == {".log": b"a"}
+
+
+def test_a_swap_whose_segments_are_gone_since_goes_too():
+    """It was given up, and retention took what it was to replace."""
+    disk = folder(_0_log_swap=batch(0), _0_index_swap=b"x", _20_log=b"d", _20_index=b"i")
+    assert settle(disk, "/p", disk.list("/p")) == set()
+    assert live(disk) == {"20.log": b"d", "20.index": b"i"}
+
+
+def test_a_swap_whose_first_segment_waits_to_be_removed_is_finished():
+    """Kafka takes the old one away before the new one has its name."""
+    disk = folder(_0_log_deleted=b"a", _0_log_swap=batch(0), _20_log=b"d")
+    assert settle(disk, "/p", disk.list("/p")) == {0}
+    assert live(disk) == {".log": batch(0), "20.log": b"d"}
+
+
+def test_swaps_that_are_given_up_go_from_the_last_to_the_first():
+    """Each counts on what those before it have dropped: a recovery may find the first of them, never the last."""
+    files = {f"_{base}_{suffix}_swap": b"x" for base in (0, 9, 20) for suffix in ("log", "index")}
+    names = [name.lstrip("0") for name in swap_names(folder(**files).list("/p"))]
+    assert names[:3] == ["20.log.swap", "9.log.swap", ".log.swap"]
+    whole = folder(**files)
+    before = whole.operations
+    remove_swaps(whole, "/p")
+    assert not live(whole)
+    for seed, number in enumerate(list(range(before + 1, whole.operations + 1)) * 5):
+        disk = folder(seed, **files)
+        disk.crash_at_operation(number)
+        try:
+            remove_swaps(disk, "/p")
+        except PowerCut:
+            disk.crash()
+        left = [name for name in live(disk) if name.endswith(".log.swap")]
+        assert left == [".log.swap", "9.log.swap", "20.log.swap"][: len(left)]

@@ -10,7 +10,7 @@ import pytest
 from millpond.base.errors import ErrorCode, Refused
 from millpond.log import recovery
 from millpond.log.limits import LogLimits
-from millpond.log.names import OFFSET_INDEX, TIME_INDEX
+from millpond.log.names import OFFSET_INDEX, TIME_INDEX, UNSETTLED_FILE
 from millpond.sim.world.disk import PowerCut, SimDisk
 from millpond.wire.batch import patch_offset_and_epoch
 from support.seeds import seeds
@@ -145,7 +145,9 @@ def rewrite(pond, name, data):
     file.close()
 
 
-def test_a_tail_torn_at_every_byte_is_cut_off(make_pond):
+@pytest.mark.parametrize("is_unsettled", [False, True])
+def test_a_tail_torn_at_every_byte_is_cut_off(make_pond, is_unsettled):
+    """Also where the start before this one has not finished what a compaction had left."""
     whole = written(make_pond())
     size = len(whole) // 6
     for kept in range(size):
@@ -153,6 +155,8 @@ def test_a_tail_torn_at_every_byte_is_cut_off(make_pond):
             pond = make_pond()
             written(pond)
             rewrite(pond, f"{0:020d}.log", whole[: 5 * size + kept] + filling)
+            if is_unsettled:
+                rewrite(pond, UNSETTLED_FILE, b"")
             store, log = pond.open()
             # Only a filling that happens to complete the batch may bring it back.
             expected = 6 if whole[: 5 * size + kept] + filling == whole else 5
@@ -270,6 +274,19 @@ def test_producers_are_known_again_after_a_clean_end_and_after_a_crash(make_pond
             pond.append(log, b"gap", producer_id=5, producer_epoch=1, base_sequence=31)
         assert refusal.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert pond.append(log, b"next", producer_id=5, producer_epoch=1, base_sequence=30) == 30
+
+
+def test_snapshots_above_what_is_safe_are_made_again_after_a_crash(pond):
+    store, log = pond.open()
+    for _ in range(2):
+        pond.append(log, b"value", producer_id=1, producer_epoch=0, base_sequence=log.end_offset)
+        log.roll()
+    before = pond.disk.read(f"{pond.partition}/{1:020d}.snapshot")
+    store.abandon()
+    rewrite(pond, f"{1:020d}.snapshot", pond.disk.read(f"{pond.partition}/{2:020d}.snapshot"))
+    _, log = pond.open()
+    assert log.snapshots.offsets == [1, 2]
+    assert pond.disk.read(f"{pond.partition}/{1:020d}.snapshot") == before
 
 
 def test_epochs_are_read_from_the_log_when_their_file_is_gone(pond, sim):

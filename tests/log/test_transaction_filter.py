@@ -56,6 +56,12 @@ def test_a_marker_is_needed_as_long_as_a_batch_of_its_transaction_is_there():
     assert not known.is_needed_by_records(header(5), commit)
 
 
+def test_any_marker_is_needed_where_batches_may_come_back_that_nobody_sees():
+    known = TransactionFilter(keeps_ends=True)
+    assert known.is_needed_by_records(header(1), Marker(committed=True, coordinator_epoch=0))
+    assert not known.is_needed_by_records(header(3), None), "already emptied"
+
+
 def test_entries_of_markers_that_stay_go_to_the_new_index():
     disk = SimDisk()
     disk.make_folder("/data")
@@ -298,3 +304,86 @@ def test_what_was_aborted_is_known_after_a_compaction_that_was_given_up_and_a_po
     _, log = pond.open()
     assert before == log.aborted_transactions(0, log.end_offset) != []
     assert "unsettled" not in pond.disk.list(pond.partition)
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_what_a_kill_brings_back_is_aborted_or_deleted_as_before(make_pond, is_removed):
+    """Retention took the beginning, a compaction went over the rest, and a kill came before the files were removed."""
+    pond = make_pond(limits=COMPACT)
+    store, log = pond.open()
+    writer = Writer(pond, log)
+    pond.append(log, b"old", key=b"deleted")
+    writer.put(b"aborted", b"bad")
+    log.roll()
+    writer.end(committed=False)
+    tombstone = encode_batch([Record(0, pond.now_ms, b"deleted", None)])
+    log.append(memoryview(bytearray(tombstone)), leader_epoch=0, now_ms=pond.now_ms)
+    log.roll()
+    pond.fill(log, 1)
+    pond.sync(log)
+    job = log.retire([log.segments[0]])
+    if is_removed:
+        pond.remove(job)
+    for _ in range(3):
+        compact(pond, log)
+        pond.now_ms += 5_000
+        log.expire_producers(pond.now_ms)
+        log.roll()
+        pond.fill(log, 1)
+    pond.sync(log)
+    assert bool(markers(log)) is not is_removed
+    store.abandon()
+    _, log = pond.open()
+    assert (log.start_offset == 0) is not is_removed
+    assert is_removed or log.aborted_transactions(0, log.end_offset) == [(7, 1)]
+    latest = {record.key: record.value for record in pond.records(log)}
+    assert latest.get(b"deleted") is None
+
+
+@pytest.mark.parametrize("how", ["restart", "cut"])
+def test_a_snapshot_from_before_the_logs_beginning_opens_no_transaction(make_pond, how):
+    """Its end is gone with what followed the snapshot, and nobody would ever end it again."""
+    pond = make_pond(limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
+    store, log = pond.open()
+    writer = Writer(pond, log)
+    writer.put(b"k", b"value")
+    log.roll()
+    writer.end(committed=True)
+    log.roll()
+    pond.fill(log, 3)
+    pond.sync(log)
+    store.checkpoint()
+    # That of the new beginning is lost: it was torn by a power cut, say.
+    log.snapshots.drop(2)
+    pond.remove(log.retire(log.segments[:2]))
+    assert log.snapshots.offsets == [1]
+    if how == "restart":
+        store.abandon()
+        _, log = pond.open()
+    else:
+        pond.cut(log, log.end_offset - 1)
+    assert log.start_offset == 2
+    assert log.last_stable_offset == log.end_offset
+
+
+def test_a_snapshot_of_a_history_that_a_power_cut_has_ended_is_not_believed(make_pond):
+    """Its removal did not outlive the second power cut, and the log has come to the same offset again."""
+    pond = make_pond(limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
+    store, log = pond.open()
+    pond.fill(log, 1)
+    pond.sync(log)
+    store.checkpoint()
+    writer = Writer(pond, log)
+    writer.put(b"k", b"lost")
+    log.roll()
+    name = f"{pond.partition}/{2:020d}.snapshot"
+    of_the_lost = pond.disk.read(name)
+    pond.cut(log, 1)
+    pond.fill(log, 1)
+    store.abandon()
+    pond.disk.replace(name, of_the_lost)
+    store, log = pond.open()
+    assert log.end_offset == 2
+    store.close()
+    _, log = pond.open()
+    assert log.last_stable_offset == log.end_offset

@@ -121,6 +121,9 @@ class CompactionPlan:
     marker_epochs: dict[int, int] = field(default_factory=dict)
     """The epoch of every living producer that only a marker knows."""
     transactions: TransactionFilter = field(default_factory=TransactionFilter)
+    keeps_ends: bool = False
+    """Segments before these wait to be removed. A kill may bring them back: then the tombstones in here, and the ends
+    of transactions, are theirs, too."""
     cancelled: bool = False
     end_offset: int = 0
     """Keys are unique below this offset once the plan is finished."""
@@ -208,7 +211,7 @@ class CompactionPlan:
             return view
         flags, has_tombstone = found
         horizon = header.delete_horizon_ms
-        if has_tombstone and horizon is not None and horizon <= self.now_ms:
+        if has_tombstone and horizon is not None and horizon <= self.now_ms and not self.keeps_ends:
             values = batch_keys(view, limit_bytes=UNPACKED_BYTES_MAX)
             flags = [flag and has_value for flag, (_, _, has_value, _) in zip(flags, values, strict=True)]
             has_tombstone = False
@@ -343,7 +346,8 @@ class Compaction:
         if dirty_bytes / total_bytes < limits.min_cleanable_dirty_ratio and waited_ms < limits.max_compaction_lag_ms:
             return None
         # A transaction that begins here may end in a later segment.
-        transactions = TransactionFilter(entry for segment in segments for entry in segment.aborted.entries())
+        keeps_ends = self._durability.away.retired is not None
+        aborted = (entry for segment in segments for entry in segment.aborted.entries())
         self._plan = CompactionPlan(
             self._disk,
             self._folder,
@@ -354,7 +358,8 @@ class Compaction:
             [Source(each.base_offset, each.next_offset, each.size, each.path(LOG)) for each in within],
             producers.last_offsets(),
             producers.marker_epochs(),
-            transactions,
+            TransactionFilter(aborted, keeps_ends=keeps_ends),
+            keeps_ends,
         )
         self._durability.away.others += 1
         return self._plan

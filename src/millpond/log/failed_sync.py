@@ -12,16 +12,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from millpond.base.ports import Disk
-from millpond.log.names import (
-    FAILED_SYNC_FILE,
-    LOG,
-    OFFSET_INDEX,
-    TEMPORARY,
-    TIME_INDEX,
-    TXN_INDEX,
-    offset_name,
-    read_offset_name,
-)
+from millpond.log.names import FAILED_SYNC_FILE, INDEX_SUFFIXES, LOG, TEMPORARY, offset_name, read_offset_name
 from millpond.log.scan import SCAN_BYTES
 
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
@@ -54,7 +45,7 @@ def rewrite(disk: Disk, folder: str, names: Sequence[str], recovery_point: int) 
     for base, following in zip_longest(bases, bases[1:]):
         if following is None or following >= recovery_point:
             _copy(disk, f"{folder}/{offset_name(base, LOG)}")
-            for suffix in (OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
+            for suffix in INDEX_SUFFIXES:
                 if offset_name(base, suffix) in names:
                     disk.remove(f"{folder}/{offset_name(base, suffix)}")
     # Only when the copies are there for certain may the mark go.

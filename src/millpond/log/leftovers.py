@@ -10,13 +10,11 @@ from millpond.base.ports import Disk
 from millpond.log.names import (
     CLEANED,
     DELETED,
+    INDEX_SUFFIXES,
     LOG,
-    OFFSET_INDEX,
     SEGMENT_SUFFIXES,
     SWAP,
     TEMPORARY,
-    TIME_INDEX,
-    TXN_INDEX,
     offset_name,
     read_offset_name,
 )
@@ -28,9 +26,16 @@ def has_leftovers(names: list[str]) -> bool:
 
 
 def swap_names(names: list[str]) -> list[str]:
-    """What a compaction has written and not put in place. Logs come first, and must go first: without its log a
-    recovery undoes a swap instead of finishing it."""
-    return sorted((name for name in names if name.endswith((CLEANED, SWAP))), key=lambda name: LOG not in name)
+    """What a compaction has written and not put in place, in the order in which it must go.
+
+    Logs come first: without its log a recovery undoes a swap instead of finishing it. And the last of them first: a
+    new segment may lack the end of a transaction whose records only the new ones before it have dropped.
+    """
+    return sorted((name for name in reversed(names) if name.endswith((CLEANED, SWAP))), key=_is_index)
+
+
+def _is_index(name: str) -> bool:
+    return LOG not in name
 
 
 def remove_swaps(disk: Disk, folder: str) -> None:
@@ -38,6 +43,8 @@ def remove_swaps(disk: Disk, folder: str) -> None:
     left = swap_names(disk.list(folder))
     for name in left:
         _remove_if_there(disk, f"{folder}/{name}")
+        if not _is_index(name):
+            disk.sync_folder(folder)
     if left:
         disk.sync_folder(folder)
 
@@ -45,20 +52,33 @@ def remove_swaps(disk: Disk, folder: str) -> None:
 def settle(disk: Disk, folder: str, names: list[str]) -> set[int]:
     """Bring the folder to a state that a reader can trust; base offsets of segments whose indexes must be rebuilt."""
     rebuild: set[int] = set()
-    for name in names:
-        if name.endswith((DELETED, CLEANED, TEMPORARY)):
-            disk.remove(f"{folder}/{name}")
     swapped = (read_offset_name(name.removesuffix(SWAP)) for name in names if name.endswith(SWAP))
     for base in sorted({entry[0] for entry in swapped if entry}):
-        for suffix in (OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
+        for suffix in INDEX_SUFFIXES:
             # Which log an index belongs to cannot be told any more.
             _remove_if_there(disk, f"{folder}/{offset_name(base, suffix)}{SWAP}")
             _remove_if_there(disk, f"{folder}/{offset_name(base, suffix)}")
-        if offset_name(base, LOG) + SWAP in names:
+        log = offset_name(base, LOG)
+        if log + SWAP in names and log not in names and log + DELETED not in names:
+            # It was given up, and what it was to replace is gone since, with the log's beginning.
+            disk.remove(f"{folder}/{log}{SWAP}")
+            continue
+        if log + SWAP in names:
             _finish_swap(disk, folder, base, names)
         rebuild.add(base)
+    for name in names:
+        if name.endswith((DELETED, CLEANED, TEMPORARY)):
+            disk.remove(f"{folder}/{name}")
     disk.sync_folder(folder)
     return rebuild
+
+
+def remove_indexes(disk: Disk, folder: str, names: list[str]) -> None:
+    """Of all segments: they are made again."""
+    for name in names:
+        parts = read_offset_name(name)
+        if parts is not None and parts[1] in INDEX_SUFFIXES:
+            disk.remove(f"{folder}/{name}")
 
 
 def _finish_swap(disk: Disk, folder: str, base: int, names: list[str]) -> None:

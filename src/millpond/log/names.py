@@ -29,9 +29,9 @@ kept for a person to look at."""
 
 EPOCHS_FILE = "leader-epoch-checkpoint"
 METADATA_FILE = "partition.metadata"
-FAILED_SYNC_FILE = "failed-sync"
 UNSETTLED_FILE = "unsettled"
 """Indexes are being made again, because a compaction had not ended."""
+FAILED_SYNC_FILE = "failed-sync"
 """Left by a log that a failed sync has closed; Kafka does not have it."""
 
 CORES_FOLDER = "cores"

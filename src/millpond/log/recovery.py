@@ -7,6 +7,7 @@ were known to be safe, so the partition stays offline for a person (or a replica
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from functools import lru_cache
@@ -19,7 +20,7 @@ from millpond.base.values import dataclass
 from millpond.log.checkpoints import DamagedCheckpoint, decode_epochs, decode_metadata
 from millpond.log.epochs import LeaderEpochs
 from millpond.log.failed_sync import mark_failed_sync, remove_mark, rewrite
-from millpond.log.leftovers import has_leftovers, settle, sync_if_there
+from millpond.log.leftovers import has_leftovers, remove_indexes, settle, sync_if_there
 from millpond.log.limits import LogLimits
 from millpond.log.names import (
     CUT,
@@ -136,6 +137,9 @@ class _Opener:
         if was_unsettled:
             # The last opening did not come to its end: which ones it had settled nobody knows.
             self.rebuild = set(self.listing.bases)
+            remove_indexes(disk, folder, names)
+            names = disk.list(folder)
+            self.listing = _listing(tuple(names))
         if FAILED_SYNC_FILE in self.listing.present:
             rewrite(disk, folder, names, opening.recovery_point)
             opening.clean = False
@@ -146,11 +150,9 @@ class _Opener:
     def open(self) -> PartitionLog:
         segments = self._segments()
         self._hold(segments[-1])
-        for segment in segments:
-            if segment.base_offset in self.rebuild:
-                segment.rebuild_indexes(self.limits.index_interval_bytes)
-                self._distrust(segment)
         if self.opening.clean:
+            # After a crash the end may be torn: there what checks it makes the indexes, too.
+            self._rebuild(segments)
             segments[-1].load_tail(self.limits.index_interval_bytes, self.present, self._held(segments[-1]))
             self._doubt(segments[-1].next_offset)
         clean = self.opening.clean
@@ -159,10 +161,12 @@ class _Opener:
             self._keep_cut(segments[-1])
         end = segments[-1].next_offset
         snapshots = Snapshots(self.disk, self.folder, self.listing.snapshots)
-        snapshots.drop_after(end)
+        # Above what is known to be safe one may be of a history that an earlier power cut has ended.
+        snapshots.drop_after(end if clean else min(end, self.opening.recovery_point))
         for segment in segments:
             if segment.base_offset in self.rebuild:
                 snapshots.drop_below(segment.next_offset)
+        snapshots.drop_below(segments[0].base_offset)
         noted_epochs = self._noted_epochs()
         epochs = LeaderEpochs(noted_epochs or ())
         epochs_from = segments[0].base_offset
@@ -220,6 +224,12 @@ class _Opener:
 
     def _held(self, segment: Segment) -> HeldBytes | None:
         return self.small[1] if self.small is not None and self.small[0] is segment else None
+
+    def _rebuild(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            if segment.base_offset in self.rebuild:
+                segment.rebuild_indexes(self.limits.index_interval_bytes)
+                self._distrust(segment)
 
     def _doubt(self, end: int) -> None:
         """Whoever ends in order notes where each log ends. One that ends elsewhere was changed by somebody since."""
@@ -316,7 +326,7 @@ class _Opener:
         first = max((n for n, segment in enumerate(segments) if segment.base_offset <= point), default=0)
         for segment in segments[:first]:
             # A segment that ends at the recovery point may have been sealed after the last sync.
-            is_safe = segment.next_offset < point
+            is_safe = segment.next_offset < point and segment.base_offset not in self.rebuild
             if not (segment.has_plausible_indexes() if is_safe else segment.has_whole_indexes()):
                 segment.rebuild_indexes(self.limits.index_interval_bytes)
             if not is_safe or not segment.aborted.is_plausible(segment.base_offset, segment.next_offset):
@@ -454,6 +464,11 @@ class _Opener:
             for ended in log.producers.replay(file, walked, producers_from, self.opening.now_ms):
                 if segment.base_offset >= self.ends_from:
                     segment.note_ended(ended)
+            is_behind = segment is not log.segments.active and segment.next_offset > producers_from
+            if is_behind and segment.next_offset not in log.snapshots.offsets:
+                # Only to spare later ones the walk: without room for it, this one has told all.
+                with contextlib.suppress(OSError):
+                    log.snapshots.write(segment.next_offset, log.producers)
 
     def _epochs_noted(
         self, log: PartitionLog, walked: Iterator[tuple[int, BatchHeader]], epochs_from: int

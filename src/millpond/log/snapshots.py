@@ -119,7 +119,8 @@ class Snapshots:
             self.drop(known)
 
     def drop_below(self, offset: int) -> None:
-        """Forget all before `offset`: compaction may have taken the ends of transactions that they know as open."""
+        """Forget all before `offset`: what followed them is gone, and with it the ends of transactions that they know
+        as open, by a compaction or with the log's beginning. Nobody would ever end those."""
         for known in [known for known in self.offsets if known < offset]:
             self.drop(known)
 

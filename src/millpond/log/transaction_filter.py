@@ -13,7 +13,9 @@ from millpond.wire.batch import BatchHeader
 class TransactionFilter:
     """Tells the records of aborted transactions, and the markers that nobody needs any more."""
 
-    def __init__(self, aborted: Iterable[Aborted] = ()) -> None:
+    def __init__(self, aborted: Iterable[Aborted] = (), *, keeps_ends: bool = False) -> None:
+        self._keeps_ends = keeps_ends
+        """Whether batches that the walk does not see may need any marker."""
         self.target: AbortedIndex | None = None
         """The index of the segment that is being written."""
         self._aborted: dict[int, list[Aborted]] = {}
@@ -34,8 +36,8 @@ class TransactionFilter:
         return self.is_aborted(header)
 
     def is_needed_by_records(self, header: BatchHeader, marker: Marker | None) -> bool:
-        """Take in a control batch; whether any batch of the transaction that it ends was still there."""
-        if marker is None or header.producer_id not in self._seen:
+        """Take in a control batch; whether any batch of the transaction that it ends is still there, or may be."""
+        if marker is None or (header.producer_id not in self._seen and not self._keeps_ends):
             return False
         self._seen.discard(header.producer_id)
         entry = self._entry(header.producer_id, header.base_offset)

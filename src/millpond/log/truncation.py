@@ -130,6 +130,7 @@ class Truncation:
 
     def _replayed(self, snapshots: Snapshots, segments: list[Segment]) -> ProducerStates:
         """The producers' states as the newest snapshot and the log after it tell them."""
+        snapshots.drop_below(segments[0].base_offset)
         snapshot = snapshots.newest(segments[-1].next_offset)
         start, states = snapshot or (segments[0].base_offset, ProducerStates())
         for segment in segments:

@@ -1,0 +1,285 @@
+"""Life after life of a compacted log with transactions in it, by chance: its readers see what the model says.
+
+A compaction is planned, run and put in place in three steps, and anything may come between them: it is given up, or
+fails in the middle, and what it leaves is removed late or never. The log is cut back where nothing is committed, and
+loses its beginning. Kills, power cuts at any operation of the disk, also while a start mends what the last one left,
+syncs that fail and clean ends follow each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+import pytest
+
+from millpond.base.errors import Refused
+from millpond.log.compaction import Cancelled
+from millpond.log.limits import LogLimits
+from millpond.sim.world.disk import PowerCut, SimDisk
+from support.seeds import seeds
+from support.transaction_model import Model, check
+
+STEPS = 150
+LIMITS = LogLimits(
+    segment_bytes=500,
+    index_interval_bytes=150,
+    cleanup_compact=True,
+    min_cleanable_dirty_ratio=0.01,
+    delete_retention_ms=2000,
+)
+
+
+class BeginningLost(Exception):
+    """Nothing was promised about this log, and little can be said about it."""
+
+
+class Lives:
+    def __init__(self, pond, seed):
+        self.pond = pond
+        self.dice = random.Random(seed)
+        self.model = Model(pond)
+        self.committed = 0
+        """Up to there nobody cuts the log back."""
+        self.start = 0
+        """Where the log has begun at most."""
+        self.touched = 0
+        """From there on nothing was ever compacted."""
+        self.decisions = {}
+        """(producer, first offset): how the coordinator has decided to end the transaction, for good."""
+        self.plan = None
+        self.has_run = False
+        self.jobs = []
+        """Removals that wait for their time."""
+        self.story = []
+        self.store, self.log = None, None
+        self.begin()
+
+    def begin(self, safe=None):
+        """The next life. After a power cut only what was synced has to be there."""
+        self.plan, self.jobs = None, []
+        if self.log is not None and self.dice.random() < 0.3:
+            self.arm()
+        store = self.pond.store()
+        report = store.open(self.pond.now_ms)
+        assert not report.failed, report.failed
+        log = store.create(self.pond.tp, self.pond.topic_id)
+        self.store, self.log = store, log
+        if safe is not None:
+            assert log.end_offset >= safe
+            if log.start_offset > self.start:
+                # A beginning that was never synced may be gone like an end, with all that it said of transactions.
+                assert safe <= log.start_offset
+                raise BeginningLost
+            self.model.follow(log)
+            self.committed = min(self.committed, log.end_offset)
+            self.tell_again()
+        self.check()
+
+    def tell_again(self):
+        """The coordinator sends a marker until it is written for good: a new plan may have gone by the first one."""
+        for producer, rows in self.model.walk()[0].items():
+            if (producer, rows[0]) in self.decisions:
+                self.model.end(self.log, producer, self.decisions[producer, rows[0]])
+
+    def check(self):
+        log, model = self.log, self.model
+        assert log.end_offset == max((*model.data, *model.markers), default=-1) + 1
+        check(log, model, self.dice, compacted=True)
+        there = {record.offset for record in self.pond.records(log) if record.offset in model.data}
+        opened, _ = model.walk()
+        kept = {offset for rows in opened.values() for offset in rows}
+        kept |= {offset for offset in model.data if offset >= self.touched}
+        assert {offset for offset in kept if offset >= log.start_offset} <= there
+
+    # What happens
+
+    def _row(self):
+        value = None if self.dice.random() < 0.1 else b"v%d" % self.dice.randrange(1 << 30)
+        return b"k%d" % self.dice.randrange(4), value
+
+    def write(self):
+        self.model.write(self.log, self.dice.randrange(1, 5), *self._row())
+
+    def plain(self):
+        self.model.plain(self.log, *self._row())
+
+    def finish(self):
+        producer = self.dice.randrange(1, 5)
+        rows = self.model.walk()[0].get(producer, [self.log.end_offset])
+        is_commit = self.decisions[producer, rows[0]] = self.dice.random() < 0.5
+        self.model.end(self.log, producer, is_commit)
+
+    def commit(self):
+        """Others have it, too."""
+        self.committed = self.dice.randint(self.committed, self.log.end_offset)
+
+    def sync(self):
+        ticket = self.log.sync_target()
+        error = None
+        try:
+            ticket.run()
+        except OSError as fault:
+            error = fault
+        if error is None:
+            self.log.synced(ticket)
+        else:
+            self.log.fail(error, ticket)
+
+    def checkpoint(self):
+        self.store.checkpoint()
+
+    def compact(self):
+        """One step of it."""
+        if self.plan is None:
+            self.begin_plan()
+        elif not self.has_run:
+            self.run_plan()
+        else:
+            self.finish_plan()
+
+    def begin_plan(self):
+        self.commit()
+        upper = min(self.committed, self.log.synced_offset)
+        self.plan, self.has_run = self.log.compaction_candidate(self.pond.now_ms, upper), False
+        if self.plan is not None:
+            self.touched = max(self.touched, self.plan.sources[-1].next_offset)
+
+    def run_plan(self):
+        self.has_run = True
+        if self.dice.random() < 0.2:
+            self.pond.disk.fail_syncs(self.dice.choice((".log", ".index", "pond-0")))
+        try:
+            self.plan.run()
+        except (OSError, Cancelled):
+            self.give_up()
+        finally:
+            self.pond.disk.heal()
+
+    def give_up(self):
+        job = self.log.give_up_compaction(self.plan)
+        self.plan = None
+        # This one begins at once.
+        if job.begin():
+            is_done = self.dice.random() < 0.7
+            if is_done:
+                job.run()
+            job.end(is_done=is_done)
+
+    def finish_plan(self):
+        if self.dice.random() < 0.2:
+            self.give_up()
+            return
+        with contextlib.suppress(Refused):
+            self.jobs.append(self.log.finish_compaction(self.plan))
+        self.plan = None
+
+    def remove(self):
+        if self.jobs:
+            job = self.jobs.pop(self.dice.randrange(len(self.jobs)))
+            if job.begin():
+                is_done = self.dice.random() < 0.7
+                if is_done:
+                    job.run()
+                job.end(is_done=is_done)
+
+    def _decided(self):
+        """How far it is known how all transactions end."""
+        return min(self.committed, self.log.synced_offset, self.log.last_stable_offset)
+
+    def delete_before(self):
+        upper = max(self._decided(), self.log.start_offset)
+        self.log.delete_before(self.dice.randint(self.log.start_offset, upper))
+        self.start = max(self.start, self.log.start_offset)
+
+    def retire(self):
+        first = self.log.segments[0]
+        if len(self.log.segments) > 1 and first.base_offset not in self.log.compaction.held:
+            if self.log.segments[1].base_offset <= self._decided():
+                self.jobs.append(self.log.retire([first]))
+                self.start = max(self.start, self.log.start_offset)
+
+    def cut(self):
+        """As a follower does: it waits until no worker has files of the log in hand."""
+        if self.plan is not None:
+            self.log.compaction.cancel()
+            self.give_up()
+        offset = self.dice.randint(max(self.committed, self.log.end_offset - 8), self.log.end_offset)
+        if offset == self.log.end_offset:
+            return
+        truncation = self.log.begin_truncation(offset)
+        self.store.checkpoint()
+        if self.dice.random() < 0.2:
+            self.log.give_up_truncation(truncation)
+            return
+        truncation.run()
+        self.log.finish_truncation(truncation)
+        self.model.cut(self.log.end_offset)
+        self.tell_again()
+
+    def roll(self):
+        self.log.roll()
+
+    def end(self):
+        self.store.close(is_vouched=self.dice.random() < 0.7)
+        self.begin()
+
+    def kill(self):
+        self.store.abandon()
+        self.pond.disk.heal()
+        self.pond.disk.drop_process()
+        self.begin()
+
+    def lose(self):
+        """A sync fails, and the process is killed before its loop hears of it."""
+        ticket = self.log.sync_target()
+        self.pond.disk.fail_syncs(".log")
+        with contextlib.suppress(OSError):
+            ticket.run()
+        self.kill()
+
+    def arm(self):
+        """The power will go at some operation."""
+        self.pond.disk.crash_at_operation(self.pond.disk.operations + self.dice.randint(1, 40))
+
+    def power_cut(self):
+        safe = self.log.synced_offset if self.log is not None else 0
+        while True:
+            self.pond.disk.heal()
+            self.pond.disk.crash()
+            try:
+                self.begin(safe)
+                return
+            except PowerCut:
+                self.story.append("the power is gone again")
+
+    def live(self):
+        often = (self.write, self.write, self.write, self.plain, self.plain, self.finish, self.finish, self.sync)
+        compaction = (self.compact, self.compact, self.compact, self.sync, self.remove)
+        seldom = (self.delete_before, self.retire, self.cut, self.roll, self.checkpoint, self.commit)
+        ends = (self.end, self.kill, self.power_cut, self.arm, self.lose)
+        kinds = (*[often] * 6, *[compaction] * 4, seldom, seldom, ends)
+        for _ in range(STEPS):
+            step = self.dice.choice(self.dice.choice(kinds))
+            self.story.append(step.__name__)
+            self.pond.now_ms += self.dice.choice((1, 100, 1000))
+            try:
+                if self.log.failed is not None:
+                    self.kill()
+                step()
+                if self.log.is_online:
+                    self.check()
+            except PowerCut:
+                self.story.append("the power is gone")
+                self.power_cut()
+
+
+@pytest.mark.parametrize("seed", seeds(range(60)))
+def test_readers_see_what_the_model_says_in_each_life(make_pond, seed):
+    lives = Lives(make_pond(disk=SimDisk(seed), limits=LIMITS), seed)
+    try:
+        with contextlib.suppress(BeginningLost):
+            lives.live()
+    except BaseException:
+        print(lives.story)
+        raise
