@@ -194,10 +194,11 @@ class Lives:
 
     def retire(self):
         first = self.log.segments[0]
-        if len(self.log.segments) > 1 and first.base_offset not in self.log.compaction.held:
-            if self.log.segments[1].base_offset <= self._decided():
-                self.jobs.append(self.log.retire([first]))
-                self.start = max(self.start, self.log.start_offset)
+        if len(self.log.segments) == 1 or first.base_offset in self.log.compaction.held:
+            return
+        if self.log.segments[1].base_offset <= self._decided():
+            self.jobs.append(self.log.retire([first]))
+            self.start = max(self.start, self.log.start_offset)
 
     def cut(self):
         """As a follower does: it waits until no worker has files of the log in hand."""

@@ -308,7 +308,7 @@ def test_what_was_aborted_is_known_after_a_compaction_that_was_given_up_and_a_po
 
 @pytest.mark.parametrize("is_removed", [False, True])
 def test_what_a_kill_brings_back_is_aborted_or_deleted_as_before(make_pond, is_removed):
-    """Retention took the beginning, a compaction went over the rest, and a kill came before the files were removed."""
+    """Retention took the beginning, compactions went over the rest, and a kill came before the files were removed."""
     pond = make_pond(limits=COMPACT)
     store, log = pond.open()
     writer = Writer(pond, log)
