@@ -387,3 +387,26 @@ def test_a_snapshot_of_a_history_that_a_power_cut_has_ended_is_not_believed(make
     store.close()
     _, log = pond.open()
     assert log.last_stable_offset == log.end_offset
+
+
+@pytest.mark.parametrize("removed", range(5))
+def test_a_removal_that_is_broken_off_leaves_what_was_aborted_aborted(make_pond, removed):
+    pond = make_pond(limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
+    store, log = pond.open()
+    writer = Writer(pond, log)
+    writer.put(b"a", b"bad")
+    writer.end(committed=False)
+    log.roll()
+    pond.fill(log, 1)
+    pond.sync(log)
+    store.checkpoint()
+    job = log.retire([log.segments[0]])
+    assert job.begin()
+    for path in job.paths[:removed]:
+        pond.disk.remove(path)
+    store.abandon()
+    _, log = pond.open()
+    is_back = log.start_offset == 0
+    assert is_back is (f"{0:020d}.log" not in {path.rpartition("/")[2] for path in job.paths[:removed]})
+    assert log.aborted_transactions(0, log.end_offset) == [(7, 0)] * is_back
+    assert any(name.startswith(f"{0:020d}") for name in pond.disk.list(pond.partition)) is is_back

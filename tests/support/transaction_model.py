@@ -152,7 +152,8 @@ def check(log, model, dice, *, compacted=False):
     for facts in log.producer_states():
         epoch, sequence, is_open = model.producer(facts.producer_id)
         assert (facts.transaction_start >= 0) == is_open
-        assert facts.producer_epoch == epoch
+        # Compaction goes by the last batch of a producer, which a power cut may take.
+        assert facts.producer_epoch == epoch or (compacted and facts.producer_epoch < epoch)
         assert compacted or facts.last_sequence == sequence - 1
 
 

@@ -546,7 +546,7 @@ class PartitionLog:
         self.segments.drop_oldest(segments)
         paths: list[str] = []
         for segment in segments:
-            paths += segment.paths()
+            paths += segment.paths_to_remove()
             # Owed as before: until its files are gone a power cut would leave a torn one before what is safe.
             segment.is_gone = True
             segment.close()

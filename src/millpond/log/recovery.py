@@ -27,6 +27,7 @@ from millpond.log.names import (
     DELETED,
     EPOCHS_FILE,
     FAILED_SYNC_FILE,
+    INDEX_SUFFIXES,
     LOG,
     METADATA_FILE,
     SNAPSHOT,
@@ -94,16 +95,20 @@ class _Listing(NamedTuple):
     bases: tuple[int, ...]
     """Where its segments begin, in order."""
     snapshots: tuple[str, ...]
+    orphans: tuple[str, ...]
+    """Indexes of segments that are gone."""
     has_leftovers: bool
 
 
 @lru_cache(LISTINGS_KEPT)
 def _listing(names: tuple[str, ...]) -> _Listing:
     files = [(name, *entry) for name in names if (entry := read_offset_name(name)) is not None]
+    bases = {offset for _, offset, suffix in files if suffix == LOG}
     return _Listing(
         frozenset(names),
-        tuple(sorted(offset for _, offset, suffix in files if suffix == LOG)),
+        tuple(sorted(bases)),
         tuple(name for name, _, suffix in files if suffix == SNAPSHOT),
+        tuple(name for name, offset, suffix in files if suffix in INDEX_SUFFIXES and offset not in bases),
         has_leftovers(list(names)),
     )
 
@@ -145,6 +150,8 @@ class _Opener:
             opening.clean = False
             opening.notes.append(f"{folder}: a sync had failed; what may not have reached the disk was written again")
             self.listing = _listing(tuple(disk.list(folder)))
+        for name in self.listing.orphans:
+            disk.remove(f"{folder}/{name}")
         self.present = self.listing.present
 
     def open(self) -> PartitionLog:

@@ -706,6 +706,11 @@ class Segment:
         """Files that must be synced before a sealed segment counts as safe; one without entries is not there."""
         return [self.path(suffix) for suffix in INDEX_SUFFIXES]
 
+    def paths_to_remove(self) -> list[str]:
+        """Every file, in the order in which they go. Indexes of a log that is still there are made again, if they are
+        missed; that of aborted transactions is not, as most segments have none."""
+        return [self.path(suffix) for suffix in (OFFSET_INDEX, TIME_INDEX, LOG, TXN_INDEX)]
+
     def paths(self) -> list[str]:
         """Every file that the segment may have, the log last."""
         return [self.path(suffix) for suffix in SEGMENT_SUFFIXES]
