@@ -147,14 +147,18 @@ class Lives:
 
     def run_plan(self):
         self.has_run = True
-        if self.dice.random() < 0.2:
-            self.pond.disk.fail_syncs(self.dice.choice((".log", ".index", "pond-0")))
+        disk = self.pond.disk
+        fault = self.dice.random()
+        if fault < 0.2:
+            disk.fail_syncs(self.dice.choice((".log", ".index", "pond-0")))
+        elif fault < 0.4:
+            disk.fill(self.dice.randrange(800))
         try:
             self.plan.run()
         except (OSError, Cancelled):
             self.give_up()
         finally:
-            self.pond.disk.heal()
+            disk.heal()
 
     def give_up(self):
         job = self.log.give_up_compaction(self.plan)
