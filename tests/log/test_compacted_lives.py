@@ -1,9 +1,9 @@
 """Life after life of a compacted log with transactions in it, by chance: its readers see what the model says.
 
 A compaction is planned, run and put in place in three steps, and anything may come between them: it is given up, or
-fails in the middle, and what it leaves is removed late or never. The log is cut back where nothing is committed, and
-loses its beginning. Kills, power cuts at any operation of the disk, also while a start mends what the last one left,
-syncs that fail and clean ends follow each other.
+fails in the middle, and what it leaves is removed late or never. The log is cut back where nothing is committed,
+loses its beginning, and finds no room. Kills, power cuts at any operation of the disk, also while a start mends what
+the last one left, syncs that fail and clean ends follow each other.
 """
 
 from __future__ import annotations
@@ -103,6 +103,16 @@ class Lives:
 
     def plain(self):
         self.model.plain(self.log, *self._row())
+
+    def starve(self):
+        """A write that may find no room."""
+        self.pond.disk.fill(self.dice.randrange(80))
+        try:
+            self.plain()
+        except Refused:
+            self.model.pending = None
+        finally:
+            self.pond.disk.heal()
 
     def finish(self):
         producer = self.dice.randrange(1, 5)
@@ -261,7 +271,7 @@ class Lives:
     def live(self):
         often = (self.write, self.write, self.write, self.plain, self.plain, self.finish, self.finish, self.sync)
         compaction = (self.compact, self.compact, self.compact, self.sync, self.remove)
-        seldom = (self.delete_before, self.retire, self.cut, self.roll, self.checkpoint, self.commit)
+        seldom = (self.starve, self.delete_before, self.retire, self.cut, self.roll, self.checkpoint, self.commit)
         ends = (self.end, self.kill, self.power_cut, self.arm, self.lose)
         kinds = (*[often] * 6, *[compaction] * 4, seldom, seldom, ends)
         for _ in range(STEPS):

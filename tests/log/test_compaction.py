@@ -136,6 +136,26 @@ def test_a_tombstone_stays_for_its_time_and_not_longer(make_pond):
     assert [r.value for r in pond.records(log) if r.key == b"gone"] == []
 
 
+def test_a_tombstone_before_a_start_that_is_noted_nowhere_stays(make_pond):
+    """A kill brings the start back, and with it the value that nobody compacted."""
+    pond = make_pond(limits=COMPACT)
+    store, log = pond.open()
+    put(pond, log, b"gone", b"secret")
+    bury(pond, log, b"gone")
+    log.roll()
+    pond.fill(log, 1)
+    log.delete_before(2)
+    for _ in range(3):
+        log.roll()
+        pond.fill(log, 1)
+        compact(pond, log)
+        pond.now_ms += 5_000
+    store.abandon()
+    _, log = pond.open()
+    assert log.start_offset == 0
+    assert table(pond, log).keys() == {b"k"}
+
+
 def test_a_producers_sequence_survives_when_all_its_records_are_superseded(make_pond):
     pond = make_pond(limits=COMPACT)
     store, log = pond.open()

@@ -276,17 +276,17 @@ def test_producers_are_known_again_after_a_clean_end_and_after_a_crash(make_pond
         assert pond.append(log, b"next", producer_id=5, producer_epoch=1, base_sequence=30) == 30
 
 
-def test_snapshots_above_what_is_safe_are_made_again_after_a_crash(pond):
+def test_the_last_snapshot_is_made_again_after_a_crash(pond):
     store, log = pond.open()
     for _ in range(2):
         pond.append(log, b"value", producer_id=1, producer_epoch=0, base_sequence=log.end_offset)
         log.roll()
-    before = pond.disk.read(f"{pond.partition}/{1:020d}.snapshot")
+    before = pond.disk.read(f"{pond.partition}/{2:020d}.snapshot")
     store.abandon()
-    rewrite(pond, f"{1:020d}.snapshot", pond.disk.read(f"{pond.partition}/{2:020d}.snapshot"))
+    rewrite(pond, f"{2:020d}.snapshot", pond.disk.read(f"{pond.partition}/{1:020d}.snapshot"))
     _, log = pond.open()
-    assert log.snapshots.offsets == [1, 2]
-    assert pond.disk.read(f"{pond.partition}/{1:020d}.snapshot") == before
+    assert log.snapshots.offsets == [2]
+    assert pond.disk.read(f"{pond.partition}/{2:020d}.snapshot") == before
 
 
 def test_epochs_are_read_from_the_log_when_their_file_is_gone(pond, sim):
@@ -505,3 +505,87 @@ def test_a_recovery_that_is_broken_off_after_its_cut_is_done_again(make_pond, mo
             pond.store().open(pond.now_ms)
     pond.disk.drop_process()
     assert_nothing_old_comes_back(pond)
+
+
+@pytest.mark.parametrize("how", ["close", "roll", "roll and write"])
+@pytest.mark.parametrize("seed", seeds(range(20)))
+def test_what_a_write_without_room_has_left_does_not_come_back(make_pond, seed, how):
+    """It was cut off at once, and a power cut may undo that."""
+    pond = make_pond(disk=SimDisk(seed))
+    store, log = pond.open()
+    pond.fill(log, 1)
+    pond.sync(log)
+    store.checkpoint()
+    pond.disk.fill(14)
+    with pytest.raises(Refused):
+        pond.append(log, b"refused")
+    pond.disk.heal()
+    if how == "close":
+        store.close()
+    else:
+        log.roll()
+    if how == "roll and write":
+        pond.append(log, b"new")
+        pond.sync(log)
+    pond.disk.crash()
+    _, log = pond.open()
+    assert list(pond.values(log).values()) == [b"value-0", b"new"][: log.end_offset]
+    assert log.end_offset == 1 + (how == "roll and write")
+    pond.append(log, b"later")
+    assert list(pond.values(log).values())[-1] == b"later"
+
+
+def test_what_follows_a_segment_with_a_torn_end_stays_if_it_connects(make_pond):
+    pond = make_pond()
+    store, log = pond.open()
+    pond.fill(log, 2)
+    log.roll()
+    pond.append(log, b"new")
+    store.abandon()
+    file = pond.disk.open(f"{pond.partition}/{0:020d}.log")
+    file.append((b"torn",))
+    file.close()
+    _, log = pond.open()
+    assert list(pond.values(log).values()) == [b"value-0", b"value-1", b"new"]
+
+
+@pytest.mark.parametrize("how", ["nothing is safe yet", "a swap is left"])
+def test_a_producer_whose_batches_are_gone_is_known_after_a_kill(make_pond, how):
+    pond = make_pond(limits=LogLimits(segment_bytes=500, cleanup_compact=True, min_cleanable_dirty_ratio=0.01))
+    store, log = pond.open()
+    for sequence in range(3):
+        pond.append(log, b"value", key=b"p", producer_id=5, producer_epoch=0, base_sequence=sequence)
+    log.roll()
+    pond.fill(log, 6)
+    log.roll()
+    pond.fill(log, 1)
+    if how == "a swap is left":
+        pond.sync(log)
+        store.checkpoint()
+    pond.remove(log.retire([log.segments[0]]))
+    if how == "a swap is left":
+        log.compaction_candidate(pond.now_ms).run()
+    store.abandon()
+    store, log = pond.open()
+    assert log.start_offset == 3
+    assert [(each.producer_id, each.last_sequence) for each in log.producer_states()] == [(5, 2)]
+    again = pond.batch(b"value", key=b"p", producer_id=5, producer_epoch=0, base_sequence=2)
+    assert log.append(again, leader_epoch=0, now_ms=pond.now_ms).duplicate
+
+
+def test_a_snapshot_without_room_leaves_nothing(pond):
+    store, log = pond.open()
+    pond.append(log, b"value", producer_id=1, producer_epoch=0, base_sequence=0)
+    log.roll()
+    pond.append(log, b"value", producer_id=1, producer_epoch=0, base_sequence=1)
+    store.abandon()
+    pond.disk.fail_opens(".snapshot", code=errno.ENOSPC)
+    store, log = pond.open()
+    assert not log.snapshots.offsets
+    pond.disk.heal()
+    pond.disk.fill(20)
+    with pytest.raises(OSError):
+        log.snapshots.write(2, log.producers)
+    pond.disk.heal()
+    assert not log.snapshots.offsets
+    assert not pond.disk.exists(f"{pond.partition}/{2:020d}.snapshot")

@@ -366,6 +366,22 @@ def test_a_snapshot_from_before_the_logs_beginning_opens_no_transaction(make_pon
     assert log.last_stable_offset == log.end_offset
 
 
+def test_a_transaction_of_which_no_record_is_left_is_not_open_after_a_kill(make_pond):
+    """Nothing is safe yet: the snapshot of the log's beginning may be of a history that a power cut has ended."""
+    pond = make_pond(limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
+    store, log = pond.open()
+    Writer(pond, log).put(b"k", b"value")
+    log.roll()
+    pond.fill(log, 1)
+    pond.remove(log.retire([log.segments[0]]))
+    store.abandon()
+    _, log = pond.open()
+    assert [(each.producer_id, each.last_sequence, each.transaction_start) for each in log.producer_states()] == [
+        (7, 0, -1)
+    ]
+    assert log.last_stable_offset == log.end_offset
+
+
 def test_a_snapshot_of_a_history_that_a_power_cut_has_ended_is_not_believed(make_pond):
     """Its removal did not outlive the second power cut, and the log has come to the same offset again."""
     pond = make_pond(limits=LogLimits(segment_bytes=500, index_interval_bytes=150))

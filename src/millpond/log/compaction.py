@@ -121,6 +121,8 @@ class CompactionPlan:
     marker_epochs: dict[int, int] = field(default_factory=dict)
     """The epoch of every living producer that only a marker knows."""
     transactions: TransactionFilter = field(default_factory=TransactionFilter)
+    start_offset: int = 0
+    """Where the log began when this was planned."""
     keeps_ends: bool = False
     """Segments before these wait to be removed. A kill may bring them back: then the tombstones in here, and the ends
     of transactions, are theirs, too."""
@@ -211,7 +213,9 @@ class CompactionPlan:
             return view
         flags, has_tombstone = found
         horizon = header.delete_horizon_ms
-        if has_tombstone and horizon is not None and horizon <= self.now_ms and not self.keeps_ends:
+        # A start that is in no checkpoint yet may go back, and what is before it is not compacted.
+        keeps_tombstones = self.keeps_ends or header.base_offset < self.start_offset
+        if has_tombstone and horizon is not None and horizon <= self.now_ms and not keeps_tombstones:
             values = batch_keys(view, limit_bytes=UNPACKED_BYTES_MAX)
             flags = [flag and has_value for flag, (_, _, has_value, _) in zip(flags, values, strict=True)]
             has_tombstone = False
@@ -359,6 +363,7 @@ class Compaction:
             producers.last_offsets(),
             producers.marker_epochs(),
             TransactionFilter(aborted, keeps_ends=keeps_ends),
+            start_offset,
             keeps_ends,
         )
         self._durability.away.others += 1

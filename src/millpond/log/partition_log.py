@@ -283,6 +283,8 @@ class PartitionLog:
         try:
             if active.open_file is not None:
                 active.cut_torn_tail()
+                # A power cut could bring it back, behind a log that counts as safe up to here.
+                self.durability.owe_segment(active)
         except OSError:
             self.fail(error)
 

@@ -8,7 +8,7 @@ were known to be safe, so the partition stays offline for a person (or a replica
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from functools import lru_cache
 from uuid import UUID
@@ -41,7 +41,7 @@ from millpond.log.partition_log import PartitionLog
 from millpond.log.producers import ProducerStates
 from millpond.log.scan import PROBE_BYTES, SCAN_BYTES, Damaged, HeldBytes, Readable, checked, copy_tail, headers
 from millpond.log.segment import Segment
-from millpond.log.snapshots import Snapshots
+from millpond.log.snapshots import Snapshots, encode_snapshot
 from millpond.wire.batch import HEADER_BYTES, BatchHeader, read_header
 
 _NOWHERE = 1 << 63
@@ -126,6 +126,9 @@ class _Opener:
         self.small: tuple[Segment, HeldBytes] | None = None
         """The last segment if it is so small that no index has an entry for it, and its file: read once, for all who
         ask. Most partitions are idle, and many are small."""
+        self.shortened: list[Segment] = []
+        self.boundary: bytes | None = None
+        """The snapshot of the last segment's beginning, if it is to be made again."""
         self.ends_from = _NOWHERE
         """From the segment of this base offset on, what is noted about ended transactions cannot be trusted."""
         self.listing = _listing(tuple(names))
@@ -165,15 +168,13 @@ class _Opener:
         clean = self.opening.clean
         unsynced_from = len(segments) if clean else self._recover(segments)
         if self.opening.has_cut:
-            self._keep_cut(segments[-1])
+            self._keep_cut({*self.shortened, segments[-1]})
         end = segments[-1].next_offset
-        snapshots = Snapshots(self.disk, self.folder, self.listing.snapshots)
-        # Above what is known to be safe one may be of a history that an earlier power cut has ended.
-        snapshots.drop_after(end if clean else min(end, self.opening.recovery_point))
+        snapshots = self._usable_snapshots(segments, clean)
+        remembered = self._remembered(snapshots, segments)
         for segment in segments:
             if segment.base_offset in self.rebuild:
                 snapshots.drop_below(segment.next_offset)
-        snapshots.drop_below(segments[0].base_offset)
         noted_epochs = self._noted_epochs()
         epochs = LeaderEpochs(noted_epochs or ())
         epochs_from = segments[0].base_offset
@@ -184,6 +185,9 @@ class _Opener:
         # What is noted from there on may be of what was cut off since: the batches tell.
         epochs.cut_end(epochs_from)
         snapshot = snapshots.newest(min(end, self.ends_from))
+        if snapshot is not None and not clean and snapshot[0] > self.opening.recovery_point:
+            # It tells of producers, and nothing certain of transactions.
+            snapshot = None
         replay_from, producers = snapshot or (segments[0].base_offset, ProducerStates())
         self._recall(producers, segments, replay_from)
         log = PartitionLog(
@@ -200,6 +204,8 @@ class _Opener:
             topic_id=self._topic_id(),
         )
         self._replay(log, min(replay_from, end), epochs_from)
+        if snapshot is None and remembered is not None:
+            log.producers.remember(remembered)
         self._seal_ends(log)
         self._learn_first_epochs(log)
         durability = log.durability
@@ -222,7 +228,28 @@ class _Opener:
             durability.owe_folder()
         if self.is_unsettled:
             self._keep_rebuilt(segments)
+        if self.boundary is not None:
+            # Only to spare the next one the walk, and so the last that needs room.
+            with contextlib.suppress(OSError):
+                snapshots.write_encoded(segments[-1].base_offset, self.boundary)
         return log
+
+    def _usable_snapshots(self, segments: Sequence[Segment], clean: bool) -> Snapshots:
+        """Those that tell of this log. Above what is known to be safe one may be of a history that an earlier power
+        cut has ended; only what is before the first batch nobody else could tell."""
+        snapshots = Snapshots(self.disk, self.folder, self.listing.snapshots)
+        end, first = segments[-1].next_offset, segments[0].base_offset
+        snapshots.drop_after(end if clean else min(end, max(self.opening.recovery_point, first)))
+        snapshots.drop_below(first)
+        return snapshots
+
+    def _remembered(self, snapshots: Snapshots, segments: Sequence[Segment]) -> ProducerStates | None:
+        """Producers as a snapshot tells them that the walk through the log cannot begin with: for those whose batches
+        are all gone."""
+        if not segments[0].base_offset:
+            return None
+        newest = snapshots.newest(segments[-1].next_offset)
+        return None if newest is None else newest[1]
 
     def _hold(self, last: Segment) -> None:
         size_max = min(self.limits.index_interval_bytes, PROBE_BYTES)
@@ -334,6 +361,8 @@ class _Opener:
         for segment in segments[:first]:
             # A segment that ends at the recovery point may have been sealed after the last sync.
             is_safe = segment.next_offset < point and segment.base_offset not in self.rebuild
+            if segment.next_offset == point:
+                self._cut_behind(segment)
             if not (segment.has_plausible_indexes() if is_safe else segment.has_whole_indexes()):
                 segment.rebuild_indexes(self.limits.index_interval_bytes)
             if not is_safe or not segment.aborted.is_plausible(segment.base_offset, segment.next_offset):
@@ -376,6 +405,15 @@ class _Opener:
                 segment.next_offset = segments[number + 1].base_offset
             number += 1
 
+    def _cut_behind(self, segment: Segment) -> None:
+        """Cut off what a write that found no room has left behind the end of a sealed segment."""
+        position = segment.end_position()
+        if position is not None and position < segment.size:
+            self._begin_cut()
+            segment.cut(position, self.limits.index_interval_bytes)
+            segment.seal()
+            self.shortened.append(segment)
+
     def _cut(self, segments: list[Segment], number: int, damage: Damaged) -> None:
         segment = segments[number]
         if segment.next_offset < self.opening.recovery_point:
@@ -393,7 +431,9 @@ class _Opener:
             )
         self._begin_cut()
         segment.cut(damage.position, self.limits.index_interval_bytes)
-        self._drop_following(segments, number)
+        self.shortened.append(segment)
+        if [each.base_offset for each in segments[number + 1 : number + 2]] != [segment.next_offset]:
+            self._drop_following(segments, number)
 
     def _begin_cut(self) -> None:
         """Before the first of it: should this opening not come to its end, the next one finds nothing torn any more,
@@ -402,9 +442,10 @@ class _Opener:
             mark_failed_sync(self.disk, self.folder)
         self.opening.cut()
 
-    def _keep_cut(self, last: Segment) -> None:
+    def _keep_cut(self, shortened: Iterable[Segment]) -> None:
         """Make it last before anything is written behind it: the next power cut could bring back what was cut off."""
-        last.file.sync()
+        for segment in shortened:
+            segment.file.sync()
         self.disk.sync_folder(self.folder)
         remove_mark(self.disk, self.folder)
 
@@ -455,7 +496,14 @@ class _Opener:
 
     def _replay(self, log: PartitionLog, producers_from: int, epochs_from: int) -> None:
         """Make again what the log tells about producers, epochs and, where that is not known, ended transactions."""
+        last = log.segments.active
         for segment in log.segments:
+            if (
+                segment is last
+                and last.base_offset > producers_from
+                and last.base_offset not in log.snapshots.offsets
+            ):
+                self.boundary = encode_snapshot(log.producers)
             if segment.base_offset >= self.ends_from:
                 segment.aborted.start()
             start = min(producers_from, epochs_from)
@@ -471,11 +519,6 @@ class _Opener:
             for ended in log.producers.replay(file, walked, producers_from, self.opening.now_ms):
                 if segment.base_offset >= self.ends_from:
                     segment.note_ended(ended)
-            is_behind = segment is not log.segments.active and segment.next_offset > producers_from
-            if is_behind and segment.next_offset not in log.snapshots.offsets:
-                # Only to spare later ones the walk: without room for it, this one has told all.
-                with contextlib.suppress(OSError):
-                    log.snapshots.write(segment.next_offset, log.producers)
 
     def _epochs_noted(
         self, log: PartitionLog, walked: Iterator[tuple[int, BatchHeader]], epochs_from: int

@@ -622,6 +622,18 @@ class Segment:
             return end
         return end
 
+    def end_position(self) -> int | None:
+        """Where the batch ends after which the next segment begins; None if there is none."""
+        entry = self.offsets.last() if self.has_whole_indexes() else None
+        try:
+            for position, header in headers(self.file, entry[1] if entry else 0, self.size):
+                if header.next_offset == self.next_offset:
+                    return position + header.size
+        except Damaged:
+            # Whoever reads on will find out.
+            return None
+        return None
+
     def has_plausible_indexes(self) -> bool:
         relative_max = self.next_offset - self.base_offset
         return self.offsets.is_plausible(

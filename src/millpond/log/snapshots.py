@@ -82,11 +82,20 @@ class Snapshots:
 
     def write(self, offset: int, states: ProducerStates) -> None:
         """Note the state before `offset`."""
-        file = self._disk.open(self._path(offset), create=True)
+        self.write_encoded(offset, encode_snapshot(states))
+
+    def write_encoded(self, offset: int, data: bytes) -> None:
+        path = self._path(offset)
+        file = self._disk.open(path, create=True)
         try:
             if file.size():
                 file.truncate(0)
-            file.append((encode_snapshot(states),))
+            file.append((data,))
+        except OSError:
+            # It has no list to stand in, and would keep the room that others need.
+            with contextlib.suppress(OSError):
+                self._disk.remove(path)
+            raise
         finally:
             file.close()
         if offset not in self.offsets:
