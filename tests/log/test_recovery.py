@@ -549,8 +549,8 @@ def test_what_follows_a_segment_with_a_torn_end_stays_if_it_connects(make_pond):
     assert list(pond.values(log).values()) == [b"value-0", b"value-1", b"new"]
 
 
-@pytest.mark.parametrize("how", ["nothing is safe yet", "a swap is left"])
-def test_a_producer_whose_batches_are_gone_is_known_after_a_kill(make_pond, how):
+@pytest.mark.parametrize("how", ["nothing is safe yet", "a swap is left", "it is cut"])
+def test_a_producer_whose_batches_are_gone_is_known_after_a_kill_or_a_cut(make_pond, how):
     pond = make_pond(limits=LogLimits(segment_bytes=500, cleanup_compact=True, min_cleanable_dirty_ratio=0.01))
     store, log = pond.open()
     for sequence in range(3):
@@ -565,8 +565,12 @@ def test_a_producer_whose_batches_are_gone_is_known_after_a_kill(make_pond, how)
     pond.remove(log.retire([log.segments[0]]))
     if how == "a swap is left":
         log.compaction_candidate(pond.now_ms).run()
-    store.abandon()
-    store, log = pond.open()
+    if how == "it is cut":
+        log.snapshots.drop_after(0)
+        pond.cut(log, log.end_offset - 1)
+    else:
+        store.abandon()
+        store, log = pond.open()
     assert log.start_offset == 3
     assert [(each.producer_id, each.last_sequence) for each in log.producer_states()] == [(5, 2)]
     again = pond.batch(b"value", key=b"p", producer_id=5, producer_epoch=0, base_sequence=2)

@@ -349,8 +349,8 @@ class Compaction:
         waited_ms = now_ms - max(dirty[0].first_timestamp(), 0)
         if dirty_bytes / total_bytes < limits.min_cleanable_dirty_ratio and waited_ms < limits.max_compaction_lag_ms:
             return None
-        # A transaction that begins here may end in a later segment.
         keeps_ends = self._durability.away.retired is not None
+        # A transaction that begins here may end in a later segment.
         aborted = (entry for segment in segments for entry in segment.aborted.entries())
         self._plan = CompactionPlan(
             self._disk,

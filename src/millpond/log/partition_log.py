@@ -620,7 +620,10 @@ class PartitionLog:
         assert truncation.result is not None, "it has not run"
         if truncation.begins_anew:
             self.durability.away.forget_retired()
-        kept, active, self.producers, self.snapshots = truncation.result
+        kept, active, producers, self.snapshots = truncation.result
+        if not truncation.is_new_start:
+            producers.remember(self.producers, before=[*kept, active][0].base_offset)
+        self.producers = producers
         active.move("", self.files)
         for segment in self.segments[len(kept) :]:
             segment.close()

@@ -500,10 +500,13 @@ class ProducerStates:
         for producer_id, entry in wanted.items():
             _put_before(entry, earlier[producer_id])
 
-    def remember(self, others: ProducerStates) -> None:
-        """Take in producers that are not known here. Of a transaction of theirs no record is left."""
+    def remember(self, others: ProducerStates, *, before: int) -> None:
+        """Take in producers that are not known here, as all of their batches lie before that offset and are gone.
+
+        Of a transaction of theirs no record is left.
+        """
         for producer_id, entry in others.entries.items():
-            if producer_id not in self.entries:
+            if producer_id not in self.entries and entry.spans and entry.last_offset < before:
                 entry.transaction_start = None
                 self.entries[producer_id] = entry
 

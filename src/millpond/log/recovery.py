@@ -171,7 +171,9 @@ class _Opener:
             self._keep_cut({*self.shortened, segments[-1]})
         end = segments[-1].next_offset
         snapshots = self._usable_snapshots(segments, clean)
-        remembered = self._remembered(snapshots, segments)
+        # For producers whose batches are all gone, if the walk through the log cannot begin with a snapshot.
+        is_walked = bool(self.rebuild) or not any(each <= self.ends_from for each in snapshots.offsets)
+        remembered = snapshots.newest(end) if is_walked and segments[0].base_offset else None
         for segment in segments:
             if segment.base_offset in self.rebuild:
                 snapshots.drop_below(segment.next_offset)
@@ -187,7 +189,7 @@ class _Opener:
         snapshot = snapshots.newest(min(end, self.ends_from))
         if snapshot is not None and not clean and snapshot[0] > self.opening.recovery_point:
             # It tells of producers, and nothing certain of transactions.
-            snapshot = None
+            remembered, snapshot = snapshot, None
         replay_from, producers = snapshot or (segments[0].base_offset, ProducerStates())
         self._recall(producers, segments, replay_from)
         log = PartitionLog(
@@ -205,7 +207,7 @@ class _Opener:
         )
         self._replay(log, min(replay_from, end), epochs_from)
         if snapshot is None and remembered is not None:
-            log.producers.remember(remembered)
+            log.producers.remember(remembered[1], before=segments[0].base_offset)
         self._seal_ends(log)
         self._learn_first_epochs(log)
         durability = log.durability
@@ -242,14 +244,6 @@ class _Opener:
         snapshots.drop_after(end if clean else min(end, max(self.opening.recovery_point, first)))
         snapshots.drop_below(first)
         return snapshots
-
-    def _remembered(self, snapshots: Snapshots, segments: Sequence[Segment]) -> ProducerStates | None:
-        """Producers as a snapshot tells them that the walk through the log cannot begin with: for those whose batches
-        are all gone."""
-        if not segments[0].base_offset:
-            return None
-        newest = snapshots.newest(segments[-1].next_offset)
-        return None if newest is None else newest[1]
 
     def _hold(self, last: Segment) -> None:
         size_max = min(self.limits.index_interval_bytes, PROBE_BYTES)
