@@ -156,6 +156,22 @@ def test_a_tombstone_before_a_start_that_is_noted_nowhere_stays(make_pond):
     assert table(pond, log).keys() == {b"k"}
 
 
+def test_a_tombstone_that_the_memory_did_not_reach_outlives_its_value(make_pond):
+    pond = make_pond(limits=replace(COMPACT, segment_bytes=100_000, dedupe_buffer_bytes=4 * ENTRY_BYTES))
+    _, log = pond.open()
+    put(pond, log, b"gone", b"secret")
+    log.roll()
+    for number in range(12):
+        put(pond, log, b"u%d" % number, b"v")
+    bury(pond, log, b"gone")
+    log.roll()
+    put(pond, log, b"last", b"v")
+    while compact(pond, log):
+        assert b"gone" not in table(pond, log)
+        pond.now_ms += 5_000
+    assert [record.value for record in pond.records(log) if record.key == b"gone"] == [None]
+
+
 def test_a_producers_sequence_survives_when_all_its_records_are_superseded(make_pond):
     pond = make_pond(limits=COMPACT)
     store, log = pond.open()

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from millpond.base.errors import Refused
 from millpond.base.ids import Offset, TopicPartition
 from millpond.log.checkpoints import decode_epochs, decode_metadata
 from millpond.log.durability import TOGETHER_FROM, Durability, run_tickets
@@ -99,8 +100,7 @@ def test_what_is_owed_is_handed_over_and_paid():
     ticket.run()
     assert disk.read("/p/note") == b"text"
     # Written to since: it is still owed.
-    sealed.write(b"x")
-    sealed.size += 1
+    durability.owe_segment(sealed)
     durability.settle(ticket)
     assert durability
     assert durability.synced_offset == 5
@@ -309,3 +309,24 @@ def test_epochs_that_change_again_and_again_survive_a_power_cut_each_time() -> N
     for folder in folders:
         assert decode_epochs(disk.read(f"{folder}/leader-epoch-checkpoint"))[-1][0] == 7
         assert decode_epochs(disk.read(f"{folder}/leader-epoch-checkpoint.spare"))[-1][0] == 6
+
+
+def test_what_a_write_without_room_has_left_is_owed_until_the_next_sync(pond, sim):
+    _, log = pond.open()
+    pond.fill(log, 1)
+    pond.sync(log)
+    assert not log.dirty
+    sim.fill(10)
+    with pytest.raises(Refused):
+        pond.append(log, b"refused")
+    sim.heal()
+    assert log.dirty
+    pond.fill(log, 1)
+    ticket = log.sync_target()
+    pond.append(log, b"meanwhile")
+    assert len(ticket.files) + len(ticket.closed) == 1
+    ticket.run()
+    log.synced(ticket)
+    ticket = log.sync_target()
+    assert not ticket.sealed
+    ticket.release()

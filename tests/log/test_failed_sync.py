@@ -166,3 +166,15 @@ def test_a_failed_sync_of_everything_is_marked_in_each_folder_before_the_loop_he
     errors = run_tickets(sim, pond.folder, [log.sync_target() for log in logs])
     assert None not in errors
     assert all(sim.exists(f"{log.folder}/{FAILED_SYNC_FILE}") for log in logs)
+
+
+def test_a_rewriting_without_room_takes_none(make_pond):
+    pond = make_pond()
+    store, log = pond.open()
+    pond.fill(log, 20)
+    pond.sync(log)
+    store.abandon()
+    pond.disk.open(f"{pond.partition}/{FAILED_SYNC_FILE}", create=True).close()
+    pond.disk.fill(300)
+    assert pond.store().open(pond.now_ms).failed
+    assert pond.disk.free_bytes("/") == 300

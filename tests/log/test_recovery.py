@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from uuid import UUID
 
 import pytest
 
@@ -593,3 +594,112 @@ def test_a_snapshot_without_room_leaves_nothing(pond):
     pond.disk.heal()
     assert not log.snapshots.offsets
     assert not pond.disk.exists(f"{pond.partition}/{2:020d}.snapshot")
+
+
+def test_a_producer_whose_batches_are_gone_is_known_after_two_kills(pond):
+    store, log = pond.open()
+    for sequence in range(3):
+        pond.append(log, b"value", producer_id=5, producer_epoch=0, base_sequence=sequence)
+    log.roll()
+    pond.fill(log, 1)
+    log.roll()
+    pond.fill(log, 1)
+    pond.remove(log.retire([log.segments[0]]))
+    store.abandon()
+    store, log = pond.open()
+    pond.sync(log)
+    store.checkpoint()
+    store.abandon()
+    _, log = pond.open()
+    assert log.start_offset == 3
+    assert [(each.producer_id, each.last_sequence) for each in log.producer_states()] == [(5, 2)]
+
+
+def test_a_torn_snapshot_hides_no_newer_one(pond):
+    store, log = pond.open()
+    for sequence in range(3):
+        pond.append(log, b"value", producer_id=5, producer_epoch=0, base_sequence=sequence)
+    log.roll()
+    pond.fill(log, 1)
+    pond.remove(log.retire([log.segments[0]]))
+    store.close()
+    store, log = pond.open()
+    pond.fill(log, 1)
+    pond.sync(log)
+    store.checkpoint()
+    store.abandon()
+    rewrite(pond, f"{3:020d}.snapshot", b"torn")
+    _, log = pond.open()
+    assert (log.start_offset, log.end_offset) == (3, 5)
+    assert [(each.producer_id, each.last_sequence) for each in log.producer_states()] == [(5, 2)]
+
+
+@pytest.mark.parametrize("seed", seeds(range(150)))
+def test_a_snapshot_that_was_dropped_does_not_come_back(make_pond, seed):
+    """A power cut took its batches, others came to the same offset, and another power cut."""
+    pond = make_pond(disk=SimDisk(seed))
+    store, log = pond.open()
+    pond.fill(log, 1)
+    pond.sync(log)
+    store.checkpoint()
+    lost = pond.batch(b"lost", producer_id=5, producer_epoch=0, base_sequence=0)
+    log.append(lost, leader_epoch=0, now_ms=pond.now_ms)
+    log.roll()
+    pond.disk.crash()
+    store, log = pond.open()
+    if log.end_offset != 1:
+        return
+    pond.append(log, b"of others")
+    log.roll()
+    log.delete_before(2)
+    store.checkpoint()
+    pond.disk.crash()
+    _, log = pond.open()
+    assert 5 not in log.producers.entries
+
+
+@pytest.mark.parametrize("seed", seeds(range(40)))
+def test_what_was_refused_replaces_nothing_that_came_after_it(make_pond, seed):
+    """A follower's batch comes back with a power cut, behind a sealed segment, and ends where a later one begins."""
+    pond = make_pond(disk=SimDisk(seed))
+    store, log = pond.open()
+
+    def follow(*batches):
+        log.append_follower(memoryview(bytearray(b"".join(batches))), now_ms=pond.now_ms)
+
+    def batch(value, offset, epoch):
+        data = pond.batch(value)
+        patch_offset_and_epoch(data, 0, offset, epoch)
+        return bytes(data)
+
+    follow(batch(b"safe", 0, 3))
+    pond.sync(log)
+    store.checkpoint()
+    refused = batch(b"refused", 1, 3)
+    pond.disk.fill(len(refused))
+    with pytest.raises(Refused):
+        follow(refused, batch(b"refused", 2, 3))
+    pond.disk.heal()
+    for offset in (1, 2):
+        log.roll()
+        pond.disk.sync_folder(pond.partition)
+        follow(batch(b"new", offset, 4))
+    pond.disk.crash()
+    _, log = pond.open()
+    assert list(pond.values(log).values()) in ([b"safe", *[b"new"] * count] for count in range(3)) or list(
+        pond.values(log).values()
+    ) == [b"safe", b"refused"]
+
+
+def test_an_owner_that_found_no_room_is_noted_when_there_is_some(pond):
+    store, log = pond.open()
+    pond.disk.fail_opens("partition.metadata", code=errno.ENOSPC)
+    with pytest.raises(OSError):
+        log.set_topic_id(UUID(int=8))
+    pond.disk.heal()
+    log.set_topic_id(UUID(int=8))
+    pond.sync(log)
+    store.abandon()
+    store = pond.store()
+    store.open(pond.now_ms)
+    assert store.get(pond.tp).topic_id == UUID(int=8)

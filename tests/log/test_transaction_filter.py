@@ -405,6 +405,50 @@ def test_a_snapshot_of_a_history_that_a_power_cut_has_ended_is_not_believed(make
     assert log.last_stable_offset == log.end_offset
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_a_list_whose_log_may_come_back_stays_with_it(make_pond, seed):
+    """A removal was killed before its sync, and the power goes after the next start."""
+    pond = make_pond(disk=SimDisk(seed), limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
+    store, log = pond.open()
+    writer = Writer(pond, log)
+    writer.put(b"a", b"bad")
+    writer.end(committed=False)
+    log.roll()
+    pond.fill(log, 1)
+    pond.sync(log)
+    store.checkpoint()
+    job = log.retire([log.segments[0]])
+    assert job.begin()
+    pond.disk.remove(next(path for path in job.paths if path.endswith(".log")))
+    store.abandon()
+    pond.disk.drop_process()
+    pond.open()
+    pond.disk.crash()
+    _, log = pond.open()
+    assert log.start_offset > 0 or log.aborted_transactions(0, log.end_offset) == [(7, 0)]
+
+
+@pytest.mark.parametrize("how", ["kill", "cut"])
+def test_a_producer_of_whom_only_a_marker_is_left_goes_on_with_its_sequence(make_pond, how):
+    pond = make_pond(limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
+    store, log = pond.open()
+    writer = Writer(pond, log)
+    writer.put(b"a", b"one")
+    log.roll()
+    writer.end(committed=True)
+    pond.fill(log, 2)
+    log.snapshots.drop_after(1 if how == "kill" else 0)
+    pond.remove(log.retire([log.segments[0]]))
+    if how == "kill":
+        store.abandon()
+        _, log = pond.open()
+        writer.log = log
+    else:
+        pond.cut(log, log.end_offset - 1)
+    assert log.start_offset == 1
+    writer.put(b"a", b"two")
+
+
 @pytest.mark.parametrize("removed", range(5))
 def test_a_removal_that_is_broken_off_leaves_what_was_aborted_aborted(make_pond, removed):
     pond = make_pond(limits=LogLimits(segment_bytes=500, index_interval_bytes=150))

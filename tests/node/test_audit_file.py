@@ -121,3 +121,15 @@ def test_what_was_refused_pushes_out_nothing_that_was_changed(tmp_path: Path) ->
         ["audit.jsonl"]
         + [f"audit.{part}.{number}jsonl" for part in ("access", "tokens") for number in ("", "1.", "2.")]
     )
+
+
+def test_half_a_line_of_a_crash_spoils_no_other(tmp_path: Path) -> None:
+    (tmp_path / "audit.jsonl").write_bytes(b'{"event":"one"}\n{"event":"tw')
+    file = AuditFile(tmp_path, 1 << 20, 3)
+    file('{"event":"three"}')
+    file.close()
+    assert (tmp_path / "audit.jsonl").read_bytes().splitlines() == [
+        b'{"event":"one"}',
+        b'{"event":"tw',
+        b'{"event":"three"}',
+    ]

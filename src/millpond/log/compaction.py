@@ -213,9 +213,12 @@ class CompactionPlan:
             return view
         flags, has_tombstone = found
         horizon = header.delete_horizon_ms
-        # A start that is in no checkpoint yet may go back, and what is before it is not compacted.
-        keeps_tombstones = self.keeps_ends or header.base_offset < self.start_offset
-        if has_tombstone and horizon is not None and horizon <= self.now_ms and not keeps_tombstones:
+        # What has not been looked at may still have an older value before it. So has what is before a start that is
+        # in no checkpoint yet, and may go back: it is not compacted.
+        is_reached = self.start_offset <= header.base_offset and header.next_offset <= self.end_offset
+        if not is_reached or self.keeps_ends:
+            has_tombstone = False
+        if has_tombstone and horizon is not None and horizon <= self.now_ms:
             values = batch_keys(view, limit_bytes=UNPACKED_BYTES_MAX)
             flags = [flag and has_value for flag, (_, _, has_value, _) in zip(flags, values, strict=True)]
             has_tombstone = False

@@ -234,9 +234,9 @@ class Durability:
             end_offset, self._disk, self._folder, self.generation, self.away, folders=self._folders or set()
         )
         for segment, owing in (self._sealed or {}).items():
-            ticket.add(segment, with_indexes=True)
+            ticket.add(segment, with_indexes=segment is not active)
             ticket.sealed[segment] = owing
-        if end_offset > self.synced_offset and active.size:
+        if end_offset > self.synced_offset and active.size and active not in ticket.sealed:
             ticket.add(active, with_indexes=False)
         if self._names:
             ticket.names = self._names
@@ -255,9 +255,9 @@ class Durability:
         for segment, size in ticket.covered:
             if segment.size == size:
                 segment.unpin()
-                # One that was active when the ticket was made, and is sealed since: nobody has synced its indexes.
-                if self._sealed and self._sealed.get(segment) == ticket.sealed.get(segment):
-                    self.forget(segment)
+            # One that was active when the ticket was made, and is sealed since: nobody has synced its indexes.
+            if self._sealed and self._sealed.get(segment) == ticket.sealed.get(segment):
+                self.forget(segment)
         self.synced_offset = max(self.synced_offset, ticket.offset)
 
     def fail(self, error: OSError, ticket: SyncTicket | None = None) -> None:

@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 from millpond.base.ports import Disk
 from millpond.log.names import FAILED_SYNC_FILE, INDEX_SUFFIXES, LOG, TEMPORARY, offset_name, read_offset_name
-from millpond.log.scan import SCAN_BYTES
+from millpond.log.scan import copy_tail
 
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
@@ -66,17 +66,7 @@ def remove_mark(disk: Disk, folder: str) -> None:
 def _copy(disk: Disk, path: str) -> None:
     old = disk.open(path)
     try:
-        new = disk.open(path + TEMPORARY, create=True)
-        try:
-            new.truncate(0)
-            position, size = 0, old.size()
-            while position < size:
-                piece = old.read_at(position, SCAN_BYTES)
-                new.append((piece,))
-                position += len(piece)
-            new.sync()
-        finally:
-            new.close()
+        copy_tail(disk, old, 0, old.size(), path + TEMPORARY)
     finally:
         old.close()
     disk.rename(path + TEMPORARY, path)

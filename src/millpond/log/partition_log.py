@@ -152,13 +152,14 @@ class PartitionLog:
         """Say whose partition this is; it reaches the disk with the next sync at the latest."""
         if topic_id == self.topic_id:
             return
-        self.topic_id = topic_id
         file = self.disk.open(f"{self.folder}/{METADATA_FILE}", create=True)
         try:
             file.truncate(0)
             file.append((encode_metadata(topic_id),))
         finally:
             file.close()
+        # Only now: who found no room for it tries again.
+        self.topic_id = topic_id
         self.owe_topic_id()
 
     def owe_topic_id(self) -> None:
@@ -605,6 +606,7 @@ class PartitionLog:
             is_new_start,
             keeps,
             begins_anew,
+            ProducerStates() if begins_anew else self.producers.silent_since(self.segments[0].base_offset),
         )
         self.durability.away.others += 1
         return self._truncation
@@ -620,10 +622,7 @@ class PartitionLog:
         assert truncation.result is not None, "it has not run"
         if truncation.begins_anew:
             self.durability.away.forget_retired()
-        kept, active, producers, self.snapshots = truncation.result
-        if not truncation.is_new_start:
-            producers.remember(self.producers, before=[*kept, active][0].base_offset)
-        self.producers = producers
+        kept, active, self.producers, self.snapshots = truncation.result
         active.move("", self.files)
         for segment in self.segments[len(kept) :]:
             segment.close()

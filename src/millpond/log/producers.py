@@ -500,15 +500,17 @@ class ProducerStates:
         for producer_id, entry in wanted.items():
             _put_before(entry, earlier[producer_id])
 
-    def remember(self, others: ProducerStates, *, before: int) -> None:
-        """Take in producers that are not known here, as all of their batches lie before that offset and are gone.
-
-        Of a transaction of theirs no record is left.
-        """
-        for producer_id, entry in others.entries.items():
-            if producer_id not in self.entries and entry.spans and entry.last_offset < before:
-                entry.transaction_start = None
-                self.entries[producer_id] = entry
+    def silent_since(self, offset: int) -> ProducerStates:
+        """Those that have written nothing from that offset on. Of a transaction of theirs no record is there."""
+        silent = ProducerStates()
+        for producer_id, entry in self.entries.items():
+            if entry.spans and entry.last_offset < offset:
+                alike = silent.entries[producer_id] = ProducerEntry(entry.epoch)
+                alike.spans = list(entry.spans)
+                alike.forgotten = entry.forgotten
+                alike.coordinator_epoch = entry.coordinator_epoch
+                alike.active_ms = entry.active_ms
+        return silent
 
     def facts(self) -> list[ProducerFacts]:
         return [

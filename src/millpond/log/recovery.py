@@ -153,6 +153,9 @@ class _Opener:
             opening.clean = False
             opening.notes.append(f"{folder}: a sync had failed; what may not have reached the disk was written again")
             self.listing = _listing(tuple(disk.list(folder)))
+        if self.listing.orphans:
+            # Their logs must be gone for certain.
+            disk.sync_folder(folder)
         for name in self.listing.orphans:
             disk.remove(f"{folder}/{name}")
         self.present = self.listing.present
@@ -171,9 +174,9 @@ class _Opener:
             self._keep_cut({*self.shortened, segments[-1]})
         end = segments[-1].next_offset
         snapshots = self._usable_snapshots(segments, clean)
-        # For producers whose batches are all gone, if the walk through the log cannot begin with a snapshot.
-        is_walked = bool(self.rebuild) or not any(each <= self.ends_from for each in snapshots.offsets)
-        remembered = snapshots.newest(end) if is_walked and segments[0].base_offset else None
+        # If the walk through the log cannot begin with a snapshot, one tells of those who wrote before its beginning.
+        first = segments[0].base_offset
+        newest = snapshots.newest(end) if first and self.rebuild else None
         for segment in segments:
             if segment.base_offset in self.rebuild:
                 snapshots.drop_below(segment.next_offset)
@@ -189,8 +192,11 @@ class _Opener:
         snapshot = snapshots.newest(min(end, self.ends_from))
         if snapshot is not None and not clean and snapshot[0] > self.opening.recovery_point:
             # It tells of producers, and nothing certain of transactions.
-            remembered, snapshot = snapshot, None
-        replay_from, producers = snapshot or (segments[0].base_offset, ProducerStates())
+            newest, snapshot = snapshot, None
+        if snapshot is None and first:
+            newest = newest or snapshots.newest(end)
+        before = ProducerStates() if newest is None else newest[1].silent_since(first)
+        replay_from, producers = snapshot or (first, before)
         self._recall(producers, segments, replay_from)
         log = PartitionLog(
             self.files,
@@ -206,8 +212,6 @@ class _Opener:
             topic_id=self._topic_id(),
         )
         self._replay(log, min(replay_from, end), epochs_from)
-        if snapshot is None and remembered is not None:
-            log.producers.remember(remembered[1], before=segments[0].base_offset)
         self._seal_ends(log)
         self._learn_first_epochs(log)
         durability = log.durability
@@ -241,7 +245,11 @@ class _Opener:
         cut has ended; only what is before the first batch nobody else could tell."""
         snapshots = Snapshots(self.disk, self.folder, self.listing.snapshots)
         end, first = segments[-1].next_offset, segments[0].base_offset
-        snapshots.drop_after(end if clean else min(end, max(self.opening.recovery_point, first)))
+        safe = end if clean else min(end, max(self.opening.recovery_point, first))
+        if any(each > safe for each in snapshots.offsets):
+            snapshots.drop_after(safe)
+            # For certain: the log may come to the same offset again, by another way.
+            self.disk.sync_folder(self.folder)
         snapshots.drop_below(first)
         return snapshots
 
@@ -393,11 +401,24 @@ class _Opener:
             bases = [other.base_offset for other in segments]
             # A compacted segment ends exactly where another begins. Any other end is damage, and no reason to delete.
             covered = bases.index(end) if end in bases else 0
+            if covered > number + 1 and not self._is_copy(segment, segments[number + 1]):
+                covered = 0
             self._mark_deleted(segments[number + 1 : covered])
             del segments[number + 1 : covered]
             if number + 1 < len(segments):
                 segment.next_offset = segments[number + 1].base_offset
             number += 1
+
+    def _is_copy(self, segment: Segment, following: Segment) -> bool:
+        """Whether what the segment has of the following one can be a copy. What a follower had to cut off for want of
+        room, and a power cut brings back, may reach as far: it is of an earlier leader then."""
+        try:
+            mine = self._header_at(segment, following.base_offset)
+            other = self._header_at(following, following.base_offset)
+        except Damaged:
+            # What a compaction replaces is whole and safe.
+            return False
+        return mine is not None and other is not None and mine.leader_epoch >= other.leader_epoch
 
     def _cut_behind(self, segment: Segment) -> None:
         """Cut off what a write that found no room has left behind the end of a sealed segment."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
@@ -137,6 +138,11 @@ def copy_tail(disk: Disk, file: File, position: int, end: int, path: str) -> Non
             copy.append((piece,))
             position += len(piece)
         copy.sync()
+    except OSError:
+        # Half of it would only keep the room that others need.
+        with contextlib.suppress(OSError):
+            disk.remove(path)
+        raise
     finally:
         copy.close()
 

@@ -7,6 +7,7 @@ less is safe, a checkpoint writes that down, `run` cuts the files on a worker, `
 from __future__ import annotations
 
 import contextlib
+from dataclasses import field
 
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Disk
@@ -49,6 +50,8 @@ class Truncation:
     """Whether the batches that are forgotten stay in the folder, in files that nobody reads."""
     begins_anew: bool = False
     """Nothing is left of it: also what was to be removed goes."""
+    silent: ProducerStates = field(default_factory=ProducerStates)
+    """Producers that wrote before the log's beginning, for want of a snapshot that tells of them."""
     result: CutLog | None = None
 
     def run(self) -> None:
@@ -105,13 +108,11 @@ class Truncation:
         return segment
 
     def _keep_tail(self, segment: Segment, position: int) -> None:
-        path = f"{self.folder}/{offset_name(self.offset, CUT)}"
-        try:
-            copy_tail(self.disk, segment.file, position, segment.size, path)
-        except OSError:
-            # There may be no room for it, and the log has to go on with its leader all the same.
-            with contextlib.suppress(OSError):
-                self.disk.remove(path)
+        # There may be no room for it, and the log has to go on with its leader all the same.
+        with contextlib.suppress(OSError):
+            copy_tail(
+                self.disk, segment.file, position, segment.size, f"{self.folder}/{offset_name(self.offset, CUT)}"
+            )
 
     def _remove_leftovers(self) -> None:
         """Segments that were deleted from the front and wait for their removal: the log may come to their names."""
@@ -132,7 +133,7 @@ class Truncation:
         """The producers' states as the newest snapshot and the log after it tell them."""
         snapshots.drop_below(segments[0].base_offset)
         snapshot = snapshots.newest(segments[-1].next_offset)
-        start, states = snapshot or (segments[0].base_offset, ProducerStates())
+        start, states = snapshot or (segments[0].base_offset, self.silent)
         for segment in segments:
             if not segment.size or segment.next_offset <= start:
                 continue

@@ -190,4 +190,10 @@ class AuditFile:
         return self.path if number == 0 else self.path.with_name(f"{self._name}.{number}.jsonl")
 
     def _open(self) -> int:
-        return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        size = os.fstat(descriptor).st_size
+        with contextlib.suppress(OSError):
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                # A crash has left half a line, which would spoil the one that comes next.
+                os.write(descriptor, b"\n")
+        return descriptor
