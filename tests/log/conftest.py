@@ -114,6 +114,17 @@ class Pond:
         log.synced(ticket)
 
     @staticmethod
+    def sync_or_fail(log: PartitionLog) -> None:
+        """As the broker does: the log hears of a sync that failed."""
+        ticket = log.sync_target()
+        try:
+            ticket.run()
+        except OSError as fault:
+            log.fail(fault, ticket)
+        else:
+            log.synced(ticket)
+
+    @staticmethod
     def records(log: PartitionLog, start: int | None = None) -> list[Record]:
         """Every record that a consumer would get."""
         offset = log.start_offset if start is None else start

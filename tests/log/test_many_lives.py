@@ -122,16 +122,7 @@ class Lives:
         self.log.begin_epoch(self.epoch)
 
     def sync(self):
-        ticket = self.log.sync_target()
-        error = None
-        try:
-            ticket.run()
-        except OSError as fault:
-            error = fault
-        if error is None:
-            self.log.synced(ticket)
-        else:
-            self.log.fail(error, ticket)
+        self.pond.sync_or_fail(self.log)
 
     def checkpoint(self):
         with contextlib.suppress(OSError):

@@ -405,10 +405,8 @@ def test_a_snapshot_of_a_history_that_a_power_cut_has_ended_is_not_believed(make
     assert log.last_stable_offset == log.end_offset
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_a_list_whose_log_may_come_back_stays_with_it(make_pond, seed):
-    """A removal was killed before its sync, and the power goes after the next start."""
-    pond = make_pond(disk=SimDisk(seed), limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
+def retiring(pond):
+    """A log whose first segment has an aborted transaction, and the job that has begun to remove it."""
     store, log = pond.open()
     writer = Writer(pond, log)
     writer.put(b"a", b"bad")
@@ -419,6 +417,14 @@ def test_a_list_whose_log_may_come_back_stays_with_it(make_pond, seed):
     store.checkpoint()
     job = log.retire([log.segments[0]])
     assert job.begin()
+    return store, job
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_list_whose_log_may_come_back_stays_with_it(make_pond, seed):
+    """A removal was killed before its sync, and the power goes after the next start."""
+    pond = make_pond(disk=SimDisk(seed), limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
+    store, job = retiring(pond)
     pond.disk.remove(next(path for path in job.paths if path.endswith(".log")))
     store.abandon()
     pond.disk.drop_process()
@@ -452,16 +458,7 @@ def test_a_producer_of_whom_only_a_marker_is_left_goes_on_with_its_sequence(make
 @pytest.mark.parametrize("removed", range(5))
 def test_a_removal_that_is_broken_off_leaves_what_was_aborted_aborted(make_pond, removed):
     pond = make_pond(limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
-    store, log = pond.open()
-    writer = Writer(pond, log)
-    writer.put(b"a", b"bad")
-    writer.end(committed=False)
-    log.roll()
-    pond.fill(log, 1)
-    pond.sync(log)
-    store.checkpoint()
-    job = log.retire([log.segments[0]])
-    assert job.begin()
+    store, job = retiring(pond)
     for path in job.paths[:removed]:
         pond.disk.remove(path)
     store.abandon()
