@@ -178,3 +178,23 @@ def test_a_rewriting_without_room_takes_none(make_pond):
     pond.disk.fill(300)
     assert pond.store().open(pond.now_ms).failed
     assert pond.disk.free_bytes("/") == 300
+
+
+@pytest.mark.parametrize("seed", seeds(range(10)))
+def test_whose_log_it_is_survives_the_failed_sync_of_that_file(make_pond, seed):
+    """Found by a seed of the simulator: acknowledged records were set aside as a stranger's."""
+    pond = make_pond(disk=SimDisk(seed))
+    store, log = pond.open()
+    pond.disk.fail_syncs("partition.metadata")
+    pond.sync_or_fail(log)
+    assert log.failed is not None
+    store.abandon()
+    pond.disk.drop_process()
+    store, log = pond.open()
+    pond.fill(log, 3)
+    pond.sync(log)
+    pond.disk.crash()
+    store = pond.store()
+    assert not store.open(pond.now_ms).failed
+    assert store.get(pond.tp).topic_id == pond.topic_id
+    assert len(pond.values(store.get(pond.tp))) == 3

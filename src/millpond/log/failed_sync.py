@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from millpond.base.ports import Disk
-from millpond.log.names import FAILED_SYNC_FILE, INDEX_SUFFIXES, LOG, TEMPORARY, offset_name, read_offset_name
+from millpond.log.names import (
+    FAILED_SYNC_FILE,
+    INDEX_SUFFIXES,
+    LOG,
+    METADATA_FILE,
+    TEMPORARY,
+    offset_name,
+    read_offset_name,
+)
 from millpond.log.scan import copy_tail
 
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
@@ -36,7 +44,8 @@ def mark_failed_sync_without_files(disk: Disk, folder: str) -> None:
 
 
 def rewrite(disk: Disk, folder: str, names: Sequence[str], recovery_point: int) -> None:
-    """Write every segment from the recovery point on anew; its indexes go, as the log tells them. Waits for the disk.
+    """Write every segment from the recovery point on anew, and whose log it is. Indexes go, as the log tells them.
+    Waits for the disk.
 
     OSError leaves the mark in the folder: the next opening does it again.
     """
@@ -48,6 +57,9 @@ def rewrite(disk: Disk, folder: str, names: Sequence[str], recovery_point: int) 
             for suffix in INDEX_SUFFIXES:
                 if offset_name(base, suffix) in names:
                     disk.remove(f"{folder}/{offset_name(base, suffix)}")
+    if METADATA_FILE in names:
+        # It may be the one that failed: a log that does not say whose it is counts as a stranger's.
+        _copy(disk, f"{folder}/{METADATA_FILE}")
     # Only when the copies are there for certain may the mark go.
     disk.sync_folder(folder)
     remove_mark(disk, folder)
