@@ -10,6 +10,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.log import recovery
+from millpond.log.checkpoints import decode_epochs
 from millpond.log.limits import LogLimits
 from millpond.log.names import OFFSET_INDEX, TIME_INDEX, UNSETTLED_FILE
 from millpond.sim.world.disk import PowerCut, SimDisk
@@ -444,6 +445,7 @@ def test_an_older_note_of_epochs_is_not_believed(pond, sim, is_clean):
     store, log = pond.open()
     assert log.epochs.entries == [(1, 0), (2, 2), (3, 4)]
     store.close()
+    assert decode_epochs(sim.read(f"{pond.partition}/leader-epoch-checkpoint")) == log.epochs.entries
     _, log = pond.open()
     assert log.epochs.entries == [(1, 0), (2, 2), (3, 4)]
 

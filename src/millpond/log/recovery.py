@@ -174,12 +174,8 @@ class _Opener:
             self._keep_cut({*self.shortened, segments[-1]})
         end = segments[-1].next_offset
         snapshots = self._usable_snapshots(segments, clean)
-        # If the walk through the log cannot begin with a snapshot, one tells of those who wrote before its beginning.
-        first = segments[0].base_offset
-        newest = snapshots.newest(end) if first and self.rebuild else None
-        for segment in segments:
-            if segment.base_offset in self.rebuild:
-                snapshots.drop_below(segment.next_offset)
+        replay_from, producers = self._noted_producers(segments, snapshots, clean)
+        self._recall(producers, segments, replay_from)
         noted_epochs = self._noted_epochs()
         epochs = LeaderEpochs(noted_epochs or ())
         epochs_from = segments[0].base_offset
@@ -189,15 +185,6 @@ class _Opener:
             epochs_from = segments[0].base_offset
         # What is noted from there on may be of what was cut off since: the batches tell.
         epochs.cut_end(epochs_from)
-        snapshot = snapshots.newest(min(end, self.ends_from))
-        if snapshot is not None and not clean and snapshot[0] > self.opening.recovery_point:
-            # It tells of producers, and nothing certain of transactions.
-            newest, snapshot = snapshot, None
-        if snapshot is None and first:
-            newest = newest or snapshots.newest(end)
-        before = ProducerStates() if newest is None else newest[1].silent_since(first)
-        replay_from, producers = snapshot or (first, before)
-        self._recall(producers, segments, replay_from)
         log = PartitionLog(
             self.files,
             self.folder,
@@ -214,24 +201,10 @@ class _Opener:
         self._replay(log, min(replay_from, end), epochs_from)
         self._seal_ends(log)
         self._learn_first_epochs(log)
-        durability = log.durability
-        if clean:
-            # Most partitions are idle: a file is opened again when it is needed.
-            segments[-1].close()
-            durability.owe_nothing()
-        else:
-            # The process may have ended before its first sync: neither the folder's name nor its owner is safe yet.
-            durability.owe_folder(self.folder.rpartition("/")[0])
-            if log.topic_id != NO_TOPIC_ID:
-                log.owe_topic_id()
+        self._owe(log, unsynced_from, clean)
         if log.epochs.entries != (noted_epochs or []):
             # The next opening goes by what is noted: up to its recovery point, or all of it after a clean end.
             log.owe_epochs()
-        for number, segment in enumerate(segments[:-1]):
-            if number >= unsynced_from or segment.base_offset >= self.ends_from:
-                durability.owe_segment(segment)
-        if self.ends_from != _NOWHERE:
-            durability.owe_folder()
         if self.is_unsettled:
             self._keep_rebuilt(segments)
         if self.boundary is not None:
@@ -252,6 +225,44 @@ class _Opener:
             self.disk.sync_folder(self.folder)
         snapshots.drop_below(first)
         return snapshots
+
+    def _noted_producers(
+        self, segments: Sequence[Segment], snapshots: Snapshots, clean: bool
+    ) -> tuple[int, ProducerStates]:
+        """Where the walk through the log begins, and what is known of its producers there."""
+        first, end = segments[0].base_offset, segments[-1].next_offset
+        # If the walk cannot begin with a snapshot, one tells of those who wrote before the log's beginning.
+        newest = snapshots.newest(end) if first and self.rebuild else None
+        for segment in segments:
+            if segment.base_offset in self.rebuild:
+                snapshots.drop_below(segment.next_offset)
+        snapshot = snapshots.newest(min(end, self.ends_from))
+        if snapshot is not None and not clean and snapshot[0] > self.opening.recovery_point:
+            # It tells of producers, and nothing certain of transactions.
+            newest, snapshot = snapshot, None
+        if snapshot is not None:
+            return snapshot
+        if first:
+            newest = newest or snapshots.newest(end)
+        return first, ProducerStates() if newest is None else newest[1].silent_since(first)
+
+    def _owe(self, log: PartitionLog, unsynced_from: int, clean: bool) -> None:
+        """What the next sync has to make last."""
+        durability = log.durability
+        if clean:
+            # Most partitions are idle: a file is opened again when it is needed.
+            log.segments.active.close()
+            durability.owe_nothing()
+        else:
+            # The process may have ended before its first sync: neither the folder's name nor its owner is safe yet.
+            durability.owe_folder(self.folder.rpartition("/")[0])
+            if log.topic_id != NO_TOPIC_ID:
+                log.owe_topic_id()
+        for number, segment in enumerate(log.segments[:-1]):
+            if number >= unsynced_from or segment.base_offset >= self.ends_from:
+                durability.owe_segment(segment)
+        if self.ends_from != _NOWHERE:
+            durability.owe_folder()
 
     def _hold(self, last: Segment) -> None:
         size_max = min(self.limits.index_interval_bytes, PROBE_BYTES)
