@@ -268,16 +268,8 @@ class MetadataLog:
             self.log.disk.remove(path)
 
     def _truncate(self, offset: int, *, is_new_start: bool = False) -> Later[None]:
-        if self.log.durability.away and not self.log.closed:
-            # A worker would look for files that are gone by then, or find others of their names.
-            later: Later[None] = Later()
-
-            def again() -> None:
-                cut = done(None).chain(lambda _: self._truncate(offset, is_new_start=is_new_start))
-                cut.then(later.finish, later.fail)
-
-            self._clock.call_later(AWAY_POLL_MS, again)
-            return later
+        if self._is_away():
+            return self._until_here().chain(lambda _: self._truncate(offset, is_new_start=is_new_start))
         try:
             truncation = self.log.begin_truncation(offset, is_new_start=is_new_start)
         except Refused as refused:
@@ -299,6 +291,24 @@ class MetadataLog:
             .chain(run)
             .map(lambda _: self.log.finish_truncation(truncation))
         )
+
+    def _is_away(self) -> bool:
+        """Whether a worker has files of the log in hand: it would look for some that are gone by then, or find others
+        of their names."""
+        return bool(self.log.durability.away) and not self.log.closed
+
+    def _until_here(self) -> Later[None]:
+        """It may take as long as a disk can hang, so each look is for itself."""
+        later: Later[None] = Later()
+
+        def look() -> None:
+            if self._is_away():
+                self._clock.call_later(AWAY_POLL_MS, look)
+            else:
+                later.finish(None)
+
+        self._clock.call_later(AWAY_POLL_MS, look)
+        return later
 
     def _until_it_works(self, begin: Callable[[], Later[T]]) -> Later[T]:
         """A full disk may have room again: try until it has."""
