@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -59,7 +60,7 @@ class Play:
             journal=self._write,
         )
         self.keeping.start()
-        self._make_batch = make_batch
+        self.make_batch = make_batch
 
     def _sweep(self) -> None:
         self.sweeps += 1
@@ -81,7 +82,7 @@ class Play:
         """One record for each key, in a batch of its own."""
         for key in keys:
             now_ms = self.world.clock.wall_ms()
-            partition.append(self._make_batch(b"v", key=key, timestamp=now_ms), zstd=True)
+            partition.append(self.make_batch(b"v", key=key, timestamp=now_ms), zstd=True)
 
     def append_safely(self, partition: Partition, *keys: bytes) -> None:
         """The same, and forced to disk."""
@@ -192,6 +193,17 @@ def test_time_takes_even_the_last_segment(play: Play) -> None:
     assert play.segment_files(partition) == 1
     play.append(partition, b"b")
     assert play.keys(partition) == [(1, b"b")]
+
+
+def test_what_the_last_life_did_not_come_to_remove_is_removed(play: Play) -> None:
+    partition = play.make("pond", LogLimits(segment_bytes=80, file_delete_delay_ms=1_000))
+    play.append(partition, b"a", b"b", b"c", b"d")
+    partition.log.retire(partition.log.segments[:2])
+    play.run(RETENTION_MS)
+    assert play.segment_files(partition) == 4
+    play.run(1_000 + WORKERS_MS)
+    assert play.segment_files(partition) == 2
+    assert play.journal == []
 
 
 def test_many_segments_go_some_in_each_turn_and_their_files_in_one_job(play: Play) -> None:
@@ -367,6 +379,20 @@ def test_compaction_keeps_the_latest_of_each_key(play: Play) -> None:
     play.run(COMPACTION_MS + 10 * WORKERS_MS)
     assert play.keys(partition) == [(1, b"b"), (2, b"a"), (3, b"c"), (4, b"last")]
     assert "compacted pond-0" in play.journal
+
+
+def test_a_clock_that_leaps_ahead_ends_no_tombstone(play: Play) -> None:
+    partition = play.make("pond", replace(COMPACT, delete_retention_ms=24 * 3_600_000))
+    play.append(partition, b"a")
+    tombstone = play.make_batch(None, key=b"a", timestamp=play.world.clock.wall_ms())
+    partition.append(tombstone, zstd=True)
+    play.append_safely(partition, b"b", b"last")
+    play.run(COMPACTION_MS + 10 * WORKERS_MS)
+    assert play.keys(partition) == [(1, b"a"), (2, b"b"), (3, b"last")]
+    play.sim.clock.jump_wall(7 * 24 * 3_600_000)
+    play.append_safely(partition, b"b", b"last")
+    play.run(2 * COMPACTION_MS)
+    assert play.keys(partition) == [(1, b"a"), (3, b"last"), (4, b"b"), (5, b"last")]
 
 
 def test_all_logs_that_need_it_are_compacted_one_after_the_other(play: Play) -> None:

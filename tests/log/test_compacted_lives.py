@@ -2,13 +2,14 @@
 
 A compaction is planned, run and put in place in three steps, and anything may come between them: it is given up, or
 fails in the middle, and what it leaves is removed late or never. The log is cut back where nothing is committed,
-loses its beginning, and finds no room. Kills, power cuts at any operation of the disk, also while a start mends what
-the last one left, syncs that fail and clean ends follow each other.
+loses its beginning or all that it has, and finds no room and no descriptors. Kills, power cuts at any operation of
+the disk, also while a start mends what the last one left, syncs that fail and clean ends follow each other.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 from dataclasses import replace
 
@@ -22,9 +23,11 @@ from support.seeds import seeds
 from support.transaction_model import Model, check
 
 STEPS = 150
-PLAIN = LogLimits(segment_bytes=500, index_interval_bytes=150)
+PLAIN = LogLimits(segment_bytes=500, index_interval_bytes=400)
+"""The last segment is often too small for an entry in an index."""
 COMPACTED = replace(
     PLAIN,
+    index_interval_bytes=150,
     cleanup_compact=True,
     min_cleanable_dirty_ratio=0.01,
     delete_retention_ms=2000,
@@ -238,13 +241,35 @@ class Lives:
         self.log.delete_before(self.dice.randint(self.log.start_offset, upper))
         self.start = max(self.start, self.log.start_offset)
 
+    @contextlib.contextmanager
+    def _in_need(self):
+        """There may be no room, or no descriptor, for a while."""
+        disk = self.pond.disk
+        need = self.dice.random()
+        if need < 0.2:
+            disk.fill(self.dice.randrange(200))
+        elif need < 0.3:
+            disk.open_files_max = disk.open_files + self.dice.randrange(4)
+        elif need < 0.4:
+            disk.fail_opens(self.dice.choice((".index", ".timeindex", ".txnindex")), code=errno.EMFILE)
+        try:
+            yield
+        except (OSError, Refused):
+            assert need < 0.4
+        finally:
+            disk.heal()
+
     def retire(self):
-        first = self.log.segments[0]
-        if len(self.log.segments) == 1 or first.base_offset in self.log.compaction.held:
-            return
-        if self.log.segments[1].base_offset <= self._decided():
-            self.jobs.append(self.log.retire([first]))
+        """The first segments, and sometimes all that there are."""
+        segments = self.log.segments.list[: self.dice.choice((1, 2, 99, 99))]
+        last = segments[-1]
+        is_held = not self.log.compaction.held.isdisjoint(each.base_offset for each in segments)
+        if last.size and last.next_offset <= self._decided() and not is_held:
+            with self._in_need():
+                self.jobs.append(self.log.retire(segments))
             self.start = max(self.start, self.log.start_offset)
+        if self.log.has_retired and self.dice.random() < 0.3:
+            self.jobs.append(self.log.retire(()))
 
     def cut(self):
         """As a follower does: it waits until no worker has files of the log in hand."""
@@ -267,11 +292,17 @@ class Lives:
         self.tell_again()
 
     def roll(self):
-        self.log.roll()
+        with self._in_need():
+            self.log.roll()
 
     def end(self):
-        self.store.close(is_vouched=self.dice.random() < 0.7)
+        with self._in_need():
+            self.store.close(is_vouched=self.dice.random() < 0.7)
+        self.pond.disk.drop_process()
         self.begin()
+        if self.dice.random() < 0.3:
+            # Before anything is written.
+            self.roll()
 
     def kill(self):
         self.store.abandon()

@@ -9,6 +9,7 @@ import pytest
 
 from millpond.base.ids import TopicPartition
 from millpond.log.durability import run_tickets
+from millpond.log.limits import LogLimits
 from millpond.log.removal import FolderRemovalJob, RemovalJob, Renames
 from millpond.sim.world.disk import PowerCut, SimDisk
 from support.seeds import seeds
@@ -280,3 +281,39 @@ def test_a_topic_may_be_called_as_a_log(make_pond, monkeypatch):
     with pytest.raises(PermissionError):
         first.run()
     assert len(bases(pond.disk, pond.partition)) == len(log.segments) + 2
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("begins_anew", [True, False])
+def test_what_the_last_life_did_not_come_to_remove_goes_in_this_one(pond, sim, is_clean, begins_anew):
+    store, log = pond.open()
+    pond.fill(log, 40)
+    pond.sync(log)
+    pond.delete_before(log, 38)
+    log.retire(log.expired_segments(pond.now_ms))
+    store.close() if is_clean else store.abandon()
+    sim.drop_process()
+    _, log = pond.open()
+    assert log.has_retired
+    assert any(name.endswith(".deleted") for name in sim.list(pond.partition))
+    if begins_anew:
+        pond.cut(log, 50, is_new_start=True)
+    else:
+        pond.remove(log.retire(()))
+    assert not log.has_retired
+    assert not any(name.endswith(".deleted") for name in sim.list(pond.partition))
+
+
+def test_what_a_compaction_has_replaced_is_removed_again_and_what_it_gave_up_is_not(make_pond):
+    pond = make_pond(limits=LogLimits(cleanup_compact=True, min_cleanable_dirty_ratio=0.01))
+    _, log = pond.open()
+    for is_finished in (True, False):
+        for _ in range(4):
+            pond.fill(log, 2)
+            log.roll()
+        pond.sync(log)
+        plan = log.compaction_candidate(pond.now_ms)
+        plan.run()
+        job = log.finish_compaction(plan) if is_finished else log.give_up_compaction(plan)
+        assert job.paths
+        assert job.is_tried_again == is_finished

@@ -221,3 +221,35 @@ def test_a_reader_hears_of_aborted_transactions_in_what_it_reads_only(make_pond)
             assert offset + 10 <= found.upper_offset <= offset + 20
             listed = log.aborted_transactions(offset, found.upper_offset)
             assert [first for _, first in listed] == list(range(offset, found.upper_offset, 2))
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("which", [slice(-4, None), slice(-2, None), slice(1, 3)])
+def test_logs_that_are_put_back_find_their_lists_of_aborted_transactions(make_pond, is_clean, which):
+    """They are away for one start, which says that they are missing, or takes the gap for a compaction's."""
+    pond = make_pond(limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
+    store, log = pond.open()
+    model = Model(pond)
+    while len(log.segments) < 6:
+        model.write(log, 2, b"k", b"v%d" % log.end_offset)
+        model.end(log, 2, False)
+        model.plain(log, b"k", b"v%d" % log.end_offset)
+    model.plain(log, b"k", b"last")
+    pond.sync(log)
+    store.checkpoint()
+    before = log.aborted_transactions(0, log.end_offset)
+    store.close() if is_clean else store.abandon()
+    disk = pond.disk
+    disk.drop_process()
+    disk.make_folder("/aside")
+    away = [name for name in disk.list(pond.partition) if name.endswith(".log")][which]
+    for name in away:
+        disk.rename(f"{pond.partition}/{name}", f"/aside/{name}")
+    store = pond.store()
+    store.open(pond.now_ms)
+    store.abandon()
+    disk.drop_process()
+    for name in away:
+        disk.rename(f"/aside/{name}", f"{pond.partition}/{name}")
+    _, log = pond.open()
+    assert log.aborted_transactions(0, log.end_offset) == before

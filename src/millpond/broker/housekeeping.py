@@ -186,9 +186,11 @@ class Housekeeping:
 
     def retain(self) -> None:
         """Retire segments past their time or size, and forget producers that have long been silent."""
-        # Not the wall clock itself: one that leaps ahead must not delete anything.
-        now_ms = self._store.retention_now(self._clock.wall_ms(), self._clock.monotonic_ms())
-        self._in_turns("retention", self._retain_all(now_ms))
+        self._in_turns("retention", self._retain_all(self._now_ms()))
+
+    def _now_ms(self) -> int:
+        """Not the wall clock itself: one that leaps ahead must not delete anything."""
+        return self._store.retention_now(self._clock.wall_ms(), self._clock.monotonic_ms())
 
     def _retain_all(self, now_ms: int) -> Iterator[None]:
         for looked, partition in enumerate(self._partitions, 1):
@@ -210,9 +212,13 @@ class Housekeeping:
                 yield
         except (OSError, Refused) as error:
             self._journal("retention failed", partition=partition.name.folder, error=str(error))
+        if count:
+            self._journal("retention", partition=partition.name.folder, segments=count)
+        if removal is None and log.has_retired:
+            # The last life has left it, or a job that could not begin.
+            removal = log.retire(())
         if removal is not None:
             self.remove_later(removal)
-            self._journal("retention", partition=partition.name.folder, segments=count)
 
     def _is_here(self, partition: Partition) -> bool:
         """Whether it has not been deleted meanwhile."""
@@ -283,7 +289,7 @@ class Housekeeping:
         """Compact one log that needs it, then look again until none does."""
         if self._compacting or not self._settings()[CLEANER_ENABLE]:
             return
-        self._in_turns("compaction", self._begin_compaction(self._clock.wall_ms()))
+        self._in_turns("compaction", self._begin_compaction(self._now_ms()))
 
     def _begin_compaction(self, now_ms: int) -> Iterator[None]:
         for looked, partition in enumerate(self._beginning_after_the_last(), 1):

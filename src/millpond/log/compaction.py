@@ -386,7 +386,7 @@ class Compaction:
         finally:
             self._let_go(plan)
         away = self._durability.away
-        return RemovalJob(self._disk, self._folder, tuple(paths), delay_ms, away, away.beginnings)
+        return RemovalJob(self._disk, self._folder, tuple(paths), delay_ms, away, away.beginnings, is_replaced=True)
 
     def _put_in_place(self, swap: Swap, segments: Segments) -> list[str]:
         old = [segment for segment in segments if segment.base_offset in swap.bases]

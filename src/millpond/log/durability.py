@@ -182,7 +182,7 @@ class Durability:
         self._names: set[str] | None = None
         self._notes: dict[str, Callable[[], bytes]] | None = None
         self._is_marked = False
-        """Whether the next opening will know of the failure."""
+        """Whether the next opening will know of the failure, or need not."""
 
     def __bool__(self) -> bool:
         """Whether anything is owed."""
@@ -275,6 +275,9 @@ class Durability:
                 return
         if self.failed is None:
             self.failed = error
+            # Where no sync has failed, a want of room or of descriptors has lost nothing: the next opening looks at
+            # it as after a crash. A mark would have it written anew, which needs room.
+            self._is_marked = ticket is None and error.errno in (*NO_DESCRIPTOR, *_NO_ROOM)
             self.mark_failure()
 
     def mark_failure(self) -> None:

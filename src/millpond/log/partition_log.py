@@ -344,6 +344,9 @@ class PartitionLog:
     def _begin_at(self, base_offset: int) -> None:
         """Let an empty log have a segment that begins below its start: the leader's start lies inside a batch."""
         empty = self.segments.active
+        if empty.base_offset == base_offset:
+            # It has begun there, and then there was no room for the batch.
+            return
         empty.close()
         try:
             fresh = Segment.create(self.files, self.folder, base_offset)
@@ -540,12 +543,19 @@ class PartitionLog:
         )
 
     def retire(self, segments: Sequence[Segment]) -> RemovalJob:
-        """Take the oldest segments out of the log; the job removes their files once `delay_ms` has passed.
+        """Take the oldest segments out of the log; the job removes their files once `delay_ms` has passed, and with
+        them what is left of those before.
 
-        If the active segment is among them a new one takes its place.
+        If the active segment is among them a new one takes its place. While there is no room for that one, the others
+        go: they make some.
         """
         if self.segments.active in segments:
-            self.roll()
+            try:
+                self.roll()
+            except Refused:
+                if len(segments) == 1:
+                    raise
+                segments = segments[:-1]
         self.segments.drop_oldest(segments)
         paths: list[str] = []
         for segment in segments:
@@ -561,6 +571,11 @@ class PartitionLog:
         return RemovalJob(
             self.disk, self.folder, delay_ms=delay_ms, away=away, beginnings=away.beginnings, number=number
         )
+
+    @property
+    def has_retired(self) -> bool:
+        """Whether files of segments that left the log are still there."""
+        return self.durability.away.retired is not None
 
     def forget_epochs_at_end(self) -> None:
         """Forget leader epochs that began at the end of the log and wrote nothing: the leader knows nothing of them.
@@ -720,8 +735,8 @@ class PartitionLog:
             active.flush_indexes()
             if self.end_offset not in self.snapshots.offsets and self.end_offset > 0:
                 self.snapshots.write(self.end_offset, self.producers)
-        except OSError as error:
-            self.fail(error)
+        except OSError:
+            # Nothing is lost: the next start makes them again, as after a crash.
             return None
         ticket = self.sync_target()
         if active.aborted.entries() or active.aborted.is_shortened:

@@ -95,8 +95,8 @@ class _Listing(NamedTuple):
     bases: tuple[int, ...]
     """Where its segments begin, in order."""
     snapshots: tuple[str, ...]
-    orphans: tuple[str, ...]
-    """Indexes of segments that are gone."""
+    orphans: tuple[tuple[str, int], ...]
+    """Indexes of segments that are gone, and where those began."""
     has_leftovers: bool
 
 
@@ -108,7 +108,7 @@ def _listing(names: tuple[str, ...]) -> _Listing:
         frozenset(names),
         tuple(sorted(bases)),
         tuple(name for name, _, suffix in files if suffix == SNAPSHOT),
-        tuple(name for name, offset, suffix in files if suffix in INDEX_SUFFIXES and offset not in bases),
+        tuple((name, offset) for name, offset, suffix in files if suffix in INDEX_SUFFIXES and offset not in bases),
         has_leftovers(list(names)),
     )
 
@@ -153,12 +153,9 @@ class _Opener:
             opening.clean = False
             opening.notes.append(f"{folder}: a sync had failed; what may not have reached the disk was written again")
             self.listing = _listing(tuple(disk.list(folder)))
-        if self.listing.orphans:
-            # Their logs must be gone for certain.
-            disk.sync_folder(folder)
-        for name in self.listing.orphans:
-            disk.remove(f"{folder}/{name}")
         self.present = self.listing.present
+        self.deleted: list[str] = []
+        """Files that this opening has taken out of the log, and that are yet to be removed."""
 
     def open(self) -> PartitionLog:
         segments = self._segments()
@@ -211,6 +208,8 @@ class _Opener:
             # Only to spare the next one the walk, and so the last that needs room.
             with contextlib.suppress(OSError):
                 snapshots.write_encoded(segments[-1].base_offset, self.boundary)
+        self._remove_orphans(first=segments[0].base_offset, end=end)
+        log.durability.away.retire(self.deleted)
         return log
 
     def _usable_snapshots(self, segments: Sequence[Segment], clean: bool) -> Snapshots:
@@ -263,6 +262,17 @@ class _Opener:
                 durability.owe_segment(segment)
         if self.ends_from != _NOWHERE:
             durability.owe_folder()
+
+    def _remove_orphans(self, first: int, end: int) -> None:
+        """Indexes that a removal of segments has left, from the beginning of the log or from behind its end. One in
+        the middle may be of a log file that somebody is going to put back, and nothing else says what was aborted."""
+        left = [name for name, offset in self.listing.orphans if not first <= offset < end]
+        with contextlib.suppress(OSError):
+            if left:
+                # Their logs must be gone for certain.
+                self.disk.sync_folder(self.folder)
+            for name in left:
+                self.disk.remove(f"{self.folder}/{name}")
 
     def _hold(self, last: Segment) -> None:
         size_max = min(self.limits.index_interval_bytes, PROBE_BYTES)
@@ -361,7 +371,7 @@ class _Opener:
             # What stays must be there for certain first: its name may have been synced by nobody yet.
             self.disk.sync_folder(self.folder)
         for segment in segments:
-            segment.rename_all(DELETED)
+            self.deleted += segment.rename_all(DELETED)
             segment.close()
 
     # After a crash
@@ -369,7 +379,7 @@ class _Opener:
     def _recover(self, segments: list[Segment]) -> int:
         """Check everything from the recovery point on and cut off what does not hold; the first segment checked."""
         self._drop_overlaps(segments)
-        point = self.opening.recovery_point
+        point = self._safe_to(segments)
         first = max((n for n, segment in enumerate(segments) if segment.base_offset <= point), default=0)
         for segment in segments[:first]:
             # A segment that ends at the recovery point may have been sealed after the last sync.
@@ -401,7 +411,22 @@ class _Opener:
                 f"{self.folder} ends at offset {segments[-1].next_offset}, but all below {point} was known to be "
                 f"safe; put the missing files back, or delete the partition's folder to copy it anew"
             )
+        if segments[-1].next_offset < self.opening.recovery_point:
+            return self._begin_at_start(segments)
         return first
+
+    def _safe_to(self, segments: Sequence[Segment]) -> int:
+        """Up to where nothing may be missing. What is deleted nobody misses; and a follower whose start lies inside a
+        batch of its leader has a segment that begins below it, with nothing safe in it yet."""
+        point = self.opening.recovery_point
+        return point if point > self.opening.start_offset else min(point, segments[0].base_offset)
+
+    def _begin_at_start(self, segments: list[Segment]) -> int:
+        """All that is left of the log was deleted: go on where it was to begin, so that no offset is used twice."""
+        self._mark_deleted(segments)
+        self.shortened = []
+        segments[:] = [Segment.create(self.files, self.folder, self.opening.start_offset)]
+        return 0
 
     def _drop_overlaps(self, segments: list[Segment]) -> None:
         """Segments that a compacted one before them covers: their removal did not survive the crash."""
@@ -442,7 +467,7 @@ class _Opener:
 
     def _cut(self, segments: list[Segment], number: int, damage: Damaged) -> None:
         segment = segments[number]
-        if segment.next_offset < self.opening.recovery_point:
+        if segment.next_offset < self._safe_to(segments):
             raise LogDamaged(
                 f"{segment.path(LOG)} is damaged at {damage}, below offset {self.opening.recovery_point} that was "
                 f"known to be safe; mend or remove the file, or delete the partition's folder to copy it anew"

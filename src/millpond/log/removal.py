@@ -28,12 +28,14 @@ class RemovalJob:
     number: int = 0
     """Up to which of all that were ever retired, if these are retired segments: which are left is seen when it
     begins."""
+    is_replaced: bool = False
+    """Whether a compaction has put another segment in place of these: no segment will ever have their names."""
 
     @property
     def is_tried_again(self) -> bool:
-        """What a compaction has left is not: the next one gives its files the same names. Nor what a later job has
-        to remove as well."""
-        return self.number > 0 and self.number == self.away.last_retired()
+        """What a compaction has left that was given up is not: the next one gives its files the same names. Nor what
+        a later job has to remove as well."""
+        return self.is_replaced or (self.number > 0 and self.number == self.away.last_retired())
 
     def begin(self) -> bool:
         """On the loop, just before `run`: whether it is still wanted."""

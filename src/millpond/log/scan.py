@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
@@ -131,6 +132,9 @@ def _batches_with_data(
 
 def copy_tail(disk: Disk, file: File, position: int, end: int, path: str) -> None:
     """Copy the bytes from `position` to `end` to a file of their own, which is synced."""
+    if disk.free_bytes(path.rpartition("/")[0]) < end - position:
+        # Trying would take the last room from everybody else meanwhile.
+        raise OSError(errno.ENOSPC, f"no room for {end - position} bytes", path)
     copy = disk.open(path, create=True)
     try:
         copy.truncate(0)

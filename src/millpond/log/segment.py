@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Set
 
@@ -157,8 +158,15 @@ class Segment:
         """A new, empty segment that can be appended to."""
         segment = cls(files, folder, base_offset, base_offset, 0, stage)
         file = segment._cached_log().open(create=True)
-        if file.size():
-            file.truncate(0)
+        try:
+            if file.size():
+                file.truncate(0)
+        except OSError:
+            # The log goes on without it: left there, it would count as what follows the segment before it.
+            segment.close()
+            with contextlib.suppress(OSError):
+                files.disk.remove(segment.path(LOG))
+            raise
         segment._begins = True
         segment._max_timestamp = NO_TIMESTAMP
         return segment
@@ -311,20 +319,24 @@ class Segment:
         )
 
     def seal(self) -> None:
-        """No more will be appended: complete the indexes and give their memory back."""
-        self._add_time_entry()
-        self.offsets.seal()
-        self.times.seal()
+        """No more will be appended: complete the indexes and give their memory back. After `flush_indexes` there is
+        nothing to write any more, and nothing that can fail."""
+        self.flush_indexes()
+        if self._unindexed_from is None:
+            self.offsets.seal()
+            self.times.seal()
+        self._unindexed_from = None
         self.aborted.seal()
         self._recent = None
 
     def flush_indexes(self) -> None:
-        """Bring the index files up to date before a clean close."""
+        """Bring the index files up to date, before a clean close or before it is sealed."""
         if not self.size and self._begins and not any(map(self._files.disk.exists, self.index_paths())):
             # Nobody has written to it, and no earlier life has left anything of this name.
             return
         if self._unindexed_from == self.size:
             # Nobody has written to it since its files were completed.
+            self.aborted.flush()
             return
         self._add_time_entry()
         self.offsets.flush()

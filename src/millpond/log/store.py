@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import field
 from uuid import UUID
 
@@ -141,12 +141,10 @@ class LogStore:
             report.notes += opening.notes
             report.has_lost |= opening.has_cut or self._has_lost_owner(tp, report)
             report.clean = report.clean and opening.clean
+        self._look_for_missing(report, was_clean=was_clean)
+        self._correct_notes(self.logs)
         report.failed = dict(self.failed)
         report.has_lost |= bool(self.failed) or self.disk.exists(self._path(LOST_FILE))
-        self._look_for_missing(report, was_clean=was_clean)
-        if self._notes_too_much():
-            # Before the logs grow: what they get below a start that is noted, and not theirs, would be lost.
-            self.checkpoint()
         self._is_open = True
         return report
 
@@ -178,15 +176,28 @@ class LogStore:
                 f"{self.folder}: folders that were there at the last end are gone: {len(self.missing)} ({names})"
             )
 
-    def _notes_too_much(self) -> bool:
-        """Whether more is noted than a log has: a crash took its end."""
-        return any(
-            noted.get(tp, 0) > offset
-            for tp, log in self.logs.items()
-            for noted, offset in (
-                (self._written[START_FILE], log.start_offset),
-                (self._written[CLEANER_FILE], log.compaction.clean_offset),
-            )
+    def _correct_notes(self, opened: Iterable[TopicPartition]) -> None:
+        """Before logs grow of which more is noted than they have, because a crash took their end: what they get below
+        a start that is not theirs would be lost. While that cannot be written down they stay closed."""
+        wrong = [tp for tp in opened if self._notes_too_much(tp, self.logs[tp])]
+        if not wrong:
+            return
+        try:
+            if self._checkpoint_away is not None:
+                raise OSError("another checkpoint is being written")
+            self.checkpoint()
+        except OSError as error:
+            for tp in wrong:
+                self.logs.pop(tp).abandon()
+                self.failed[tp] = f"{tp.folder}: where it begins has to be written down first: {error}"
+
+    def _notes_too_much(self, tp: TopicPartition, log: PartitionLog) -> bool:
+        starts, cleaned = self._written[START_FILE], self._written[CLEANER_FILE]
+        return (
+            _UNCERTAIN in starts
+            or _UNCERTAIN in cleaned
+            or starts.get(tp, 0) > log.start_offset
+            or cleaned.get(tp, 0) > log.compaction.clean_offset
         )
 
     def _open_one(self, tp: TopicPartition, limits: LogLimits, clean: bool, now_ms: int) -> Opening:
@@ -231,7 +242,11 @@ class LogStore:
         What was known at the start still holds; that the last end was clean is not relied on. Waits for the disk.
         """
         assert tp in self.failed, f"{tp.folder} is no partition that could not be opened"
-        return [] if tp in self.damaged else self._open_one(tp, limits, False, now_ms).notes
+        if tp in self.damaged:
+            return []
+        notes = self._open_one(tp, limits, False, now_ms).notes
+        self._correct_notes([tp] if tp in self.logs else ())
+        return notes
 
     def _read_append_times(self, report: OpenReport) -> None:
         try:

@@ -15,7 +15,7 @@ from millpond.base.values import dataclass
 from millpond.log.failed_sync import mark_loss
 from millpond.log.leftovers import remove_swaps
 from millpond.log.limits import LogLimits
-from millpond.log.names import CUT, EPOCHS_FILE, LOG, SEGMENT_SUFFIXES, offset_name, read_offset_name
+from millpond.log.names import CUT, DELETED, EPOCHS_FILE, LOG, SEGMENT_SUFFIXES, offset_name, read_offset_name
 from millpond.log.open_files import OpenFiles
 from millpond.log.producers import ProducerStates
 from millpond.log.scan import copy_tail
@@ -117,7 +117,7 @@ class Truncation:
     def _remove_leftovers(self) -> None:
         """Segments that were deleted from the front and wait for their removal: the log may come to their names."""
         for name in reversed(self.disk.list(self.folder)):
-            parts = read_offset_name(name)
+            parts = read_offset_name(name.removesuffix(DELETED))
             if parts is not None and parts[1] in SEGMENT_SUFFIXES:
                 self.disk.remove(f"{self.folder}/{name}")
 

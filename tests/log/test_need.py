@@ -1,0 +1,296 @@
+"""A log that finds no room or no descriptor, and then finds some again, or is killed first."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+
+import pytest
+
+from millpond.base.errors import Refused
+from millpond.log.limits import LogLimits
+from millpond.log.names import FAILED_SYNC_FILE
+from millpond.sim.world.disk import PowerCut, SimDisk, SimFile
+from support.seeds import seeds
+from support.transaction_model import Model
+
+START = 3
+"""Where the leader's log begins: inside its first batch."""
+
+
+class Follower:
+    """It begins anew where its leader begins, and that lies inside a batch."""
+
+    def __init__(self, make_pond, seed=0):
+        leader = make_pond()
+        _, self.leader = leader.open()
+        leader.append(self.leader, *[b"first-%d" % number for number in range(8)])
+        leader.fill(self.leader, 60)
+        self.pond = make_pond(disk=SimDisk(seed))
+        self.store, self.log = self.pond.open()
+        self.pond.cut(self.log, START, is_new_start=True)
+        self.pond.sync(self.log)
+        self.store.checkpoint()
+
+    def fetch(self):
+        batches = bytearray(self.leader.read_batches(self.log.end_offset, 700))
+        self.log.append_follower(memoryview(batches), now_ms=self.pond.now_ms)
+
+    def catch_up(self):
+        while self.log.end_offset < self.leader.end_offset:
+            self.fetch()
+        self.pond.sync(self.log)
+        self.store.checkpoint()
+
+    def start_again(self):
+        self.pond.disk.drop_process()
+        self.store, self.log = self.pond.open()
+
+    def has_all(self):
+        there = [record.offset for record in self.pond.records(self.log)]
+        return there == list(range(START, self.leader.end_offset))
+
+
+def test_a_follower_that_begins_inside_a_batch_and_finds_no_room_at_first_loses_nothing(make_pond):
+    follower = Follower(make_pond)
+    follower.pond.disk.fill()
+    for _ in range(3):
+        with pytest.raises(Refused):
+            follower.fetch()
+    follower.pond.disk.make_room()
+    follower.catch_up()
+    assert follower.has_all()
+    follower.store.abandon()
+    follower.start_again()
+    assert follower.has_all()
+
+
+def test_a_follower_that_is_killed_before_its_first_batch_has_room_begins_again(make_pond):
+    follower = Follower(make_pond)
+    follower.pond.disk.fill()
+    with pytest.raises(Refused):
+        follower.fetch()
+    follower.store.abandon()
+    follower.pond.disk.make_room()
+    follower.start_again()
+    assert (follower.log.start_offset, follower.log.end_offset) == (START, START)
+    follower.catch_up()
+    assert follower.has_all()
+
+
+@pytest.mark.parametrize("seed", seeds(range(60)))
+def test_the_power_goes_while_a_follower_begins_inside_a_batch(make_pond, seed):
+    follower = Follower(make_pond, seed)
+    disk = follower.pond.disk
+    disk.crash_at_operation(disk.operations + seed % 12)
+    with contextlib.suppress(PowerCut):
+        follower.catch_up()
+    disk.crash()
+    follower.start_again()
+    assert follower.log.start_offset == START
+    follower.catch_up()
+    assert follower.has_all()
+    follower.store.abandon()
+    follower.start_again()
+    assert follower.has_all()
+
+
+@pytest.mark.parametrize("need", ["one descriptor", ".index", ".timeindex", ".txnindex"])
+@pytest.mark.parametrize("is_synced", [True, False])
+@pytest.mark.parametrize("is_aborted", [True, False])
+def test_a_roll_that_fails_leaves_nothing_behind(make_pond, need, is_synced, is_aborted):
+    """The segment was found at a clean start, too small for an entry in an index; nothing was written to it since."""
+    pond = make_pond(limits=LogLimits(segment_bytes=100_000, index_interval_bytes=4096))
+    store, log = pond.open()
+    model = Model(pond)
+    model.write(log, 1, b"key", b"value")
+    model.end(log, 1, not is_aborted)
+    store.close()
+    pond.disk.drop_process()
+    store, log = pond.open()
+    if need == "one descriptor":
+        # The file of the new segment takes it.
+        pond.disk.open_files_max = pond.disk.open_files + 1
+    else:
+        pond.disk.fail_opens(need, code=errno.EMFILE)
+    with contextlib.suppress(Refused):
+        log.roll()
+    pond.disk.heal()
+    pond.fill(log, 20)
+    values, end = pond.values(log), log.end_offset
+    if is_synced:
+        pond.sync(log)
+        store.checkpoint()
+    store.abandon()
+    pond.disk.drop_process()
+    _, log = pond.open()
+    assert (pond.values(log), log.end_offset) == (values, end)
+    assert bool(log.aborted_transactions(0, end)) == is_aborted
+
+
+def test_a_new_segment_that_cannot_be_emptied_is_not_left_there(pond, sim, monkeypatch):
+    """What would follow it in the log before would be taken for the rest of a write without room."""
+    store, log = pond.open()
+    pond.fill(log, 5)
+    sim.replace(f"{pond.partition}/{5:020}.log", b"left by somebody")
+
+    def truncate(file, size):
+        raise OSError(errno.EIO, "no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SimFile, "truncate", truncate)
+        with pytest.raises(Refused):
+            log.roll()
+    pond.fill(log, 5, 5)
+    pond.sync(log)
+    store.checkpoint()
+    store.abandon()
+    sim.drop_process()
+    _, log = pond.open()
+    assert log.end_offset == 10
+
+
+@pytest.mark.parametrize("left", [0, 1000, 20_000])
+def test_a_clean_end_without_room_needs_none_at_the_next_start(make_pond, left):
+    pond = make_pond(limits=LogLimits(segment_bytes=100_000, index_interval_bytes=150))
+    store, log = pond.open()
+    pond.fill(log, 500)
+    pond.sync(log)
+    store.checkpoint()
+    pond.fill(log, 1, 500)
+    pond.sync(log)
+    pond.disk.fill()
+    with pytest.raises(OSError, match="No space left"):
+        store.close()
+    pond.disk.drop_process()
+    pond.disk.fill(left)
+    _, log = pond.open()
+    assert log.end_offset == 501
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.EIO])
+def test_a_cut_that_fails_for_want_of_something_leaves_no_mark(pond, sim, code):
+    """No sync has failed: what is there need not be written anew, for which there would be no room."""
+    store, log = pond.open()
+    pond.fill(log, 10)
+    pond.sync(log)
+    truncation = log.begin_truncation(5)
+    log.finish_truncation(truncation, OSError(code, "no"))
+    store.checkpoint()
+    assert log.failed is not None
+    assert (FAILED_SYNC_FILE in sim.list(pond.partition)) == (code == errno.EIO)
+
+
+def test_retention_makes_room_where_there_is_none(make_pond):
+    pond = make_pond(limits=LogLimits(segment_bytes=10_000, index_interval_bytes=150, retention_ms=1000))
+    _, log = pond.open()
+    pond.fill(log, 1500)
+    pond.sync(log)
+    pond.disk.fill()
+    pond.now_ms += 10_000
+    expired = log.expired_segments(pond.now_ms)
+    assert expired[-1] is log.segments.active
+    pond.remove(log.retire(expired))
+    assert (len(log.segments), log.start_offset) == (1, expired[-1].base_offset)
+    assert pond.disk.free_bytes(pond.folder) > 100_000
+    pond.remove(log.retire(log.expired_segments(pond.now_ms)))
+    assert log.start_offset == log.end_offset == 1500
+
+
+def test_where_only_the_last_segment_is_to_go_a_want_of_room_is_told(make_pond):
+    pond = make_pond(limits=LogLimits(index_interval_bytes=150, retention_ms=1000))
+    _, log = pond.open()
+    pond.fill(log, 50)
+    pond.disk.fill()
+    pond.now_ms += 10_000
+    with pytest.raises(Refused, match="No space left"):
+        log.retire(log.expired_segments(pond.now_ms))
+    assert len(pond.records(log)) == 50
+
+
+def test_a_rewriting_that_cannot_have_room_does_not_try(make_pond):
+    """It would take from all others what there is, for as long as it tries."""
+    pond = make_pond(limits=LogLimits(segment_bytes=100_000))
+    store, log = pond.open()
+    pond.fill(log, 300)
+    pond.disk.fail_syncs(".log")
+    pond.sync_or_fail(log)
+    store.abandon()
+    pond.disk.heal()
+    pond.disk.drop_process()
+    pond.disk.fill(15_000)
+    store = pond.store()
+    pond.disk.trace.clear()
+    assert "no room" in store.open(pond.now_ms).failed[pond.tp]
+    assert not any("append" in line for line in pond.disk.trace)
+    pond.disk.make_room()
+    store.reopen(pond.tp, pond.limits, pond.now_ms)
+    assert store.logs[pond.tp].end_offset == 300
+
+
+def _noted_too_far(pond):
+    """A power cut takes the end of the log, and with it the record that it was to begin with."""
+    store, log = pond.open()
+    pond.fill(log, 10)
+    pond.sync(log)
+    store.checkpoint()
+    pond.fill(log, 20)
+    pond.delete_before(log, 28)
+    pond.disk.crash()
+
+
+def test_a_start_that_finds_no_room_for_a_correction_keeps_only_that_log_closed(make_pond):
+    for seed in range(20):
+        pond = make_pond(disk=SimDisk(seed))
+        _noted_too_far(pond)
+        pond.disk.fill()
+        store = pond.store()
+        report = store.open(pond.now_ms)
+        if not report.failed:
+            # The end is there after all.
+            store.abandon()
+            continue
+        assert "written down" in report.failed[pond.tp]
+        store.reopen(pond.tp, pond.limits, pond.now_ms)
+        assert pond.tp in store.failed
+        pond.disk.make_room()
+        store.reopen(pond.tp, pond.limits, pond.now_ms)
+        log = store.logs[pond.tp]
+        pond.fill(log, 5)
+        start, values = log.start_offset, pond.values(log)
+        assert values
+        store.abandon()
+        pond.disk.drop_process()
+        _, log = pond.open()
+        assert (log.start_offset, pond.values(log)) == (start, values)
+        return
+    pytest.fail("the end was never lost")
+
+
+def test_a_log_that_is_opened_later_begins_where_it_is_noted_to_begin(make_pond):
+    for seed in range(20):
+        pond = make_pond(disk=SimDisk(seed))
+        _noted_too_far(pond)
+        pond.disk.fail_opens(".log", code=errno.EMFILE)
+        store = pond.store()
+        assert store.open(pond.now_ms).failed
+        pond.disk.heal()
+        job = store.begin_checkpoint()
+        store.reopen(pond.tp, pond.limits, pond.now_ms)
+        if pond.tp in store.logs and store.logs[pond.tp].start_offset == 28:
+            continue
+        # Another one is being written: not now.
+        assert "another checkpoint" in store.failed[pond.tp]
+        job.run()
+        store.end_checkpoint(job)
+        store.reopen(pond.tp, pond.limits, pond.now_ms)
+        log = store.logs[pond.tp]
+        pond.fill(log, 5)
+        start, values = log.start_offset, pond.values(log)
+        assert values
+        store.abandon()
+        pond.disk.drop_process()
+        _, log = pond.open()
+        assert (log.start_offset, pond.values(log)) == (start, values)
+        return
+    pytest.fail("the end was never lost")
