@@ -157,8 +157,11 @@ class Driver:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
-    def wait(self, seconds: float) -> int:
-        return self._process.wait(seconds)
+    def wait(self, seconds: float) -> int | None:
+        """How it has ended; None if it has not."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(seconds)
+        return None
 
     def said(self) -> str:
         return self._log.read_text(errors="replace")[-3000:]
