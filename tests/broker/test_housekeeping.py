@@ -20,11 +20,13 @@ from millpond.config.node import node_settings
 from millpond.log.limits import LogLimits
 from millpond.log.removal import RemovalJob
 from millpond.log.store import LogStore
+from millpond.sim.world.disk import SimDisk
 from millpond.sim.world.world import SimWorld
 from millpond.wire.batch import walk
 from millpond.wire.records import decode_batch
 
 RETENTION_MS, CHECKPOINT_MS, COMPACTION_MS = 300_000, 60_000, 15_000
+HOUR_MS = 3_600_000
 WORKERS_MS = 20
 """More than a job of a worker takes."""
 
@@ -199,11 +201,53 @@ def test_what_the_last_life_did_not_come_to_remove_is_removed(play: Play) -> Non
     partition = play.make("pond", LogLimits(segment_bytes=80, file_delete_delay_ms=1_000))
     play.append(partition, b"a", b"b", b"c", b"d")
     partition.log.retire(partition.log.segments[:2])
+    # As an opening leaves it.
+    partition.log.durability.away.asked = 0
     play.run(RETENTION_MS)
     assert play.segment_files(partition) == 4
     play.run(1_000 + WORKERS_MS)
     assert play.segment_files(partition) == 2
     assert play.journal == []
+
+
+def test_a_removal_that_keeps_failing_is_one(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = play.make("pond", replace(SMALL, retention_ms=1_000))
+    play.append_safely(partition, b"a", b"b", b"c")
+
+    def remove(disk: SimDisk, path: str) -> None:
+        raise OSError("broken")
+
+    monkeypatch.setattr(SimDisk, "remove", remove)
+    play.run(HOUR_MS)
+    assert 50 <= play.journal.count("removal failed") <= 60
+
+
+def test_a_removal_that_waits_for_long_is_one(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = play.make("pond", replace(SMALL, retention_ms=1_000, file_delete_delay_ms=24 * 3_600_000))
+    play.append_safely(partition, b"a", b"b", b"c")
+    asked: list[object] = []
+    monkeypatch.setattr(play.keeping, "remove_later", asked.append)
+    play.run(HOUR_MS)
+    assert len(asked) == 1
+
+
+def test_a_clock_that_is_set_back_between_two_turns_deletes_nothing(play: Play) -> None:
+    """Old records that have just been written: by the time of their writing they stay, and that is moved with it."""
+    old, new = (play.make(name, replace(SMALL, retention_ms=12 * HOUR_MS)) for name in ("old", "new"))
+    play.run(1_000)
+    for partition in (old, new):
+        for key in (b"a", b"b", b"c"):
+            stamp = play.world.clock.wall_ms() - 48 * HOUR_MS
+            partition.append(play.make_batch(b"v", key=key, timestamp=stamp), zstd=True)
+    old.log.segments[0].appended_ms -= 24 * HOUR_MS
+    steps = play.keeping._retain_all()
+    next(steps)
+    assert old.log.start_offset == 1
+    play.sim.clock.jump_wall(-24 * HOUR_MS)
+    play.keeping.compact()
+    for _ in steps:
+        pass
+    assert new.log.start_offset == 0
 
 
 def test_many_segments_go_some_in_each_turn_and_their_files_in_one_job(play: Play) -> None:

@@ -268,7 +268,7 @@ class Lives:
             with self._in_need():
                 self.jobs.append(self.log.retire(segments))
             self.start = max(self.start, self.log.start_offset)
-        if self.log.has_retired and self.dice.random() < 0.3:
+        if self.log.owes_removal and self.dice.random() < 0.3:
             self.jobs.append(self.log.retire(()))
 
     def cut(self):

@@ -9,7 +9,7 @@ import pytest
 
 from millpond.base.errors import Refused
 from millpond.log.limits import LogLimits
-from millpond.log.names import FAILED_SYNC_FILE
+from millpond.log.names import BEGUN, FAILED_SYNC_FILE
 from millpond.sim.world.disk import PowerCut, SimDisk, SimFile
 from support.seeds import seeds
 from support.transaction_model import Model
@@ -63,6 +63,7 @@ def test_a_follower_that_begins_inside_a_batch_and_finds_no_room_at_first_loses_
     follower.store.abandon()
     follower.start_again()
     assert follower.has_all()
+    assert not any(name.endswith(BEGUN) for name in follower.pond.disk.list(follower.pond.partition))
 
 
 def test_a_follower_that_is_killed_before_its_first_batch_has_room_begins_again(make_pond):
@@ -294,3 +295,73 @@ def test_a_log_that_is_opened_later_begins_where_it_is_noted_to_begin(make_pond)
         assert (log.start_offset, pond.values(log)) == (start, values)
         return
     pytest.fail("the end was never lost")
+
+
+@pytest.mark.parametrize("where", ["in a record", "in a length", "where an index begins"])
+def test_damage_among_deleted_records_does_not_take_what_follows_them(make_pond, where):
+    pond = make_pond(limits=LogLimits(segment_bytes=1_000_000, index_interval_bytes=150))
+    store, log = pond.open()
+    for number in range(40):
+        pond.now_ms += 1
+        pond.append(log, b"value-%d" % number)
+    if where == "where an index begins":
+        store.close()
+        pond.disk.drop_process()
+        store, log = pond.open()
+    pond.sync(log)
+    pond.delete_before(log, 40)
+    pond.fill(log, 60, 40)
+    pond.sync(log)
+    store.abandon()
+    pond.disk.drop_process()
+    position, bit = (237, 6) if where == "in a length" else (300, 0)
+    pond.disk.flip_bit(f"{pond.partition}/{0:020}.log", position, bit)
+    before = pond.disk.contents()
+    store = pond.store()
+    failed = store.open(pond.now_ms).failed
+    if failed:
+        assert "known to be safe" in failed[pond.tp]
+        path = f"{pond.partition}/{0:020}.log"
+        assert pond.disk.contents()[path] == before[path]
+    else:
+        assert len(pond.records(store.logs[pond.tp])) == 60
+
+
+def test_a_failed_sync_is_marked_though_the_log_had_failed_for_want_of_room_before(pond, sim, monkeypatch):
+    store, log = pond.open()
+    pond.fill(log, 10)
+    ticket = log.sync_target()
+
+    def truncate(file, size):
+        raise OSError(errno.ENOSPC, "no room to shorten")
+
+    sim.fill()
+    with monkeypatch.context() as patched:
+        patched.setattr(SimFile, "truncate", truncate)
+        with pytest.raises(Refused):
+            pond.append(log, b"x")
+    assert log.failed is not None
+    assert FAILED_SYNC_FILE not in sim.list(pond.partition)
+    sim.fail_syncs(".log")
+    sim.fail_opens(FAILED_SYNC_FILE, code=errno.ENOSPC)
+    with pytest.raises(OSError, match="Input/output") as raised:
+        ticket.run()
+    log.fail(raised.value, ticket)
+    sim.heal()
+    store.checkpoint()
+    assert FAILED_SYNC_FILE in sim.list(pond.partition)
+
+
+@pytest.mark.parametrize("which", [".log", "pond-0"])
+def test_a_cut_whose_sync_finds_no_room_leaves_a_mark(pond, sim, which):
+    store, log = pond.open()
+    pond.fill(log, 20)
+    sim.fail_syncs(which, code=errno.ENOSPC)
+    sim.fail_opens(FAILED_SYNC_FILE, times=1, code=errno.ENOSPC)
+    truncation = log.begin_truncation(5)
+    with pytest.raises(OSError, match="No space") as raised:
+        truncation.run()
+    log.finish_truncation(truncation, raised.value)
+    sim.heal()
+    store.checkpoint()
+    assert FAILED_SYNC_FILE in sim.list(pond.partition)

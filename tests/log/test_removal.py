@@ -119,8 +119,8 @@ def test_a_new_beginning_that_is_given_up_forgets_nothing(pond, sim):
     pond.sync(log)
     waiting = log.retire(log.segments[:2])
     log.give_up_truncation(log.begin_truncation(200, is_new_start=True))
+    assert not waiting.begin()
     pond.remove(log.retire(log.segments[:3]))
-    pond.remove(waiting)
     assert bases(sim, pond.partition) == [path.rsplit("/", 1)[1] for path in _logs_of(log)]
 
 
@@ -294,13 +294,13 @@ def test_what_the_last_life_did_not_come_to_remove_goes_in_this_one(pond, sim, i
     store.close() if is_clean else store.abandon()
     sim.drop_process()
     _, log = pond.open()
-    assert log.has_retired
+    assert log.owes_removal
     assert any(name.endswith(".deleted") for name in sim.list(pond.partition))
     if begins_anew:
         pond.cut(log, 50, is_new_start=True)
     else:
         pond.remove(log.retire(()))
-    assert not log.has_retired
+    assert not log.owes_removal
     assert not any(name.endswith(".deleted") for name in sim.list(pond.partition))
 
 
@@ -317,3 +317,28 @@ def test_what_a_compaction_has_replaced_is_removed_again_and_what_it_gave_up_is_
         job = log.finish_compaction(plan) if is_finished else log.give_up_compaction(plan)
         assert job.paths
         assert job.is_tried_again == is_finished
+
+
+def test_no_removal_is_asked_for_while_the_log_begins_anew(make_pond):
+    """It would know the files of the new log by the names of the old ones."""
+    pond = make_pond()
+    store, log = pond.open()
+    pond.fill(log, 60)
+    pond.sync(log)
+    store.checkpoint()
+    first = log.retire(log.segments[:3])
+    assert not log.owes_removal, "there is a job for them"
+    given_up = log.begin_truncation(0, is_new_start=True)
+    assert not first.begin()
+    assert not log.owes_removal
+    log.give_up_truncation(given_up)
+    assert log.owes_removal
+    again = log.retire(())
+    truncation = log.begin_truncation(0, is_new_start=True)
+    store.checkpoint()
+    assert not again.begin()
+    truncation.run()
+    log.finish_truncation(truncation)
+    assert not log.owes_removal
+    pond.fill(log, 5)
+    assert len(pond.records(log)) == 5

@@ -186,36 +186,36 @@ class Housekeeping:
 
     def retain(self) -> None:
         """Retire segments past their time or size, and forget producers that have long been silent."""
-        self._in_turns("retention", self._retain_all(self._now_ms()))
+        self._in_turns("retention", self._retain_all())
 
     def _now_ms(self) -> int:
         """Not the wall clock itself: one that leaps ahead must not delete anything."""
         return self._store.retention_now(self._clock.wall_ms(), self._clock.monotonic_ms())
 
-    def _retain_all(self, now_ms: int) -> Iterator[None]:
+    def _retain_all(self) -> Iterator[None]:
         for looked, partition in enumerate(self._partitions, 1):
             if partition.log.failed is None and self._is_here(partition):
-                yield from self._retain(partition, now_ms)
+                yield from self._retain(partition)
             if looked % LOOKS_AT_ONCE == 0:
                 yield
 
-    def _retain(self, partition: Partition, now_ms: int) -> Iterator[None]:
+    def _retain(self, partition: Partition) -> Iterator[None]:
         log = partition.log
         removal: RemovalJob | None = None
         count = 0
         try:
-            log.expire_producers(now_ms)
-            while segments := log.expired_segments(now_ms, partition.committed_offset)[:RETIRED_AT_ONCE]:
+            log.expire_producers(self._now_ms())
+            # The clock may leap, and with it all append times, while others have their turn.
+            while segments := log.expired_segments(self._now_ms(), partition.committed_offset)[:RETIRED_AT_ONCE]:
                 # The last job has the files of all of them.
                 removal = log.retire(segments)
-                count += len(segments)
+                count += sum(segment.is_gone for segment in segments)
                 yield
         except (OSError, Refused) as error:
             self._journal("retention failed", partition=partition.name.folder, error=str(error))
         if count:
             self._journal("retention", partition=partition.name.folder, segments=count)
-        if removal is None and log.has_retired:
-            # The last life has left it, or a job that could not begin.
+        if removal is None and log.owes_removal:
             removal = log.retire(())
         if removal is not None:
             self.remove_later(removal)

@@ -39,6 +39,8 @@ class Away:
     """How often the log has begun anew: what was to be removed before may have the name of what is there now."""
     retired: list[str] | None = None
     """Files of its beginning that are yet to be removed, in their order."""
+    asked: int = 0
+    """Up to which of all that were ever retired somebody was told to remove them."""
     removed: int = 0
     """How many of all that were ever retired are not among them any more."""
 
@@ -51,6 +53,10 @@ class Away:
             self.retired = self.retired or []
             self.retired += paths
         return self.last_retired()
+
+    def owes_removal(self) -> bool:
+        """Whether some of them nobody is about to remove: the last life has left them, or a job was dropped."""
+        return self.retired is not None and self.asked < self.last_retired()
 
     def last_retired(self) -> int:
         """The number of the last one that was retired."""
@@ -181,8 +187,11 @@ class Durability:
         self._owings = 0
         self._names: set[str] | None = None
         self._notes: dict[str, Callable[[], bytes]] | None = None
+        self._has_lost = False
+        """Whether a sync may have failed. Where none has, a want of room or of descriptors loses nothing: the next
+        opening looks at the log as after a crash. A mark would have it written anew, which needs room."""
         self._is_marked = False
-        """Whether the next opening will know of the failure, or need not."""
+        """Whether the next opening will know of it."""
 
     def __bool__(self) -> bool:
         """Whether anything is owed."""
@@ -260,11 +269,11 @@ class Durability:
                 self.forget(segment)
         self.synced_offset = max(self.synced_offset, ticket.offset)
 
-    def fail(self, error: OSError, ticket: SyncTicket | None = None) -> None:
+    def fail(self, error: OSError, ticket: SyncTicket | None = None, *, has_lost: bool = False) -> None:
         """Close the log for good. What a failed sync lost stays lost, so a later success would prove nothing.
 
         But if only a file could not be opened, for want of descriptors, or a note not be written, for want of room,
-        nothing is lost: it is owed as before.
+        nothing is lost: it is owed as before. It `has_lost` something, too, if a sync without a ticket has failed.
         """
         if ticket is not None:
             ticket.release()
@@ -275,9 +284,8 @@ class Durability:
                 return
         if self.failed is None:
             self.failed = error
-            # Where no sync has failed, a want of room or of descriptors has lost nothing: the next opening looks at
-            # it as after a crash. A mark would have it written anew, which needs room.
-            self._is_marked = ticket is None and error.errno in (*NO_DESCRIPTOR, *_NO_ROOM)
+        if ticket is not None or has_lost or error.errno not in (*NO_DESCRIPTOR, *_NO_ROOM):
+            self._has_lost = True
             self.mark_failure()
 
     def mark_failure(self) -> None:
@@ -285,7 +293,7 @@ class Durability:
 
         It needs no sync: a power cut takes the page cache, too.
         """
-        if self.failed is None or self._is_marked or self.away.closed:
+        if not self._has_lost or self._is_marked or self.away.closed:
             return
         with contextlib.suppress(OSError):
             try:

@@ -7,6 +7,7 @@ truncation) is handed out as a job for a worker and reported back. The log owns 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -527,7 +528,9 @@ class PartitionLog:
         self.start_offset = Offset(offset)
         if self.epochs.cut_start(offset):
             self.owe_epochs()
-        self.snapshots.drop_before(offset)
+        with contextlib.suppress(OSError):
+            # One that cannot be removed does no harm, and whoever has come so far must go on.
+            self.snapshots.drop_before(offset)
 
     def expired_segments(self, now_ms: int, upper_offset: int | None = None) -> list[Segment]:
         """The segments that retention may take now, oldest first; `now_ms` should be a `RetentionClock`'s time."""
@@ -567,15 +570,15 @@ class PartitionLog:
         if segments and self.start_offset < first_offset:
             self._move_start(first_offset)
         away, delay_ms = self.durability.away, self.limits.file_delete_delay_ms
-        number = away.retire(paths)
+        number = away.asked = away.retire(paths)
         return RemovalJob(
             self.disk, self.folder, delay_ms=delay_ms, away=away, beginnings=away.beginnings, number=number
         )
 
     @property
-    def has_retired(self) -> bool:
-        """Whether files of segments that left the log are still there."""
-        return self.durability.away.retired is not None
+    def owes_removal(self) -> bool:
+        """Whether `retire` should be asked for a job though there is nothing to retire."""
+        return self.is_online and self.durability.away.owes_removal()
 
     def forget_epochs_at_end(self) -> None:
         """Forget leader epochs that began at the end of the log and wrote nothing: the leader knows nothing of them.
@@ -631,7 +634,7 @@ class PartitionLog:
         self._truncation = None
         self.durability.away.others -= 1
         if error is not None:
-            self.fail(error)
+            self.durability.fail(error, has_lost=truncation.has_lost)
         if error is not None or self.closed:
             return
         assert truncation.result is not None, "it has not run"
@@ -656,9 +659,8 @@ class PartitionLog:
         """It will not be run: the log stays as it is."""
         assert self._truncation is truncation, "another one is under way"
         self._truncation = None
-        if truncation.begins_anew:
-            # What waits to be removed may go after all.
-            self.durability.away.beginnings -= 1
+        # What waits to be removed may go after all, by another job: one that was made for this beginning must not be
+        # taken for one of the next.
         self.durability.away.others -= 1
 
     # Compaction

@@ -23,6 +23,7 @@ from millpond.log.failed_sync import mark_failed_sync, remove_mark, rewrite
 from millpond.log.leftovers import has_leftovers, remove_indexes, settle, sync_if_there
 from millpond.log.limits import LogLimits
 from millpond.log.names import (
+    BEGUN,
     CUT,
     DELETED,
     EPOCHS_FILE,
@@ -97,6 +98,8 @@ class _Listing(NamedTuple):
     snapshots: tuple[str, ...]
     orphans: tuple[tuple[str, int], ...]
     """Indexes of segments that are gone, and where those began."""
+    begun: tuple[str, ...]
+    """Where the replica was begun anew."""
     has_leftovers: bool
 
 
@@ -109,6 +112,7 @@ def _listing(names: tuple[str, ...]) -> _Listing:
         tuple(sorted(bases)),
         tuple(name for name, _, suffix in files if suffix == SNAPSHOT),
         tuple((name, offset) for name, offset, suffix in files if suffix in INDEX_SUFFIXES and offset not in bases),
+        tuple(name for name, _, suffix in files if suffix == BEGUN),
         has_leftovers(list(names)),
     )
 
@@ -170,6 +174,7 @@ class _Opener:
         if self.opening.has_cut:
             self._keep_cut({*self.shortened, segments[-1]})
         end = segments[-1].next_offset
+        self._remove_orphans(segments[0].base_offset, end)
         snapshots = self._usable_snapshots(segments, clean)
         replay_from, producers = self._noted_producers(segments, snapshots, clean)
         self._recall(producers, segments, replay_from)
@@ -208,7 +213,6 @@ class _Opener:
             # Only to spare the next one the walk, and so the last that needs room.
             with contextlib.suppress(OSError):
                 snapshots.write_encoded(segments[-1].base_offset, self.boundary)
-        self._remove_orphans(first=segments[0].base_offset, end=end)
         log.durability.away.retire(self.deleted)
         return log
 
@@ -264,15 +268,18 @@ class _Opener:
             durability.owe_folder()
 
     def _remove_orphans(self, first: int, end: int) -> None:
-        """Indexes that a removal of segments has left, from the beginning of the log or from behind its end. One in
-        the middle may be of a log file that somebody is going to put back, and nothing else says what was aborted."""
+        """What nobody needs any more: above all indexes that a removal of segments has left, before the beginning of
+        the log or behind its end. One in the middle may be of a log file that somebody is going to put back, and
+        nothing else says what was aborted."""
         left = [name for name, offset in self.listing.orphans if not first <= offset < end]
-        with contextlib.suppress(OSError):
-            if left:
-                # Their logs must be gone for certain.
-                self.disk.sync_folder(self.folder)
-            for name in left:
-                self.disk.remove(f"{self.folder}/{name}")
+        if self.opening.recovery_point > self.opening.start_offset:
+            # It has records that are safe by now.
+            left += self.listing.begun
+        if left:
+            # Their logs must be gone for certain.
+            self.disk.sync_folder(self.folder)
+        for name in left:
+            self.disk.remove(f"{self.folder}/{name}")
 
     def _hold(self, last: Segment) -> None:
         size_max = min(self.limits.index_interval_bytes, PROBE_BYTES)
@@ -416,13 +423,14 @@ class _Opener:
         return first
 
     def _safe_to(self, segments: Sequence[Segment]) -> int:
-        """Up to where nothing may be missing. What is deleted nobody misses; and a follower whose start lies inside a
-        batch of its leader has a segment that begins below it, with nothing safe in it yet."""
-        point = self.opening.recovery_point
-        return point if point > self.opening.start_offset else min(point, segments[0].base_offset)
+        """Up to where nothing may be missing. A replica that was begun anew inside a batch of its leader has a
+        segment that begins below its start, and until it has more than this there is nothing in it that is safe."""
+        point, start = self.opening.recovery_point, self.opening.start_offset
+        is_begun_there = point <= start and offset_name(start, BEGUN) in self.listing.begun
+        return min(point, segments[0].base_offset) if is_begun_there else point
 
     def _begin_at_start(self, segments: list[Segment]) -> int:
-        """All that is left of the log was deleted: go on where it was to begin, so that no offset is used twice."""
+        """The replica that was begun anew has not come to its first batch: it begins once more."""
         self._mark_deleted(segments)
         self.shortened = []
         segments[:] = [Segment.create(self.files, self.folder, self.opening.start_offset)]
@@ -518,7 +526,9 @@ class _Opener:
                     f"{segment.path(LOG)} does not connect to offset {segments[number].next_offset} before it; "
                     f"kept as {segment.path(LOG)}{CUT}"
                 )
-            segment.rename_all(CUT if segment.size else DELETED)
+            renamed = segment.rename_all(CUT if segment.size else DELETED)
+            if not segment.size:
+                self.deleted += renamed
             segment.close()
         del segments[number + 1 :]
 

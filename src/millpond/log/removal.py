@@ -41,6 +41,7 @@ class RemovalJob:
         """On the loop, just before `run`: whether it is still wanted."""
         if self.away.closed or self.away.beginnings != self.beginnings:
             # The folder or the files of this name may be another log's by now.
+            self.away.asked = 0
             return False
         if self.number:
             self.paths = self.away.to_remove(self.number)

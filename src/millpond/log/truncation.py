@@ -7,6 +7,7 @@ less is safe, a checkpoint writes that down, `run` cuts the files on a worker, `
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import field
 
 from millpond.base.named_tuple import NamedTuple
@@ -15,7 +16,7 @@ from millpond.base.values import dataclass
 from millpond.log.failed_sync import mark_loss
 from millpond.log.leftovers import remove_swaps
 from millpond.log.limits import LogLimits
-from millpond.log.names import CUT, DELETED, EPOCHS_FILE, LOG, SEGMENT_SUFFIXES, offset_name, read_offset_name
+from millpond.log.names import BEGUN, CUT, DELETED, EPOCHS_FILE, LOG, SEGMENT_SUFFIXES, offset_name, read_offset_name
 from millpond.log.open_files import OpenFiles
 from millpond.log.producers import ProducerStates
 from millpond.log.scan import copy_tail
@@ -53,10 +54,13 @@ class Truncation:
     silent: ProducerStates = field(default_factory=ProducerStates)
     """Producers that wrote before the log's beginning, for want of a snapshot that tells of them."""
     result: CutLog | None = None
+    has_lost: bool = False
+    """Whether a sync has failed: the disk may lack what the page cache still has."""
 
     def run(self) -> None:
         """Cut, and make the result survive a power cut. On any thread; OSError leaves a log that must be closed."""
-        remove_swaps(self.disk, self.folder)
+        with self._heard():
+            remove_swaps(self.disk, self.folder)
         files = OpenFiles(self.disk)
         below = 0 if self.is_new_start else sum(segment.base_offset < self.offset for segment in self.segments)
         first = self.segments[0]
@@ -79,16 +83,25 @@ class Truncation:
             snapshots.drop_below(1 << 63)
         snapshots.drop_after(active.next_offset)
         producers = self._replayed(snapshots, [*kept, active])
-        try:
+        with self._heard():
             active.file.sync()
             self.disk.sync_folder(self.folder)
-        except OSError as error:
-            mark_loss(self.disk, self.folder, error)
-            raise
         active.close()
         self.result = CutLog(kept, active, producers, snapshots)
 
+    @contextlib.contextmanager
+    def _heard(self) -> Iterator[None]:
+        """A sync that fails is marked at once."""
+        try:
+            yield
+        except OSError as error:
+            self.has_lost = True
+            mark_loss(self.disk, self.folder, error)
+            raise
+
     def _new(self, files: OpenFiles) -> Segment:
+        if self.is_new_start:
+            self.disk.open(f"{self.folder}/{offset_name(self.offset, BEGUN)}", create=True).close()
         return Segment.create(files, self.folder, self.offset)
 
     def _cut(self, files: OpenFiles, last: Segment) -> Segment:
@@ -118,7 +131,7 @@ class Truncation:
         """Segments that were deleted from the front and wait for their removal: the log may come to their names."""
         for name in reversed(self.disk.list(self.folder)):
             parts = read_offset_name(name.removesuffix(DELETED))
-            if parts is not None and parts[1] in SEGMENT_SUFFIXES:
+            if parts is not None and parts[1] in (*SEGMENT_SUFFIXES, BEGUN):
                 self.disk.remove(f"{self.folder}/{name}")
 
     def _remove(self, segment: Segment) -> None:
