@@ -353,15 +353,17 @@ def test_a_failed_sync_is_marked_though_the_log_had_failed_for_want_of_room_befo
 
 
 @pytest.mark.parametrize("which", [".log", "pond-0"])
-def test_a_cut_whose_sync_finds_no_room_leaves_a_mark(pond, sim, which):
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE])
+def test_a_cut_whose_sync_finds_no_room_leaves_a_mark(pond, sim, which, code):
+    """One that could not even begin, for want of a descriptor, has lost nothing."""
     store, log = pond.open()
     pond.fill(log, 20)
-    sim.fail_syncs(which, code=errno.ENOSPC)
-    sim.fail_opens(FAILED_SYNC_FILE, times=1, code=errno.ENOSPC)
+    sim.fail_syncs(which, code=code)
+    sim.fail_opens(FAILED_SYNC_FILE, times=1, code=code)
     truncation = log.begin_truncation(5)
-    with pytest.raises(OSError, match="No space") as raised:
+    with pytest.raises(OSError, match="No space|Too many") as raised:
         truncation.run()
     log.finish_truncation(truncation, raised.value)
     sim.heal()
     store.checkpoint()
-    assert FAILED_SYNC_FILE in sim.list(pond.partition)
+    assert (FAILED_SYNC_FILE in sim.list(pond.partition)) == (code == errno.ENOSPC)

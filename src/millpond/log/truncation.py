@@ -13,7 +13,7 @@ from dataclasses import field
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Disk
 from millpond.base.values import dataclass
-from millpond.log.failed_sync import mark_loss
+from millpond.log.failed_sync import NO_DESCRIPTOR, mark_loss
 from millpond.log.leftovers import remove_swaps
 from millpond.log.limits import LogLimits
 from millpond.log.names import BEGUN, CUT, DELETED, EPOCHS_FILE, LOG, SEGMENT_SUFFIXES, offset_name, read_offset_name
@@ -95,7 +95,7 @@ class Truncation:
         try:
             yield
         except OSError as error:
-            self.has_lost = True
+            self.has_lost = error.errno not in NO_DESCRIPTOR
             mark_loss(self.disk, self.folder, error)
             raise
 
