@@ -361,7 +361,7 @@ def test_a_cut_whose_sync_finds_no_room_leaves_a_mark(pond, sim, which, code):
     sim.fail_syncs(which, code=code)
     sim.fail_opens(FAILED_SYNC_FILE, times=1, code=code)
     truncation = log.begin_truncation(5)
-    with pytest.raises(OSError, match="No space|Too many") as raised:
+    with pytest.raises(OSError, match=r"No space|Too many") as raised:
         truncation.run()
     log.finish_truncation(truncation, raised.value)
     sim.heal()
