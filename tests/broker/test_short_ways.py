@@ -22,13 +22,13 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "BEGINNINGS_MS", 1 << 40)
 
 
-@pytest.mark.parametrize("seed", seeds(range(3)))
+@pytest.mark.parametrize("seed", seeds(range(LIVES_TO_FIND)))
 def test_short_ways_and_the_general_way_say_the_same(seed: int) -> None:
     tell(seed)
 
 
 @with_time
-@pytest.mark.parametrize("seed", seeds(range(3, 60)))
+@pytest.mark.parametrize("seed", seeds(range(LIVES_TO_FIND, 60)))
 def test_they_say_the_same_in_longer_campaigns(seed: int) -> None:
     tell(seed)
 

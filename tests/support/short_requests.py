@@ -153,7 +153,7 @@ class SmallRequests:
             return self._one((("", -1), ("nobody", 1), ("", 0)))
         member = self._one(members)
         epoch = group.generation if is_classic else group.state.members[member].epoch
-        return member, epoch + self._mostly((0,), 1, -1)
+        return member, epoch + self._one((0, 0, 0, 0, 0, 0, 1, -1))
 
     def _commit(self) -> tuple[m.Message, int]:
         kind, version = m.OffsetCommitRequest, self._mostly((7, 8, 9, 9), 2, 6, 10)

@@ -218,6 +218,7 @@ class _WaitingFetch:
         "_session",
         "_slot",
         "_timer",
+        "_upper_offset",
         "_wanted",
     )
 
@@ -240,6 +241,8 @@ class _WaitingFetch:
         self._wanted = wanted
         self._answer_now = answer_now
         self._is_due = self._is_late = self._is_over = False
+        self._upper_offset = self._readable_to()
+        """As it was when it began to wait: with a session, its client may ask for what lies before meanwhile."""
         self._slot = connection.keep_slot(self)
         partition.watchers[self] = None
         broker.parked_fetches.add()
@@ -251,10 +254,12 @@ class _WaitingFetch:
         """As the client has said last."""
         return self._asked if self._wanted is None else self._wanted
 
-    def on_append(self, partition: Partition, size: int) -> None:
+    def _readable_to(self) -> int:
         committed_only = self._asked.isolation_level == READ_COMMITTED
-        upper_offset = partition.last_stable_offset if committed_only else partition.committed_offset
-        if upper_offset > self._wish.fetch_offset and not self._is_over:
+        return self._partition.last_stable_offset if committed_only else self._partition.committed_offset
+
+    def on_append(self, partition: Partition, size: int) -> None:
+        if self._readable_to() > max(self._wish.fetch_offset, self._upper_offset) and not self._is_over:
             self._answer_in_turn()
 
     def answer(self) -> None:
