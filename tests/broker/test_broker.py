@@ -272,6 +272,20 @@ def test_nothing_happens_by_itself_after_draining(desk: Any) -> None:
     assert desk.sim.clock.pending() == 0
 
 
+def test_an_end_on_a_full_disk_is_an_end(desk: Any, make_batch: Callable[..., memoryview]) -> None:
+    desk.create("pond")
+    desk.connect().ask(produce("pond", make_batch(b"a")), 9)
+    drain(desk)
+    desk.run(DRAIN_MS)
+    desk.disk.fill()
+    desk.broker.close()
+    assert any("the end could not be noted" in line for line in desk.node.journal_lines)
+    desk.node.crash()
+    desk.disk.make_room()
+    assert desk.node.start()
+    assert desk.broker.partitions.get("pond", 0).log.end_offset == 1
+
+
 def test_closing_makes_all_of_it_durable(desk: Any, make_batch: Callable[..., memoryview]) -> None:
     desk.create("pond")
     desk.connect().ask(produce("pond", make_batch(b"a"), acks=1), 9)

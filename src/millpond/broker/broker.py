@@ -757,7 +757,11 @@ class Broker:
         """
         self.controller.close()
         self.high_watermarks.close()
-        self.store.close(is_vouched=self._was_clean or self.lifecycle.is_noted)
+        try:
+            self.store.close(is_vouched=self._was_clean or self.lifecycle.is_noted)
+        except OSError as error:
+            # Nothing is lost by that, and whoever ends has more to end.
+            self.journal("the next start looks at every log: the end could not be noted", error=str(error))
 
 
 def load_apis() -> None:
