@@ -1,7 +1,8 @@
 """What goes wrong in a run of a cluster, one small function per kind of fault.
 
 Records that only page caches have survive as many lost machines as the topic's settings allow for: power cuts and
-wiped disks wait until everybody is in sync again, unless every topic has its replicas synced first.
+wiped disks wait until everybody is in sync again. Where every topic has its replicas synced first, power cuts wait
+only until a disk that was lost is known of: a torn end counts as a loss, and that would be two at once (docs/GAPS.md).
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class Trouble:
         self._is_synced_first = is_synced_first
         self._lost: dict[int, int] = {}
         """Nodes that may have lost records, with the broker epoch of the life that did."""
+        self._lost_disks: dict[int, int] = {}
+        """Of these, the nodes whose disk was wiped or is an old one."""
         self.rot: Rot | None = None
         """Once in a run at most; from then on no machine loses anything else: that would be two losses at once."""
         self._over = False
@@ -73,7 +76,10 @@ class Trouble:
 
     def may_have_lost(self, node_id: int) -> bool:
         """Whether it lost records and has not come back as one that says so."""
-        lost_epoch = self._lost.get(node_id)
+        return self._is_untold(self._lost, node_id)
+
+    def _is_untold(self, losses: dict[int, int], node_id: int) -> bool:
+        lost_epoch = losses.get(node_id)
         image = self.cluster.image
         if lost_epoch is None:
             return False
@@ -170,13 +176,18 @@ class Trouble:
             self._note_loss(node_id)
         self.cluster.crash(node_id, rest_ms)
 
-    def _note_loss(self, node_id: int) -> None:
+    def _note_loss(self, node_id: int, *, of_disk: bool = False) -> None:
         image = self.cluster.image
         broker = image.brokers.get(node_id) if image is not None else None
-        self._lost[node_id] = max(broker.epoch if broker is not None else -1, self._lost.get(node_id, -1))
+        for losses in (self._lost, self._lost_disks) if of_disk else (self._lost,):
+            losses[node_id] = max(broker.epoch if broker is not None else -1, losses.get(node_id, -1))
 
     def _may_lose_power(self) -> bool:
-        return self.rot is None and (self._is_synced_first or self.is_whole())
+        return self.rot is None and (self._may_lose_unsynced() or self.is_whole())
+
+    def _may_lose_unsynced(self) -> bool:
+        """Whether a power cut takes nothing that is owed, of any number of nodes at once."""
+        return self._is_synced_first and not any(self._is_untold(self._lost_disks, each) for each in self._lost_disks)
 
     def is_whole(self) -> bool:
         """Whether every node is up, nobody is about to tell of a loss, and every replica is in sync."""
@@ -195,7 +206,7 @@ class Trouble:
 
     def _blackout(self, fault: FaultPlan, random: Random) -> bool:
         """Everything at once loses its power; only synced records are owed then."""
-        if not self._is_synced_first or self.rot is not None:
+        if self.rot is not None or not self._may_lose_unsynced():
             return False
         for node_id, node in self.cluster.nodes.items():
             if node.is_up:
@@ -207,7 +218,7 @@ class Trouble:
         node_id = self._any(random)
         if node_id is None or not self.is_whole() or not self._can_be_spared(node_id):
             return False
-        self._note_loss(node_id)
+        self._note_loss(node_id, of_disk=True)
         self._cut_power(node_id, fault.lasts_ms)
         self.cluster.note(f"node {node_id} gets an empty disk")
         self._sim.wipe(self._name(node_id))
@@ -234,7 +245,7 @@ class Trouble:
             if self._over or not node.is_up or not self.is_whole() or not self._can_be_spared(node_id):
                 self.cluster.note(f"node {node_id} keeps its disk")
                 return
-            self._note_loss(node_id)
+            self._note_loss(node_id, of_disk=True)
             self.cluster.kill(node_id, rest_ms)
             self.cluster.note(f"node {node_id} gets an old copy of its disk")
             self._sim.roll_back(self._name(node_id), contents)
