@@ -2,7 +2,7 @@
 
 Records that only page caches have survive as many lost machines as the topic's settings allow for: power cuts and
 wiped disks wait until everybody is in sync again. Where every topic has its replicas synced first, power cuts wait
-only until a disk that was lost is known of: a torn end counts as a loss, and that would be two at once (docs/GAPS.md).
+only until a disk that was lost is known of: a torn end counts as a loss, and that would be two at once.
 """
 
 from __future__ import annotations
