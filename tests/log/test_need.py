@@ -9,7 +9,7 @@ import pytest
 
 from millpond.base.errors import Refused
 from millpond.log.limits import LogLimits
-from millpond.log.names import BEGUN, FAILED_SYNC_FILE
+from millpond.log.names import BEGUN, FAILED_SYNC_FILE, START_FILE
 from millpond.sim.world.disk import PowerCut, SimDisk, SimFile
 from support.seeds import seeds
 from support.transaction_model import Model
@@ -21,7 +21,7 @@ START = 3
 class Follower:
     """It begins anew where its leader begins, and that lies inside a batch."""
 
-    def __init__(self, make_pond, seed=0):
+    def __init__(self, make_pond, seed=0, *, is_noted=True):
         leader = make_pond()
         _, self.leader = leader.open()
         leader.append(self.leader, *[b"first-%d" % number for number in range(8)])
@@ -30,7 +30,8 @@ class Follower:
         self.store, self.log = self.pond.open()
         self.pond.cut(self.log, START, is_new_start=True)
         self.pond.sync(self.log)
-        self.store.checkpoint()
+        if is_noted:
+            self.store.checkpoint()
 
     def fetch(self):
         batches = bytearray(self.leader.read_batches(self.log.end_offset, 700))
@@ -94,6 +95,89 @@ def test_the_power_goes_while_a_follower_begins_inside_a_batch(make_pond, seed):
     follower.store.abandon()
     follower.start_again()
     assert follower.has_all()
+
+
+def _check_it_begins_again_without_room(follower):
+    """Killed before there was room for its first batch."""
+    follower.pond.sync(follower.log)
+    follower.store.checkpoint()
+    follower.pond.disk.fill()
+    with pytest.raises(Refused):
+        follower.fetch()
+    follower.store.abandon()
+    follower.pond.disk.make_room()
+    follower.start_again()
+    assert (follower.log.start_offset, follower.log.end_offset) == (START, START)
+    follower.catch_up()
+    assert follower.has_all()
+
+
+def test_a_checkpoint_that_found_no_room_half_way_does_not_say_that_a_new_replica_has_something(make_pond):
+    follower = Follower(make_pond, is_noted=False)
+    follower.pond.disk.fail_opens(START_FILE, code=errno.ENOSPC)
+    with pytest.raises(OSError, match=r"No space"):
+        follower.store.checkpoint()
+    follower.store.abandon()
+    follower.pond.disk.heal()
+    follower.start_again()
+    _check_it_begins_again_without_room(follower)
+
+
+def test_a_replica_that_could_not_begin_once_more_begins_at_the_next_start(make_pond):
+    follower = Follower(make_pond)
+    follower.catch_up()
+    follower.pond.disk.fail_opens(BEGUN, code=errno.EMFILE)
+    follower.pond.cut(follower.log, START, is_new_start=True)
+    assert follower.log.failed is not None
+    assert not any(name.endswith((".log", BEGUN)) for name in follower.pond.disk.list(follower.pond.partition))
+    follower.store.abandon()
+    follower.pond.disk.heal()
+    follower.start_again()
+    _check_it_begins_again_without_room(follower)
+
+
+def test_a_replica_that_had_no_descriptor_for_its_first_segment_begins_where_it_was_to(make_pond):
+    follower = Follower(make_pond)
+    follower.pond.disk.fail_opens(f"{31:020}.log", code=errno.EMFILE)
+    follower.pond.cut(follower.log, 31, is_new_start=True)
+    assert follower.log.failed is not None
+    follower.store.abandon()
+    follower.pond.disk.heal()
+    follower.start_again()
+    assert (follower.log.start_offset, follower.log.end_offset) == (31, 31)
+
+
+def test_a_cut_below_where_a_replica_was_begun_leaves_no_word_of_that(make_pond):
+    follower = Follower(make_pond)
+    follower.catch_up()
+    follower.pond.cut(follower.log, 0)
+    assert follower.log.end_offset == 0
+    assert not any(name.endswith(BEGUN) for name in follower.pond.disk.list(follower.pond.partition))
+
+
+@pytest.mark.parametrize("seed", seeds(range(60)))
+@pytest.mark.parametrize("start", [5, 12])
+def test_the_power_goes_when_the_start_has_moved_on_before_the_first_batch_is_synced(make_pond, seed, start):
+    follower = Follower(make_pond, seed)
+    follower.fetch()
+    follower.pond.delete_before(follower.log, start)
+    follower.pond.disk.crash()
+    follower.start_again()
+    _check_it_comes_through_a_second_cut(follower, start)
+
+
+def _check_it_comes_through_a_second_cut(follower, start):
+    """What the first start has made is as good as what it had found."""
+    assert follower.log.end_offset in (START, start) or follower.log.end_offset >= 8
+    follower.pond.sync(follower.log)
+    follower.store.checkpoint()
+    follower.fetch()
+    follower.pond.disk.crash()
+    follower.start_again()
+    follower.catch_up()
+    follower.pond.delete_before(follower.log, start)
+    there = [record.offset for record in follower.pond.records(follower.log)]
+    assert there == list(range(start, follower.leader.end_offset))
 
 
 @pytest.mark.parametrize("need", ["one descriptor", ".index", ".timeindex", ".txnindex"])

@@ -98,7 +98,7 @@ class _Listing(NamedTuple):
     snapshots: tuple[str, ...]
     orphans: tuple[tuple[str, int], ...]
     """Indexes of segments that are gone, and where those began."""
-    begun: tuple[str, ...]
+    begun: tuple[int, ...]
     """Where the replica was begun anew."""
     has_leftovers: bool
 
@@ -112,7 +112,7 @@ def _listing(names: tuple[str, ...]) -> _Listing:
         tuple(sorted(bases)),
         tuple(name for name, _, suffix in files if suffix == SNAPSHOT),
         tuple((name, offset) for name, offset, suffix in files if suffix in INDEX_SUFFIXES and offset not in bases),
-        tuple(name for name, _, suffix in files if suffix == BEGUN),
+        tuple(offset for _, offset, suffix in files if suffix == BEGUN),
         has_leftovers(list(names)),
     )
 
@@ -158,6 +158,9 @@ class _Opener:
             opening.notes.append(f"{folder}: a sync had failed; what may not have reached the disk was written again")
             self.listing = _listing(tuple(disk.list(folder)))
         self.present = self.listing.present
+        begun = max(self.listing.begun, default=-1)
+        self.begun_at = begun if begun >= opening.recovery_point else None
+        """Where the replica was begun anew, if nothing that it has got since is known to be safe."""
         self.deleted: list[str] = []
         """Files that this opening has taken out of the log, and that are yet to be removed."""
 
@@ -272,9 +275,8 @@ class _Opener:
         the log or behind its end. One in the middle may be of a log file that somebody is going to put back, and
         nothing else says what was aborted."""
         left = [name for name, offset in self.listing.orphans if not first <= offset < end]
-        if self.opening.recovery_point > self.opening.start_offset:
-            # It has records that are safe by now.
-            left += self.listing.begun
+        # Behind where it was begun it has records that are safe by now.
+        left += [offset_name(each, BEGUN) for each in self.listing.begun if each < self.opening.recovery_point]
         if left:
             # Their logs must be gone for certain.
             self.disk.sync_folder(self.folder)
@@ -358,12 +360,12 @@ class _Opener:
     def _segments(self) -> list[Segment]:
         bases = self.listing.bases
         if not bases:
-            if self.opening.recovery_point > self.opening.start_offset:
+            if self.begun_at is None and self.opening.recovery_point > self.opening.start_offset:
                 raise LogDamaged(
                     f"{self.folder} is empty, but all below offset {self.opening.recovery_point} was known to be "
                     f"safe; put the missing files back, or delete the folder to begin it anew"
                 )
-            return [Segment.create(self.files, self.folder, self.opening.start_offset)]
+            return [self._begin()]
         segments = []
         for base, following in zip(bases, [*bases[1:], -1], strict=True):
             size = self.disk.size(f"{self.folder}/{offset_name(base, LOG)}")
@@ -372,6 +374,20 @@ class _Opener:
         gone = sum(segment.base_offset <= self.opening.start_offset for segment in segments[1:])
         self._mark_deleted(segments[:gone])
         return segments[gone:]
+
+    def _begin(self) -> Segment:
+        """The first segment of a log that has nothing, with the file that says so."""
+        offset = max(self.opening.start_offset, self.begun_at or 0)
+        earlier = [each for each in self.listing.begun if each != offset]
+        for each in earlier:
+            self.disk.remove(f"{self.folder}/{offset_name(each, BEGUN)}")
+        if earlier:
+            # One that came back would count for what is written from here on.
+            self.disk.sync_folder(self.folder)
+        if offset:
+            self.disk.open(f"{self.folder}/{offset_name(offset, BEGUN)}", create=True).close()
+        self.listing = self.listing._replace(begun=(offset,) if offset else ())
+        return Segment.create(self.files, self.folder, offset)
 
     def _mark_deleted(self, segments: list[Segment]) -> None:
         if segments:
@@ -419,21 +435,20 @@ class _Opener:
                 f"safe; put the missing files back, or delete the partition's folder to copy it anew"
             )
         if segments[-1].next_offset < self.opening.recovery_point:
-            return self._begin_at_start(segments)
+            return self._begin_again(segments)
         return first
 
     def _safe_to(self, segments: Sequence[Segment]) -> int:
         """Up to where nothing may be missing. A replica that was begun anew inside a batch of its leader has a
         segment that begins below its start, and until it has more than this there is nothing in it that is safe."""
-        point, start = self.opening.recovery_point, self.opening.start_offset
-        is_begun_there = point <= start and offset_name(start, BEGUN) in self.listing.begun
-        return min(point, segments[0].base_offset) if is_begun_there else point
+        point = self.opening.recovery_point
+        return point if self.begun_at is None else min(point, segments[0].base_offset)
 
-    def _begin_at_start(self, segments: list[Segment]) -> int:
+    def _begin_again(self, segments: list[Segment]) -> int:
         """The replica that was begun anew has not come to its first batch: it begins once more."""
         self._mark_deleted(segments)
         self.shortened = []
-        segments[:] = [Segment.create(self.files, self.folder, self.opening.start_offset)]
+        segments[:] = [self._begin()]
         return 0
 
     def _drop_overlaps(self, segments: list[Segment]) -> None:

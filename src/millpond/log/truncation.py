@@ -78,7 +78,9 @@ class Truncation:
         kept = self.segments[: max(below - 1, 0)]
         # Without any below, the whole log lies above the offset, or is given up.
         active = self._cut(files, self.segments[below - 1]) if below else self._new(files)
-        snapshots = Snapshots(self.disk, self.folder, self.disk.list(self.folder))
+        names = self.disk.list(self.folder)
+        self._remove_marks(names, active.next_offset + 1)
+        snapshots = Snapshots(self.disk, self.folder, names)
         if self.is_new_start:
             snapshots.drop_below(1 << 63)
         snapshots.drop_after(active.next_offset)
@@ -100,7 +102,8 @@ class Truncation:
             raise
 
     def _new(self, files: OpenFiles) -> Segment:
-        if self.is_new_start:
+        if self.offset:
+            # Or, until it has something, it would be taken for one that lacks what was before.
             self.disk.open(f"{self.folder}/{offset_name(self.offset, BEGUN)}", create=True).close()
         return Segment.create(files, self.folder, self.offset)
 
@@ -129,10 +132,23 @@ class Truncation:
 
     def _remove_leftovers(self) -> None:
         """Segments that were deleted from the front and wait for their removal: the log may come to their names."""
-        for name in reversed(self.disk.list(self.folder)):
+        names = self.disk.list(self.folder)
+        for name in reversed(names):
             parts = read_offset_name(name.removesuffix(DELETED))
-            if parts is not None and parts[1] in (*SEGMENT_SUFFIXES, BEGUN):
+            if parts is not None and parts[1] in SEGMENT_SUFFIXES:
                 self.disk.remove(f"{self.folder}/{name}")
+        if self._remove_marks(names, 0):
+            # One that came back would count for what is written from here on.
+            with self._heard():
+                self.disk.sync_folder(self.folder)
+
+    def _remove_marks(self, names: list[str], first: int) -> bool:
+        """Remove what says that the log was begun anew, at this offset or a later one; whether there was any."""
+        offsets = [entry[0] for name in names if (entry := read_offset_name(name)) is not None and entry[1] == BEGUN]
+        marks = [offset_name(each, BEGUN) for each in offsets if each >= first]
+        for name in marks:
+            self.disk.remove(f"{self.folder}/{name}")
+        return bool(marks)
 
     def _remove(self, segment: Segment) -> None:
         for path in reversed(segment.paths()):
