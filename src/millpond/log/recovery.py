@@ -381,7 +381,7 @@ class _Opener:
         earlier = [each for each in self.listing.begun if each != offset]
         for each in earlier:
             self.disk.remove(f"{self.folder}/{offset_name(each, BEGUN)}")
-        if earlier:
+        if offset or earlier:
             # One that came back would count for what is written from here on.
             self.disk.sync_folder(self.folder)
         if offset:

@@ -137,18 +137,17 @@ class Truncation:
             parts = read_offset_name(name.removesuffix(DELETED))
             if parts is not None and parts[1] in SEGMENT_SUFFIXES:
                 self.disk.remove(f"{self.folder}/{name}")
-        if self._remove_marks(names, 0):
-            # One that came back would count for what is written from here on.
-            with self._heard():
-                self.disk.sync_folder(self.folder)
+        self._remove_marks(names, 0)
+        # One that came back, be it of those that a start has removed, would count for what is written from here on.
+        with self._heard():
+            self.disk.sync_folder(self.folder)
 
-    def _remove_marks(self, names: list[str], first: int) -> bool:
-        """Remove what says that the log was begun anew, at this offset or a later one; whether there was any."""
+    def _remove_marks(self, names: list[str], first: int) -> None:
+        """Remove what says that the log was begun anew at this offset or a later one."""
         offsets = [entry[0] for name in names if (entry := read_offset_name(name)) is not None and entry[1] == BEGUN]
-        marks = [offset_name(each, BEGUN) for each in offsets if each >= first]
-        for name in marks:
-            self.disk.remove(f"{self.folder}/{name}")
-        return bool(marks)
+        for offset in offsets:
+            if offset >= first:
+                self.disk.remove(f"{self.folder}/{offset_name(offset, BEGUN)}")
 
     def _remove(self, segment: Segment) -> None:
         for path in reversed(segment.paths()):
