@@ -200,7 +200,11 @@ def test_it_is_a_story_of_several_transactions_some_of_them_aborted() -> None:
     assert story.steps >= 20
 
 
-@pytest.mark.parametrize("fault", [Fault(3, "denied"), Fault(3, "denied", "kill", "output")], ids=str)
+@pytest.mark.parametrize(
+    "fault",
+    [Fault(3, "denied"), Fault(3, "denied", "kill", "output"), Fault(2, "denied", "pause", "output")],
+    ids=str,
+)
 def test_nothing_is_lost_or_doubled(fault: Fault) -> None:
     assert play(fault) == []
 

@@ -377,6 +377,10 @@ class Partition:
             raise self._refusal(refused, records) from None
         if self._refusals:
             self._refusals.on_written(batch.read_header(records))
+        if appended.duplicate and attributes & batch.TRANSACTIONAL:
+            # The transaction that is open here may have ended at the next leader: what looks like its batch is
+            # another one then, and stands nowhere.
+            self.check_certain()
         if not appended.duplicate:
             self.written_records += appended.last_offset - appended.first_offset + 1
             self._on_grown(len(records))
@@ -583,9 +587,10 @@ class Partition:
         return self.log.start_offset <= offset <= self.log.end_offset
 
     def check_certain(self) -> None:
-        """Before a reader hears that there is no such offset or epoch, and begins anew where its settings say.
+        """Before a word on which somebody acts for good, and which the next leader might not say.
 
-        One that has come further than this leader's log may have read on at the next leader.
+        Who hears that there is no such offset or epoch begins anew where its settings say; one that has come further
+        than this leader's log may have read on at the next leader.
         """
         if self.leading is not None and not self.leading.is_certain:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, UNCERTAIN)
