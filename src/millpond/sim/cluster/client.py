@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import Any
@@ -65,6 +66,8 @@ class ClusterClient:
         self._preferred: dict[tuple[str, int], tuple[int, int]] = {}
         """Where to read instead of at the leader, and the leader epoch in which that was said."""
         self.times_sent_elsewhere = 0
+        self.unsent: Counter[tuple[str, int]] = Counter()
+        """Batches that found no leader, and whose producer has not heard of it yet: none may overtake them."""
         self._coordinators: dict[tuple[int, str], int] = {}
         self._ids: dict[UUID, str] = {}
         self._topics: dict[str, None] = {}
@@ -317,15 +320,19 @@ class _Produce(_Split):
         super().__init__(client, version, on_reply)
         self._request = request
         self._answers: dict[tuple[str, UUID], m.ProduceResponse.TopicProduceResponse] = {}
+        self._unsent: list[tuple[str, int]] = []
 
     def start(self) -> None:
         asked = self._request
         by_node: dict[int, m.ProduceRequest] = {}
         for topic in asked.topic_data:
             for part in topic.partition_data:
-                leader = self._client.leader_of(self._client.name_of(topic.name, topic.topic_id), part.index)
-                if leader is None:
+                key = self._client.name_of(topic.name, topic.topic_id), part.index
+                leader = self._client.leader_of(*key)
+                if leader is None or self._client.unsent[key]:
                     self._answer(topic.name, topic.topic_id, part.index, ErrorCode.LEADER_NOT_AVAILABLE)
+                    self._client.unsent[key] += 1
+                    self._unsent.append(key)
                     continue
                 request = by_node.setdefault(
                     leader[0],
@@ -363,6 +370,7 @@ class _Produce(_Split):
         topic.partition_responses.append(answer)
 
     def _whole(self) -> m.ProduceResponse:
+        self._client.unsent.subtract(self._unsent)
         return m.ProduceResponse(responses=list(self._answers.values()))
 
 
