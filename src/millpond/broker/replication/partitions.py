@@ -375,12 +375,12 @@ class Partition:
             )
         except Refused as refused:
             raise self._refusal(refused, records) from None
-        if self._refusals:
-            self._refusals.on_written(batch.read_header(records))
         if appended.duplicate and attributes & batch.TRANSACTIONAL:
             # The transaction that is open here may have ended at the next leader: what looks like its batch is
             # another one then, and stands nowhere.
             self.check_certain()
+        if self._refusals:
+            self._refusals.on_written(batch.read_header(records))
         if not appended.duplicate:
             self.written_records += appended.last_offset - appended.first_offset + 1
             self._on_grown(len(records))
