@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from millpond.metadata.image import Image
 from millpond.metadata.initial_users import InitialUsersFault, credential_of, decide_first_users, read, written
 from millpond.metadata.records import UserScramCredentialRecord
-from millpond.metadata.scram import Mechanism
+from millpond.metadata.scram import Deletion, Mechanism, decide_alter_credentials
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=("Cc",)), min_size=1, max_size=40)
 
@@ -71,3 +71,12 @@ def test_they_are_the_first_or_none() -> None:
     assert image.scram.users() == ["admin"]
     assert image.scram.secret
     assert decide_first_users(image, [credential_of("eve", "pw", b"salt")], b"x").records == ()
+
+
+def test_users_that_were_all_removed_do_not_come_back() -> None:
+    image = Image()
+    users = [credential_of("admin", "pw", b"salt")]
+    image.replay_all(decide_first_users(image, users, b"secret").records)
+    image.replay_all(decide_alter_credentials(image, [Deletion("admin", 2)], [], b"x").records)
+    assert image.scram.users() == []
+    assert decide_first_users(image, users, b"secret").records == ()

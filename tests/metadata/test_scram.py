@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.scram import keys_of, salted
-from millpond.metadata.features import check_level, what_needs_security
+from millpond.metadata.features import (
+    METADATA_VERSION,
+    SUPPORTED,
+    FeatureUpdate,
+    UpgradeType,
+    check_level,
+    decide_update_features,
+    what_needs_security,
+)
 from millpond.metadata.image import Image
 from millpond.metadata.records import (
     RemoveUserScramCredentialRecord,
@@ -126,7 +134,12 @@ def test_an_old_level_has_no_users_and_is_not_gone_back_to_while_there_are_some(
     assert what_needs_security(image) == "users"
     alter(image, Deletion("alice", 1))
     assert what_needs_security(image) is None
-    assert len(image.scram) == 0, "the secret goes with the last user"
+    assert image.scram.had_users
+    down = FeatureUpdate(METADATA_VERSION, 26, UpgradeType.SAFE_DOWNGRADE)
+    image.features[METADATA_VERSION] = 27
+    image.replay_all(decide_update_features(image, [down], SUPPORTED).records)
+    assert image.features[METADATA_VERSION] == 26
+    assert len(image.scram) == 0, "a program of level 26 cannot read the shared secret"
 
 
 def test_no_key_is_in_what_is_printed() -> None:

@@ -30,6 +30,7 @@ from millpond.base.values import dataclass
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.image import Image
 from millpond.metadata.records import BrokerFeature, FeatureLevelRecord, Record
+from millpond.metadata.scram import forget_users_ever_existed
 
 METADATA_VERSION: Final = "metadata.version"
 GROUP_VERSION: Final = "group.version"
@@ -225,11 +226,14 @@ def decide_update_features(
             ErrorCode.FEATURE_UPDATE_FAILED, f"nothing was changed, because {at_fault[:NAME_SHOWN_MAX]} was refused"
         )
         return Decision((), tuple(spoilt if verdict.ok else verdict for verdict in verdicts))
-    records = [
+    records: list[Record] = [
         FeatureLevelRecord(each.name, each.level)
         for each in updates
         if levels.get(each.name, 0) != each.level and each.name != KRAFT_VERSION
     ]
+    if any(each.name == METADATA_VERSION and each.level < SECURITY_FROM for each in updates):
+        # An older program cannot read the one credential that outlives all users.
+        records[:0] = forget_users_ever_existed(image.scram)
     return Decision(() if is_dry else tuple(records), verdicts)
 
 

@@ -106,8 +106,11 @@ def _read_line(number: int, line: str) -> UserScramCredentialRecord:
 def decide_first_users(
     image: Image, users: Iterable[UserScramCredentialRecord], fresh_secret: bytes
 ) -> Decision[int]:
-    """Let these be the first; how many there are. Where there are users already, nothing happens."""
+    """Create the first users and return how many there are.
+
+    A cluster that ever had users gets none: an administrator who was removed must not come back with a restart.
+    """
     wanted = tuple(users)
-    if image.scram.users() or not wanted:
+    if image.scram.had_users or not wanted:
         return Decision((), 0)
     return Decision((nobody_record(fresh_secret), *wanted), len(wanted))

@@ -99,6 +99,11 @@ class ScramCredentials:
         return self._credentials.get((user, mechanism)) if user != NOBODY else None
 
     @property
+    def had_users(self) -> bool:
+        """Whether a user was ever created, even if all of them have been removed since."""
+        return bool(self._credentials)
+
+    @property
     def secret(self) -> bytes | None:
         """What all nodes know and nobody else; None before there is any user."""
         nobody = self._credentials.get((NOBODY, Mechanism.SCRAM_SHA_512))
@@ -242,11 +247,9 @@ def _ended_tokens(tokens: Iterable[DelegationTokenRecord], users: Set[str]) -> l
 
 def _secret_records(
     known: ScramCredentials, after: ScramCredentials, fresh_secret: bytes
-) -> list[UserScramCredentialRecord | RemoveUserScramCredentialRecord]:
-    """The shared secret comes with the first credential and goes with the last one."""
-    if not after.users():
-        return [RemoveUserScramCredentialRecord(NOBODY, Mechanism.SCRAM_SHA_512)] if known.secret else []
-    return [] if known.secret else [nobody_record(fresh_secret)]
+) -> list[UserScramCredentialRecord]:
+    """The shared secret is written with the first credential and outlives the last one."""
+    return [nobody_record(fresh_secret)] if after.users() and not known.secret else []
 
 
 def upserted(wanted: Upsertion) -> UserScramCredentialRecord:
@@ -254,6 +257,11 @@ def upserted(wanted: Upsertion) -> UserScramCredentialRecord:
     return UserScramCredentialRecord(
         wanted.user, wanted.mechanism, wanted.salt, stored_key, server_key, wanted.iterations
     )
+
+
+def forget_users_ever_existed(known: ScramCredentials) -> list[RemoveUserScramCredentialRecord]:
+    """Remove the shared secret, the only credential left once all users are gone."""
+    return [RemoveUserScramCredentialRecord(NOBODY, Mechanism.SCRAM_SHA_512)] if known.secret else []
 
 
 def nobody_record(fresh_secret: bytes) -> UserScramCredentialRecord:

@@ -66,8 +66,14 @@ class LoginUpkeep:
 
     def _make_first_users(self) -> None:
         path = self._settings()[INITIAL_USERS_FILE]
-        if path and not self._controller.image.scram.users():
+        scram = self._controller.image.scram
+        if path and not scram.had_users:
             self._world.workers.run(lambda: self._world.disk.read(path)).then(self._submit_users, self._cannot_read)
+        elif path and not scram.users():
+            self._journal(
+                "initial users not created: all users of this cluster were removed; add one with `millpond user add`",
+                setting=INITIAL_USERS_FILE.name,
+            )
 
     def _submit_users(self, data: bytes) -> None:
         secret = self._world.entropy.below(1 << SECRET_BITS).to_bytes(SECRET_BITS // 8)
