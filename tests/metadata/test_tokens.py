@@ -6,19 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.base.errors import Refused
-from millpond.metadata.decision import OK
+from millpond.base.errors import ErrorCode, Refused
+from millpond.metadata.decision import OK, Decision
 from millpond.metadata.features import check_level, what_needs_security
 from millpond.metadata.image import Image
 from millpond.metadata.records import DelegationTokenRecord, RemoveDelegationTokenRecord
 from millpond.metadata.scram import Deletion, Upsertion, decide_alter_credentials
 from millpond.metadata.snapshot import records_between, records_of
 from millpond.metadata.tokens import (
+    BYTES_OF_ONE_MAX,
     FOREVER_MS,
+    RENEWERS_MAX,
     TOKENS_OF_ONE_MAX,
+    CreatedToken,
     Lifetimes,
     NewToken,
     TokenTime,
+    Usage,
     decide_create_token,
     decide_expire_token,
     decide_remove_expired,
@@ -160,3 +164,26 @@ def test_one_user_does_not_take_the_tokens_of_all() -> None:
     assert decide_create_token(image, wanted, LIFETIMES, 5000).reply.verdict == OK
     expire(image, "User:alice", -1, now_ms=5000, token_id="t-0")
     assert create(image, "one-more") == "NONE"
+
+
+def test_one_user_does_not_fill_the_metadata_with_long_tokens() -> None:
+    image = Image()
+    renewers = tuple(f"User:{number:03}{'r' * 240}" for number in range(RENEWERS_MAX))
+
+    def ask(token_id: str, user: str) -> Decision[CreatedToken]:
+        return decide_create_token(image, NewToken(token_id, user, user, renewers, -1), LIFETIMES, 5000)
+
+    count = 0
+    while (decision := ask(f"t-{count}", "User:eve")).reply.verdict.ok:
+        image.replay_all(decision.records)
+        count += 1
+    assert decision.reply.verdict.code == ErrorCode.POLICY_VIOLATION
+    assert "name fewer renewers" in (decision.reply.verdict.message or "")
+    assert image.tokens.usage("User:eve").bytes <= BYTES_OF_ONE_MAX
+    assert ask("of-bob", "User:bob").reply.verdict.ok, "the limit is her own"
+    again = Image()
+    again.replay_all(list(records_of(image)))
+    assert again.tokens.total == image.tokens.total == image.copy().tokens.total
+    for number in range(count):
+        image.replay(RemoveDelegationTokenRecord(f"t-{number}"))
+    assert image.tokens.total == image.tokens.usage("User:eve") == Usage()

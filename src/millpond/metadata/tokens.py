@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from millpond.base.errors import ErrorCode
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.principal import USER
 from millpond.base.values import dataclass
 from millpond.metadata.decision import OK, Decision, Verdict
@@ -24,12 +25,48 @@ TOKENS_MAX: Final = 20_000
 TOKENS_OF_ONE_MAX: Final = 1_000
 """To make tokens for oneself needs no right: one user must not take them all."""
 
+BYTES_MAX: Final = 8 << 20
+BYTES_OF_ONE_MAX: Final = 256 << 10
+"""The same for what the metadata hold of them: every node keeps it in memory, and every snapshot writes it."""
+
+_BYTES_OF_TOKEN: Final = 128
+"""Id, times, and what a record costs whatever is in it."""
+
+_BYTES_OF_NAME: Final = 16
+"""What a principal costs beside its own bytes: many short renewers take time like a few long ones."""
+
+
+class Usage(NamedTuple):
+    """How many tokens a requester has, and how much of the metadata they take."""
+
+    tokens: int = 0
+    bytes: int = 0
+
+    def plus(self, other: Usage) -> Usage:
+        return Usage(self.tokens + other.tokens, self.bytes + other.bytes)
+
+    def minus(self, other: Usage) -> Usage:
+        return Usage(self.tokens - other.tokens, self.bytes - other.bytes)
+
+
+def usage_of(owner: str, requester: str, renewers: Sequence[str]) -> Usage:
+    """What one token takes."""
+    names = (owner, requester, *renewers)
+    return Usage(1, _BYTES_OF_TOKEN + sum(len(each.encode()) + _BYTES_OF_NAME for each in names))
+
+
+_NOTHING: Final = Usage()
+
 
 class DelegationTokens:
     """All of them, by id; `replay` alone changes it."""
 
     def __init__(self, tokens: Mapping[str, DelegationTokenRecord] | None = None, comings: int = 0) -> None:
-        self._tokens: dict[str, DelegationTokenRecord] = dict(tokens or {})
+        self._tokens: dict[str, DelegationTokenRecord] = {}
+        self._usage: dict[str, Usage] = {}
+        self.total = _NOTHING
+        for each in (tokens or {}).values():
+            self._put(each)
         self.comings = comings
         """Grows with every token that is new."""
 
@@ -45,7 +82,13 @@ class DelegationTokens:
         return iter(self._tokens.values())
 
     def copy(self) -> DelegationTokens:
-        return DelegationTokens(self._tokens, self.comings)
+        copied = DelegationTokens(None, self.comings)
+        copied._tokens, copied._usage, copied.total = dict(self._tokens), dict(self._usage), self.total
+        return copied
+
+    def usage(self, requester: str) -> Usage:
+        """What the tokens take that this principal has asked for."""
+        return self._usage.get(requester, _NOTHING)
 
     def get(self, token_id: str) -> DelegationTokenRecord | None:
         return self._tokens.get(token_id)
@@ -53,9 +96,28 @@ class DelegationTokens:
     def replay(self, record: DelegationTokenRecord | RemoveDelegationTokenRecord) -> None:
         if isinstance(record, DelegationTokenRecord):
             self.comings += record.token_id not in self._tokens
-            self._tokens[record.token_id] = record
+            self._remove(record.token_id)
+            self._put(record)
         else:
-            self._tokens.pop(record.token_id, None)
+            self._remove(record.token_id)
+
+    def _put(self, token: DelegationTokenRecord) -> None:
+        self._tokens[token.token_id] = token
+        used = usage_of(token.owner, token.requester, token.renewers)
+        self._usage[token.requester] = self.usage(token.requester).plus(used)
+        self.total = self.total.plus(used)
+
+    def _remove(self, token_id: str) -> None:
+        token = self._tokens.pop(token_id, None)
+        if token is None:
+            return
+        used = usage_of(token.owner, token.requester, token.renewers)
+        self.total = self.total.minus(used)
+        left = self.usage(token.requester).minus(used)
+        if left.tokens:
+            self._usage[token.requester] = left
+        else:
+            del self._usage[token.requester]
 
     def records(self) -> Iterator[DelegationTokenRecord]:
         """All of it, for a snapshot."""
@@ -141,13 +203,8 @@ def decide_create_token(
     if wanted.needs_user and not image.scram.of_user(wanted.requester.partition(":")[2]):
         # Removed while the request was on its way: the tokens that they had have ended, and no other comes.
         return _not_created(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, f"{wanted.requester} is no user any more")
-    if len(image.tokens) >= TOKENS_MAX:
-        return _not_created(ErrorCode.POLICY_VIOLATION, f"there are {TOKENS_MAX} tokens, the most there can be")
-    if sum(each.requester == wanted.requester for each in image.tokens) >= TOKENS_OF_ONE_MAX:
-        return _not_created(
-            ErrorCode.POLICY_VIOLATION,
-            f"{wanted.requester} has made {TOKENS_OF_ONE_MAX} tokens that live, the most there can be of one",
-        )
+    if (full := _limit_reached(image.tokens, wanted)) is not None:
+        return _not_created(ErrorCode.POLICY_VIOLATION, full)
     longest_ms = lifetimes.longest_ms
     if wanted.lifetime_ms > 0:
         longest_ms = min(longest_ms, wanted.lifetime_ms)
@@ -162,6 +219,23 @@ def decide_create_token(
         token_id=wanted.token_id,
     )
     return Decision((token,), CreatedToken(OK, token))
+
+
+def _limit_reached(tokens: DelegationTokens, wanted: NewToken) -> str | None:
+    added = usage_of(wanted.owner, wanted.requester, wanted.renewers)
+    total, own = tokens.total.plus(added), tokens.usage(wanted.requester).plus(added)
+    if total.tokens > TOKENS_MAX:
+        return f"the cluster has reached its limit of {TOKENS_MAX} delegation tokens"
+    if total.bytes > BYTES_MAX:
+        return f"the delegation tokens of the cluster have reached their limit of {BYTES_MAX} bytes of metadata"
+    if own.tokens > TOKENS_OF_ONE_MAX:
+        return f"{wanted.requester} has reached the limit of {TOKENS_OF_ONE_MAX} delegation tokens for one requester"
+    if own.bytes > BYTES_OF_ONE_MAX:
+        return (
+            f"the delegation tokens of {wanted.requester} have reached the limit of {BYTES_OF_ONE_MAX} bytes of "
+            "metadata for one requester: name fewer renewers, or expire some tokens"
+        )
+    return None
 
 
 def _not_created(code: ErrorCode, why: str) -> Decision[CreatedToken]:

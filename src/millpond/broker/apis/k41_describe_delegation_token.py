@@ -6,11 +6,13 @@ the token, or the tokens of its owner.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import ErrorCode
 from millpond.base.principal import Principal
 from millpond.base.rights import AclResource, Operation
+from millpond.broker.metrics.steps import Steps, in_slices, run_steps
 from millpond.broker.security.rights import Need, by_handler
 from millpond.broker.security.token_requests import objection
 from millpond.broker.serving.api import Api
@@ -24,6 +26,13 @@ if TYPE_CHECKING:
     from millpond.broker.services import Services
 
 REQUESTER_FROM = 3
+
+AT_ONCE_BYTES: Final = 128 << 10
+"""Tokens that take less of the metadata than this are described in one turn of the loop."""
+
+TOKENS_AT_ONCE: Final = 100
+"""More than that are described in slices of this size, between which other requests are served."""
+
 Described = m.DescribeDelegationTokenResponse.DescribedDelegationToken
 
 
@@ -36,14 +45,32 @@ def handle(broker: Services, call: Call, request: m.DescribeDelegationTokenReque
         if request.owners is None
         else {f"{each.principal_type}:{each.principal_name}" for each in request.owners}
     )
-    seen = [
-        token
-        for token in broker.image.tokens
+    if broker.image.tokens.total.bytes <= AT_ONCE_BYTES:
+        return _response(_described_in(broker, call, owners, broker.image.tokens))
+    return run_steps(broker.clock, _describe(broker, call, owners))
+
+
+def _describe(broker: Services, call: Call, owners: set[str] | None) -> Steps[m.DescribeDelegationTokenResponse]:
+    described: list[Described] = []
+    for number, tokens in enumerate(in_slices(list(broker.image.tokens), TOKENS_AT_ONCE)):
+        if number:
+            yield None
+        described += _described_in(broker, call, owners, tokens)
+    return _response(described)
+
+
+def _response(described: list[Described]) -> m.DescribeDelegationTokenResponse:
+    return m.DescribeDelegationTokenResponse(error_code=ErrorCode.NONE, tokens=described)
+
+
+def _described_in(
+    broker: Services, call: Call, owners: set[str] | None, tokens: Iterable[DelegationTokenRecord]
+) -> list[Described]:
+    return [
+        _described(broker, call.version, token)
+        for token in tokens
         if (owners is None or not owners.isdisjoint((token.owner, *token.renewers))) and _may_see(call, token)
     ]
-    return m.DescribeDelegationTokenResponse(
-        error_code=ErrorCode.NONE, tokens=[_described(broker, call.version, token) for token in seen]
-    )
 
 
 def _may_see(call: Call, token: DelegationTokenRecord) -> bool:
@@ -85,6 +112,7 @@ API = Api(
     handle=handle,
     lists="owners",
     whole_max=50_000,
+    is_large=lambda response: len(response.tokens) > TOKENS_AT_ONCE,
     rights=by_handler(
         Need(Operation.DESCRIBE, AclResource.DELEGATION_TOKEN), Need(Operation.DESCRIBE_TOKENS, AclResource.USER)
     ),
