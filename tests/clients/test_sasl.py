@@ -60,6 +60,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         "sasl.oauthbearer.jwks.endpoint.url": (root / "keys.json").as_uri(),
         "sasl.oauthbearer.expected.audience": "mill",
         "sasl.oauthbearer.expected.issuer": "https://issuer",
+        "sasl.oauthbearer.super.users.enable": "true",
     }
     node = Node(root / "node", settings)
     node.start()
@@ -215,6 +216,7 @@ def test_keys_that_do_not_come_keep_nobody_else_waiting(tmp_path: Path) -> None:
             "super.users": "User:admin",
             "initial.users.file": str(tmp_path / "users"),
             "sasl.oauthbearer.jwks.endpoint.url": f"http://127.0.0.1:{silent.getsockname()[1]}/keys",
+            "sasl.oauthbearer.unrestricted": "true",
         }
         node = Node(tmp_path / "node", settings)
         node.start()

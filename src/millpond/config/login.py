@@ -76,7 +76,8 @@ INTER_BROKER_PASSWORD_FILE = Setting(
 INITIAL_USERS_FILE = Setting(
     "initial.users.file",
     "",
-    "A file with the users that a cluster begins with, read while it has none. `millpond up --secure` makes one "
+    "A file with the users that a cluster begins with, read until the first user is created and never again. "
+    "`millpond up --secure` makes one "
     "(`security/initial.users`): a line has a name, a mechanism and what SCRAM keeps of a password, `alice "
     "SCRAM-SHA-512 salt=…,stored_key=…,server_key=…,iterations=8192`, in base 64. More users come by `millpond "
     "user`.",
@@ -116,9 +117,26 @@ OAUTH_JWKS_REFRESH_MS = Setting(
     "sasl.oauthbearer.jwks.endpoint.refresh.ms", 3_600_000, "How often these keys are read anew.", at_least(1_000)
 )
 OAUTH_AUDIENCE = Setting(
-    "sasl.oauthbearer.expected.audience", (), "Whom tokens have to be for (aud): one of these. Empty takes any."
+    "sasl.oauthbearer.expected.audience",
+    (),
+    "The audiences (aud) a token may be for. Required unless `sasl.oauthbearer.unrestricted` is set.",
 )
-OAUTH_ISSUER = Setting("sasl.oauthbearer.expected.issuer", "", "Who has to have made them (iss). Empty takes any.")
+OAUTH_ISSUER = Setting(
+    "sasl.oauthbearer.expected.issuer",
+    "",
+    "The issuer (iss) of the tokens. Required unless `sasl.oauthbearer.unrestricted` is set.",
+)
+OAUTH_UNRESTRICTED = Setting(
+    "sasl.oauthbearer.unrestricted",
+    False,
+    "Accept tokens for any audience where no audience is set, and from any issuer where none is set: every token "
+    "that the keys have signed, for whichever service, then logs in here.",
+)
+OAUTH_SUPER_USERS = Setting(
+    "sasl.oauthbearer.super.users.enable",
+    False,
+    "Accept tokens that name one of `super.users`. The user of the nodes is never accepted by token.",
+)
 OAUTH_CLOCK_SKEW_SECONDS = Setting(
     "sasl.oauthbearer.clock.skew.seconds",
     30,
@@ -148,6 +166,8 @@ SECTION: Final[tuple[AnySetting, ...]] = (
     OAUTH_JWKS_REFRESH_MS,
     OAUTH_AUDIENCE,
     OAUTH_ISSUER,
+    OAUTH_UNRESTRICTED,
+    OAUTH_SUPER_USERS,
     OAUTH_CLOCK_SKEW_SECONDS,
     OAUTH_SUB_CLAIM,
 )

@@ -10,6 +10,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode, RemoteError
 from millpond.base.scram import ScramClient, salted
+from millpond.broker.apis import k41_describe_delegation_token
 from millpond.broker.security.login import IllegalLoginState
 from millpond.metadata.decision import Decision
 from millpond.metadata.features import SUPPORTED, FeatureUpdate, UpgradeType, decide_update_features
@@ -411,6 +412,28 @@ def test_whoever_asks_for_the_tokens_of_thousands_keeps_nobody_waiting(play: Pla
     assert asked() < 20 * without_any
 
 
+def test_thousands_of_tokens_are_described_in_slices(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    renewers = tuple(f"User:{name}" for name in ("alice", *(f"renewer-{number}" for number in range(20))))
+    tokens = tuple(
+        DelegationTokenRecord("User:bob", "User:bob", renewers, 0, 1 << 60, 1 << 60, f"t-{number}")
+        for number in range(1_000)
+    )
+    play.set_password("alice", "pw")
+    alice = play.connect()
+    play.log_in(alice)
+    play.desk.submit(lambda _: Decision(tokens, ()))
+    slices: list[int] = []
+    described_in = k41_describe_delegation_token._described_in
+    monkeypatch.setattr(
+        k41_describe_delegation_token,
+        "_described_in",
+        lambda *given: slices.append(len(given[3])) or described_in(*given),
+    )
+    response = alice.ask(m.DescribeDelegationTokenRequest(owners=None), 3)
+    assert [each.token_id for each in response.tokens] == [each.token_id for each in tokens]
+    assert slices == [k41_describe_delegation_token.TOKENS_AT_ONCE] * 10
+
+
 def test_nobody_makes_tokens_in_the_clear(make_desk: Callable[..., Any]) -> None:
     caller = make_desk().connect()
     made = caller.ask(m.CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=1), 2)
@@ -431,6 +454,24 @@ def test_a_cluster_begins_with_the_users_of_a_file(make_desk: Callable[..., Any]
         assert desk.node.start(), desk.node.journal_lines
         desk.sim.run_until(lambda: desk.broker.image.scram.users() == ["admin"], within_ms=5000)
     assert sum("the cluster has its first users" in line for line in desk.node.journal_lines) == 1
+
+
+def test_an_administrator_who_was_removed_does_not_return_with_a_restart(make_desk: Callable[..., Any]) -> None:
+    desk = make_desk(TEXTS | {"initial.users.file": "first-users"})
+    desk.disk.replace("first-users", written([credential_of("admin", "pw", b"salt", Mechanism(2), 4096)]).encode())
+    desk.node.kill()
+    assert desk.node.start()
+    desk.sim.run_until(lambda: desk.broker.image.scram.users() == ["admin"], within_ms=5000)
+    removed: list[Any] = []
+    desk.broker.controller.submit(
+        lambda image: decide_alter_credentials(image, [Deletion("admin", 2)], [], b"fresh")
+    ).then(removed.append)
+    desk.sim.run_until(lambda: bool(removed), within_ms=1000)
+    desk.node.kill()
+    assert desk.node.start()
+    desk.run(1000)
+    assert desk.broker.image.scram.users() == []
+    assert any("initial users not created" in line for line in desk.node.journal_lines)
 
 
 def test_a_cluster_from_before_there_were_users_gets_them_when_its_level_is_raised(make_desk: Any) -> None:

@@ -6,16 +6,19 @@ import base64
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from millpond.base.later import done
+from millpond.base.ports import World
 from millpond.broker.security.mechanisms import Authenticated, LoginRefused
-from millpond.broker.security.signed_tokens import Expected, SignedTokens
+from millpond.broker.security.signed_tokens import Expected, OauthUnavailable, SignedTokens, checker_of
 from millpond.broker.security.signing_keys import SigningKeys, keys_in
+from millpond.config.node import node_settings
 from millpond.sim.world.clock import VirtualClock
 
 KEY = rsa.generate_private_key(65537, 2048)
@@ -132,3 +135,44 @@ def test_only_keys_for_signatures_by_a_pair_count() -> None:
     for noise in (b"", b"[]", b"{}", b'{"keys": 1}', b"x" * (1 << 21)):
         with pytest.raises(ValueError):
             keys_in(noise)
+
+
+# What a node demands before it believes tokens.
+
+SCOPED = {"sasl.oauthbearer.expected.audience": "mill", "sasl.oauthbearer.expected.issuer": "https://issuer"}
+
+
+def checker(**texts: str) -> SignedTokens:
+    settings = node_settings({"sasl.oauthbearer.jwks.endpoint.url": "file:///keys", **texts})
+    world = SimpleNamespace(fetch=lambda _: done(KEYS), workers=SimpleNamespace(run=lambda job: done(job())))
+    world.clock = VirtualClock()
+    return checker_of(settings, "CLIENT", cast(World, world), lambda *_, **__: None)
+
+
+@pytest.mark.parametrize("missing", SCOPED)
+def test_a_node_does_not_start_without_audience_and_issuer(missing: str) -> None:
+    some = {name: text for name, text in SCOPED.items() if name != missing}
+    with pytest.raises(OauthUnavailable, match=missing):
+        checker(**some)
+    checker(**some, **{"sasl.oauthbearer.unrestricted": "true"})
+    checker(**SCOPED)
+
+
+def believed_by(tokens: SignedTokens, shown: str) -> str:
+    begun: list[Callable[[], Authenticated]] = []
+    tokens.begin(shown).then(begun.append)
+    return str(begun[0]().principal)
+
+
+def test_no_token_names_a_super_user_or_a_node_unless_that_is_configured() -> None:
+    texts = {
+        **SCOPED,
+        "super.users": "User:admin;User:millpond-node",
+        "inter.broker.sasl.username": "millpond-node",
+    }
+    strict, lenient = checker(**texts), checker(**texts, **{"sasl.oauthbearer.super.users.enable": "true"})
+    assert believed_by(strict, token(sub="alice")) == "User:alice"
+    for tokens, name in ((strict, "admin"), (strict, "millpond-node"), (lenient, "millpond-node")):
+        with pytest.raises(LoginRefused, match="super user"):
+            believed_by(tokens, token(sub=name))
+    assert believed_by(lenient, token(sub="admin")) == "User:admin"

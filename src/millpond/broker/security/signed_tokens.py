@@ -16,14 +16,17 @@ from millpond.base.values import dataclass
 from millpond.broker.security.mechanisms import Authenticated, LoginRefused
 from millpond.broker.security.signing_keys import Key, Keys, SigningKeys, keys_in
 from millpond.config.login import (
+    INTER_BROKER_USERNAME,
     OAUTH_AUDIENCE,
     OAUTH_CLOCK_SKEW_SECONDS,
     OAUTH_ISSUER,
     OAUTH_JWKS_REFRESH_MS,
     OAUTH_JWKS_URL,
     OAUTH_SUB_CLAIM,
+    OAUTH_SUPER_USERS,
+    OAUTH_UNRESTRICTED,
 )
-from millpond.config.security import of_listener
+from millpond.config.security import of_listener, super_users
 from millpond.metadata.scram import name_fault
 
 if TYPE_CHECKING:
@@ -53,6 +56,8 @@ class Expected:
     issuer: str
     skew_seconds: int
     sub_claim: str
+    reserved: frozenset[str] = frozenset()
+    """Names that no token may claim: super users and the user of the nodes. The issuer knows nothing of them."""
 
 
 class SignedTokens:
@@ -112,6 +117,8 @@ def _believed(claims: dict[str, Any], expected: Expected) -> Authenticated:
         raise LoginRefused(f"a token without a name in {expected.sub_claim}")
     if not isinstance(until, int | float):
         raise LoginRefused("a token without an end")
+    if name in expected.reserved:
+        raise LoginRefused("the token names a super user or the user of the nodes", name)
     return Authenticated(Principal(USER, name), int(until * 1000) + expected.skew_seconds * 1000)
 
 
@@ -124,6 +131,7 @@ def checker_of(settings: Settings, listener: str, world: World, journal: Journal
         import jwt  # noqa: F401
     except ImportError:
         raise OauthUnavailable("OAUTHBEARER needs PyJWT: pip install 'millpond[oauth]'") from None
+    _check_restricted(settings, listener)
     if world.fetch is None:
         raise OauthUnavailable("OAUTHBEARER is enabled, and nothing can be fetched here")
     fetch = world.fetch
@@ -142,6 +150,29 @@ def checker_of(settings: Settings, listener: str, world: World, journal: Journal
         of_listener(settings, listener, OAUTH_ISSUER),
         of_listener(settings, listener, OAUTH_CLOCK_SKEW_SECONDS),
         of_listener(settings, listener, OAUTH_SUB_CLAIM),
+        _reserved_names(settings, listener),
     )
     refresh_ms = of_listener(settings, listener, OAUTH_JWKS_REFRESH_MS)
     return SignedTokens(expected, SigningKeys(keys, world.clock, refresh_ms, note))
+
+
+def _check_restricted(settings: Settings, listener: str) -> None:
+    """OauthUnavailable where tokens made for other services, or by other issuers with the same keys, would log in."""
+    if of_listener(settings, listener, OAUTH_UNRESTRICTED):
+        return
+    missing = [] if of_listener(settings, listener, OAUTH_AUDIENCE) else [OAUTH_AUDIENCE.name]
+    if not of_listener(settings, listener, OAUTH_ISSUER):
+        missing.append(OAUTH_ISSUER.name)
+    if missing:
+        raise OauthUnavailable(
+            f"OAUTHBEARER is enabled without {' and '.join(missing)}, so tokens meant for other services would log "
+            f"in here. Set {'both' if len(missing) > 1 else 'it'}, or {OAUTH_UNRESTRICTED.name}=true to allow that"
+        )
+
+
+def _reserved_names(settings: Settings, listener: str) -> frozenset[str]:
+    node_user = settings[INTER_BROKER_USERNAME]
+    reserved = {node_user} if node_user else set()
+    if not of_listener(settings, listener, OAUTH_SUPER_USERS):
+        reserved |= {each.name for each in super_users(settings) if each.kind == USER}
+    return frozenset(reserved)
