@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from threading import Event
+
 import pytest
 
 from millpond import Consumer, Fenced, Message, Send, SendFailed, Worker
 from millpond.base.ids import TopicPartition
+from millpond.client import transactions
+from millpond.client.connection import make
+from millpond.testing.cluster import Ponds
 from support.node import eventually
 from support.seeds import dice
 
 VALUES = [b"%d" % n for n in range(50)]
+REFRESH_MS = 1_000
 
 
 def test_what_is_sent_and_the_position_are_one(cluster) -> None:
@@ -92,3 +99,66 @@ def test_a_record_nobody_can_send_stops_the_worker_before_it(pond) -> None:
     fixed = Worker(lambda message: Send(out, message.value), topic, group=group, delivery="exactly_once")
     fixed.run(pond.bootstrap, until_idle_s=0.4)
     assert pond.read(out, 2)[-1].value == b"2"
+
+
+class HangingOnce:
+    """A producer whose first `send_offsets_to_transaction` never returns; all else goes to the real one."""
+
+    def __init__(self, raw: object) -> None:
+        self._raw = raw
+        self.has_hung = Event()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._raw, name)
+
+    def send_offsets_to_transaction(self, *_: object) -> None:
+        self.has_hung.set()
+        Event().wait()
+
+
+def test_a_producer_that_hangs_is_replaced_and_its_transaction_done_again(pond, monkeypatch) -> None:
+    topic, out = pond.topic(1), pond.topic(1)
+    pond.fill(topic, VALUES)
+    monkeypatch.setattr(transactions, "CALL_SECONDS", 10.0)
+    monkeypatch.setattr(transactions, "GRACE_SECONDS", -9.5)
+    hanging: list[HangingOnce] = []
+
+    def make_one(kind, settings):  # type: ignore[no-untyped-def]
+        raw = make(kind, settings)
+        if hanging:
+            return raw
+        hanging.append(HangingOnce(raw))
+        return hanging[0]
+
+    monkeypatch.setattr(transactions, "make", make_one)
+    worker = Worker(lambda message: Send(out, message.value), topic, group=pond.group(), delivery="exactly_once")
+    worker.run(pond.bootstrap, until_idle_s=2)
+    assert hanging[0].has_hung.is_set()
+    assert [message.value for message in pond.read(out, 50)] == VALUES
+
+
+@pytest.mark.slow
+def test_a_worker_goes_on_when_the_coordinator_of_its_group_dies_between_two_transactions() -> None:
+    """librdkafka 2.10 to 2.16 hangs here for good with its own settings."""
+    with Ponds(3) as ponds:
+        for name in ("in", "out"):
+            ponds.create_topic(name, replicas=3)
+        ponds.produce("in", b"first")
+        worker = Worker(
+            lambda message: Send("out", message.value),
+            "in",
+            group="copiers",
+            delivery="exactly_once",
+            settings={"topic.metadata.refresh.interval.ms": REFRESH_MS},
+        )
+        worker.start(ponds.bootstrap)
+        assert [each.value() for each in ponds.consume("out", 1, timeout=60)] == [b"first"]
+        described = ponds.admin.describe_consumer_groups(["copiers"])["copiers"].result(60)
+        coordinator = described.coordinator.id
+        ponds[coordinator].kill()
+        assert eventually(lambda: coordinator not in ponds.admin.list_topics(timeout=60).brokers)
+        # The worker's own producer has to notice as well: that is when librdkafka drops the broker it waits for.
+        time.sleep(3 * REFRESH_MS / 1000)
+        ponds.produce("in", b"second")
+        assert [each.value() for each in ponds.consume("out", 2, timeout=120)] == [b"first", b"second"]
+        worker.stop()

@@ -17,12 +17,17 @@ from millpond.base.ids import TopicPartition
 from millpond.client.connection import LOG, common_settings, make
 from millpond.client.consumer import Consumer
 from millpond.client.errors import Fenced, SendFailed, Timeout, advice_on
+from millpond.client.guarded_calls import CallOverrun, GuardedCalls
 from millpond.client.in_flight import InFlight
 from millpond.client.message import Message, Send, as_bytes, header_list
 from millpond.client.progress import Job
 from millpond.client.settlers import GROUP_MOVED_ON, RECORD_BYTES_MAX, REFUSED_SENDS
 
 CALL_SECONDS = 30.0
+GRACE_SECONDS = 5.0
+"""A call that takes this much longer than it was allowed to will not return."""
+
+IDLE_CONNECTION_MS = 5_000
 ABORTS_MAX = 5
 RETRIES_MAX = 20
 FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
@@ -68,8 +73,17 @@ class Transactional:
             # By default librdkafka forgets the group's coordinator when the only node goes away in the middle of a
             # transaction, and then waits for ever to send it the offsets.
             "metadata.recovery.strategy": "none",
+            # It also waits for a coordinator that has left the metadata until some connection opens or closes
+            # (its issues 5456 and 5511): closing idle ones soon ends that wait.
+            "connections.max.idle.ms": IDLE_CONNECTION_MS,
         }
-        self._raw = make(RawProducer, common_settings(bootstrap) | own | dict(settings))
+        self._settings = common_settings(bootstrap) | own | dict(settings)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Fences an earlier producer of this transactional id, and aborts what it left open."""
+        self._guarded = GuardedCalls()
+        self._raw = make(RawProducer, self._settings)
         self._call("begin to use transactions", lambda: self._raw.init_transactions(CALL_SECONDS))
 
     def before(self, batch: Sequence[Message]) -> bool:
@@ -94,6 +108,7 @@ class Transactional:
             self._finished.pop(each, None)
 
     def close(self) -> None:
+        self._guarded.close()
         self._raw.flush(0)
 
     def _transact(self) -> bool:
@@ -104,26 +119,36 @@ class Transactional:
             for finished in self._finished.values():
                 for each in finished.outgoing:
                     self._produce(each)
-            self._call(
-                "put the offsets into the transaction",
-                lambda: self._raw.send_offsets_to_transaction(
-                    offsets, self._consumer.raw.consumer_group_metadata(), CALL_SECONDS
-                ),
-            )
+            self._call("put the offsets into the transaction", lambda: self._send_offsets(offsets))
             self._call("commit", lambda: self._raw.commit_transaction(CALL_SECONDS))
+        except CallOverrun as fault:
+            self._count_abort(fault)
+            LOG.warning("librdkafka hangs in send_offsets_to_transaction, starting a new producer: %s", fault)
+            self._begin()
+            return False
         except _MustAbort as fault:
             self._call("abort", lambda: self._raw.abort_transaction(CALL_SECONDS))
             self._raw.poll(0)
             if self._refusal is not None:
                 raise self._refusal from fault
             if fault.code not in GROUP_MOVED_ON:
-                self._aborts += 1
-                if self._aborts > ABORTS_MAX:
-                    raise SendFailed(f"{self._aborts} transactions in a row had to be aborted: {fault}") from fault
+                self._count_abort(fault)
             LOG.info("transaction aborted, will be done again: %s", fault)
             return False
         self._aborts = 0
         return True
+
+    def _count_abort(self, fault: Exception) -> None:
+        self._aborts += 1
+        if self._aborts > ABORTS_MAX:
+            raise SendFailed(f"{self._aborts} transactions in a row had to be aborted: {fault}") from fault
+
+    def _send_offsets(self, offsets: Sequence[RawPartition]) -> None:
+        """CallOverrun where librdkafka does not keep to the timeout that it is given."""
+        raw, group = self._raw, self._consumer.raw.consumer_group_metadata()
+        self._guarded.run(
+            lambda: raw.send_offsets_to_transaction(list(offsets), group, CALL_SECONDS), CALL_SECONDS + GRACE_SECONDS
+        )
 
     def _not_delivered(self, error: KafkaError | None, message: RawMessage) -> None:
         if error is not None and error.code() in REFUSED_SENDS and self._refusal is None:
