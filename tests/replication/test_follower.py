@@ -38,6 +38,12 @@ def test_logs_part_where_the_older_epoch_ended_first() -> None:
         ]
 
 
+def test_a_log_that_ends_below_the_evidence_floor_starts_over() -> None:
+    outdated = Fetched(ErrorCode.NONE, start_offset=2, diverging=EpochEnd(0, 0), evidence_floor=5)
+    follower = follow(1, 1, 3, 3)
+    assert follower.on_response(follower.fetch(), outdated) == [Restart(2, is_outdated=True)]
+
+
 def test_a_truncation_says_nothing_about_the_high_watermark() -> None:
     follower = follow(1, 1, 3, 3, high_watermark=2)
     fetched = Fetched(ErrorCode.NONE, 4, diverging=EpochEnd(1, 9))

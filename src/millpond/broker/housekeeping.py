@@ -311,7 +311,9 @@ class Housekeeping:
         try:
             # Only what is safe: a newer value that a power cut can take must not replace an older one that it cannot.
             safe_offset = min(partition.committed_offset, partition.log.synced_offset)
-            return partition.log.compaction_candidate(now_ms, safe_offset)
+            leading = partition.leading
+            evidence_upto = safe_offset if leading is None else leading.evidence_upto
+            return partition.log.compaction_candidate(now_ms, safe_offset, evidence_upto)
         except OSError as error:
             self._journal("compaction failed", partition=partition.name.folder, error=str(error))
             return None

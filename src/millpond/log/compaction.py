@@ -21,6 +21,7 @@ from millpond.base.ids import Offset
 from millpond.base.ports import Buffer, Disk
 from millpond.base.values import dataclass
 from millpond.log.durability import Durability
+from millpond.log.evidence_floor import keep_floor, write_floor
 from millpond.log.leftovers import remove_swaps, swap_names, sync_if_there
 from millpond.log.limits import LogLimits
 from millpond.log.markers import read_marker
@@ -126,6 +127,12 @@ class CompactionPlan:
     keeps_ends: bool = False
     """Segments before these wait to be removed. A kill may bring them back: then the tombstones in here, and the ends
     of transactions, are theirs, too."""
+    floor: int = 0
+    """The evidence floor, with what this plan has dropped so far."""
+    is_floor_kept: bool = False
+    """Whether the disk has this floor."""
+    evidence_upto: int = 1 << 63
+    """Evidence from this offset on stays: a follower has yet to copy it."""
     cancelled: bool = False
     end_offset: int = 0
     """Keys are unique below this offset once the plan is finished."""
@@ -218,10 +225,12 @@ class CompactionPlan:
         is_reached = self.start_offset <= header.base_offset and header.next_offset <= self.end_offset
         if not is_reached or self.keeps_ends:
             has_tombstone = False
-        if has_tombstone and horizon is not None and horizon <= self.now_ms:
+        is_due = horizon is not None and horizon <= self.now_ms and header.next_offset <= self.evidence_upto
+        if has_tombstone and is_due:
             values = batch_keys(view, limit_bytes=UNPACKED_BYTES_MAX)
             flags = [flag and has_value for flag, (_, _, has_value, _) in zip(flags, values, strict=True)]
             has_tombstone = False
+            self._drop_evidence(header)
         new_horizon = self.now_ms + self.limits.delete_retention_ms if has_tombstone and horizon is None else None
         try:
             kept = retained(view, 0, flags, new_horizon)
@@ -234,12 +243,25 @@ class CompactionPlan:
         if header.producer_id < 0 or self.transactions.is_needed_by_records(header, read_marker(view)):
             return view
         horizon = header.delete_horizon_ms
-        if header.record_count and (horizon is None or horizon > self.now_ms):
+        is_due = horizon is not None and horizon <= self.now_ms and header.next_offset <= self.evidence_upto
+        if header.record_count and not is_due:
             fresh = self.now_ms + self.limits.delete_retention_ms if horizon is None else None
             return retained(view, 0, [True] * header.record_count, fresh)
         self.drops_markers = True
+        if header.record_count:
+            self._drop_evidence(header)
         is_needed = is_last or self.marker_epochs.get(header.producer_id) == header.producer_epoch
         return emptied(view) if is_needed else None
+
+    def _drop_evidence(self, header: BatchHeader) -> None:
+        if header.next_offset > self.floor:
+            self.floor, self.is_floor_kept = header.next_offset, False
+
+    def _keep_floor(self) -> None:
+        """Before a segment without the evidence can take the old one's place."""
+        if not self.is_floor_kept:
+            keep_floor(self.disk, self.folder, self.floor)
+            self.is_floor_kept = True
 
     def _publish(self, target: Segment, bases: list[int]) -> None:
         """Make the new segment the truth for a recovery: from here on a crash completes the swap."""
@@ -249,6 +271,7 @@ class CompactionPlan:
             sync_if_there(self.disk, path)
         if self.drops_markers:
             self._remove_old_snapshots()
+        self._keep_floor()
         target.close()
         target.rename_all(SWAP)
         self.disk.sync_folder(self.folder)
@@ -315,6 +338,10 @@ class Compaction:
     def __init__(self, disk: Disk, folder: str, files: OpenFiles, durability: Durability) -> None:
         self.clean_offset = Offset(0)
         """Keys below are unique."""
+        self.evidence_floor = Offset(0)
+        """One above the highest offset whose tombstone or marker is dropped (`evidence_floor.py`)."""
+        self.is_floor_kept = False
+        """Whether the disk has it."""
         self._disk = disk
         self._folder = folder
         self._files = files
@@ -335,10 +362,12 @@ class Compaction:
         *,
         start_offset: int,
         upper_offset: int,
+        evidence_upto: int = 1 << 63,
     ) -> CompactionPlan | None:
         """A plan if enough of the log is dirty, or has been for too long; None if there is nothing to do now.
 
-        Nothing at or above `upper_offset` (what is not committed, or not decided) is touched.
+        Nothing at or above `upper_offset` (what is not committed, or not decided) is touched. Tombstones and markers
+        at or above `evidence_upto` stay.
         """
         if not limits.cleanup_compact or self._plan is not None or self._durability.away.others:
             return None
@@ -368,6 +397,9 @@ class Compaction:
             TransactionFilter(aborted, keeps_ends=keeps_ends),
             start_offset,
             keeps_ends,
+            self.evidence_floor,
+            self.is_floor_kept,
+            evidence_upto,
         )
         self._durability.away.others += 1
         return self._plan
@@ -418,6 +450,13 @@ class Compaction:
         away = self._durability.away
         return RemovalJob(self._disk, self._folder, paths, away=away, beginnings=away.beginnings)
 
+    def inherit_floor(self, offset: int) -> None:
+        """The leader that this log is copied from lacks the evidence below `offset`, so this copy does, too."""
+        if offset > self.evidence_floor:
+            write_floor(self._disk, self._folder, offset)
+            self._durability.owe_folder()
+            self.evidence_floor, self.is_floor_kept = Offset(offset), True
+
     def cut_back(self, offset: int) -> None:
         """The log now ends there."""
         self.clean_offset = min(self.clean_offset, Offset(offset))
@@ -430,6 +469,8 @@ class Compaction:
 
     def _let_go(self, plan: CompactionPlan) -> None:
         """The plan has ended, in whatever way: its segments are free again."""
+        if plan.is_floor_kept and plan.floor >= self.evidence_floor:
+            self.evidence_floor, self.is_floor_kept = Offset(plan.floor), True
         if self._plan is plan:
             self._plan = None
             self._durability.away.others -= 1

@@ -16,6 +16,8 @@ TXN_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 BEGUN = ".begun"
 """Says that a replica was begun anew at this offset, with nothing before it; Kafka does not have it."""
+FLOOR = ".floor"
+"""The evidence floor, as the name of an empty file (`evidence_floor.py`); Kafka does not have it."""
 INDEX_SUFFIXES = (OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
 SEGMENT_SUFFIXES = (*INDEX_SUFFIXES, LOG)
 """The log comes last: while it has its old name the segment has not moved yet."""

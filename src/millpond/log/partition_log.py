@@ -72,6 +72,7 @@ class PartitionLog:
         start_offset: int = 0,
         synced_offset: int = 0,
         clean_offset: int = 0,
+        evidence_floor: int | None = None,
         epochs: LeaderEpochs | None = None,
         producers: ProducerStates | None = None,
         snapshots: Snapshots | None = None,
@@ -91,6 +92,8 @@ class PartitionLog:
         self.durability = Durability(files.disk, folder, synced_offset)
         self.compaction = Compaction(files.disk, folder, files, self.durability)
         self.compaction.clean_offset = Offset(clean_offset)
+        self.compaction.evidence_floor = Offset(evidence_floor or 0)
+        self.compaction.is_floor_kept = evidence_floor is not None
         self.topic_id = topic_id
         self.last_append_ms = NO_TIMESTAMP
         self.closed = False
@@ -110,6 +113,11 @@ class PartitionLog:
     def last_epoch(self) -> int:
         """The leader epoch of the last record, or one that has begun since; -1 if none is known."""
         return self.epochs.latest
+
+    @property
+    def evidence_floor(self) -> Offset:
+        """A replica that ends below it, and was not copied from here, may hold what tombstones have deleted."""
+        return self.compaction.evidence_floor
 
     @property
     def synced_offset(self) -> Offset:
@@ -317,8 +325,11 @@ class PartitionLog:
             active.appended_ms = now_ms
         self.last_append_ms = now_ms
 
-    def append_follower(self, batches: memoryview, *, now_ms: int) -> Appended:
-        """Write a leader's batches as they are: their offsets and epochs are its own, and must go on from here."""
+    def append_follower(self, batches: memoryview, *, now_ms: int, evidence_floor: int = 0) -> Appended:
+        """Write a leader's batches as they are: their offsets and epochs are its own, and must go on from here.
+
+        `evidence_floor` is the leader's, if the batches were fetched from below it.
+        """
         self._check_online()
         headers = trusted_headers(batches)
         first_offset = headers[0].base_offset
@@ -332,6 +343,11 @@ class PartitionLog:
                     f"cannot follow offset {expected - 1} of leader epoch {epoch}",
                 )
             expected, epoch = header.next_offset, header.leader_epoch
+        try:
+            # First, because the floor must be known wherever the batches are.
+            self.compaction.inherit_floor(evidence_floor)
+        except OSError as error:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
         if begins_inside:
             self._begin_at(first_offset)
         self._write(batches, expected - 1, now_ms, urgent=True)
@@ -665,7 +681,9 @@ class PartitionLog:
 
     # Compaction
 
-    def compaction_candidate(self, now_ms: int, upper_offset: int | None = None) -> CompactionPlan | None:
+    def compaction_candidate(
+        self, now_ms: int, upper_offset: int | None = None, evidence_upto: int = 1 << 63
+    ) -> CompactionPlan | None:
         """A plan to run on a worker, if there is enough to gain; then `finish_compaction` or `give_up_compaction`."""
         if self.failed is not None or self.closed or self._truncation is not None:
             return None
@@ -677,6 +695,7 @@ class PartitionLog:
             now_ms,
             start_offset=self.start_offset,
             upper_offset=self.stable_offset(upper),
+            evidence_upto=evidence_upto,
         )
 
     def finish_compaction(self, plan: CompactionPlan) -> RemovalJob:

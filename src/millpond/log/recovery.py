@@ -13,12 +13,13 @@ from dataclasses import field
 from functools import lru_cache
 from uuid import UUID
 
-from millpond.base.ids import NO_TOPIC_ID
+from millpond.base.ids import NO_TOPIC_ID, Offset
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import File
 from millpond.base.values import dataclass
 from millpond.log.checkpoints import DamagedCheckpoint, decode_epochs, decode_metadata
 from millpond.log.epochs import LeaderEpochs
+from millpond.log.evidence_floor import floors, has_hole, write_floor
 from millpond.log.failed_sync import mark_failed_sync, remove_mark, rewrite
 from millpond.log.leftovers import has_leftovers, remove_indexes, settle, sync_if_there
 from millpond.log.limits import LogLimits
@@ -28,6 +29,7 @@ from millpond.log.names import (
     DELETED,
     EPOCHS_FILE,
     FAILED_SYNC_FILE,
+    FLOOR,
     INDEX_SUFFIXES,
     LOG,
     METADATA_FILE,
@@ -100,6 +102,8 @@ class _Listing(NamedTuple):
     """Indexes of segments that are gone, and where those began."""
     begun: tuple[int, ...]
     """Where the replica was begun anew."""
+    floors: tuple[int, ...]
+    """Evidence floors, lowest first."""
     has_leftovers: bool
 
 
@@ -113,6 +117,7 @@ def _listing(names: tuple[str, ...]) -> _Listing:
         tuple(name for name, _, suffix in files if suffix == SNAPSHOT),
         tuple((name, offset) for name, offset, suffix in files if suffix in INDEX_SUFFIXES and offset not in bases),
         tuple(offset for _, offset, suffix in files if suffix == BEGUN),
+        tuple(floors(names)),
         has_leftovers(list(names)),
     )
 
@@ -161,6 +166,8 @@ class _Opener:
         begun = max(self.listing.begun, default=-1)
         self.begun_at = begun if begun >= opening.recovery_point else None
         """Where the replica was begun anew, if nothing that it has got since is known to be safe."""
+        self.hole_end = 0
+        """The end of the last batch that compaction has left incomplete, or that has a gap before it."""
         self.deleted: list[str] = []
         """Files that this opening has taken out of the log, and that are yet to be removed."""
 
@@ -198,6 +205,7 @@ class _Opener:
             start_offset=min(max(self.opening.start_offset, segments[0].base_offset), end),
             synced_offset=end if clean else min(self.opening.recovery_point, end),
             clean_offset=min(self.opening.clean_offset, end),
+            evidence_floor=max(self.listing.floors, default=None),
             epochs=epochs,
             producers=producers,
             snapshots=snapshots,
@@ -205,6 +213,8 @@ class _Opener:
         )
         self._replay(log, min(replay_from, end), epochs_from)
         self._seal_ends(log)
+        if not self.listing.floors:
+            self._guess_floor(log)
         self._learn_first_epochs(log)
         self._owe(log, unsynced_from, clean)
         if log.epochs.entries != (noted_epochs or []):
@@ -252,6 +262,21 @@ class _Opener:
             newest = newest or snapshots.newest(end)
         return first, ProducerStates() if newest is None else newest[1].silent_since(first)
 
+    def _guess_floor(self, log: PartitionLog) -> None:
+        """Assume the worst of a log that has no floor: an earlier version wrote it, or it comes from a backup.
+
+        Evidence that has gone leaves a hole, and there are none above both offsets, as far as the log was walked.
+        """
+        floor = max(log.compaction.clean_offset, self.hole_end)
+        if not floor:
+            return
+        log.compaction.evidence_floor = Offset(floor)
+        # Without room for it, the next compaction or the next opening records it.
+        with contextlib.suppress(OSError):
+            write_floor(self.disk, self.folder, floor)
+            log.durability.owe_folder()
+            log.compaction.is_floor_kept = True
+
     def _owe(self, log: PartitionLog, unsynced_from: int, clean: bool) -> None:
         """What the next sync has to make last."""
         durability = log.durability
@@ -277,6 +302,7 @@ class _Opener:
         left = [name for name, offset in self.listing.orphans if not first <= offset < end]
         # Behind where it was begun it has records that are safe by now.
         left += [offset_name(each, BEGUN) for each in self.listing.begun if each < self.opening.recovery_point]
+        left += [offset_name(each, FLOOR) for each in self.listing.floors[:-1]]
         if left:
             # Their logs must be gone for certain.
             self.disk.sync_folder(self.folder)
@@ -591,7 +617,9 @@ class _Opener:
                 file = segment.file
                 span = segment.locate(start) if start > segment.base_offset else None
                 position = span.position if span else 0
-            walked = self._epochs_noted(log, headers(file, position, segment.size, SCAN_BYTES), epochs_from)
+            expected = segment.base_offset if not position else _NOWHERE
+            walked = headers(file, position, segment.size, SCAN_BYTES)
+            walked = self._epochs_noted(log, self._holes_noted(walked, expected), epochs_from)
             for ended in log.producers.replay(file, walked, producers_from, self.opening.now_ms):
                 if segment.base_offset >= self.ends_from:
                     segment.note_ended(ended)
@@ -602,6 +630,15 @@ class _Opener:
         for position, header in walked:
             if header.base_offset >= epochs_from:
                 log.epochs.learn(header.leader_epoch, header.base_offset)
+            yield position, header
+
+    def _holes_noted(
+        self, walked: Iterator[tuple[int, BatchHeader]], expected_offset: int
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        for position, header in walked:
+            if has_hole(header, expected_offset):
+                self.hole_end = header.next_offset
+            expected_offset = header.next_offset
             yield position, header
 
     def _seal_ends(self, log: PartitionLog) -> None:

@@ -45,6 +45,8 @@ class Fetched:
     end_offset: int = -1
     """Where the leader's log ends, known only with OFFSET_OUT_OF_RANGE."""
     diverging: EpochEnd | None = None
+    evidence_floor: int = -1
+    """The leader's, if what was asked for lies below it."""
     records: Buffer | None = None
 
 
@@ -65,6 +67,8 @@ class Restart:
     """Drop the whole log and begin again at `offset`, where the leader's begins: the two have nothing in common."""
 
     offset: int
+    is_outdated: bool = False
+    """The leader has everything that this log has, or has compacted it away, and this log missed what deleted it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,9 @@ class PartitionFollower:
         if fetched.error is not ErrorCode.NONE:
             return [AskAgain()]
         if fetched.diverging is not None:
+            if fetched.evidence_floor > asked.offset:
+                # What is left after a cut could still hold records whose tombstone or marker is gone.
+                return [Restart(fetched.start_offset, is_outdated=True)]
             # The high watermark stays: whether it holds for what is left, the next answer says.
             return [Truncate(self._parting(fetched.diverging))]
         return [Append(fetched.records)] if fetched.records else []

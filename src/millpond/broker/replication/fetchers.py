@@ -55,6 +55,7 @@ CUT_BELOW_COMMITTED: Final = (
     "the leader lacks records that were committed: they are cut off here, too, and kept in files that end with .cut"
 )
 """So it must be where a replica was made leader that lacked them (an unclean election), and never else."""
+OUTDATED: Final = "replica starts over: the leader has dropped tombstones or markers that it never copied"
 SESSION_ERRORS: Final = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -445,14 +446,14 @@ class _Fetcher:
         for effect in follower.on_response(asked, fetched):
             match effect:
                 case Append(records):
-                    if not self._append(replica, records):
+                    if not self._append(replica, records, fetched.evidence_floor):
                         answer.failed.append(replica)
                         return
                 case Truncate(offset):
                     self._truncate(replica, fetched, offset)
                     return
-                case Restart(offset):
-                    self._cut(replica, fetched, offset, is_new_start=True)
+                case Restart(offset, is_outdated):
+                    self._cut(replica, fetched, offset, is_new_start=True, is_outdated=is_outdated)
                     return
                 case AskAgain():
                     self._set_apart(replica)
@@ -469,10 +470,10 @@ class _Fetcher:
         else:
             self._want(replica)
 
-    def _append(self, replica: _Replica, records: Buffer) -> bool:
+    def _append(self, replica: _Replica, records: Buffer, evidence_floor: int) -> bool:
         """Write the leader's batches. What was damaged on its way, or finds no room here, is asked for again."""
         try:
-            replica.partition.append_fetched(whole_batches(memoryview(records)))
+            replica.partition.append_fetched(whole_batches(memoryview(records)), evidence_floor)
         except Refused as refusal:
             self._complain(replica, refusal)
             return False
@@ -539,7 +540,9 @@ class _Fetcher:
         replica.partition.follow_high_watermark(replica.follower, fetched)
         self._want(replica)
 
-    def _cut(self, replica: _Replica, fetched: Fetched, offset: int, *, is_new_start: bool) -> None:
+    def _cut(
+        self, replica: _Replica, fetched: Fetched, offset: int, *, is_new_start: bool, is_outdated: bool = False
+    ) -> None:
         self._set_apart(replica)
         services, partition = self._services, replica.partition
         log = partition.log
@@ -547,15 +550,17 @@ class _Fetcher:
         if log.durability.away:
             # Workers would look for files that are gone by then, or find others of their names.
             log.compaction.cancel()
-            self._clock.call_later(
-                SYNC_POLL_MS,
-                lambda: (
-                    self._cut(replica, fetched, offset, is_new_start=is_new_start) if self._is_here(replica) else None
-                ),
-            )
+
+            def again() -> None:
+                if self._is_here(replica):
+                    self._cut(replica, fetched, offset, is_new_start=is_new_start, is_outdated=is_outdated)
+
+            self._clock.call_later(SYNC_POLL_MS, again)
             return
         try:
-            truncation = log.begin_truncation(offset, is_new_start=is_new_start, keeps=offset < committed)
+            truncation = log.begin_truncation(
+                offset, is_new_start=is_new_start, keeps=offset < committed and not is_outdated
+            )
         except Refused as refusal:
             self._complain(replica, refusal)
             self._want_later(replica)
@@ -567,7 +572,9 @@ class _Fetcher:
             "leader": self._leader,
             "leader_epoch": replica.follower.leader_epoch,
         }
-        if truncation.keeps:
+        if is_outdated:
+            services.journal(OUTDATED, evidence_floor=fetched.evidence_floor, **facts)
+        elif truncation.keeps:
             services.journal(CUT_BELOW_COMMITTED, committed=committed, **facts)
         else:
             services.journal("replica begins anew" if is_new_start else "replica is cut back", **facts)
@@ -649,5 +656,6 @@ def _fetched(reply: m.FetchResponse.PartitionData) -> Fetched:
         high_watermark=reply.high_watermark,
         start_offset=reply.log_start_offset,
         diverging=EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch >= 0 else None,
+        evidence_floor=reply.snapshot_id.end_offset,
         records=reply.records or None,
     )

@@ -68,6 +68,9 @@ class LeaderRole:
         self._numbers = count()
         self._starts: dict[int, int] = {}
         """Where the logs of the followers begin."""
+        self._copies: dict[int, tuple[int, int]] = {}
+        """Followers that began with an empty log in this role, and have not passed the evidence floor yet: the broker
+        epoch in which they began, and the floor."""
         self._start_waits: dict[Later[None], int] = {}
         self._read_until_ms: dict[int, int] = {}
         """Nodes at which consumers read, as far as this leader has sent them there."""
@@ -211,12 +214,42 @@ class LeaderRole:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside of the leader's log")
         return None
 
+    def must_start_over(self, broker: int, broker_epoch: int, offset: int, start_offset: int) -> bool:
+        """Whether a follower may hold records whose tombstone or marker is no longer here for it to copy.
+
+        Members of the ISR have copied all evidence: compaction does not go beyond the high watermark.
+        """
+        floor = self.log.evidence_floor
+        if offset >= floor or start_offset >= offset or broker in self._machine.view.isr:
+            return False
+        return self._copies.get(broker) != (broker_epoch, floor)
+
+    @property
+    def evidence_upto(self) -> int:
+        """Compaction must keep the evidence from this offset on: a follower is copying the log and has not got there.
+
+        Without this, each compaction during a long copy would make the follower start over.
+        """
+        since_ms = self._context.clock.monotonic_ms() - self._context.lag_ms_max()
+        return min(
+            (
+                progress.end_offset
+                for broker, progress in self._machine.followers.items()
+                if progress.end_offset >= 0 and progress.fetched_ms >= since_ms and self._is_there(broker)
+            ),
+            default=self.log.end_offset,
+        )
+
     def on_fetch(self, broker: int, broker_epoch: int, offset: int, start_offset: int) -> None:
         """A follower has everything from `start_offset` to `offset`: its fetch was found to be a valid one."""
         before = self._machine.high_watermark
         if self._machine.on_fetch(broker, broker_epoch, offset, self._context.clock.monotonic_ms()):
             self._committed(before)
         self._starts[broker] = start_offset
+        if offset >= self.log.evidence_floor:
+            self._copies.pop(broker, None)
+        elif start_offset >= offset:
+            self._copies[broker] = broker_epoch, self.log.evidence_floor
         if self._start_waits:
             self._look_at_starts()
         if broker not in self._machine.view.isr and self._machine.pending is None:

@@ -526,10 +526,10 @@ class Partition:
             watcher.on_change(self)
         return self.leading.after_start(self.log.start_offset)
 
-    def append_fetched(self, batches: memoryview) -> None:
+    def append_fetched(self, batches: memoryview, evidence_floor: int = 0) -> None:
         """Append what the leader sent, as it is. Refused leaves everything as it was."""
         log = self.log
-        log.append_follower(batches, now_ms=self._clock.wall_ms())
+        log.append_follower(batches, now_ms=self._clock.wall_ms(), evidence_floor=evidence_floor)
         self.copied_bytes += len(batches)
         if log.files.is_pressed or log.end_offset - log.synced_offset >= self.flush_messages:
             self._context.flush(log)

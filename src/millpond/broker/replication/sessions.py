@@ -35,6 +35,10 @@ SHARE_BYTES_MIN: Final = 1 << 20
 MOVED_MAX: Final = 500
 """Of how many partitions without records one answer tells that their high watermark has moved."""
 
+FROM_SCRATCH: Final = EpochEnd(0, 0)
+"""Whatever epochs a follower knows, it has nothing in common with the leader from this point on. A follower that does
+not know evidence floors cuts all of its log, too."""
+
 _Key: TypeAlias = tuple[UUID, int]
 """Topic id and index of a partition."""
 
@@ -372,6 +376,11 @@ class _Session:
             aborted_transactions=None,
             records=[*ranges],
         )
+        if wanted.offset < partition.log.evidence_floor:
+            # As in the metadata log: what was there below this offset exists only in condensed form.
+            reply.snapshot_id = m.FetchResponse.SnapshotId(
+                end_offset=partition.log.evidence_floor, epoch=max(partition.log.last_epoch, 0)
+            )
         if diverging is not None:
             reply.diverging_epoch = m.FetchResponse.EpochEndOffset(
                 epoch=diverging.epoch, end_offset=diverging.end_offset
@@ -385,7 +394,12 @@ class _Session:
         if partition.leading is None:
             raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{partition.name} has no other replica")
         partition.leading.check_replica(self.node_id, self.broker_epoch)
-        return partition.leading.divergence(wanted.offset, wanted.last_epoch)
+        diverging = partition.leading.divergence(wanted.offset, wanted.last_epoch)
+        if diverging is None and partition.leading.must_start_over(
+            self.node_id, self.broker_epoch, wanted.offset, wanted.start_offset
+        ):
+            return FROM_SCRATCH
+        return diverging
 
     def _failed(
         self, wanted: _Wanted, code: ErrorCode, partition: Partition | None = None
