@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millpond.sim.script import Ask, Player, Rest, Script
+from millpond.sim.script import Ask, AskAll, Player, Rest, Script
 from millpond.wire import messages as m
 
 
@@ -56,3 +56,19 @@ def test_an_ended_player_hears_no_more(pond) -> None:
     player.end()
     pond.sim.run_for(500)
     assert heard == []
+
+
+def test_requests_sent_together_are_answered_together(pond) -> None:
+    heard: list[object] = []
+    client = pond.client()
+
+    def ask_twice() -> Script[None]:
+        replies = yield AskAll(client, [m.ApiVersionsRequest()] * 2, 0)
+        heard.extend(reply and reply.error_code for reply in replies)
+
+    player = Player(pond.sim.clock, ask_twice())
+    player.start()
+    pond.sim.run_until(lambda: client.in_flight > 0)
+    assert client.in_flight == 2
+    assert pond.sim.run_until(lambda: player.is_over)
+    assert heard == [0, 0]

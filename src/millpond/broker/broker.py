@@ -15,6 +15,7 @@ from millpond.base.ports import ReplyPart, World
 from millpond.base.settings import Settings
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.controller import Controller
+from millpond.broker.coordination.append_order import AppendOrder
 from millpond.broker.coordination.coordination import Coordination, Home
 from millpond.broker.coordination.markers import Markers
 from millpond.broker.coordination.permissions import Permissions
@@ -330,6 +331,7 @@ class Broker:
         self.markers = Markers(self)
         self.permission_peers = self._new_peers()
         self.permissions = Permissions(self)
+        self.append_order = AppendOrder()
         self.ready: Later[None] = Later()
         """Ends once this node serves."""
         self.is_stopping = False

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from millpond.base.settings import Settings
     from millpond.broker.checkpoint_writer import CheckpointWriter
     from millpond.broker.controller import Controller
+    from millpond.broker.coordination.append_order import AppendOrder
     from millpond.broker.coordination.coordination import Coordination
     from millpond.broker.coordination.markers import Markers
     from millpond.broker.coordination.permissions import Permissions
@@ -168,5 +169,6 @@ class Services(Protocol):
     markers: Markers
     marker_peers: Peers
     permissions: Permissions
+    append_order: AppendOrder
 
     def open_coordination(self, coordination: Coordination[Any]) -> Later[None]: ...

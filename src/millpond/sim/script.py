@@ -5,8 +5,9 @@ A player can be frozen, as a process is by a long pause: whatever it hears meanw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from millpond.sim.client import Client
@@ -26,11 +27,20 @@ class Ask:
 
 
 @dataclass(slots=True, frozen=True)
+class AskAll:
+    """Send several requests without waiting for answers; the story goes on with the list of their responses."""
+
+    client: Client
+    requests: Sequence[Message]
+    version: int
+
+
+@dataclass(slots=True, frozen=True)
 class Rest:
     for_ms: int
 
 
-Script: TypeAlias = Generator[Ask | Rest, Any, T]
+Script: TypeAlias = Generator[Ask | AskAll | Rest, Any, T]
 
 
 class Player:
@@ -76,5 +86,20 @@ class Player:
         match step:
             case Ask(client, request, version):
                 client.send(request, version, self._go_on)
+            case AskAll():
+                self._ask_all(step)
             case Rest(for_ms):
                 self._clock.call_later(for_ms, lambda: self._go_on(None))
+
+    def _ask_all(self, step: AskAll) -> None:
+        replies: list[Any] = [None] * len(step.requests)
+        unanswered = set(range(len(replies)))
+
+        def hear(number: int, reply: Any) -> None:
+            replies[number] = reply
+            unanswered.remove(number)
+            if not unanswered:
+                self._go_on(replies)
+
+        for number, request in enumerate(step.requests):
+            step.client.send(request, step.version, partial(hear, number))

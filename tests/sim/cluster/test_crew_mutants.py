@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.support.patience import with_time
 
+from millpond.broker.coordination.append_order import AppendOrder
 from millpond.broker.coordination.coordination import Home
 from millpond.broker.coordination.markers import _Delivery
 from millpond.coordinators.shard import Effects
@@ -41,6 +42,12 @@ def take_elsewhere_for_deleted(patch: Patch) -> None:
     patch.setattr(_Delivery, "_ask", ask)
 
 
+def append_as_permitted(patch: Patch) -> None:
+    """A transactional batch overtakes one that came before it on the same connection."""
+    patch.setattr(AppendOrder, "append", lambda _order, _key, permission, append: permission.chain(append))
+    patch.setattr(AppendOrder, "is_waiting", lambda _order, _key: False)
+
+
 class Hunt(NamedTuple):
     violation: str
     kinds: tuple[str, ...]
@@ -57,6 +64,7 @@ MUTANTS: dict[Callable[[Patch], None], Hunt] = {
     take_elsewhere_for_deleted: Hunt(
         "the group reached .* ms of peace|a transaction hangs", CALM, Work.COPY, first=1
     ),
+    append_as_permitted: Hunt("overtook the one before it on the same connection", CALM, Work.COPY, first=5),
 }
 
 
@@ -78,7 +86,7 @@ def test_runs_of_crews_find(mutant: Callable[[Patch], None], monkeypatch: Patch)
 
 
 @with_time
-@pytest.mark.parametrize("hunt", MUTANTS.values(), ids=lambda hunt: hunt.work.value)
+@pytest.mark.parametrize("hunt", MUTANTS.values(), ids=[mutant.__name__ for mutant in MUTANTS])
 def test_without_mutants_the_same_seeds_find_nothing(hunt: Hunt) -> None:
     plan = make_crew_plan(hunt.first, hunt.kinds, nodes=3, work=hunt.work)
     assert CrewScenario(hunt.first, plan).run().violations == []

@@ -92,7 +92,8 @@ def _after_leave(broker: Services, call: Call, request: m.ProduceRequest, transa
             asked.append(partition.name)
             permit = permission_for_batch(broker, transactional_id, call.version, partition, data.records)
             permits.append(permit.recover(Refused, lambda refused: refused))
-    if not all(permit.ended for permit in permits):
+    key = PRODUCE, call.connection, transactional_id
+    if broker.append_order.is_waiting(key) or not all(permit.ended for permit in permits):
         # The frame is not ours once we wait for any of them: its buffer serves the next request.
         for topic in request.topic_data:
             for data in topic.partition_data:
@@ -102,7 +103,7 @@ def _after_leave(broker: Services, call: Call, request: m.ProduceRequest, transa
         outcome = _Produce(broker, call, request, dict(zip(asked, answers, strict=True))).outcome()
         return outcome if isinstance(outcome, Later) else done(outcome)
 
-    return gather(permits).chain(append)
+    return broker.append_order.append(key, gather(permits), append)
 
 
 def quick(broker: Services, connection: Connection, header: RequestHeader, frame: memoryview) -> bool:

@@ -26,6 +26,7 @@ from millpond.wire import messages as m
 if TYPE_CHECKING:
     from millpond.broker.services import Services
 
+TXN_OFFSET_COMMIT = 28
 IMPLICIT_FROM = 5
 
 
@@ -44,7 +45,9 @@ def handle(broker: Services, call: Call, request: m.TxnOffsetCommitRequest) -> O
     permit = permission_to_write(
         broker, request.transactional_id, producer, home.partition, implicit=call.version >= IMPLICIT_FROM
     )
-    return permit.chain(write).recover(Refused, partial(refuse_group, call, request))
+    key = TXN_OFFSET_COMMIT, call.connection, request.transactional_id, request.group_id
+    written = broker.append_order.append(key, permit, write)
+    return written.recover(Refused, partial(refuse_group, call, request))
 
 
 def _refuse_whole(call: Call, request: m.TxnOffsetCommitRequest, code: ErrorCode) -> m.Message:

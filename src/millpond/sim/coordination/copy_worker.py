@@ -9,10 +9,10 @@ purpose, much later (`straggle`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from millpond.base.errors import ErrorCode
 from millpond.sim.client import Client
@@ -28,7 +28,7 @@ from millpond.sim.coordination.group_member import (
 from millpond.sim.coordination.group_reader import fetch_offsets, fetch_records
 from millpond.sim.coordination.history import CoordinationHistory, CopyTransaction, Fate
 from millpond.sim.coordination.worker_style import WorkerStyle
-from millpond.sim.script import Ask, Player, Rest, Script
+from millpond.sim.script import Ask, AskAll, Player, Rest, Script
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.messages import Message
@@ -62,6 +62,15 @@ class Fenced(Exception):
 
 class Broken(Exception):
     """This transaction cannot be committed: it has to be aborted."""
+
+
+class _Batch(NamedTuple):
+    """What a transaction writes to one partition of the output at a time."""
+
+    target: int
+    sequence: int
+    data: bytes
+    next_sequence: int
 
 
 class CopyWorker:
@@ -221,8 +230,11 @@ class CopyWorker:
                 mine.append(Record(len(mine), self._clock.wall_ms(), None, f"{tag}/{copy}".encode(), headers))
         if not self._style.is_v2:
             yield from self._add_partitions(sorted(by_target))
-        for target, mine in by_target.items():
-            yield from self._produce(target, mine)
+        batches = [batch for target, mine in by_target.items() for batch in self._batches(target, mine)]
+        if self._style.pipelines:
+            batches = yield from self._pipeline(transaction, batches)
+        for batch in batches:
+            yield from self._produce(batch)
 
     def _add_partitions(self, targets: list[int]) -> Script[None]:
         producer_id, epoch = self._producer
@@ -244,26 +256,91 @@ class CopyWorker:
             ),
         )
 
-    def _produce(self, target: int, records: list[Record]) -> Script[None]:
+    def _batches(self, target: int, records: list[Record]) -> Iterator[_Batch]:
+        """All in one batch, or each in a batch of its own."""
         producer_id, epoch = self._producer
         sequence = self._sequences.get(target, 0)
-        data = encode_batch(
-            records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=True
-        )
+        parts = [[each._replace(offset=0)] for each in records] if self._style.pipelines else [records]
+        for part in parts:
+            data = encode_batch(
+                part, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=True
+            )
+            yield _Batch(target, sequence, data, sequence + len(part))
+            sequence += len(part)
+
+    def _pipeline(self, transaction: CopyTransaction, batches: list[_Batch]) -> Script[list[_Batch]]:
+        """Send all batches at once, in several requests; those that have to be sent again.
+
+        The first request has a batch for every partition, the second for those with a second batch, and so on.
+        """
+        rounds: list[list[_Batch]] = []
+        counts: dict[int, int] = {}
+        for batch in batches:
+            number = counts[batch.target] = counts.get(batch.target, -1) + 1
+            if number == len(rounds):
+                rounds.append([])
+            rounds[number].append(batch)
+        requests = [self._produce_request(each) for each in rounds]
+        for request in requests:
+            self._straggle(request, self._produce_version)
+        replies = yield AskAll(self._client, requests, self._produce_version)
+        self._history.count("requests pipelined", len(requests))
+        codes = [
+            (batch, None if reply is None else _codes(reply)[batch.target])
+            for sent, reply in zip(rounds, replies, strict=True)
+            for batch in sent
+        ]
+        self._check_order(transaction, codes)
+        for batch, code in codes:
+            if code == ErrorCode.NONE:
+                self._written(batch)
+            elif code in FENCING:
+                raise Fenced
+            else:
+                self._must_renew |= self._must_renew_after(code)
+        if self._style.is_hasty and any(code in OPEN for _, code in codes):
+            raise Broken("the answers to pipelined batches leave open what was written")
+        return [batch for batch, code in codes if code != ErrorCode.NONE]
+
+    def _check_order(self, transaction: CopyTransaction, codes: Sequence[tuple[_Batch, int | None]]) -> None:
+        """No batch is out of order when the one before it, on the same connection, was written."""
+        before: dict[int, int | None] = {}
+        for batch, code in codes:
+            was_written = before.get(batch.target) == ErrorCode.NONE
+            if was_written and code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                self._history.blame(
+                    self._clock.now_ms,
+                    f"{transaction.name}: sequence {batch.sequence} for partition {batch.target} overtook the one "
+                    "before it on the same connection",
+                )
+            before[batch.target] = code
+
+    def _produce_request(self, batches: Sequence[_Batch]) -> m.ProduceRequest:
         kind = m.ProduceRequest
-        request = kind(
+        return kind(
             transactional_id=self.transactional_id,
             acks=-1,
             timeout_ms=3_000,
             topic_data=[
                 kind.TopicProduceData(
-                    name=self._target.name, partition_data=[kind.PartitionProduceData(index=target, records=data)]
+                    name=self._target.name,
+                    partition_data=[kind.PartitionProduceData(index=each.target, records=each.data)],
                 )
+                for each in batches
             ],
         )
-        version = 12 if self._style.is_v2 else 11
-        yield from self._demand(request, version, lambda reply: reply.responses[0].partition_responses[0].error_code)
-        self._sequences[target] = sequence + len(records)
+
+    @property
+    def _produce_version(self) -> int:
+        return 12 if self._style.is_v2 else 11
+
+    def _produce(self, batch: _Batch) -> Script[None]:
+        request = self._produce_request([batch])
+        yield from self._demand(request, self._produce_version, lambda reply: _codes(reply)[batch.target])
+        self._written(batch)
+
+    def _written(self, batch: _Batch) -> None:
+        self._sequences[batch.target] = max(self._sequences.get(batch.target, 0), batch.next_sequence)
 
     def _commit_offsets(self, membership: Membership, transaction: CopyTransaction) -> Script[None]:
         producer_id, epoch = self._producer
@@ -418,3 +495,8 @@ class CopyWorker:
             self._random.randint(1, STRAGGLE_MS_MAX),
             lambda: self._late_client.send(request, version, lambda _: None),
         )
+
+
+def _codes(reply: m.ProduceResponse) -> dict[int, int]:
+    """The error code of each partition."""
+    return {part.index: part.error_code for topic in reply.responses for part in topic.partition_responses}

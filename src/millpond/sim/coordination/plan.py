@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
@@ -115,6 +115,7 @@ def make_coordination_plan(
     faults = [_fault(random, kinds) for _ in range(random.randint(1, 6) if kinds else 0)]
     churn = [_churn(random, size) for _ in range(random.randint(0, 6))]
     pace_ms = random.choice((30, 100, 300))
+    pipelining = Random(f"pipelining crew {seed}")
     return CoordinationPlan(
         node={
             "offsets.topic.num.partitions": str(random.randint(1, 2)),
@@ -131,7 +132,7 @@ def make_coordination_plan(
         },
         work=work,
         sharing=sharing,
-        crew=[_style(random, versions, pace_ms) for _ in range(size)],
+        crew=[replace(_style(random, versions, pace_ms), pipelines=pipelining.random() < 0.5) for _ in range(size)],
         times=MemberTimes(),
         input_partitions=partitions,
         output_partitions=random.randint(1, 3),

@@ -21,5 +21,7 @@ class WorkerStyle:
     straggles: bool = True
     dawdles: bool = False
     """Takes its time before it ends a transaction."""
+    pipelines: bool = False
+    """Writes small batches to all partitions in several requests, without waiting for the answers in between."""
     is_orphan: bool = False
     """Begins one transaction and is never heard of again."""
