@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from support.foreign_headers import batch_with_raw_headers
+from support.raw import Raw
+
 
 @pytest.fixture(scope="module")
 def numbers(quick: Any) -> str:
@@ -94,6 +97,14 @@ def test_keys_headers_and_times_stand_before_the_value(millpond: Any, quick: Any
         ["0:0", "2023-11-14T22:13:20.123Z", "k", "a=1,b=(null)", "v"],
         ["0:1", "2023-11-14T22:13:20.124Z", "(null)", "-", "(null)"],
     ]
+
+
+def test_header_names_that_are_not_utf8_do_not_crash(millpond: Any, quick: Any, node: Any, topic: str) -> None:
+    headers = [(b"odd\xff", b"1"), (b"trace", b"t-1")]
+    with Raw(int(node.address.rpartition(":")[2])) as raw:
+        assert not raw.produce(topic, 0, batch_with_raw_headers([(b"v", headers)])).error_code
+    read = millpond("consume", topic, "--until-end", "-H")
+    assert (read.code, read.out) == (0, "odd\ufffd=1,trace=t-1\tv\n")
 
 
 def test_bytes_that_are_no_text_are_escaped(

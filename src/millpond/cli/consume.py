@@ -18,6 +18,7 @@ from millpond.cli.options import option
 from millpond.cli.stop import Stop, noted
 from millpond.cli.text import counted, safe
 from millpond.cli.times import now_ms, read_time, show_time
+from millpond.wire.kernel.messages import read_headers
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
@@ -300,6 +301,4 @@ def _bytes(data: object) -> bytes | None:
 
 
 def _headers(message: Message) -> Headers:
-    headers = message.headers()
-    assert headers is None or isinstance(headers, list)
-    return [(name, _bytes(value)) for name, value in headers or ()]
+    return [(name, _bytes(value)) for name, value in read_headers(message)]

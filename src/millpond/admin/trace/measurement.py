@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from millpond.admin.errors import Refused
 from millpond.admin.library import ANSWER_SECONDS, ClientLibrary, refused
 from millpond.admin.trace.hops import Times
 from millpond.base.named_tuple import NamedTuple
+from millpond.wire.kernel.messages import read_headers
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
@@ -305,8 +306,8 @@ class _Reader:
             self._news.notify_all()
 
     def _index_of(self, message: Message) -> int | None:
-        for name, value in cast("list[tuple[str, bytes | None]]", message.headers() or ()):
-            if name == HEADER and isinstance(value, bytes):
+        for name, value in read_headers(message):
+            if name == HEADER and value is not None:
                 run, _, number = value.decode(errors="replace").partition("/")
                 if run == self._run:
                     return int(number)

@@ -3,14 +3,30 @@
 
 from cpython.object cimport PyObject, PyTypeObject
 
-from millpond.wire.kernel.messages import SLOTS
+from millpond.wire.kernel.messages import SLOTS, repaired_headers
 
 cdef extern from "Python.h":
     object PyType_GenericAlloc(PyTypeObject* kind, Py_ssize_t items)
     void* PyType_GetSlot(PyTypeObject* kind, int slot)
     int Py_tp_descr_set
+    PyObject* PyErr_Occurred()
 
 ctypedef int (*Put)(PyObject* slot, PyObject* made, PyObject* value) except -1
+
+
+cdef int _raise_pending() except -1:
+    return -1 if PyErr_Occurred() is not NULL else 0
+
+
+cdef object _headers(object headers_of, object raw):
+    """See `messages.read_headers`."""
+    try:
+        found = headers_of(raw)
+        # confluent-kafka returns a list and leaves an exception behind when a name is not UTF-8.
+        _raise_pending()
+    except (UnicodeDecodeError, SystemError) as fault:
+        return repaired_headers(raw, fault)
+    return tuple(found) if found else ()
 
 
 def read_messages(list raws, type kind, list into):
@@ -60,8 +76,7 @@ def read_messages(list raws, type kind, list into):
         put(<PyObject*>key_slot, <PyObject*>made, <PyObject*>found)
         found = value_of(raw)
         put(<PyObject*>value_slot, <PyObject*>made, <PyObject*>found)
-        found = headers_of(raw)
-        found = tuple(found) if found else ()
+        found = _headers(headers_of, raw)
         put(<PyObject*>headers_slot, <PyObject*>made, <PyObject*>found)
         into.append(made)
     if run_topic is not None:

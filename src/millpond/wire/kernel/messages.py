@@ -8,12 +8,18 @@ is `timestamp_ms`), which may be frozen.
 from __future__ import annotations
 
 from functools import cache
+from operator import methodcaller
 from typing import Any, TypeAlias, TypeVar, cast
 
 T = TypeVar("T")
 
 Run: TypeAlias = tuple[str, int, int]
 """Topic and partition of messages that came one after the other, and the offset after the last of them."""
+
+Headers: TypeAlias = tuple[tuple[str, "bytes | None"], ...]
+
+UNREADABLE_NAME = "\ufffd"
+"""Stands for a header name whose bytes the library did not hand over."""
 
 SLOTS = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "headers")
 
@@ -44,7 +50,6 @@ def read_messages(raws: list[Any], kind: type[T], into: list[T]) -> list[Run | A
                 events.append((run_topic, run_partition, offset + 1))
             run_topic, run_partition = topic, partition
         offset = raw.offset()
-        headers = raw.headers()
         made = fresh_kind(
             run_topic,
             partition,
@@ -52,13 +57,49 @@ def read_messages(raws: list[Any], kind: type[T], into: list[T]) -> list[Run | A
             raw.timestamp()[1],
             raw.key(),
             raw.value(),
-            tuple(headers) if headers else (),
+            read_headers(raw),
         )
         made.__class__ = kind
         into.append(made)
     if run_topic is not None:
         events.append((run_topic, run_partition, offset + 1))
     return events
+
+
+# Through C, which notices at once when a result comes with an exception; the interpreter's own call may not.
+_headers_of = methodcaller("headers")
+
+
+def read_headers(raw: Any) -> Headers:
+    """The headers of a raw message, whatever bytes their names are."""
+    try:
+        found = _headers_of(raw)
+    except (UnicodeDecodeError, SystemError) as fault:
+        return repaired_headers(raw, fault)
+    return tuple(found) if found else ()
+
+
+def repaired_headers(raw: Any, fault: UnicodeDecodeError | SystemError) -> Headers:
+    """The headers of a raw message with a name that is not UTF-8: bytes that cannot be decoded become U+FFFD.
+
+    confluent-kafka raises `fault` the first time, and from then on returns pairs whose first item is a null pointer.
+    Touching that item crashes the interpreter; only the pair's representation is safe.
+    """
+    decoding: BaseException | None = fault
+    while decoding is not None and not isinstance(decoding, UnicodeDecodeError):
+        # Each layer of calls in C adds a SystemError of its own.
+        decoding = decoding.__cause__
+    if decoding is None:
+        raise fault
+    try:
+        pairs = _headers_of(raw) or ()
+    except (UnicodeDecodeError, SystemError):
+        return ()
+    is_unreadable = [repr(pair).startswith("(<NULL>") for pair in pairs]
+    # The error is about one name. With several it does not say which.
+    is_known = is_unreadable.count(True) == 1
+    name = bytes(decoding.object).decode(errors="replace") if is_known else UNREADABLE_NAME
+    return tuple((name, pair[1]) if bad else pair for pair, bad in zip(pairs, is_unreadable, strict=True))
 
 
 @cache
