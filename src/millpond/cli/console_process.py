@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import sys
 import threading
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from millpond.base.interpreter import PYTHON
 from millpond.cli.addresses import shown_address
 from millpond.cli.errors import cause
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT: Final = "127.0.0.1:8080"
 NEEDS: Final = ("starlette", "uvicorn")
-PROGRAM: Final = (sys.executable, "-m", "millpond.console")
+PROGRAM: Final = (*PYTHON, "-m", "millpond.console")
 CLIENT_SETTINGS: Final = "MILLPOND_CONSOLE_CLIENT"
 """The variable by which the console gets its settings of a Kafka client, as JSON."""
 OFF: Final = ("off", "no", "none", "0")

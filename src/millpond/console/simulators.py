@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from millpond.base.interpreter import PYTHON
 from millpond.console.desk import Busy
 from millpond.console.shapes import BadRequest
 
@@ -23,7 +23,7 @@ IDLE_SECONDS: Final = 180.0
 ANSWER_SECONDS: Final = 40.0
 CAMPAIGN_SECONDS: Final = 150.0
 LINE_BYTES_MAX: Final = 16 << 20
-PROGRAM: Final = (sys.executable, "-m", "millpond.console.simulator_process")
+PROGRAM: Final = (*PYTHON, "-m", "millpond.console.simulator_process")
 FAILED: Final = "The simulator has ended over this: start with fewer actions, or another link."
 
 

@@ -7,20 +7,20 @@ import contextlib
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Final, Literal
 
+from millpond.base.interpreter import PYTHON
 from millpond.cli.cluster.spare import Spare, begin
 from millpond.node.signals import stop_signals
 
 NODE: Final = ("up", "--with-parent")
 """What makes a child a node: the end of its standard input ends it."""
 
-MILLPOND: Final = (sys.executable, "-c", "import sys; from millpond.cli import main; sys.exit(main())")
+MILLPOND: Final = (*PYTHON, "-c", "import sys; from millpond.cli import main; sys.exit(main())")
 PAUSE_SECONDS: Final = 0.5
 PAUSE_SECONDS_MAX: Final = 10.0
 STEADY_SECONDS: Final = 30.0

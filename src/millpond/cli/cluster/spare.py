@@ -11,11 +11,12 @@ import gc
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Final
 
-PROGRAM: Final = (sys.executable, "-c", "import sys; from millpond.cli.cluster.spare import run; sys.exit(run())")
+from millpond.base.interpreter import PYTHON
+
+PROGRAM: Final = (*PYTHON, "-c", "import sys; from millpond.cli.cluster.spare import run; sys.exit(run())")
 END_SECONDS: Final = 5.0
 LINE_BYTES_MAX: Final = 1 << 20
 

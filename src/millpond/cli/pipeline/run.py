@@ -35,6 +35,9 @@ JSON_EVERY_SECONDS: Final = 1.0
 
 def run_pipeline(pipeline: Pipeline, style: Style, every_seconds: float | None, **how: Any) -> None:
     """Run it (`how` is what `runner.run` takes), and turn every way to fail into a sentence and an exit code."""
+    # Spark starts its workers with `python -m`: a module planted in the current directory must not run in them,
+    # whichever Python was chosen for them.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     try:
         with _showing(style, every_seconds) as show:
             outcome = run(pipeline, show=show, **how)

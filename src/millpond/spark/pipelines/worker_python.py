@@ -25,7 +25,7 @@ _LAUNCHER: Final = """\
 # Starts Python for Spark's workers with the pyspark that is installed, not with the zip of it.
 PYTHONPATH=$(printf %s "$PYTHONPATH" | sed 's,[^:]*/pyspark\\.zip:*,,')
 export PYTHONPATH
-exec {python} "$@"
+exec {python} -P "$@"
 """
 
 _ours: Final[set[str]] = set()
