@@ -113,6 +113,11 @@ def test_one_node_in_compose_agrees_with_the_image() -> None:
     assert volume == f"{next(iter(content['volumes']))}:{image['VOLUME'][0]}"
 
 
+def test_nothing_says_that_there_is_no_login_yet() -> None:
+    texts = [path.read_text() for path in DEPLOY.rglob("*") if path.is_file()]
+    assert not [text for text in texts if "no login yet" in text]
+
+
 def test_three_nodes_in_compose_agree_with_their_list() -> None:
     content = compose("cluster/compose.yaml")
     listed = tomllib.loads((DEPLOY / "cluster/nodes.toml").read_text())["nodes"]
@@ -132,9 +137,11 @@ def test_three_nodes_in_compose_agree_with_their_list() -> None:
     assert folders == set(content["volumes"])
 
 
-def test_the_commands_of_the_image_run_and_end_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("secure", [(), ("--secure",)])
+def test_the_commands_of_the_image_run_and_end_in_order(tmp_path: Path, secure: tuple[str, ...]) -> None:
     image = dockerfile()
     words = [str(tmp_path / "data") if word == "/data" else word for word in image["ENTRYPOINT"] + image["CMD"]]
+    words += secure
     health = shlex.join(image["HEALTHCHECK"])
     play(
         f"""{shlex.join(words)} & node=$!

@@ -7,6 +7,8 @@ from typing import Final
 from millpond.config.node import LISTEN, host_and_port
 
 METRICS_DEFAULT: Final = "127.0.0.1:9692"
+HERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where this machine reaches a listener on every address."""
 
 
 def shown_address(host: str, port: int) -> str:

@@ -22,7 +22,7 @@ import click
 from millpond import __version__
 from millpond.base.secret_names import is_secret
 from millpond.broker.lives.identity import IDENTITY_FILE
-from millpond.cli.addresses import metrics_address, shown_address
+from millpond.cli.addresses import HERE, metrics_address, shown_address
 from millpond.cli.cluster.children import NODE, CannotRun, Child, Crew, Event, without_time
 from millpond.cli.cluster.nodes_file import resolved
 from millpond.cli.cluster.ports import free_ports
@@ -57,9 +57,6 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS: Final = 20.0
 """Then it is said who is waited for."""
-
-HERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""How the cores reach each other where they listen on every address."""
 
 
 def count_cores(folder: str, asked: int | None) -> int:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+import click
+
 from millpond.base.settings import Settings
+from millpond.cli.addresses import shown_address
 from millpond.cli.errors import Failed, cause
 from millpond.cli.folders import in_use
 from millpond.cli.terminal import Row
-from millpond.config.listeners import LISTEN_PROTOCOL, LISTENERS
-from millpond.config.node import DATA_FOLDER
+from millpond.config.listeners import LISTEN_PROTOCOL, LISTENERS, listeners_of
+from millpond.config.node import DATA_FOLDER, is_loopback
 from millpond.log.names import SECURITY_FOLDER
 from millpond.node.private_files import OpenToOthers
 from millpond.node.secure_folder import (
@@ -66,6 +69,19 @@ def check_asks(settings: Settings) -> None:
             f"{settings[DATA_FOLDER]} is of a secure node, and the settings that were given beside it (--set, "
             f"--config) ask nobody who comes: leave {LISTENERS.name} and {LISTEN_PROTOCOL.name} away, or let one "
             "listener be SASL_SSL, or SSL with ssl.client.auth=required."
+        )
+
+
+def warn_if_open(settings: Settings) -> None:
+    """Say, beside the output, that anyone on the network can do anything here."""
+    from millpond.broker.security.authorizer import asks_for_rights
+
+    open_at = [shown_address(each.host, each.port) for each in listeners_of(settings) if not is_loopback(each.host)]
+    if open_at and not asks_for_rights(settings):
+        click.echo(
+            f"Warning: {' and '.join(open_at)} has no login: anyone who can reach it can read, change and delete "
+            "everything. Use --secure, or listen on 127.0.0.1; see `millpond help security`.",
+            err=True,
         )
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import click
 
 from millpond.admin import concerns
+from millpond.base.settings import SettingError
 from millpond.base.spans import read_span
 from millpond.base.units import read_bytes, show_bytes
 from millpond.cli.access import Access, cluster_options
+from millpond.cli.addresses import HERE, METRICS_DEFAULT, metrics_address, shown_address
+from millpond.cli.console_process import OFF
+from millpond.cli.errors import Failed, cause
 from millpond.cli.options import AS_JSON, option
 from millpond.cli.terminal import print_json, print_table
 from millpond.cli.text import NOTHING, counted, safe
 from millpond.cli.times import show_span
+from millpond.config.node import host_and_port
 
 if TYPE_CHECKING:
     from millpond.admin.concerns import Concern
@@ -21,15 +27,21 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = ("Node", "Address", "State", "Leads", "In sync", "Disk free", "Data")
 NAMES_MAX: Final = 5
+HEALTHZ_SECONDS: Final = 10.0
 
 
 @click.command("status")
 @option("--behind", default="5m", meta="SPAN", help="A group is late when its oldest unread record is older.")
 @option("--free", default="1GiB", meta="SIZE", help="A disk with less room than this is nearly full.")
 @click.option("--alive", is_flag=True, help="Only whether somebody answers: for what restarts a node that does not.")
+@click.option(
+    "--healthz",
+    is_flag=True,
+    help="Only whether the node on this machine answers at /healthz, which needs no login; see MILLPOND_METRICS.",
+)
 @AS_JSON
 @cluster_options
-def command(behind: str, free: str, alive: bool, as_json: bool, access: Access) -> int:
+def command(behind: str, free: str, alive: bool, healthz: bool, as_json: bool, access: Access) -> int:
     """Nodes, disks, coordinators and groups that fall behind, at a glance.
 
     The exit code is 0 when all is well and 1 when something is not, or when nobody answers.
@@ -39,7 +51,15 @@ def command(behind: str, free: str, alive: bool, as_json: bool, access: Access) 
       millpond status
       millpond status --behind 30s --free 20GB || echo look at it
       millpond status --alive
+      millpond status --healthz
     """
+    if healthz:
+        _ask_healthz(os.environ.get("MILLPOND_METRICS") or METRICS_DEFAULT)
+        if as_json:
+            print_json({"is_alive": True})
+        else:
+            click.echo("It answers.")
+        return 0
     from millpond.admin.health import look_at_health
 
     behind_ms, free_bytes = _span_ms(behind), _size(free)
@@ -70,6 +90,30 @@ def command(behind: str, free: str, alive: bool, as_json: bool, access: Access) 
     if not problems:
         click.echo("All is well.")
     return bool(problems)
+
+
+def _ask_healthz(listener: str) -> None:
+    """Fail unless the node whose metrics are at this address answers."""
+    from http.client import HTTPConnection, HTTPException
+
+    if listener.lower() in OFF:
+        raise Failed("MILLPOND_METRICS is off, so this node has no /healthz: give it an address, or use --alive.")
+    try:
+        host, port = host_and_port(metrics_address(listener))
+    except SettingError as fault:
+        raise click.UsageError(f"MILLPOND_METRICS={listener}: {fault}.") from None
+    host = HERE.get(host, host)
+    connection = HTTPConnection(host, port, timeout=HEALTHZ_SECONDS)
+    try:
+        connection.request("GET", "/healthz")
+        status = connection.getresponse().status
+    except (OSError, HTTPException) as error:
+        reason = cause(error) if isinstance(error, OSError) else str(error)
+        raise Failed(f"Nothing answers at http://{shown_address(host, port)}/healthz: {reason}.") from None
+    finally:
+        connection.close()
+    if status != 200:
+        raise Failed(f"http://{shown_address(host, port)}/healthz answers with status {status}.")
 
 
 def _span_ms(text: str) -> int:

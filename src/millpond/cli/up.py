@@ -44,6 +44,7 @@ from millpond.config.node import (
     NODE_ID,
     cluster_nodes,
     host_and_port,
+    is_loopback,
     node_settings,
 )
 from millpond.config.security import LISTENER_PREFIX, parsed_for_listeners
@@ -186,6 +187,8 @@ def command(
             from millpond.cli.secure import check_asks
 
             check_asks(settings)
+        elif not with_parent:
+            _warn_if_open(settings)
         console_at = console_address(console_at, is_off=no_console, is_child=with_parent)
         console = ConsoleProcess(console_at, console_password_file, security)
     except click.ClickException:
@@ -325,6 +328,14 @@ def _with_security(texts: dict[str, str], security: SecureFolder) -> dict[str, s
         # Whoever names listeners says what is spoken there.
         made.pop(LISTEN_PROTOCOL.name, None)
     return made | texts
+
+
+def _warn_if_open(settings: Settings) -> None:
+    if settings[LISTENERS] or not is_loopback(host_and_port(settings[LISTEN])[0]):
+        # Loaded only where it may have something to say: most nodes start without it.
+        from millpond.cli.secure import warn_if_open
+
+        warn_if_open(settings)
 
 
 def _texts_in_cluster(file: str | None, node_id: int | None) -> dict[str, str]:

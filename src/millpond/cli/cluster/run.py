@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from millpond import __version__
-from millpond.base.settings import SettingError
+from millpond.base.settings import SettingError, Settings
 from millpond.cli.addresses import address_of, metrics_address, shown_address
 from millpond.cli.cluster.children import NODE, CannotRun, Child, Crew, Event, without_time
 from millpond.cli.cluster.nodes_file import NodesFile, read_nodes, write_nodes
@@ -24,7 +24,7 @@ from millpond.cli.cluster.view import Lines, View, live_table, row, warnings
 from millpond.cli.errors import Failed, cause, sentence
 from millpond.cli.first_steps import first_steps
 from millpond.cli.folders import node_folder
-from millpond.cli.secure import check_asks, first_secure_steps, make_secure, node_texts, secured
+from millpond.cli.secure import check_asks, first_secure_steps, make_secure, node_texts, secured, warn_if_open
 from millpond.cli.stop import Stop, noted
 from millpond.cli.terminal import Row, panel
 from millpond.cli.up import assignments
@@ -65,7 +65,11 @@ def run_cluster(
     security = _security(data, nodes.values()) if secure else secured(data)
     if security is not None:
         settings = node_texts(security) | settings
-        _check_asks({DATA_FOLDER.name: data, LISTEN.name: nodes[1], **settings})
+    of_first = _settings({DATA_FOLDER.name: data, LISTEN.name: nodes[1], **settings})
+    if security is not None:
+        check_asks(of_first)
+    else:
+        warn_if_open(of_first)
     file = NodesFile(nodes, {}, settings)
     _keep(file, folder)
     with noted(*stop_signals()) as stop:
@@ -77,12 +81,11 @@ def _security(data: str, addresses: Iterable[str]) -> SecureFolder:
     return make_secure(data, [host_and_port(each)[0] for each in addresses])
 
 
-def _check_asks(texts: dict[str, str]) -> None:
+def _settings(texts: dict[str, str]) -> Settings:
     try:
-        of_first = node_settings(texts)
+        return node_settings(texts)
     except SettingError as fault:
         raise click.UsageError(sentence(str(fault))) from None
-    check_asks(of_first)
 
 
 def _addresses(listen: str, count: int) -> list[str]:
