@@ -30,11 +30,11 @@ from millpond.admin.backup import (
     write_checked,
 )
 from millpond.broker.lives.identity import read_identity
-from millpond.broker.lives.restored import RESTORE_FILE
+from millpond.broker.lives.restored import RESTORE_FILE, mark_restored
 from millpond.broker.rescue.begun import is_begun
 from millpond.broker.rescue.order import Order, begin, carry_out, decode_order, order_of
 from millpond.broker.rescue.plan import Wish, choose_source, plan_rescue
-from millpond.broker.rescue.survivor import CannotRescue, read_survivor
+from millpond.broker.rescue.survivor import METADATA_FOLDER, CannotRescue, NoMetadata, read_survivor
 from millpond.log.names import LOCK_FILE
 from millpond.node.disk import RealDisk
 from millpond.node.private_files import make_private_folder
@@ -140,6 +140,9 @@ def _go_on_ahead(folder: Path, manifest: Manifest) -> None:
             if order is not None:
                 disk.replace(str(kept), order.encode())
         if order is None:
+            for root in roots:
+                if disk.exists(f"{root}/{METADATA_FOLDER}"):
+                    mark_restored(disk, root)
             return
         for root in roots:
             identity = read_identity(disk, root)
@@ -155,8 +158,8 @@ def _order(roots: Sequence[str], ended_ms: int) -> Order | None:
     """For all nodes of the cluster; None where others are elsewhere."""
     survivors = []
     for root in roots:
-        # The backup may be one of a node that had heard nothing yet.
-        with contextlib.suppress(CannotRescue):
+        # The backup may be that of a node that had not heard from its cluster yet.
+        with contextlib.suppress(NoMetadata):
             survivors.append(read_survivor(RealDisk(), root))
     if not survivors:
         return None

@@ -21,6 +21,9 @@ class Election:
     """Whether this voter began with an empty disk and may have forgotten what it once promised: see `Replica`."""
     is_founder: bool = False
     """Whether this new voter has voted for one with an empty log: its memory goes back to before the first leader."""
+    is_restored: bool = False
+    """Whether this new voter was restored from a backup. It neither stands nor votes, not even with other new voters:
+    backups are of different moments, and a leader elected among them would cut what others have committed."""
 
 
 class QuorumLog(Protocol):

@@ -144,7 +144,7 @@ class Replica:
 
     @property
     def _may_stand(self) -> bool:
-        if self.is_new and self.log.voters is not None:
+        if self.is_new and (self.log.voters is not None or self.election.is_restored):
             return False
         # Whoever was removed by a record that may not be committed, and that nobody else may have, is needed until it
         # is: the others would neither outvote nor outrun it. It counts the new voters, and not itself.
@@ -303,7 +303,7 @@ class Replica:
 
     def _settle_in(self) -> None:
         """What this voter may have forgotten is of no account any more."""
-        self._remember(replace(self.election, is_new=False, is_founder=False))
+        self._remember(replace(self.election, is_new=False, is_founder=False, is_restored=False))
 
     def _remember(self, election: Election) -> None:
         if election != self.election:
@@ -512,7 +512,7 @@ class Replica:
     def _grants(self, vote: Vote, now_ms: int) -> bool:
         if (vote.last_epoch, vote.end_offset) < (self.log.last_epoch, self.log.end_offset):
             return False
-        if self.is_new and (not vote.is_new or self.log.voters is not None):
+        if self.is_new and (not vote.is_new or self.log.voters is not None or self.election.is_restored):
             return False
         if vote.pre_vote and self._founds_before(vote):
             return False

@@ -9,13 +9,15 @@ from tests.sim.cluster.test_lives import Lives
 
 from millpond.base.errors import ErrorCode
 from millpond.broker.lives.lifecycle import OUTLIVED, STRANGER
+from millpond.broker.lives.restored import mark_restored
 from millpond.broker.rescue.begun import ORDER_FILE
 from millpond.broker.rescue.order import begin, carry_out, decode_order, order_of
 from millpond.broker.rescue.plan import Fate, Plan, Wish, choose_source, plan_rescue
 from millpond.broker.rescue.survivor import CannotRescue, Survivor, read_survivor
+from millpond.metadata.codec import ALIKE_TYPE, FRAME_VERSION
 from millpond.sim.node import DATA_FOLDER, PORT, SimNode
 from millpond.sim.world.clock import WALL_START_MS
-from millpond.sim.world.disk import PowerCut
+from millpond.sim.world.disk import PowerCut, SimDisk
 from millpond.wire import messages as m
 from millpond.wire.batch import walk
 from millpond.wire.records import Record, decode_batch, encode_batch
@@ -318,3 +320,183 @@ def test_a_second_rescue_leaves_behind_who_was_of_the_first(three: Rescue) -> No
     assert (survivor.identity.rescues, survivor.voters, survivor.election.epoch > 1000) == (1, (1,), True)
     with pytest.raises(CannotRescue, match="start them"):
         three.plan(1)
+
+
+class Weathered(Rescue):
+    """A cluster with several partitions per leader that has been through failovers, as most have."""
+
+    PARTITIONS = 4
+
+    def __init__(self, texts: Mapping[str, str] | None = None) -> None:
+        super().__init__(texts=texts)
+        self.create(1, partitions=self.PARTITIONS)
+        self.written = list[bytes | None]()
+
+    def fail_over(self, times: int = 6) -> None:
+        """Kill the leader, write to its successor, and wait until all replicas are in sync again."""
+        for _ in range(times):
+            victim = self.partition().leader
+            self.nodes[victim].kill()
+            self.wait(lambda victim=victim: self.controller_id and self.partition().leader not in (victim, -1))  # type: ignore[misc]
+            self.write_next()
+            assert self.nodes[victim].start()
+            self.wait(self.is_whole, within_ms=30_000)
+
+    def write_next(self) -> None:
+        leader = self.partition().leader
+        self.wait(lambda: self.leads(leader, "pond"))
+        self.wait(lambda: len(self.nodes[leader].broker.image.topics["pond"].partitions[0].isr) > 1)
+        value = b"%d" % len(self.written)
+        self.write(leader, "pond", value)
+        self.written.append(value)
+
+    def has_alike_records(self, node_id: int) -> bool:
+        """Whether one value of the metadata log stands for several records."""
+        log = self.nodes[node_id].broker.controller.log
+        data = log.read_batches(log.start_offset, 1 << 20)
+        values = [entry.value or b"" for at, _ in walk(data) for entry in decode_batch(data, at)]
+        return any(value[:2] == bytes((FRAME_VERSION, ALIKE_TYPE)) for value in values)
+
+    def snapshots(self, node_id: int) -> int:
+        return sum(path.endswith(".checkpoint") for path in self.nodes[node_id].disk.contents())
+
+    def move(self, *replicas: int) -> None:
+        """Put the partitions on these nodes, and wait until they are there."""
+        kind = m.AlterPartitionReassignmentsRequest
+        partitions = [
+            kind.ReassignablePartition(partition_index=index, replicas=list(replicas))
+            for index in range(self.PARTITIONS)
+        ]
+        request = kind(topics=[kind.ReassignableTopic(name="pond", partitions=partitions)], timeout_ms=5000)
+        assert self.ask(self.controller_id, request, 1).error_code == 0
+        self.wait(
+            lambda: {each.replicas for each in self.image.topics["pond"].partitions} == {replicas}, within_ms=30_000
+        )
+
+    def set_level(self, level: int) -> None:
+        """Raise or lower metadata.version."""
+        kind = m.UpdateFeaturesRequest
+        is_lower = level < self.image.features["metadata.version"]
+        update = kind.FeatureUpdateKey(
+            feature="metadata.version", max_version_level=level, upgrade_type=2 if is_lower else 1
+        )
+        reply = self.ask(self.controller_id, kind(timeout_ms=5000, feature_updates=[update]), 1)
+        assert (reply.error_code, [each.error_code for each in reply.results]) == (0, [0])
+
+    def check_rescue(self) -> None:
+        """Nodes 2 and 3 are lost; node 1 goes on with everything that was acknowledged, and others replace them."""
+        self.end(2, 3)
+        assert self.plan(1).count(Fate.KEPT) == self.PARTITIONS
+        self.rescue(1)
+        self.start(1)
+        assert self.values(1, "pond") == self.written
+        self.start(2, 3)
+        self.wait(self.is_whole, within_ms=30_000)
+        self.write_next()
+        self.wait(lambda: self.values(2, "pond") == self.values(3, "pond") == self.written)
+
+
+SNAPSHOT_OFTEN = {"metadata.log.max.record.bytes.between.snapshots": "2000"}
+
+
+def test_a_cluster_that_has_failed_over_many_times_is_rescued() -> None:
+    old = Weathered()
+    old.fail_over()
+    assert old.has_alike_records(1)
+    old.check_rescue()
+
+
+def test_a_cluster_is_rescued_after_its_metadata_was_compacted() -> None:
+    old = Weathered(SNAPSHOT_OFTEN)
+    old.fail_over(9)
+    assert old.snapshots(1)
+    assert old.nodes[1].broker.controller.log.start_offset > 0, "the log begins at a snapshot"
+    old.check_rescue()
+
+
+def test_a_cluster_is_rescued_after_its_partitions_moved_while_a_leader_died() -> None:
+    old = Weathered()
+    old.fail_over(2)
+    old.move(2, 3)
+    old.move(3, 1, 2)
+    old.fail_over(3)
+    old.move(1, 2, 3)
+    old.fail_over(1)
+    old.check_rescue()
+
+
+def test_a_cluster_is_rescued_after_a_downgrade_and_an_upgrade() -> None:
+    old = Weathered()
+    for level in (25, 26, 27):
+        old.set_level(level)
+        old.fail_over(2)
+    assert old.snapshots(1), "a lower level folds what older programs could not read"
+    old.check_rescue()
+
+
+@pytest.mark.parametrize("texts", [{}, SNAPSHOT_OFTEN], ids=["log", "snapshots"])
+def test_backups_of_different_moments_go_on_together_after_failovers(texts: Mapping[str, str]) -> None:
+    old = Weathered(texts)
+    copies = {}
+    for node_id in (2, 3, 1):
+        old.fail_over(3)
+        copies[node_id] = old.nodes[node_id].disk.contents()
+    old.fail_over(1)
+    old.end()
+    for node_id, contents in copies.items():
+        old.sim.roll_back(f"node{node_id}", contents)
+    plan = old.rescue(1, 2, 3, wish=Wish(is_restored=True))
+    assert plan.count(Fate.RESTORED) == old.PARTITIONS
+    old.start(1, 2, 3)
+    old.wait(old.is_whole, within_ms=30_000)
+    assert old.values(1, "pond") == old.written[:9]
+    old.written = old.written[:9]
+    old.write_next()
+
+
+def restored(texts: Mapping[str, str] | None = None) -> Weathered:
+    """Three nodes, all restored from backups of different moments and not started yet."""
+    old = Weathered(texts)
+    copies = {}
+    for node_id in (2, 3, 1):
+        old.fail_over(2)
+        copies[node_id] = old.nodes[node_id].disk.contents()
+    old.end()
+    for node_id, contents in copies.items():
+        old.sim.roll_back(f"node{node_id}", contents)
+        mark_restored(old.nodes[node_id].disk, DATA_FOLDER)
+    return old
+
+
+@pytest.mark.parametrize("has_marks", [True, False])
+def test_restored_nodes_elect_nobody_before_a_rescue(has_marks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first leader would be elected on old metadata, and its followers would cut what was committed."""
+    if not has_marks:
+        monkeypatch.setattr(SimDisk, "mark", lambda *_: None)
+    old = restored()
+    for node in old.nodes.values():
+        assert node.start()
+    old.sim.run_for(30_000)
+    assert old.controller_id == 0
+    assert any("cluster rescue --restored" in line for line in old.nodes[1].journal_lines)
+    old.end()
+    old.rescue(1, 2, 3, wish=Wish(is_restored=True))
+    old.start(1, 2, 3)
+    old.wait(old.is_whole, within_ms=30_000)
+    assert old.values(1, "pond") == old.written
+    old.write_next()
+
+
+def test_one_restored_node_of_a_living_cluster_gets_its_vote_back() -> None:
+    old = Weathered()
+    old.fail_over(2)
+    contents = old.nodes[3].disk.contents()
+    old.fail_over(1)
+    old.nodes[3].kill()
+    old.sim.roll_back("node3", contents)
+    mark_restored(old.nodes[3].disk, DATA_FOLDER)
+    assert old.nodes[3].start()
+    old.wait(old.is_whole, within_ms=30_000)
+    old.wait(lambda: not old.nodes[3].broker.controller.host.is_new)
+    old.fail_over(2)
+    assert old.values(3, "pond") == old.written

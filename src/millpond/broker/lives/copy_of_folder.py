@@ -30,17 +30,18 @@ def mark_folder(
     """The identity with the mark of the folder as it is now, and whether it is a copy. Waits for the disk.
 
     Who `is_alone` has made its promises to nobody: there the copy is the node. What a copy must not claim is written
-    before the new mark: a start that dies in the middle begins again.
+    before the new mark: a start that dies in the middle begins again. A restored folder is a copy on every disk,
+    until its voter has caught up.
     """
     mark = disk.mark(metadata_folder)
+    state_path = f"{metadata_folder}/{STATE_FILE}"
+    known = read_election(disk, state_path) or Election()
     if mark == identity.mark or mark is None:
-        return identity, False
-    is_copy = identity.mark is not None and not is_alone()
+        return identity, known.is_restored
+    is_copy = known.is_restored or (identity.mark is not None and not is_alone())
     if is_copy:
-        state_path = f"{metadata_folder}/{STATE_FILE}"
-        known = read_election(disk, state_path) or Election()
         # Not whom it voted for either: it may have voted for others since.
-        write_election(disk, state_path, Election(known.epoch, is_new=True))
+        write_election(disk, state_path, Election(known.epoch, is_new=True, is_restored=known.is_restored))
         if not was_clean:
             write_last_life(disk, folder, LastLife(LOST, boot_id))
     marked = replace(identity, mark=mark)

@@ -14,7 +14,8 @@ from typing import Final
 from millpond.base.errors import MalformedMessage
 from millpond.base.ports import Disk
 from millpond.broker.quorum.voters import voters_records
-from millpond.metadata.codec import decode_record, encode_record
+from millpond.metadata.codec import decode_records, encode_record
+from millpond.metadata.features import METADATA_VERSION, SUPPORTED
 from millpond.metadata.records import Record
 from millpond.quorum.messages import SnapshotId
 from millpond.quorum.voters import Voter
@@ -97,12 +98,13 @@ def _batch(records: list[wire_records.Record], *, control: bool = False) -> byte
 def decode_snapshot(data: bytes) -> Iterator[Record]:
     """All records of a snapshot. MalformedMessage where it is not whole."""
     is_whole = False
+    newest = SUPPORTED[METADATA_VERSION].newest
     for position, header in walk(data):
         entries = wire_records.decode_batch(data, position)
         if header.attributes & CONTROL:
             is_whole = any(entry.key == _FOOTER_KEY for entry in entries)
             continue
         for entry in entries:
-            yield decode_record(entry.value or b"")
+            yield from decode_records(entry.value or b"", newest)
     if not is_whole:
         raise MalformedMessage("the snapshot ends before its end")

@@ -33,6 +33,7 @@ def read_election(disk: Disk, path: str) -> Election | None:
             voted,
             bool(fields.get("isNew", False)),
             bool(fields.get("isFounder", False)),
+            bool(fields.get("isRestored", False)),
         )
     except (ValueError, KeyError, TypeError) as fault:
         raise DamagedState(f"{path} cannot be read: {fault}") from fault
@@ -50,5 +51,6 @@ def write_election(disk: Disk, path: str, election: Election) -> None:
         # Kafka knows voters by the ids of their directories, and has no need of these.
         "isNew": election.is_new,
         "isFounder": election.is_founder,
+        "isRestored": election.is_restored,
     }
     disk.replace(path, json.dumps(fields).encode())

@@ -25,7 +25,8 @@ from millpond.broker.replication.high_watermarks import FILE as HIGH_WATERMARKS_
 from millpond.log.checkpoints import DamagedCheckpoint, decode_metadata, read_offsets
 from millpond.log.names import LOG, METADATA_FILE, offset_name, read_offset_name
 from millpond.log.scan import Damaged, batches, headers, sound_end
-from millpond.metadata.codec import decode_record
+from millpond.metadata.codec import decode_records
+from millpond.metadata.features import METADATA_VERSION, SUPPORTED
 from millpond.metadata.image import Image
 from millpond.quorum.ports import Election
 from millpond.quorum.voters import Voter
@@ -39,6 +40,10 @@ _LEADER_CHANGE_KEY: Final = b"\0\0\0\2"
 
 class CannotRescue(Exception):
     """The text says why, and what can be done. Nothing was changed."""
+
+
+class NoMetadata(CannotRescue):
+    """The node of this folder had not heard from its cluster yet."""
 
 
 class Held(NamedTuple):
@@ -91,7 +96,7 @@ def read_survivor(disk: Disk, folder: str) -> Survivor:
     except (OSError, CannotStart) as fault:
         raise CannotRescue(f"{folder} cannot be read: {fault}") from fault
     if identity is None or identity.cluster_id is None:
-        raise CannotRescue(f"{folder} is not the data folder of a node that was one of a cluster")
+        raise NoMetadata(f"{folder} is not the data folder of a node that was one of a cluster")
     metadata = read_metadata(disk, f"{folder}/{METADATA_FOLDER}")
     marks, notes = _high_watermarks(disk, folder)
     known = [
@@ -155,7 +160,7 @@ def read_metadata(disk: Disk, folder: str) -> Metadata:
     except (OSError, MalformedMessage) as fault:
         raise CannotRescue(f"the metadata in {folder} cannot be read: {fault}") from fault
     if not read.end_offset:
-        raise CannotRescue(f"{folder} holds no metadata: this node had heard nothing of its cluster, or was wiped")
+        raise NoMetadata(f"{folder} holds no metadata: this node had heard nothing of its cluster, or was wiped")
     return read
 
 
@@ -215,7 +220,9 @@ def _take(read: Metadata, header: BatchHeader, data: bytes) -> None:
                 change, _ = messages.LeaderChangeMessage.decode(memoryview(entry.value or b""), 0)
                 read.voters = tuple(sorted(each.voter_id for each in change.voters))
     else:
-        read.image.replay_all([decode_record(entry.value or b"") for entry in entries])
+        # One value of the log may stand for several records.
+        newest = SUPPORTED[METADATA_VERSION].newest
+        read.image.replay_all([record for entry in entries for record in decode_records(entry.value or b"", newest)])
     read.end_offset = header.next_offset
     read.last_epoch = header.leader_epoch
 
