@@ -54,7 +54,9 @@ class Play:
             quotas=SimpleNamespace(is_on=False),
             api_answers=ApiAnswers(),
             controller=SimpleNamespace(applied_offset=5, kraft_version=0, supported={}),
-            image=SimpleNamespace(features={}),
+            image=SimpleNamespace(features={}, cluster_id="pond"),
+            node_id=1,
+            loggers=SimpleNamespace(are_detailed=False),
             audit=Audit(None, VirtualClock(), 1),
         )
         self.dispatcher = Dispatcher(self.broker, VirtualClock())  # type: ignore[arg-type]
@@ -125,7 +127,40 @@ def test_a_version_that_is_not_served_ends_the_connection(play: Play, version: i
 def test_api_versions_answers_a_newer_client_in_the_oldest_words(play: Play) -> None:
     reply = play.answer(18, 99, b"whatever", answered_in=0)
     assert reply.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert reply.api_keys
+    assert [(each.api_key, each.min_version, each.max_version) for each in reply.api_keys] == [(18, 0, 5)]
+
+
+@pytest.mark.parametrize(
+    ("cluster_id", "node_id", "error"),
+    [
+        (None, -1, ErrorCode.NONE),
+        ("pond", 1, ErrorCode.NONE),
+        ("pond", 2, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ("lake", 1, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ("pond", -1, ErrorCode.INVALID_REQUEST),
+        (None, 1, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_api_versions_checks_which_broker_the_client_expects(
+    play: Play, cluster_id: str | None, node_id: int, error: ErrorCode
+) -> None:
+    request = m.ApiVersionsRequest(
+        client_software_name="rod", client_software_version="2", cluster_id=cluster_id, node_id=node_id
+    )
+    reply = play.answer(18, 5, request.encode(5))
+    assert reply.error_code == error
+    assert bool(reply.api_keys) == (error == ErrorCode.NONE)
+
+
+def test_api_versions_checks_no_broker_before_the_cluster_id_is_known(play: Play) -> None:
+    play.broker.image.cluster_id = None
+    assert play.answer(
+        18,
+        5,
+        m.ApiVersionsRequest(
+            client_software_name="rod", client_software_version="2", cluster_id="pond", node_id=2
+        ).encode(5),
+    ).api_keys
 
 
 def test_an_api_may_refuse_a_version_in_its_own_words(play: Play) -> None:

@@ -57,6 +57,11 @@ with warnings.catch_warnings():
     from kafka.protocol.api_message import ApiMessage
 
     THEIRS = kafka_python_classes()
+NEWER_THAN_KAFKA_PYTHON = {
+    ("ApiVersionsRequest", 5),
+    ("ApiVersionsResponse", 5),
+}
+"""Versions of Kafka 4.4. `test_kafka_4_4.py` compares them with bytes of another client."""
 SHARED = sorted(THEIRS.keys() & set(messages.names()))
 
 
@@ -82,6 +87,8 @@ def check_struct(value: Any, theirs: Any, declared: notation.Struct, version: in
 def test_same_bytes_and_values_as_kafka_python(name: str, random_messages: Any) -> None:
     cls, other = getattr(messages, name), THEIRS[name]
     for version in range(cls.VERSIONS[0], cls.VERSIONS[1] + 1):
+        if (name, version) in NEWER_THAN_KAFKA_PYTHON:
+            continue
         # Their embedded consumer protocol carries its version in front; ours leaves that to the caller.
         prefix = b"" if issubclass(other, ApiMessage) else struct.pack(">h", version)
         for number in range(ROUNDS):

@@ -34,6 +34,11 @@ def kio_classes() -> dict[tuple[str, int], str]:
 
 
 KIO = kio_classes()
+NEWER_THAN_KIO = {
+    ("ApiVersionsRequest", 5),
+    ("ApiVersionsResponse", 5),
+}
+"""Versions of Kafka 4.4. `test_kafka_4_4.py` compares them with bytes of another client."""
 OURS = {
     (name, version): cls
     for name in messages.names()
@@ -79,6 +84,8 @@ def check_struct(value: Any, theirs: dict[str, Any], struct: notation.Struct, ve
 def test_same_bytes_and_values_as_kio(name: str, random_messages: Any) -> None:
     cls = getattr(messages, name)
     for version in range(cls.VERSIONS[0], cls.VERSIONS[1] + 1):
+        if (name, version) in NEWER_THAN_KIO:
+            continue
         other = resolve_name(KIO[name, version])
         read, write = entity_reader(other), entity_writer(other)
         for number in range(ROUNDS):
@@ -96,9 +103,11 @@ def test_same_bytes_and_values_as_kio(name: str, random_messages: Any) -> None:
 
 def test_the_oracle_covers_what_it_should() -> None:
     """kio has no metadata records and no coordinator records; everything else of ours must have been compared."""
-    unknown = {name for name, version in OURS if (name, version) not in KIO}
+    assert not NEWER_THAN_KIO & KIO.keys()
+    compared = OURS.keys() - NEWER_THAN_KIO
+    unknown = {name for name, version in compared if (name, version) not in KIO}
     without = {name for name in unknown if getattr(messages, name).KIND not in ("record", "key", "value")}
     assert without == {"QuorumStateData"}
     assert len(unknown) == 65
-    assert len(OURS) == 698
-    assert sum(pair in KIO for pair in OURS) == 613
+    assert len(compared) == 698
+    assert sum(pair in KIO for pair in compared) == 613

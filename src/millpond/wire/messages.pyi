@@ -1875,11 +1875,15 @@ class ApiVersionsRequest(Message):
     API_KEY: ClassVar[int]
     client_software_name: str
     client_software_version: str
+    cluster_id: str | None
+    node_id: int
     def __init__(
         self,
         *,
         client_software_name: str = ...,
         client_software_version: str = ...,
+        cluster_id: str | None = ...,
+        node_id: int = ...,
     ) -> None: ...
 
 class ApiVersionsResponse(Message):

@@ -1,9 +1,12 @@
-"""ApiVersions (18), versions 0-4: which APIs this broker serves, in which versions.
+"""ApiVersions (18), versions 0-5: which APIs this broker serves, in which versions.
 
-0 the list · 1 throttle time · 3 flexible, the client says what software it is, features · 4 feature minima of zero.
+0 the list · 1 throttle time · 3 flexible, the client says what software it is, features · 4 feature minima of zero ·
+5 the client names the cluster and the broker it expects (KIP-1242).
 A name or version of the client's software that is not made of letters, digits, dots and dashes is refused.
-A client newer than us opens with a version that we do not know; it is answered in version 0 with error 35 and picks
-again from the list.
+A client that expected another broker or another cluster is answered REBOOTSTRAP_REQUIRED: its metadata is stale, or
+DNS or a load balancer routed the connection elsewhere. A client that names only one of the two is refused.
+A client newer than us opens with a version that we do not know; it is answered in version 0 with error 35 and the
+versions of ApiVersions alone, so that it asks again for everything else.
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 NAMED_FROM = 3
 ZERO_MINIMA_FROM = 4
 """Clients that know only version 3 fail at a minimum of zero (KAFKA-17011)."""
+EXPECTED_BROKER_FROM = 5
+
+NO_NODE = -1
 
 SOFTWARE_LENGTH_MAX = 100
 """So much of each is remembered, as long as the connection is there: there may be very many of them."""
@@ -35,8 +41,9 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 def handle(broker: Services, call: Call, request: m.ApiVersionsRequest) -> Outcome:
     if call.version >= NAMED_FROM:
-        if not (_is_name(request.client_software_name) and _is_name(request.client_software_version)):
-            return m.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+        error = _check(broker, call.version, request)
+        if error:
+            return m.ApiVersionsResponse(error_code=error, api_keys=[])
         software = (request.client_software_name, request.client_software_version)
         call.connection.client_software = " ".join(each[:SOFTWARE_LENGTH_MAX] for each in software)
         if broker.loggers.are_detailed:
@@ -65,6 +72,21 @@ def _answer(broker: Services, version: int) -> m.ApiVersionsResponse:
     return response
 
 
+def _check(broker: Services, version: int, request: m.ApiVersionsRequest) -> ErrorCode:
+    if not (_is_name(request.client_software_name) and _is_name(request.client_software_version)):
+        return ErrorCode.INVALID_REQUEST
+    if version < EXPECTED_BROKER_FROM:
+        return ErrorCode.NONE
+    if (request.cluster_id is None) != (request.node_id == NO_NODE):
+        return ErrorCode.INVALID_REQUEST
+    # A node that was just started may not know its cluster's id yet; it cannot tell a stranger then.
+    known = broker.image.cluster_id
+    if request.cluster_id is None or known is None:
+        return ErrorCode.NONE
+    is_expected = request.cluster_id == known and request.node_id == broker.node_id
+    return ErrorCode.NONE if is_expected else ErrorCode.REBOOTSTRAP_REQUIRED
+
+
 def _is_name(text: str) -> bool:
     return _SOFTWARE.fullmatch(text) is not None
 
@@ -87,7 +109,8 @@ def _add_features(response: m.ApiVersionsResponse, broker: Services, version: in
 
 
 def refuse(broker: Services, version: int, body: memoryview) -> Response:
-    return Encoded(describe(broker.apis, ErrorCode.UNSUPPORTED_VERSION).encode(0))
+    # Clients ask again only if they find nothing else: franz-go takes a longer list for the answer, without features.
+    return Encoded(describe([API], ErrorCode.UNSUPPORTED_VERSION).encode(0))
 
 
 def describe(apis: Iterable[ServedApi], error: ErrorCode = ErrorCode.NONE) -> m.ApiVersionsResponse:
@@ -100,4 +123,4 @@ def describe(apis: Iterable[ServedApi], error: ErrorCode = ErrorCode.NONE) -> m.
     return m.ApiVersionsResponse(error_code=error, api_keys=keys)
 
 
-API = Api(key=18, name="ApiVersions", versions=(0, 4), handle=handle, refuse=refuse, rights=FREE)
+API = Api(key=18, name="ApiVersions", versions=(0, 5), handle=handle, refuse=refuse, rights=FREE)
