@@ -59,8 +59,10 @@ def test_a_level_is_lowered_and_raised_and_its_epoch_grows(desk: Any, version: i
 
 def test_the_first_version_says_with_a_flag_that_a_level_may_be_lowered(desk: Any) -> None:
     caller = desk.connect()
-    [refused] = update(caller, 0, ("metadata.version", 25)).results
-    assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    reply = update(caller, 0, ("metadata.version", 25))
+    [refused] = reply.results
+    assert refused.error_code == reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert refused.error_message == reply.error_message
     [lowered] = update(caller, 0, ("metadata.version", 25), allow_downgrade=True).results
     assert lowered.error_code == ErrorCode.NONE
 
@@ -72,6 +74,7 @@ def test_one_that_is_refused_spoils_all(desk: Any) -> None:
         ErrorCode.FEATURE_UPDATE_FAILED,
         ErrorCode.INVALID_UPDATE_VERSION,
     ]
+    assert reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
     reply = update(caller, 2, ("metadata.version", 25), ("share.version", 1), upgrade_type=3)
     assert reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert "there is no feature 'share.version'" in reply.error_message

@@ -456,6 +456,24 @@ def test_records_are_deleted_once_the_replicas_that_are_there_have_followed(play
     assert (reply.topics[0].partitions[0].error_code, reply.topics[0].partitions[0].low_watermark) == (0, 1)
 
 
+def test_the_wait_for_followers_that_have_not_deleted_times_out(play: Play) -> None:
+    play.produce(acks=LEADER)
+    for node_id in play.followers:
+        play.fetch(node_id, 1)
+    play.desk.run(1)
+    kind = m.DeleteRecordsRequest
+    wanted = kind.DeleteRecordsPartition(partition_index=0, offset=-1)
+    play.reader.send(kind(topics=[kind.DeleteRecordsTopic(name="pond", partitions=[wanted])], timeout_ms=1), 2)
+    play.desk.run(100)
+    (reply,) = play.reader.replies()
+    (result,) = reply.topics[0].partitions
+    assert (result.error_code, result.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+    for node_id in play.followers:
+        play.fetch(node_id, 1, start=1)
+    play.desk.run(50)
+    assert play.reader.replies() == []
+
+
 def test_what_is_not_committed_cannot_be_deleted(play: Play) -> None:
     play.produce(acks=LEADER)
     kind = m.DeleteRecordsRequest

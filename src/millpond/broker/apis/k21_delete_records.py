@@ -1,6 +1,7 @@
 """DeleteRecords (21), versions 0-2: move the start of partitions forward, giving up what lies before it.
 
 2 flexible. The offset -1 means all that is committed. Answered once the replicas that are there have followed.
+The timeout bounds only the wait for followers, as in Kafka: a request with a timeout of 0 is done all the same.
 Nobody does this to the brokers' own topics.
 """
 
@@ -52,17 +53,18 @@ def handle(broker: Services, call: Call, request: m.DeleteRecordsRequest) -> Out
 
     # Also where retention had moved the start already: that alone is not on disk yet.
     written = broker.checkpoints.write().recover(OSError, fail)
-    whole = gather([written, *(followed for _, followed in moved)]).map(lambda _: response)
+    all_followed = gather([followed for _, followed in moved])
 
     def time_out() -> None:
         for result, followed in moved:
-            # What is in no checkpoint yet may be there again after a power cut.
-            if not (written.ended and followed.ended):
+            if not followed.ended:
                 _refuse(result, ErrorCode.REQUEST_TIMED_OUT)
-        whole.finish(response)
+        all_followed.finish([])
 
-    whole.expire_after(broker.clock, min(max(request.timeout_ms, 0), broker.settings[PRODUCE_WAIT_MAX_MS]), time_out)
-    return whole
+    wait_ms = min(max(request.timeout_ms, 0), broker.settings[PRODUCE_WAIT_MAX_MS])
+    all_followed.expire_after(broker.clock, wait_ms, time_out)
+    # Answered only once it is written, whatever the timeout: it may be undone by a power cut until then.
+    return gather([written, all_followed.map(lambda _: None)]).map(lambda _: response)
 
 
 def _delete_before(

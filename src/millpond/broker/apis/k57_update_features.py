@@ -1,6 +1,7 @@
 """UpdateFeatures (57), versions 0-2: raise or lower the levels of features, or ask whether they could be.
 
-1 kinds of downgrades, validate only · 2 one error for all. All of a request is done, or nothing.
+1 kinds of downgrades, validate only · 2 one error for all. All of a request is done, or nothing. Versions 0 and 1
+have a result for each feature, too; their top-level error is set whenever one of them was refused.
 """
 
 from __future__ import annotations
@@ -63,12 +64,14 @@ def handle(broker: Services, call: Call, request: m.UpdateFeaturesRequest) -> Ou
         if call.version >= ONE_ERROR_FROM or not updates:
             return m.UpdateFeaturesResponse(error_code=worst.code, error_message=worst.message, results=[])
         return m.UpdateFeaturesResponse(
+            error_code=worst.code,
+            error_message=worst.message,
             results=[
                 m.UpdateFeaturesResponse.UpdatableFeatureResult(
                     feature=each.name, error_code=verdict.code, error_message=verdict.message
                 )
                 for each, verdict in zip(updates, verdicts, strict=True)
-            ]
+            ],
         )
 
     return (
