@@ -42,6 +42,7 @@ from millpond.log.names import (
 from millpond.log.open_files import OpenFiles
 from millpond.log.partition_log import PartitionLog
 from millpond.log.producers import ProducerStates
+from millpond.log.recalled_batches import recall_batches
 from millpond.log.scan import PROBE_BYTES, SCAN_BYTES, Damaged, HeldBytes, Readable, checked, copy_tail, headers
 from millpond.log.segment import Segment
 from millpond.log.snapshots import Snapshots, encode_snapshot
@@ -51,9 +52,6 @@ _NOWHERE = 1 << 63
 
 LISTINGS_KEPT = 64
 """Thousands of folders have files of the same names: what those tell is worked out once."""
-
-RECALLED_ENTRIES = 64
-"""How many entries of the offset index to go back: so many large batches, or 256 KiB of small ones."""
 
 
 class LogDamaged(Exception):
@@ -187,7 +185,7 @@ class _Opener:
         self._remove_orphans(segments[0].base_offset, end)
         snapshots = self._usable_snapshots(segments, clean)
         replay_from, producers = self._noted_producers(segments, snapshots, clean)
-        self._recall(producers, segments, replay_from)
+        recall_batches(producers, segments, replay_from, self.opening.now_ms)
         noted_epochs = self._noted_epochs()
         epochs = LeaderEpochs(noted_epochs or ())
         epochs_from = segments[0].base_offset
@@ -369,19 +367,6 @@ class _Opener:
                 if header.base_offset >= upper:
                     return
                 log.epochs.learn(header.leader_epoch, header.base_offset)
-
-    def _recall(self, producers: ProducerStates, segments: list[Segment], upto: int) -> None:
-        """Complete what a snapshot at offset `upto` told, as far as the last batches before it are cheap to find."""
-        if not producers.retrying(self.opening.now_ms):
-            return
-        # Two segments, because the last one may have just begun.
-        before = [segment for segment in segments if segment.base_offset < upto and segment.size][-2:]
-        walked = (
-            header
-            for segment in before
-            for _, header in headers(segment.file, segment.position_back(RECALLED_ENTRIES), segment.size)
-        )
-        producers.recall(walked, self.opening.now_ms)
 
     def _segments(self) -> list[Segment]:
         bases = self.listing.bases

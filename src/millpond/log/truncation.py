@@ -19,6 +19,7 @@ from millpond.log.limits import LogLimits
 from millpond.log.names import BEGUN, CUT, DELETED, EPOCHS_FILE, LOG, SEGMENT_SUFFIXES, offset_name, read_offset_name
 from millpond.log.open_files import OpenFiles
 from millpond.log.producers import ProducerStates
+from millpond.log.recalled_batches import recall_batches
 from millpond.log.scan import copy_tail
 from millpond.log.segment import Segment
 from millpond.log.snapshots import Snapshots
@@ -162,12 +163,15 @@ class Truncation:
         snapshots.drop_below(segments[0].base_offset)
         snapshot = snapshots.newest(segments[-1].next_offset)
         start, states = snapshot or (segments[0].base_offset, self.silent)
-        for segment in segments:
-            if not segment.size or segment.next_offset <= start:
-                continue
-            reader = segment.reader(segment.next_offset, segment.size)
-            for _ in states.replay(reader.file, reader.batches_from(start), start, self.now_ms):
-                # The index of aborted transactions knows of them.
-                continue
-            reader.close()
+        readers = [segment.reader(segment.next_offset, segment.size) for segment in segments if segment.size]
+        try:
+            recall_batches(states, readers, start, self.now_ms)
+            for reader in readers:
+                if reader.next_offset > start:
+                    for _ in states.replay(reader.file, reader.batches_from(start), start, self.now_ms):
+                        # The index of aborted transactions knows of them.
+                        continue
+        finally:
+            for reader in readers:
+                reader.close()
         return states
