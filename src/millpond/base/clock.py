@@ -25,6 +25,13 @@ class Clock(Protocol):
         """The same in microseconds, to measure how long something took."""
         ...
 
+    def boottime_ms(self) -> int:
+        """As `monotonic_ms`, but time in which the machine was suspended counts, too.
+
+        Leases go by this one: others do not wait for a machine that sleeps. Timers do not fire by it.
+        """
+        ...
+
     def call_soon(self, callback: Callable[[], None]) -> None: ...
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Timer: ...

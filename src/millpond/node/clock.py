@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from time import monotonic_ns, time_ns
-from typing import cast
+from typing import Final, cast
+
+BOOT_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Counts while the machine is suspended, too. On macOS, which has no CLOCK_BOOTTIME, CLOCK_MONOTONIC does."""
 
 
 class LoopClock:
@@ -26,6 +30,9 @@ class LoopClock:
 
     def monotonic_us(self) -> int:
         return monotonic_ns() // 1_000
+
+    def boottime_ms(self) -> int:
+        return time.clock_gettime_ns(BOOT_CLOCK) // 1_000_000
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return self._loop.call_later(delay_ms / 1000, callback)

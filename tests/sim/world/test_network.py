@@ -266,3 +266,52 @@ def test_both_ends_speak_tls_or_none(make_peer, server, client, is_let_in) -> No
         assert served[0].link.is_encrypted is (server is not None)
         wanted = server is not None and server.client_auth is ClientAuth.REQUIRED
         assert served[0].link.certificate_name == ("CN=a" if wanted else None)
+
+
+def test_a_way_that_rejects_refuses_connections_and_breaks_those_that_are_used(scene: Scene) -> None:
+    client, idle = scene.connect(), scene.connect()
+    client.link.send([b"before"])
+    scene.clock.run_for(1_000)
+    assert client.data == b"before"
+    scene.network.reject("a", "b")
+    client.link.send([b"after"])
+    late = scene.connect()
+    scene.clock.run_for(1_000)
+    assert (client.closed_count, late.closed_count) == (1, 1)
+    assert idle.closed_count == 0, "nobody has sent anything on it"
+    assert [peer.closed_count for peer in scene.served] == [0, 0], "the other end is not told"
+    assert client.data == b"before"
+    scene.network.heal()
+    again = scene.connect()
+    again.link.send([b"again"])
+    scene.clock.run_for(1_000)
+    assert again.data == b"again"
+
+
+def test_a_way_that_rejects_answers_only_one_direction(scene: Scene) -> None:
+    client = scene.connect()
+    scene.clock.run_for(1_000)
+    scene.network.reject("b", "a")
+    client.link.send([b"echo"])
+    scene.clock.run_for(1_000)
+    assert [peer.closed_count for peer in scene.served] == [1], "its answer was rejected"
+    assert client.closed_count == 0
+    late = scene.connect()
+    scene.clock.run_for(5_000)
+    assert late.closed_count == 0, "the acknowledgement does not come back, and nobody says so"
+    scene.network.mend("b", "a")
+    scene.clock.run_for(5_000)
+    late.link.send([b"late"])
+    scene.clock.run_for(1_000)
+    assert late.data == b"late"
+
+
+def test_connections_between_two_hosts_are_broken_at_both_ends(scene: Scene) -> None:
+    client = scene.connect()
+    scene.clock.run_for(1_000)
+    scene.network.reset_between("a", "c")
+    scene.clock.run_for(1_000)
+    assert client.closed_count == 0
+    scene.network.reset_between("a", "b")
+    scene.clock.run_for(1_000)
+    assert (client.closed_count, scene.served[0].closed_count) == (1, 1)

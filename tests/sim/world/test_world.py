@@ -194,6 +194,7 @@ def test_a_suspended_host_does_not_count_the_time(make_peer) -> None:
     sim.run_for(11_000)
     assert clock.wall_ms() - before == 11_000
     assert clock.monotonic_ms() == 1_400
+    assert clock.boottime_ms() == 11_400
     gone.cancel()
     sim.run_for(30_000)
     assert fired == [11_000, 30_000]

@@ -54,6 +54,9 @@ class VirtualClock:
     def monotonic_us(self) -> int:
         return self.now_ms * 1_000
 
+    def boottime_ms(self) -> int:
+        return self.now_ms
+
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._add(self.now_ms, -1.0 if self._random else 0.0, callback)
 

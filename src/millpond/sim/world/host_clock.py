@@ -43,6 +43,10 @@ class HostClock:
     def monotonic_us(self) -> int:
         return self.monotonic_ms() * 1_000
 
+    def boottime_ms(self) -> int:
+        rate = self._oscillator.rate
+        return self._clock.now_ms if rate == 1.0 else int(self._clock.now_ms * rate)
+
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._clock.call_soon(lambda: self._run(callback))
 

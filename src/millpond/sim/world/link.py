@@ -46,6 +46,8 @@ class Wires(Protocol):
 
     def is_cut(self, source: str, target: str) -> bool: ...
 
+    def is_rejected(self, source: str, target: str) -> bool: ...
+
     def is_down(self, host: str) -> bool: ...
 
     def run_at(self, host: str, callback: Callable[[], None]) -> None: ...
@@ -187,6 +189,13 @@ class SimLink:
     def _arrive(self) -> None:
         """The next piece on the wire reaches the other end, unless the way is cut."""
         if not self._wire:
+            return
+        if self._wires.is_rejected(self.host, self.peer_host):
+            # A firewall answers for the peer, which is not told; nothing is sent again.
+            if self.alive:
+                self.reset()
+            else:
+                self._lose_wire()
             return
         if self._wires.is_cut(self.host, self.peer_host):
             self._held += 1

@@ -64,6 +64,7 @@ class SimNetwork:
         self.faults: list[tuple[Link, Exception]] = []
         self._links: list[SimLink] = []
         self._cuts: dict[tuple[str, str], None] = {}
+        self._rejections: dict[tuple[str, str], None] = {}
         self._down: dict[str, None] = {}
         self._paths: dict[tuple[str, str], Path] = {}
         self._paused: dict[str, list[Callable[[], None]]] = {}
@@ -106,7 +107,12 @@ class SimNetwork:
     def _attempt(self, link: SimLink, host: str, port: int, attempt: int) -> None:
         if not link.alive:
             return
-        if self.is_cut(link.host, host) or self.is_cut(host, link.host) or self.is_down(host):
+        if self.is_rejected(link.host, host):
+            link.reset()
+            return
+        # An acknowledgement that is rejected does not come back either.
+        is_cut = self.is_cut(link.host, host) or self.is_cut(host, link.host) or self.is_rejected(host, link.host)
+        if is_cut or self.is_down(host):
             if attempt == CONNECT_ATTEMPTS:
                 link.reset()
             else:
@@ -171,6 +177,9 @@ class SimNetwork:
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cuts
 
+    def is_rejected(self, source: str, target: str) -> bool:
+        return (source, target) in self._rejections
+
     def is_down(self, host: str) -> bool:
         return host in self._down
 
@@ -192,6 +201,18 @@ class SimNetwork:
         self.blackhole(one, other)
         self.blackhole(other, one)
 
+    def reject(self, source: str, target: str) -> None:
+        """Whatever `source` sends to `target` is answered with a reset until `heal`, as by a firewall that rejects.
+
+        New connections are refused, and one that exists breaks when something is sent on it.
+        """
+        self._rejections[source, target] = None
+
+    def reject_between(self, one: str, other: str) -> None:
+        """Reject both ways."""
+        self.reject(one, other)
+        self.reject(other, one)
+
     def set_path(
         self, source: str, target: str, *, latency_ms: tuple[int, int] | None = None, loss_share: float = 0.0
     ) -> None:
@@ -202,6 +223,7 @@ class SimNetwork:
     def heal(self) -> None:
         """Open every way again, as quick as the others; what was held back arrives late."""
         self._cuts.clear()
+        self._rejections.clear()
         self._paths.clear()
         for link in self._links:
             link.retry_held()
@@ -209,6 +231,7 @@ class SimNetwork:
     def mend(self, source: str, target: str) -> None:
         """Open this one way again, as `heal` does for all."""
         self._cuts.pop((source, target), None)
+        self._rejections.pop((source, target), None)
         self._paths.pop((source, target), None)
         for link in self._links:
             if (link.host, link.peer_host) == (source, target):
@@ -220,6 +243,12 @@ class SimNetwork:
         link.reset()
         if other is not None:
             other.reset()
+
+    def reset_between(self, one: str, other: str) -> None:
+        """Break every connection between the two hosts at both ends."""
+        for link in self.links(one):
+            if link.peer_host == other:
+                self.reset(link)
 
     def stop_host(self, host: str, *, silently: bool) -> None:
         """Take a host off the network: with its power (`silently`), or only its process, whose kernel tells peers."""

@@ -25,6 +25,8 @@ class SimHost:
     boots: int = 1
     """How often the power came back, and the first time."""
     clock: HostClock | None = None
+    asleep_since_ms: int | None = None
+    """Since when the machine is suspended, by the world's clock; None while it is not."""
 
 
 class SimWorld:
@@ -99,10 +101,17 @@ class SimWorld:
         self.network.pause_host(name)
 
     def resume(self, name: str) -> None:
-        """Go on after `pause`. Seeded: timers that are late come before what peers have sent, or after it."""
-        clock = self.hosts[name].clock
+        """Go on after `pause` or `fall_asleep`.
+
+        Seeded: timers that are late come before what peers have sent, or after it.
+        """
+        host = self.hosts[name]
+        clock = host.clock
         if clock is None:
             return
+        if host.asleep_since_ms is not None:
+            host.oscillator.slept_ms += self.clock.now_ms - host.asleep_since_ms
+            host.asleep_since_ms = None
         timers_first = self.network.random.random() < 0.5
         if timers_first:
             clock.resume()
@@ -110,15 +119,19 @@ class SimWorld:
         if not timers_first:
             clock.resume()
 
-    def suspend(self, name: str, for_ms: int) -> None:
-        """Put the whole machine to sleep, as the lid of a laptop does: the wall clock goes on, durations do not."""
+    def fall_asleep(self, name: str) -> None:
+        """Suspend the whole machine, as the lid of a laptop does: the wall clock and the clock that counts since the
+        boot go on, durations do not. It wakes with `resume`."""
         self.pause(name)
+        self.hosts[name].asleep_since_ms = self.clock.now_ms
+
+    def suspend(self, name: str, for_ms: int) -> None:
+        """As `fall_asleep`, and wake after so long."""
+        self.fall_asleep(name)
         life = self.hosts[name].lives
 
         def wake() -> None:
-            host = self.hosts[name]
-            if host.clock is not None and host.lives == life:
-                host.oscillator.slept_ms += for_ms
+            if self.hosts[name].lives == life:
                 self.resume(name)
 
         self.clock.call_later(for_ms, wake)
@@ -142,6 +155,7 @@ class SimWorld:
         if host.clock is not None:
             host.clock.stop()
             host.clock = None
+        host.asleep_since_ms = None
         self.network.stop_host(name, silently=silently)
 
     def run_until(self, condition: Callable[[], bool] | None = None, *, within_ms: int = 60_000) -> bool:
