@@ -11,6 +11,7 @@ import pytest
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
 from millpond.broker.lives.last_life import LOST, LastLife, read_last_life, write_last_life
+from millpond.broker.lives.lease import LeaseClock
 from millpond.broker.lives.lifecycle import DUPLICATE_MS_MAX, SILENT_MS_MAX, Appearance, Lifecycle
 from millpond.config.node import node_settings
 from millpond.metadata.brokers import after_power_cut
@@ -55,7 +56,7 @@ class Stage:
             is_misled=False,
             is_active=False,
             led_ago_ms=None,
-            others_may_lead=True,
+            lease_clock=LeaseClock(world.clock, settings),
             supported=SUPPORTED,
             leader_epoch=1,
         )
@@ -385,7 +386,7 @@ def test_one_that_was_never_let_in_and_one_that_is_alone_leave_at_once(stage: St
     life.leave(lambda: left.append(True))
     assert left == [True]
     world = stage.sim.start("other")
-    nobody: Any = SimpleNamespace(supported={})
+    nobody: Any = SimpleNamespace(supported={}, lease_clock=None)
     alone = Lifecycle(world, node_settings({}), lambda *_, **__: None, nobody, nobody, lambda: None)
     alone.start_alone(5, UUID(int=5))
     assert alone.ready.ended
@@ -445,13 +446,10 @@ def test_one_that_is_not_heard_for_a_session_knows_it_by_its_own_clock(stage: St
     assert stage.sim.clock.now_ms - began_ms <= 50
 
 
-def test_one_whose_peers_are_gone_for_certain_is_not_replaced_by_anybody(stage: Stage) -> None:
+def test_one_whose_peers_refuse_connections_may_have_been_replaced(stage: Stage) -> None:
     life = stage.start()
     stage.controller.others_may_lead = False
     stage.register()
     stage.beat()
     stage.sim.run_for(5000)
-    assert life.sessions_missed == 0
-    stage.controller.others_may_lead = True
-    stage.sim.run_for(200)
-    assert life.sessions_missed == 3, "one of them takes connections again"
+    assert life.sessions_missed == 3, "a firewall may refuse them, and the others elect another"

@@ -320,3 +320,36 @@ def test_a_node_whose_metadata_log_fails_ends_and_the_others_go_on() -> None:
     quorum.write(10_000)
     assert leader.start()
     quorum.write(10_000)
+
+
+def confirm(leader: SimNode) -> list[object]:
+    """Ask for a proof that a node leads now; what came of it."""
+    controller, answers = leader.broker.controller, []
+    controller.confirm_leadership(controller.lease_clock.now_ms()).then(answers.append, answers.append)
+    return answers
+
+
+def test_a_leader_that_is_followed_is_confirmed_at_once(quorum: Quorum) -> None:
+    quorum.write()
+    quorum.sim.run_for(1_234)
+    for _ in range(20):
+        answers, began_ms = confirm(quorum.leader()), quorum.sim.clock.now_ms
+        assert not answers, "what was proved before is not enough"
+        quorum.until(lambda answers=answers: answers == [None])  # type: ignore[misc]
+        assert quorum.sim.clock.now_ms - began_ms < 60, "voters do not wait for news, but for a round trip"
+        quorum.sim.run_for(77)
+
+
+def test_a_leader_without_a_majority_is_not_confirmed(quorum: Quorum) -> None:
+    quorum.write()
+    leader = quorum.leader()
+    others = [node for node in quorum.nodes if node is not leader]
+    quorum.sim.network.partition(leader.name, others[0].name)
+    quorum.sim.run_for(500)
+    followed = confirm(leader)
+    quorum.until(lambda: followed == [None], within_ms=500)
+    quorum.sim.network.partition(leader.name, others[1].name)
+    answers = confirm(leader)
+    quorum.until(lambda: bool(answers))
+    assert answers[0].code is ErrorCode.NOT_CONTROLLER  # type: ignore[attr-defined]
+    assert not leader.broker.controller.is_active

@@ -22,6 +22,7 @@ from millpond.base.settings import Settings
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.links.peers import NodeAddresses
 from millpond.broker.lives.identity import CannotJoin, CannotStart
+from millpond.broker.lives.lease import LeaseClock
 from millpond.broker.lives.own_folder import OwnFolder
 from millpond.broker.quorum.committed_batches import CommittedBatches, MetadataBatch
 from millpond.broker.quorum.host import QuorumHost, StartWorkers
@@ -100,6 +101,7 @@ class Controller:
         self._ahead = Image()
         self._world = world
         self._clock = world.clock
+        self.lease_clock: Final = LeaseClock(world.clock, settings)
         self._entropy = world.entropy
         self._store = store
         self._settings = settings
@@ -192,18 +194,30 @@ class Controller:
         return self.host.led_ago_ms() if self.is_active else None
 
     @property
+    def elected_ms(self) -> int:
+        """When this node, which leads the quorum, was elected."""
+        return self.host.elected_ms
+
+    def confirm_leadership(self, since_ms: int) -> Later[None]:
+        """Ends once most voters are known to have followed this node at `since_ms`, by the lease clock, or later.
+
+        Refused with NOT_CONTROLLER if it ceases to lead before that.
+        """
+        return self.host.confirm_leadership(since_ms)
+
+    @property
     def leader_heard_ago_ms(self) -> int | None:
         """How long ago the node that led the quorum before this one was heard; None for never."""
         return self.host.leader_heard_ago_ms
 
     def knows_since(self, moment_ms: int) -> bool:
-        """Whether the image has all that was decided before `moment_ms`, by this node's clock."""
+        """Whether the image has all that was decided before `moment_ms`, by the lease clock."""
         told = self.host.told
         return told is not None and told[0] >= moment_ms and self.applied_offset >= told[1]
 
     @property
     def others_may_lead(self) -> bool:
-        """Whether the other nodes may be there and elect one of themselves, as far as this one can tell."""
+        """Whether enough of the other nodes take connections, or may, to elect one of themselves."""
         return self.host.others_may_lead
 
     @property
@@ -252,6 +266,7 @@ class Controller:
             log=log,
             addresses=self.addresses,
             workers=self._workers,
+            lease_clock=self.lease_clock,
             write_checkpoint=self._write_checkpoint,
             on_step=self._on_quorum,
             after_crash=after_crash,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from millpond.base.values import dataclass
-from millpond.quorum.messages import Request, Response
+from millpond.quorum.messages import ReplicaKey, Request, Response
 from millpond.quorum.ready import Ask, Durable
 from millpond.quorum.voters import Voter
 
@@ -56,8 +56,15 @@ class NewVoters:
 
 
 @dataclass(frozen=True, slots=True)
+class Poll:
+    """The leader's owner wants to know whether these replicas still follow: answer their fetches that wait."""
+
+    replicas: frozenset[ReplicaKey]
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Hand over: resign if leading, and tell the others who should follow."""
 
 
-Event: TypeAlias = Asked | Answered | Hung | Time | Appended | NewVoters | Stop | Durable
+Event: TypeAlias = Asked | Answered | Hung | Time | Appended | NewVoters | Poll | Stop | Durable

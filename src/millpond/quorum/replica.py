@@ -8,13 +8,13 @@ acknowledgement) waits in the outbox until the disk has reported that version as
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import assert_never
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import EpochEnd
-from millpond.quorum.events import Answered, Appended, Asked, Event, Hung, NewVoters, Stop, Time
+from millpond.quorum.events import Answered, Appended, Asked, Event, Hung, NewVoters, Poll, Stop, Time
 from millpond.quorum.messages import (
     NO_LEADER,
     BeginQuorumEpoch,
@@ -226,6 +226,8 @@ class Replica:
                 self._answer_parked(now_ms)
             case NewVoters(voters):
                 self._change_voters(voters, now_ms)
+            case Poll(replicas):
+                self._answer_now(replicas)
             case Stop():
                 if isinstance(self.role, Leader):
                     self._resign(now_ms)
@@ -798,6 +800,13 @@ class Replica:
         for parked in [each for each in role.parked.values() if self._has_news(each.fetch)]:
             del role.parked[parked.request_id]
             self._send_records(parked.request_id, parked.fetch)
+
+    def _answer_now(self, replicas: Container[ReplicaKey]) -> None:
+        """Answer the fetches of these that wait for news, though there is none."""
+        if isinstance(self.role, Leader):
+            for parked in [each for each in self.role.parked.values() if each.fetch.replica in replicas]:
+                del self.role.parked[parked.request_id]
+                self._send_records(parked.request_id, parked.fetch)
 
     def _on_fetch_snapshot(self, request_id: int, fetch: FetchSnapshot, now_ms: int) -> None:
         role = self.role

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from millpond.sim.cluster.crew_scenario import CrewScenario, make_crew_plan
+from millpond.sim.cluster.plan import FIRST_FAULTS
 
 
 @pytest.mark.parametrize("seed", [1, 3])
@@ -34,6 +35,6 @@ FAILED_ONCE = {
 
 @pytest.mark.parametrize("seed", FAILED_ONCE)
 def test_a_seed_that_failed_once(seed: int) -> None:
-    scenario = CrewScenario(seed, make_crew_plan(seed))
+    scenario = CrewScenario(seed, make_crew_plan(seed, FIRST_FAULTS))
     outcome = scenario.run()
     assert not outcome.violations, "\n".join([*scenario.story(), *outcome.violations])

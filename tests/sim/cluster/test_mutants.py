@@ -10,6 +10,10 @@ import pytest
 from tests.support.patience import with_time
 
 from millpond.base.later import done
+from millpond.broker.controller import Controller
+from millpond.broker.lives import lease
+from millpond.broker.lives.lifecycle import Lifecycle
+from millpond.broker.lives.sessions import Sessions
 from millpond.broker.replication.leader_role import LeaderRole
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.replication.scrub import Scrub
@@ -20,9 +24,16 @@ from millpond.replication.leader import PartitionLeader
 from millpond.sim.cluster import checkers
 from millpond.sim.cluster.plan import make_plan
 from millpond.sim.cluster.shrinker import play
+from millpond.sim.world.host_clock import HostClock
 
 Patch = pytest.MonkeyPatch
 DEATHS = ("kill of a leader", "power cut", "isolation of a leader", "pause of a leader")
+REJECTIONS = (
+    "rejecting isolation of a leader",
+    "rejecting isolation of the controller",
+    "rejecting split",
+)
+SUSPENSIONS = ("suspension of a leader", "suspension of the controller")
 LACKS = (checkers.TRUSTED_LACKS_RECORDS, checkers.VISIBLE_CHANGED, checkers.SAME_NAME_OTHER_BATCH)
 
 
@@ -92,6 +103,33 @@ def never_read_again(patch: Patch) -> None:
     patch.setattr(Scrub, "start", lambda _: None)
 
 
+def believe_refused_connections(patch: Patch) -> None:
+    """A new controller fences a broker that refuses connections at once, whatever lease it may have."""
+    patch.setattr(Sessions, "_lease_left_ms", lambda *_: 0)
+
+
+def answer_heartbeats_after_the_fall(patch: Patch) -> None:
+    """A controller gives leases whether anybody follows it or not."""
+    patch.setattr(Controller, "confirm_leadership", lambda *_: done(None))
+
+
+def count_no_suspended_time(patch: Patch) -> None:
+    patch.setattr(HostClock, "boottime_ms", HostClock.monotonic_ms)
+    patch.setattr(lease, "DRIFT_MS_MAX", 1 << 40)
+
+
+def take_a_refusal_for_death(patch: Patch) -> None:
+    """Who is refused by most of the others leads on: they are dead."""
+    real = Lifecycle._look_at_silence
+
+    def look(self: Lifecycle) -> None:
+        real(self)
+        if not self._controller.others_may_lead:
+            self.sessions_missed = 0
+
+    patch.setattr(Lifecycle, "_look_at_silence", look)
+
+
 @dataclass(frozen=True)
 class Mutant:
     put_in: Callable[[Patch], None]
@@ -113,6 +151,10 @@ MUTANTS = [
     Mutant(keep_the_epoch_over_a_change_of_leader, DEATHS, 12),
     Mutant(forget_producers_at_a_change_of_leader, (*DEATHS, "resets"), 30),
     Mutant(never_read_again, ("bit rot",), 12, (checkers.NOT_HEALED,)),
+    Mutant(believe_refused_connections, REJECTIONS, 12, (checkers.LEASE_OUTLIVED,)),
+    Mutant(answer_heartbeats_after_the_fall, REJECTIONS, 40, (checkers.LEASE_OUTLIVED,)),
+    Mutant(count_no_suspended_time, SUSPENSIONS, 12, (checkers.LEASE_OUTLIVED,)),
+    Mutant(take_a_refusal_for_death, REJECTIONS, 12, (checkers.NO_DOUBT,)),
     Mutant(decide_without_a_majority, ("isolation", "split", "kill of a leader"), 30, TWO_HISTORIES),
 ]
 

@@ -8,7 +8,7 @@ import pytest
 
 from millpond.sim.cluster import checkers
 from millpond.sim.cluster import scenario as scenario_module
-from millpond.sim.cluster.plan import make_plan
+from millpond.sim.cluster.plan import FIRST_FAULTS, make_plan
 from millpond.sim.cluster.scenario import Scenario
 
 
@@ -41,7 +41,7 @@ FAILED_ONCE = {
 
 @pytest.mark.parametrize("seed", FAILED_ONCE)
 def test_a_seed_that_failed_once(seed: int) -> None:
-    scenario = Scenario(seed)
+    scenario = Scenario(seed, make_plan(seed, FIRST_FAULTS))
     outcome = scenario.run()
     assert not outcome.violations, "\n".join([*scenario.story(), *outcome.violations])
 

@@ -17,7 +17,7 @@ from millpond.base.later import Later
 from millpond.base.values import dataclass
 from millpond.broker.lives.identity import CannotJoin
 from millpond.broker.lives.last_life import LOST, LastLife, read_last_life, write_last_life
-from millpond.broker.lives.sessions import OVERDUE_MS
+from millpond.broker.lives.lease import lease_ms
 from millpond.config.node import (
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_RACK,
@@ -55,7 +55,7 @@ SILENT_MS_MAX: Final = 2_000
 WRITE_AGAIN_MS: Final = 500
 
 LOOK_AROUND_MS: Final = 100
-"""How often one that is not heard looks whether the others can still be a majority without it."""
+"""How often one that is not heard looks for how long that has been so."""
 
 LATE_MS: Final = 50
 """Who looks this much too late stood still: what was said to it meanwhile is read first."""
@@ -111,6 +111,7 @@ class Lifecycle:
         """Ends if the others do not let this node in and never will, also after it had been one of them."""
         self._world = world
         self._clock = world.clock
+        self._lease_clock = controller.lease_clock
         self._settings = settings
         self._journal = journal
         self._controller = controller
@@ -129,11 +130,11 @@ class Lifecycle:
         self._heard_ms = 0
         self._asked_ms = 0
         self._lease_ms = 0
-        """Until when, at the least, nobody else is made leader in this node's place."""
+        """Until when, at the least, nobody else is made leader in this node's place, by the lease clock."""
         self._lease_since_ms = 0
         """Since when it has been so without a gap. Of what was decided in the gap the image may not tell yet."""
         self.sessions_missed = 0
-        """For the time of how many sessions this node has not been heard, if others may lead in its place by now."""
+        """For the time of how many sessions this node has not been heard: others may lead in its place by now."""
         self._on_cut_off: Callable[[], None] = _nobody_cares
         self._certain_ms = 0
         """When this node was heard for certain, by its own clock: the moment of asking, not that of the answer."""
@@ -154,18 +155,23 @@ class Lifecycle:
         broker = self._controller.image.brokers.get(self._controller.node_id)
         return broker is not None and broker.incarnation_id == self._incarnation_id
 
+    @property
+    def wants_to_be_fenced(self) -> bool:
+        """Whether this node is about to leave, or has lost records and says so."""
+        return self._left is not None or self._has_lost
+
     def has_lease(self) -> bool:
         """Whether this node has been heard so lately that nobody else can lead what it leads, but by its own will.
 
-        Shorter than a controller waits, because clocks differ.
+        Shorter than a controller waits, because clocks differ (`lease.py`).
         """
         if self._appearance is None:
             return True
         if self._controller.is_active:
             # It hears itself, even when it is cut off from everybody: only those who follow it are a proof.
             led_ago_ms = self._controller.led_ago_ms
-            return led_ago_ms is not None and led_ago_ms < self._lease_length_ms
-        return self._clock.monotonic_ms() < self._lease_ms and self._controller.knows_since(self._lease_since_ms)
+            return led_ago_ms is not None and led_ago_ms < lease_ms(self._settings)
+        return self._lease_clock.now_ms() < self._lease_ms and self._controller.knows_since(self._lease_since_ms)
 
     def on_cut_off(self, observer: Callable[[], None]) -> None:
         """Call `observer` again and again while this node must assume that others may lead in its place."""
@@ -184,7 +190,7 @@ class Lifecycle:
     def go_on_with_others(self, appearance: Appearance) -> None:
         """This node is alone no more: it goes on in the life that it has, and is heard like everybody else."""
         self._appearance = appearance
-        self._certain_ms = self._heard_ms = self._clock.monotonic_ms()
+        self._certain_ms, self._heard_ms = self._lease_clock.now_ms(), self._clock.monotonic_ms()
         self._write(LastLife(self.broker_epoch, self._world.boot_id), self._beat)
 
     def start(self, appearance: Appearance, *, was_clean: bool, has_lost: bool) -> None:
@@ -322,16 +328,10 @@ class Lifecycle:
             want_fence=self._has_lost,
             want_shut_down=self._left is not None,
         )
-        self._asked_ms = self._clock.monotonic_ms()
+        self._asked_ms = self._lease_clock.now_ms()
         # One that no controller has answered for a session is waited for by the next one, and not for long.
         again_ms = min(FENCED_HEARTBEAT_MS, self._interval_ms)
         self._ask(request, HEARTBEAT_VERSION, self._on_beat, self._beat, again_ms)
-
-    @property
-    def _lease_length_ms(self) -> int:
-        # A controller that takes it for gone, because its connections broke, still waits for an overdue heartbeat.
-        overdue_ms = self._settings[BROKER_HEARTBEAT_INTERVAL_MS] + OVERDUE_MS // 2
-        return min(self._settings[BROKER_SESSION_TIMEOUT_MS] // 2, overdue_ms)
 
     @property
     def _interval_ms(self) -> int:
@@ -346,7 +346,7 @@ class Lifecycle:
                 if not self._controller.is_active:
                     if self._asked_ms > self._lease_ms:
                         self._lease_since_ms = self._asked_ms
-                    self._lease_ms = self._asked_ms + self._lease_length_ms
+                    self._lease_ms = self._asked_ms + lease_ms(self._settings)
                 self._on_heard()
                 self._on_state(response)
             case ErrorCode.STALE_BROKER_EPOCH | ErrorCode.BROKER_ID_NOT_REGISTERED:
@@ -374,7 +374,7 @@ class Lifecycle:
 
     def _until_next_ms(self) -> int:
         """From asking to asking, as a lease counts: an answer that took long has used up part of it."""
-        waited_ms = self._clock.monotonic_ms() - self._asked_ms
+        waited_ms = self._lease_clock.now_ms() - self._asked_ms
         return max(self._interval_ms - waited_ms, self._interval_ms // 4)
 
     def _is_taken_for_older(self) -> bool:
@@ -401,15 +401,15 @@ class Lifecycle:
             self._silence_timer = None
         if self._is_over:
             return
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self._lease_clock.now_ms()
         # The active controller hears itself: only those who follow it are a proof.
         led_ago_ms = self._controller.led_ago_ms
         if led_ago_ms is not None:
             self._certain_ms = now_ms - led_ago_ms
         session_ms = self._settings[BROKER_SESSION_TIMEOUT_MS]
         missed, was_cut_off = (now_ms - self._certain_ms) // session_ms, self.sessions_missed > 0
-        # Where most of the others refuse connections, nobody is there to lead instead.
-        self.sessions_missed = missed if missed and self._controller.others_may_lead else 0
+        # Others that refuse connections may have ended, or be behind a firewall that rejects: that is no proof.
+        self.sessions_missed = missed
         if (self.sessions_missed > 0) != was_cut_off:
             self._journal("this node is heard again" if was_cut_off else "this node is not heard by a controller")
         wait_ms = LOOK_AROUND_MS if missed else self._certain_ms + session_ms - now_ms
@@ -418,7 +418,7 @@ class Lifecycle:
             self._on_cut_off()
 
     def _on_silence(self, due_ms: int) -> None:
-        if self._clock.monotonic_ms() - due_ms > LATE_MS:
+        if self._lease_clock.now_ms() - due_ms > LATE_MS:
             self._silence_timer = self._clock.call_later(1, self._look_at_silence)
         else:
             self._look_at_silence()

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
+from millpond.broker.lives.lease import fence_wait_ms, lease_ms, proof_age_ms_max
 from millpond.config.node import (
     AUTO_LEADER_REBALANCE_ENABLE,
-    BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_SESSION_TIMEOUT_MS,
     LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS,
 )
@@ -46,15 +46,9 @@ if TYPE_CHECKING:
 LOOKS_PER_SESSION: Final = 10
 """How often in the time of one session it is looked for brokers that are silent."""
 
-OVERDUE_MS: Final = 200
-"""How late the heartbeat of a broker is that takes no connections, before it is thought gone: its lease is over."""
-
 ELECTION_SETTINGS: Final = frozenset({UNCLEAN_LEADER_ELECTION_ENABLE.name, UNCLEAN_LEADER_ELECTION_ENABLE.inherits})
-DEPOSED_MS: Final = 400
-"""How long the controller of before is waited for by the next one."""
-
-SILENT_MS: Final = 100
-"""The same where it has been silent for a session already: in case that it stood still and is back just now."""
+SILENT_SHARE: Final = 4
+"""A deposed controller that was silent for a session gets this share of a lease to say that it lives."""
 
 LOOKS_PER_INTERVAL: Final = 3
 NEXT_SLICE_MS: Final = 1_000
@@ -106,9 +100,10 @@ class Sessions:
         self._unheard = set(self._heard_ms)
         if self._controller.last_leader_id in self._heard_ms:
             # The others have waited for it already, else there would be no new controller. If it lives it is heard at
-            # once: whoever is deposed says so.
+            # once: whoever is deposed says so. But its lease, and those that it gave, last on from the election.
             silent_ms = self._controller.leader_heard_ago_ms or 0
-            left_ms = min(self._session_ms, SILENT_MS if silent_ms >= self._session_ms else DEPOSED_MS)
+            patience_ms = lease_ms(self._settings()) // (SILENT_SHARE if silent_ms >= self._session_ms else 1)
+            left_ms = max(self._controller.elected_ms + fence_wait_ms(self._settings()) - now_ms, patience_ms, 1)
             self._heard_ms[self._controller.last_leader_id] = now_ms - self._session_ms + left_ms
         # The one before may have stopped in the middle of it.
         for broker_id in image.brokers:
@@ -161,7 +156,12 @@ class Sessions:
         return self._controller.submit(decide).chain(go_on)
 
     def heartbeat(self, beat: Heartbeat) -> Later[HeartbeatReply]:
-        """A broker lives. Refused when this is not the active controller."""
+        """A broker lives. Refused when this is not the active controller.
+
+        The answer is a lease, so it waits until a majority is known to follow this controller: a successor that was
+        elected later waits for the lease to end, one that was elected before has given it away already.
+        """
+        since_ms = self._controller.lease_clock.now_ms() - proof_age_ms_max(self._settings())
         decided: list[HeartbeatReply] = []
 
         def decide(image: Image) -> Decision[HeartbeatReply]:
@@ -177,7 +177,10 @@ class Sessions:
             self._hear(beat.broker_id)
             if not decided[0].is_done:
                 self._settle(beat.broker_id)
-        return answered
+        if beat.broker_id == self._controller.node_id:
+            # It has its own lease by the same proofs.
+            return answered
+        return answered.chain(lambda reply: self._controller.confirm_leadership(since_ms).map(lambda _: reply))
 
     def _has_ended(self, wanted: Registration) -> bool:
         """Whether the broker's last life is over for certain, although its session is not.
@@ -188,10 +191,8 @@ class Sessions:
         """
         known = self._controller.image.brokers.get(wanted.broker_id)
         is_same_folder = known is not None and wanted.directory_id == known.directory_id != NO_DIRECTORY
-        return is_same_folder and (
-            wanted.broker_id in self._unheard
-            or (wanted.broker_id in self._broken and self._lease_left_ms(wanted.broker_id) <= 0)
-        )
+        is_doubted = wanted.broker_id in self._unheard or wanted.broker_id in self._broken
+        return is_same_folder and is_doubted and self._lease_left_ms(wanted.broker_id) <= 0
 
     def lives(self, broker_id: int) -> bool:
         """Whether it was heard within the time of a session."""
@@ -262,9 +263,13 @@ class Sessions:
             self._lose(broker_id, heard_ms)
 
     def _lease_left_ms(self, broker_id: int) -> int:
-        """How long a broker that was heard once may still count on leading what it leads, if it is there."""
-        due_ms = self._settings()[BROKER_HEARTBEAT_INTERVAL_MS] + OVERDUE_MS
-        return self._heard_ms[broker_id] + due_ms - self._clock.monotonic_ms()
+        """How long a broker may still count on leading what it leads, if it is there.
+
+        One that this controller has not heard may have a lease from the one before, given until the election.
+        """
+        is_unheard = broker_id in self._unheard
+        since_ms = self._controller.elected_ms if is_unheard else self._heard_ms[broker_id]
+        return since_ms + fence_wait_ms(self._settings()) - self._clock.monotonic_ms()
 
     def _lose(self, broker_id: int, heard_ms: int) -> None:
         broker = self._controller.image.brokers.get(broker_id)

@@ -9,13 +9,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from millpond.base.errors import ErrorCode
-from millpond.base.later import Later, done, failed
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later, done, end_all, failed
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Timer, Workers, World
 from millpond.broker.links.peers import NodeAddresses, Peers
 from millpond.broker.links.requester import RequestLost
 from millpond.broker.lives.identity import is_outlived
+from millpond.broker.lives.lease import LeaseClock
 from millpond.broker.quorum.log import MetadataLog
 from millpond.broker.quorum.proofs import Proofs
 from millpond.broker.quorum.state import write_election
@@ -30,7 +31,7 @@ from millpond.broker.quorum.wire import (
     says_other_voters,
     without_list,
 )
-from millpond.quorum.events import Answered, Appended, Asked, Event, Hung, NewVoters, Stop, Time
+from millpond.quorum.events import Answered, Appended, Asked, Event, Hung, NewVoters, Poll, Stop, Time
 from millpond.quorum.messages import (
     BeginQuorumEpoch,
     Fetch,
@@ -92,6 +93,7 @@ class QuorumHost:
         world: World,
         log: MetadataLog,
         workers: Workers,
+        lease_clock: LeaseClock,
         state_path: str,
         election: Election,
         me: ReplicaKey,
@@ -107,6 +109,7 @@ class QuorumHost:
         self.failed: OSError | None = None
         """Why this replica is out of it until the next start."""
         self._clock = world.clock
+        self._lease_clock = lease_clock
         self._disk = world.disk
         self._workers = workers
         self._state_path = state_path
@@ -131,13 +134,15 @@ class QuorumHost:
         self._waiting: dict[int, tuple[Request, Later[Message], int, str]] = {}
         """With the connection and the listener that each came by."""
         self._proofs = Proofs()
+        self._confirmations: dict[Later[None], int] = {}
+        """Who waits for a proof that this node leads, and since when it has to hold."""
         self._turned_away_by: set[int] = set()
         self.is_outlived = False
         """Whether the cluster was rescued without this node: whoever goes on with what was before is a second one."""
         self._disagree: set[int] = set()
         """Nodes that were told of other voters than this one."""
         self.told: tuple[int, int] | None = None
-        """When the leader was last asked, by this node's clock, and up to where all was committed by its answer."""
+        """When the leader was last asked, by the lease clock, and up to where all was committed by its answer."""
         self._refused_by: set[int] = set()
         """Voters whose connections were closed or refused when they were last asked."""
 
@@ -173,7 +178,8 @@ class QuorumHost:
 
     @property
     def others_may_lead(self) -> bool:
-        """Whether there may be a majority without this node: not when too many of the others take no connections."""
+        """Whether there may be a majority without this node, for all that connections tell: not when too many of the
+        others take none. That is no proof: a firewall may refuse them in their place."""
         may_be_there = [each for each in self.voters if each != self.me and each.node_id not in self._refused_by]
         return len(may_be_there) > len(self.voters) // 2
 
@@ -196,6 +202,13 @@ class QuorumHost:
         role = self._replica.role
         assert isinstance(role, Leader)
         return role.epoch_start
+
+    @property
+    def elected_ms(self) -> int:
+        """When this node was elected as the leader that it is."""
+        role = self._replica.role
+        assert isinstance(role, Leader)
+        return role.elected_ms
 
     @property
     def high_watermark(self) -> int:
@@ -241,15 +254,53 @@ class QuorumHost:
 
     def led_ago_ms(self) -> int | None:
         """How long ago most voters followed this node for certain; None where it does not lead."""
+        now_ms = self._lease_clock.now_ms()
+        led_ms = self._led_ms(now_ms)
+        return None if led_ms is None else now_ms - led_ms
+
+    def _led_ms(self, now_ms: int) -> int | None:
+        """When most voters followed this node for certain, the last moment that is known, by the lease clock."""
         if not isinstance(self._replica.role, Leader):
             return None
-        now_ms = self._clock.monotonic_ms()
         followed = (
             now_ms if voter == self.me else self._proofs.followed_ms(voter, self.epoch) for voter in self.voters
         )
-        ago_ms = sorted(now_ms - moment_ms for moment_ms in followed if moment_ms is not None)
+        moments = sorted((moment_ms for moment_ms in followed if moment_ms is not None), reverse=True)
         majority = len(self.voters) // 2 + 1
-        return ago_ms[majority - 1] if len(ago_ms) >= majority else None
+        return moments[majority - 1] if len(moments) >= majority else None
+
+    def confirm_leadership(self, since_ms: int) -> Later[None]:
+        """Ends once most voters are known to have followed this leader at `since_ms`, by the lease clock, or later.
+
+        Refused if it ceases to lead before that.
+        """
+        confirmed: Later[None] = Later(lambda: self._forget_confirmation(confirmed))
+        self._confirmations[confirmed] = since_ms
+        self._look_at_confirmations()
+        return confirmed
+
+    def _forget_confirmation(self, confirmed: Later[None]) -> None:
+        self._confirmations.pop(confirmed, None)
+
+    def _look_at_confirmations(self) -> None:
+        if not self._confirmations or self._is_stepping:
+            return
+        role = self._replica.role
+        if not isinstance(role, Leader) or not self.is_leader:
+            refused = Refused(ErrorCode.NOT_CONTROLLER, "this node no longer leads the metadata")
+            end_all([(each, None) for each in self._confirmations], refused)
+            return
+        led_ms = self._led_ms(self._lease_clock.now_ms())
+        proved = [each for each, since_ms in self._confirmations.items() if led_ms is not None and since_ms <= led_ms]
+        end_all([(each, None) for each in proved])
+        if not self._confirmations:
+            return
+        since_ms = max(self._confirmations.values())
+        followed = {voter: self._proofs.followed_ms(voter, self.epoch) for voter in self.voters}
+        silent = frozenset(voter for voter, moment in followed.items() if moment is None or moment < since_ms)
+        if any(each.fetch.replica in silent for each in role.parked.values()):
+            # Whoever gets an answer fetches again at once, and that is the proof.
+            self._step(Poll(silent))
 
     # Life.
 
@@ -357,7 +408,7 @@ class QuorumHost:
             request, response, connection, listener = waiting
             is_served = reply.response.error is ErrorCode.NONE
             if is_served and isinstance(request, Fetch | FetchSnapshot) and request.replica in self.voters:
-                self._proofs.on_answer(request.replica, connection, request.epoch, self._clock.monotonic_ms())
+                self._proofs.on_answer(request.replica, connection, request.epoch, self._lease_clock.now_ms())
             # Who asks may know an older cluster than this one.
             address_of = self._addresses.by_listener(listener) if self.goes_by_log else lambda _: None
             response.finish(encode_response(request, reply.response, address_of))
@@ -371,7 +422,7 @@ class QuorumHost:
             own = self._addresses.end_points(self.me.node_id)
             message.leader_endpoints = [leader_endpoint(*each) for each in own]
         timeout_ms = self._replica.answer_ms(ask.request)
-        asked_ms = self._clock.monotonic_ms()
+        asked_ms = self._lease_clock.now_ms()
 
         def take(response: Response | None, is_cut: bool = False) -> None:
             if not self._is_closed:
@@ -428,6 +479,7 @@ class QuorumHost:
             self._is_stepping = False
         self._set_timer()
         self._on_step()
+        self._look_at_confirmations()
 
     def _carry_out(self, ready: Ready) -> None:
         if ready.save is not None:
@@ -518,3 +570,4 @@ class QuorumHost:
             response.finish(refusal(request, ErrorCode.KAFKA_STORAGE_ERROR))
         if not self._is_stepping:
             self._on_step()
+            self._look_at_confirmations()

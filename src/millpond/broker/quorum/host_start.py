@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from millpond.base.later import Later
     from millpond.base.ports import World
     from millpond.base.settings import Settings
+    from millpond.broker.lives.lease import LeaseClock
     from millpond.broker.lives.own_folder import OwnFolder
     from millpond.log.partition_log import PartitionLog
 
@@ -43,6 +44,7 @@ def make_host(
     log: PartitionLog,
     addresses: NodeAddresses,
     workers: StartWorkers,
+    lease_clock: LeaseClock,
     write_checkpoint: Callable[[], Later[None]],
     on_step: Callable[[], None],
     after_crash: bool,
@@ -78,6 +80,7 @@ def make_host(
         world=world,
         log=metadata_log,
         workers=workers,
+        lease_clock=lease_clock,
         state_path=f"{log.folder}/{STATE_FILE}",
         election=election,
         me=next((voter for voter in voters if voter.node_id == node_id), observer),

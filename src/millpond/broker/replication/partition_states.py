@@ -18,6 +18,10 @@ GUESSED_FROM_SESSIONS: Final = 2
 
 A guess that comes too soon is taken back: librdkafka, told of one leader, another and the first again within
 milliseconds, stays with the second. Who is sent to a leader that takes no writes asks again soon.
+
+Where most of the other nodes refuse connections, their processes may have ended, and this node is the only one that
+can be read from; or a firewall rejects, and another one leads. It then names the other one and itself in turn, each
+for as many sessions.
 """
 
 
@@ -33,7 +37,8 @@ def likely_leader(broker: Services, topic: str, index: int, partition: Partition
     A leader that may have been replaced for long names the one whom a controller elects in its place. Who hears of no
     leader asks the same node again, and some clients know only one that they are connected to.
     """
-    may_guess = broker.lifecycle.sessions_missed >= GUESSED_FROM_SESSIONS
+    turn = broker.lifecycle.sessions_missed // GUESSED_FROM_SESSIONS
+    may_guess = turn > 0 if broker.controller.others_may_lead else turn % 2 == 1
     here = broker.partitions.get(topic, index) if may_guess else None
     if here is None or here.leading is None or not here.leading.is_doubtful:
         return partition.leader

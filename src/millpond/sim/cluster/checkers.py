@@ -10,6 +10,7 @@ from uuid import UUID
 from millpond.base.errors import Refused
 from millpond.broker.replication.fetchers import CUT_BELOW_COMMITTED
 from millpond.broker.replication.partitions import Partition
+from millpond.config.node import BROKER_SESSION_TIMEOUT_MS
 from millpond.metadata.codec import encode_record
 from millpond.metadata.image import Image
 from millpond.metadata.snapshot import records_of
@@ -18,6 +19,8 @@ from millpond.sim.cluster.trouble import Trouble
 from millpond.wire.batch import CorruptBatch, check_batch, walk
 
 READ_BYTES = 1 << 20
+DOUBT_LATE_MS = 300
+"""How much later than after a session a node may look, on top of a clock that runs slowly."""
 
 TWO_CONTROLLERS = "two leaders of the quorum in one epoch"
 METADATA_DIFFERS = "committed metadata differs"
@@ -30,6 +33,8 @@ HIGH_WATERMARK_FELL = "the high watermark of a leader fell"
 ROT_SPREAD = "damage has spread to another replica"
 WRONG_EPOCHS = "a replica goes by leader epochs that its batches do not have"
 COMMITTED_CUT = "a replica was cut back below what it knew to be committed"
+LEASE_OUTLIVED = "a broker was fenced while it held a lease"
+NO_DOUBT = "a broker that was fenced long ago does not doubt that it leads"
 NOT_HEALED = "healed, and yet not well"
 
 Replica = tuple[int, UUID, int]
@@ -94,6 +99,10 @@ class Inspector:
         self._facts: dict[tuple[UUID, int], _Facts] = {}
         self._seen: dict[Replica, _Seen] = {}
         self._blamed: dict[str, None] = {}
+        self._unaware_since_ms: dict[tuple[int, int], int] = {}
+        """By node and life: since when it runs without knowing that it is fenced."""
+        # One that wakes up answers what waits in its sockets before anybody else would look.
+        cluster.on_resume = self._look_after_resume
 
     def look(self) -> None:
         self.looks += 1
@@ -115,6 +124,7 @@ class Inspector:
                 if partition.name.topic not in self._passes_over:
                     yield from self._look_at_partition(node_id, node.lives, partition)
         yield from self._look_at_trust()
+        yield from self._look_at_leases()
         if self._trouble.rot is not None:
             yield from self._look_at_rot()
 
@@ -260,6 +270,45 @@ class Inspector:
                             f"{TRUSTED_LACKS_RECORDS}: {topic.name}-{index} at node {node_id} ends at "
                             f"{replica.log.end_offset} of {facts.visible_end}"
                         )
+
+    # Leases
+
+    def _look_after_resume(self) -> None:
+        for finding in self._look_at_leases():
+            self._blame(finding)
+
+    def _look_at_leases(self) -> Iterator[str]:
+        """Nobody is fenced while it holds a lease, and whoever is fenced and hears nothing doubts that it leads."""
+        unaware: dict[tuple[int, int], int] = {}
+        for node_id, node in self.cluster.running():
+            lifecycle = node.broker.lifecycle
+            if not self._is_fenced_unawares(node_id):
+                continue
+            now_ms = self.cluster.sim.clock.now_ms
+            since_ms = unaware[node_id, node.lives] = self._unaware_since_ms.get((node_id, node.lives), now_ms)
+            if lifecycle.has_lease():
+                yield f"{LEASE_OUTLIVED}: node {node_id}, life {node.lives}"
+            session_ms = node.broker.settings[BROKER_SESSION_TIMEOUT_MS]
+            if now_ms - since_ms > session_ms * 5 // 4 + DOUBT_LATE_MS and not lifecycle.sessions_missed:
+                yield f"{NO_DOUBT}: node {node_id}, life {node.lives}"
+        self._unaware_since_ms = unaware
+
+    def _is_fenced_unawares(self, node_id: int) -> bool:
+        """Whether it is committed that this life of the node is fenced, against its will, and it does not know."""
+        broker = self.cluster.nodes[node_id].broker
+        lifecycle, known = broker.lifecycle, broker.image.brokers.get(node_id)
+        up = [node.broker.controller for node in self.cluster.nodes.values() if node.is_up]
+        newest = max(up, key=lambda controller: controller.applied_offset).image.brokers.get(node_id)
+        return (
+            newest is not None
+            and newest.fenced
+            and newest.epoch == lifecycle.broker_epoch
+            and known is not None
+            and known.epoch == newest.epoch
+            and not known.fenced
+            and not lifecycle.is_fenced
+            and not lifecycle.wants_to_be_fenced
+        )
 
     # The end
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
 
 from millpond.metadata.image import Image
@@ -50,6 +50,8 @@ class SimCluster:
         self._start_at_ms = dict.fromkeys(self.nodes, 0)
         self._paused: dict[int, int] = {}
         """Nodes that stand still, with the life in which they do."""
+        self.on_resume: Callable[[], None] = _nobody_cares
+        """Called when a node goes on, before it has read or done anything."""
 
     # Who is there
 
@@ -128,12 +130,22 @@ class SimCluster:
         self._paused[node_id] = self.nodes[node_id].lives
         self.sim.pause(self.nodes[node_id].name)
 
+    def suspend(self, node_id: int) -> None:
+        """Its machine sleeps until `resume`."""
+        self.note(f"node {node_id} is suspended")
+        self._paused[node_id] = self.nodes[node_id].lives
+        self.sim.fall_asleep(self.nodes[node_id].name)
+
     def resume(self, node_id: int) -> None:
         if self.is_paused(node_id):
             del self._paused[node_id]
             if self.nodes[node_id].is_up:
                 self.note(f"node {node_id} goes on")
                 self.sim.resume(self.nodes[node_id].name)
+                self.on_resume()
 
     def note(self, line: str) -> None:
         self.history.note(self.sim.clock.now_ms, line)
+
+
+def _nobody_cares() -> None: ...

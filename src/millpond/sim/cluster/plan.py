@@ -9,7 +9,7 @@ from random import Random
 WORK_MS = 10_000
 """How long clients work and faults happen, in virtual time."""
 
-FAULTS = (
+FIRST_FAULTS = (
     "power cut",
     "power cut",
     "kill",
@@ -41,6 +41,18 @@ FAULTS = (
     "clock jump",
     "wiped disk",
     "bit rot",
+)
+"""The kinds that a seed had before those below were added: seeds of that time are the same runs with these."""
+
+FAULTS = (
+    *FIRST_FAULTS,
+    "suspension",
+    "suspension of a leader",
+    "suspension of the controller",
+    "rejecting isolation",
+    "rejecting isolation of a leader",
+    "rejecting isolation of the controller",
+    "rejecting split",
 )
 
 

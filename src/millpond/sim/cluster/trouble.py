@@ -106,10 +106,17 @@ class Trouble:
             "pause": self._pause,
             "pause of a leader": self._pause_of_a_leader,
             "pause of the controller": self._pause_of_the_controller,
+            "suspension": self._suspension,
+            "suspension of a leader": self._suspension_of_a_leader,
+            "suspension of the controller": self._suspension_of_the_controller,
             "isolation": self._isolation,
             "isolation of a leader": self._isolation_of_a_leader,
             "one way cut": self._one_way_cut,
             "split": self._split,
+            "rejecting isolation": self._rejecting_isolation,
+            "rejecting isolation of a leader": self._rejecting_isolation_of_a_leader,
+            "rejecting isolation of the controller": self._rejecting_isolation_of_the_controller,
+            "rejecting split": self._rejecting_split,
             "flapping": self._flapping,
             "slow ways": self._slow_ways,
             "lossy ways": self._lossy_ways,
@@ -325,6 +332,22 @@ class Trouble:
         self._later(fault, lambda: self.cluster.resume(node_id))
         return True
 
+    def _suspension(self, fault: FaultPlan, random: Random) -> bool:
+        return self._suspend_node(self._any(random), fault)
+
+    def _suspension_of_a_leader(self, fault: FaultPlan, random: Random) -> bool:
+        return self._suspend_node(self._leader(random), fault)
+
+    def _suspension_of_the_controller(self, fault: FaultPlan, random: Random) -> bool:
+        return self._suspend_node(self._controller(random), fault)
+
+    def _suspend_node(self, node_id: int | None, fault: FaultPlan) -> bool:
+        if node_id is None:
+            return False
+        self.cluster.suspend(node_id)
+        self._later(fault, lambda: self.cluster.resume(node_id))
+        return True
+
     # The network
 
     @property
@@ -335,6 +358,15 @@ class Trouble:
         cut = list(ways)
         for way in cut:
             self._sim.network.blackhole(*way)
+        self._later(fault, lambda: self._mend(cut))
+
+    def _reject(self, fault: FaultPlan, ways: Iterable[Way]) -> None:
+        """Connections are refused, and those that exist break: when they are used next, or all at once."""
+        cut = list(ways)
+        for way in cut:
+            self._sim.network.reject(*way)
+            if fault.dice % 2:
+                self._sim.network.reset_between(*way)
         self._later(fault, lambda: self._mend(cut))
 
     def _mend(self, ways: Iterable[Way]) -> None:
@@ -352,12 +384,22 @@ class Trouble:
     def _isolation_of_a_leader(self, fault: FaultPlan, random: Random) -> bool:
         return self._isolate(self._leader(random), fault, random)
 
-    def _isolate(self, node_id: int | None, fault: FaultPlan, random: Random) -> bool:
+    def _rejecting_isolation(self, fault: FaultPlan, random: Random) -> bool:
+        return self._isolate(self._any(random), fault, random, rejects=True)
+
+    def _rejecting_isolation_of_a_leader(self, fault: FaultPlan, random: Random) -> bool:
+        return self._isolate(self._leader(random), fault, random, rejects=True)
+
+    def _rejecting_isolation_of_the_controller(self, fault: FaultPlan, random: Random) -> bool:
+        return self._isolate(self._controller(random), fault, random, rejects=True)
+
+    def _isolate(self, node_id: int | None, fault: FaultPlan, random: Random, *, rejects: bool = False) -> bool:
         if node_id is None:
             return False
         with_clients = random.random() < 0.3
         self.cluster.note(f"node {node_id} is cut off" + (", from clients too" if with_clients else ""))
-        self._cut(fault, self._around(node_id, with_clients=with_clients))
+        ways = self._around(node_id, with_clients=with_clients)
+        (self._reject if rejects else self._cut)(fault, ways)
         return True
 
     def _one_way_cut(self, fault: FaultPlan, random: Random) -> bool:
@@ -373,11 +415,23 @@ class Trouble:
         self._cut(fault, [(one, other) if outwards else (other, one) for other in others])
         return True
 
-    def _split(self, fault: FaultPlan, random: Random) -> bool:
+    def _split(self, fault: FaultPlan, random: Random, *, rejects: bool = False) -> bool:
         side = random.sample(self._hosts, random.randint(0, len(self._hosts)))
         others = [each for each in self._hosts if each not in side]
         self.cluster.note(f"{side} and {others} are cut from each other")
-        self._cut(fault, [way for one in side for other in others for way in ((one, other), (other, one))])
+        ways = [way for one in side for other in others for way in ((one, other), (other, one))]
+        (self._reject if rejects else self._cut)(fault, ways)
+        return True
+
+    def _rejecting_split(self, fault: FaultPlan, random: Random) -> bool:
+        """The two sides refuse each other's connections, perhaps one way only."""
+        if random.random() < 0.7:
+            return self._split(fault, random, rejects=True)
+        one, other = random.sample(self._hosts, 2) if len(self._hosts) > 1 else (None, None)
+        if one is None or other is None:
+            return False
+        self.cluster.note(f"{other} refuses what {one} sends")
+        self._reject(fault, [(one, other)])
         return True
 
     def _flapping(self, fault: FaultPlan, random: Random) -> bool:
