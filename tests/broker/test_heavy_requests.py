@@ -17,10 +17,12 @@ from crc32c import crc32c
 
 from millpond.base.errors import ErrorCode
 from millpond.coordinators.runtime import KEY_LENGTH_MAX
+from millpond.log.lookup import TimeLookup
 from millpond.wire import messages as m
 from millpond.wire.header import decode_response_header, encode_request_header
-from millpond.wire.records import Record, encode_batch
-from support.cpu import TRIES
+from millpond.wire.kernel import COMPILED
+from millpond.wire.records import Record, _varint, encode_batch, wrap_payload
+from support.cpu import TRIES, least_seconds
 from support.fuzz.answers import LENGTH, Answers
 from support.fuzz.life import calm_collector
 from support.fuzz.pools import NOW_MS, Pools
@@ -269,3 +271,59 @@ def test_a_batch_of_very_many_streams_of_nothing(client: Client, codec: int, dat
     topic = kind.TopicProduceData(name="lake", partition_data=[data])
     reply = client.ask(kind(transactional_id=None, acks=1, timeout_ms=1000, topic_data=[topic]), 9)
     assert reply.responses[0].partition_responses[0].error_code
+
+
+def produce(client: Client, topic: str, batches: dict[int, bytes], version: int = 9, acks: int = 1) -> Any:
+    kind = m.ProduceRequest
+    data = kind.TopicProduceData(
+        name=topic,
+        partition_data=[
+            kind.PartitionProduceData(index=index, records=records) for index, records in batches.items()
+        ],
+    )
+    reply = client.ask(kind(transactional_id=None, acks=acks, timeout_ms=5000, topic_data=[data]), version)
+    return reply.responses[0].partition_responses
+
+
+def full_batch(records: int = 100_000, *, key: bytes = b"\x01", base: int = NOW_MS, latest: int = NOW_MS) -> bytes:
+    """As many small records as a batch may have. A key of one byte: b"\x01" is none, b"\x02k" is k."""
+    parts = []
+    for delta in range(records):
+        body = b"\0\0" + _varint(delta) + key + b"\x01\0"
+        parts.append(_varint(len(body)) + body)
+    return wrap_payload(b"".join(parts), records, base, latest)
+
+
+def test_offsets_by_time_of_batches_that_lie_about_theirs(target: Target, client: Client) -> None:
+    """Ten partitions of sixteen batches took tens of seconds of a worker, whether or not the client waited."""
+    batch = full_batch(latest=NOW_MS + 1_000)
+    for _ in range(3):
+        for index in range(10):
+            assert not produce(client, "wide", {index: batch})[0].error_code
+    kind = m.ListOffsetsRequest
+    partitions = [kind.ListOffsetsPartition(partition_index=index, timestamp=NOW_MS + 500) for index in range(10)]
+    request = kind(replica_id=-1, topics=[kind.ListOffsetsTopic(name="wide", partitions=partitions)])
+
+    def look() -> None:
+        reply = client.ask(request, 7)
+        assert [(each.error_code, each.offset) for each in reply.topics[0].partitions] == [(0, -1)] * 10
+
+    assert least_seconds(look) < 0.5 or not COMPILED
+
+
+def test_offsets_by_time_are_not_looked_up_for_a_client_that_has_gone(
+    target: Target, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[object] = []
+    monkeypatch.setattr(TimeLookup, "_search", lambda lookup: ran.append(lookup))
+    kind = m.ListOffsetsRequest
+    wanted = kind.ListOffsetsPartition(partition_index=0, timestamp=1)
+    request = kind(replica_id=-1, topics=[kind.ListOffsetsTopic(name="pond", partitions=[wanted])])
+    frame = encode_request_header(2, 7, 1, "heavy") + request.encode(7)
+    clients = [client, *(Client(target) for _ in range(9))]
+    for each in clients:
+        target.deliver(each.link, LENGTH.pack(len(frame)) + frame, frame)
+        each.link.abort()
+    target.pass_time(5_000)
+    assert len(ran) <= 2, "those that a worker had already taken"
+    assert client.link.alive is False

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from millpond.base.errors import ErrorCode, Refused
 from millpond.log import lookup
 from millpond.log.limits import LogLimits
-from millpond.log.lookup import UNPACKED_BATCHES_MAX, UNPACKED_RECORDS_MAX
+from millpond.log.lookup import UNPACKED_BATCHES_MAX, UNPACKED_RECORDS_MAX, LookupBudget
+from millpond.wire.kernel import COMPILED
 from millpond.wire.records import Record, _varint, encode_batch, wrap_payload
+from support.cpu import least_seconds
 
 LIMITS = LogLimits(segment_bytes=400, index_interval_bytes=100, timestamp_after_max_ms=1 << 62)
 batches = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=4), max_size=25)
@@ -130,8 +132,8 @@ def test_headers_that_lie_about_times_do_not_make_a_lookup_unpack_everything(pon
 
 def counted(monkeypatch):
     calls = []
-    real = lookup.batch_keys
-    monkeypatch.setattr(lookup, "batch_keys", lambda *args, **named: calls.append(args) or real(*args, **named))
+    real = lookup.records_section
+    monkeypatch.setattr(lookup, "records_section", lambda *args, **named: calls.append(args) or real(*args, **named))
     return calls
 
 
@@ -188,3 +190,66 @@ def test_times_beyond_64_bits_are_refused_by_a_code(pond):
     with pytest.raises(Refused, match="beyond 64 bits") as refusal:
         log.find_by_timestamp(None)
     assert refusal.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+def lying_log(pond, batches, records=UNPACKED_RECORDS_MAX, codec=4):
+    """Every header promises a time that no record has."""
+    _, log = pond.open()
+    log.limits = replace(log.limits, segment_bytes=64 << 20)
+    payload = payload_of(*[(n % 50, 0) for n in range(records)])
+    for _ in range(batches):
+        log.append(wrapped(pond, payload, records, 1000, 9000, codec), leader_epoch=0, now_ms=pond.now_ms)
+    return log
+
+
+def test_batches_that_lie_about_times_are_read_in_compiled_code(pond):
+    log = lying_log(pond, UNPACKED_BATCHES_MAX)
+
+    def look() -> None:
+        assert log.find_by_timestamp(5000) is None
+
+    # Sixteen batches of 100,000 records took more than a second when each record became a Python object.
+    assert not COMPILED or least_seconds(look) < 0.2
+
+
+def test_once_the_budget_is_spent_the_answer_is_the_batch(pond, monkeypatch):
+    log = lying_log(pond, UNPACKED_BATCHES_MAX)
+    unpacked = counted(monkeypatch)
+    budget = LookupBudget()
+    budget.left = 4_000
+    one = log.time_lookup(5000, budget=budget)
+    one.run()
+    assert one.finish() == (9000, 2 * UNPACKED_RECORDS_MAX, 0)
+    assert len(unpacked) == 2
+    assert budget.left < 0
+    # Another look-up of the same request has nothing left to spend.
+    other = log.time_lookup(None, budget=budget)
+    other.run()
+    assert other.finish() == (9000, 0, 0)
+    assert len(unpacked) == 2
+
+
+def test_headers_are_not_walked_without_end(pond, monkeypatch):
+    _, log = pond.open()
+    log.limits = replace(log.limits, segment_bytes=64 << 20, index_interval_bytes=1 << 30)
+    log.append(wrapped(pond, payload_of((0, 0), (1, 0)), 2, 1000, 9000), leader_epoch=0, now_ms=pond.now_ms)
+    for _ in range(2_000):
+        pond.append(log, b"small", timestamp=1000)
+    for asked in (5000, None):
+        budget = LookupBudget()
+        budget.left = 1_000
+        lookup = log.time_lookup(asked, budget=budget)
+        lookup.run()
+        with pytest.raises(Refused, match="too many batches"):
+            lookup.finish()
+
+
+def test_a_lookup_that_nobody_waits_for_stops(pond, monkeypatch):
+    log = lying_log(pond, 5, records=100)
+    unpacked = counted(monkeypatch)
+    lookup = log.time_lookup(5000, budget=LookupBudget(1, lambda: len(unpacked) < 2))
+    lookup.run()
+    with pytest.raises(Refused) as refused:
+        lookup.finish()
+    assert refused.value.code == ErrorCode.REQUEST_TIMED_OUT
+    assert len(unpacked) == 2

@@ -58,7 +58,8 @@ def test_places_are_found_in_every_state(batches, state):
     assert segment.max_timestamp == largest
     assert segment.max_timestamp_offset == next(place[3] for place in model if place[4] == largest)
     for timestamp in range(11):
-        found = [header.base_offset for _, header in segment.batches_from_timestamp(timestamp, 100)]
+        walked = [header for _, header in segment.batches_from_time(timestamp, 100)]
+        found = [header.base_offset for header in walked if header.max_timestamp >= timestamp]
         assert found == [place[2] for place in model if place[4] >= timestamp]
 
 

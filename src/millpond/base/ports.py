@@ -282,6 +282,8 @@ class World:
     workers: Workers
     sync_workers: Workers
     """For syncs alone: an acknowledgement must not wait behind cold reads, compaction and removal."""
+    login_workers: Workers
+    """For logins alone: no other work may lock users out."""
     entropy: Entropy
     boot_id: str
     """Another one after every loss of power; the same over the lives of a process. What a process wrote and never

@@ -48,6 +48,7 @@ from millpond.broker.replication.throttle import Throttle
 from millpond.broker.security.arrivals import Arrivals
 from millpond.broker.security.audit import Audit
 from millpond.broker.security.authorizer import access_of
+from millpond.broker.security.fair_queue import FairQueue
 from millpond.broker.security.login_parts import (
     in_the_clear,
     make_logins,
@@ -145,6 +146,7 @@ class Broker:
         """The same world, with the way to the controller."""
         self.clock = world.clock
         self.workers = world.workers
+        self.lookups = FairQueue(world.workers)
         self.entropy = world.entropy
         self.journal = journal
         self.loggers = Loggers()

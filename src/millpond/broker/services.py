@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from millpond.broker.security.access import Access
     from millpond.broker.security.audit import Audit
     from millpond.broker.security.directory import NodeUser
+    from millpond.broker.security.fair_queue import FairQueue
     from millpond.broker.security.logins import Logins
     from millpond.broker.security.met_limits import MetLimits
     from millpond.broker.security.quotas import Quotas
@@ -105,6 +106,8 @@ class Services(Protocol):
     world: World
     clock: Clock
     workers: Workers
+    lookups: FairQueue
+    """Look-ups by time: few at once, so that workers are left for everybody else."""
     entropy: Entropy
     journal: Journal
     loggers: Loggers

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Buffer
 from millpond.log.limits import LogLimits
+from millpond.wire import kernel
 from millpond.wire.batch import (
     CODEC_MASK,
     CONTROL,
@@ -18,16 +20,33 @@ from millpond.wire.batch import (
     check_batch,
     patch_append_time,
     patch_offset_and_epoch,
+    read_header,
 )
-from millpond.wire.records import NO_TIMESTAMP, batch_keys, count_keyless
+from millpond.wire.records import records_section
 
 RECORD_BYTES_MIN = 7
 RECORD_ERRORS_MAX = 1000
 UNPACKED_RECORDS_MAX = 100_000
 UNPACKED_BYTES_MIN = 16 << 20
-"""A compacted topic looks at every record's key on the loop: no batch may make that take long. No client's default
+"""A compacted topic looks at every record's key: no batch may make that take long. No client's default
 comes near these; a topic that takes larger messages (`max.message.bytes`) takes as many bytes unpacked."""
+_INT64_MAX = (1 << 63) - 1
 _NOT_FROM_CLIENTS = CONTROL | HAS_DELETE_HORIZON
+
+
+class TooLargeToUnpack(Exception):
+    """The records of a batch have to be looked at, and unpacked they are more bytes than the caller allows."""
+
+
+class RecordFaults(NamedTuple):
+    """What is wrong with single records of one batch: found on the loop, or by a worker where that takes long."""
+
+    keyless: Sequence[int] = ()
+    """The records without a key, where they need one."""
+    out_of_time: Sequence[tuple[int, int]] = ()
+    """The records with a timestamp that the topic does not take, and that timestamp."""
+    refusal: Refused | None = None
+    """Why the records could not be looked at."""
 
 
 class InvalidRecords(Refused):
@@ -38,10 +57,17 @@ class InvalidRecords(Refused):
         self.records = tuple(islice(records, RECORD_ERRORS_MAX))
 
 
-def checked_headers(batches: Buffer, limits: LogLimits, now_ms: int) -> Sequence[BatchHeader]:
+def checked_headers(
+    batches: Buffer,
+    limits: LogLimits,
+    now_ms: int,
+    faults: RecordFaults | None = None,
+    unpacked_bytes_max: int | None = None,
+) -> Sequence[BatchHeader]:
     """The header of a client's batch, every byte of which has been checked.
 
     There is exactly one: with several, some might be known already and others not, and one answer could not say so.
+    `faults` are those of its records, if somebody has looked at them already; see `record_faults` for the limit.
     """
     end = len(batches)
     if end > limits.segment_bytes:
@@ -55,7 +81,7 @@ def checked_headers(batches: Buffer, limits: LogLimits, now_ms: int) -> Sequence
             raise Refused(ErrorCode.INVALID_RECORD, "a request may have only one record batch for each partition")
     except CorruptBatch as fault:
         raise Refused(ErrorCode.CORRUPT_MESSAGE, str(fault)) from None
-    _check_for_topic(batches, header, limits, now_ms)
+    _check_for_topic(batches, header, limits, now_ms, faults, unpacked_bytes_max)
     return (header,)
 
 
@@ -86,7 +112,60 @@ def stamped_headers(batches: memoryview, headers: Sequence[BatchHeader], now_ms:
     return stamped
 
 
-def _check_for_topic(batches: Buffer, header: BatchHeader, limits: LogLimits, now_ms: int) -> None:
+def needs_record_check(header: BatchHeader, limits: LogLimits, now_ms: int) -> bool:
+    """Whether the header alone does not tell that the topic takes all records."""
+    return limits.cleanup_compact or _has_bad_time(header, limits, now_ms)
+
+
+def record_faults(
+    batches: Buffer, limits: LogLimits, now_ms: int, unpacked_bytes_max: int | None = None
+) -> RecordFaults:
+    """What is wrong with the records of a client's batch. Any thread may ask.
+
+    TooLargeToUnpack if they are compressed and take more than `unpacked_bytes_max` bytes.
+    """
+    header = read_header(batches)
+    try:
+        bytes_max = most = _unpacked_bytes_max(header, limits)
+        if unpacked_bytes_max is not None and header.codec:
+            bytes_max = min(most, unpacked_bytes_max)
+        section = records_section(batches, 0, header, limit_bytes=bytes_max)
+        # Both where both are asked for: whoever uses this does so later, when the time may be good.
+        keyless: Sequence[int] = ()
+        out_of_time: Sequence[tuple[int, int]] = ()
+        if _has_bad_time(header, limits, now_ms):
+            oldest = now_ms - limits.timestamp_before_max_ms
+            newest = min(now_ms + limits.timestamp_after_max_ms, _INT64_MAX)
+            out_of_time = kernel.records_outside(
+                section, header.record_count, header.base_timestamp, oldest, newest, RECORD_ERRORS_MAX
+            )
+        if limits.cleanup_compact:
+            keyless = kernel.keyless_records(section, header.record_count, RECORD_ERRORS_MAX)
+    except MalformedMessage as fault:
+        return RecordFaults(refusal=Refused(ErrorCode.CORRUPT_MESSAGE, str(fault)))
+    except Refused as refusal:
+        if refusal.code is ErrorCode.MESSAGE_TOO_LARGE and bytes_max < most:
+            raise TooLargeToUnpack from None
+        return RecordFaults(refusal=refusal)
+    return RecordFaults(keyless, out_of_time)
+
+
+def _has_bad_time(header: BatchHeader, limits: LogLimits, now_ms: int) -> bool:
+    """Whether the header says that the topic does not take the timestamp of some record."""
+    return not limits.timestamp_type_append and (
+        header.max_timestamp - now_ms > limits.timestamp_after_max_ms
+        or (now_ms - header.base_timestamp > limits.timestamp_before_max_ms and header.base_timestamp >= 0)
+    )
+
+
+def _check_for_topic(
+    batches: Buffer,
+    header: BatchHeader,
+    limits: LogLimits,
+    now_ms: int,
+    faults: RecordFaults | None,
+    unpacked_bytes_max: int | None,
+) -> None:
     if header.batch_length + 12 > limits.max_message_bytes:
         raise Refused(
             ErrorCode.MESSAGE_TOO_LARGE,
@@ -97,64 +176,43 @@ def _check_for_topic(batches: Buffer, header: BatchHeader, limits: LogLimits, no
         raise Refused(ErrorCode.INVALID_RECORD, f"{header.record_count} records in {header.size} bytes")
     if attributes & _NOT_FROM_CLIENTS:
         raise Refused(ErrorCode.INVALID_RECORD, "a client may not write control batches or delete horizons")
-    if not limits.timestamp_type_append and (
-        attributes & TIMESTAMP_LOG_APPEND
-        or header.max_timestamp - now_ms > limits.timestamp_after_max_ms
-        or now_ms - header.base_timestamp > limits.timestamp_before_max_ms
-    ):
-        _refuse_timestamp(batches, header, limits, now_ms)
-    if limits.cleanup_compact:
-        _check_keys(batches, header, limits)
-
-
-def _refuse_timestamp(batches: Buffer, header: BatchHeader, limits: LogLimits, now_ms: int) -> None:
-    if header.attributes & TIMESTAMP_LOG_APPEND:
+    if attributes & TIMESTAMP_LOG_APPEND and not limits.timestamp_type_append:
         raise Refused(ErrorCode.INVALID_TIMESTAMP, "a producer may not claim the broker's append time")
-    if header.max_timestamp - now_ms > limits.timestamp_after_max_ms:
-        raise InvalidRecords(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {header.max_timestamp} is {header.max_timestamp - now_ms} ms in the future "
-            f"(message.timestamp.after.max.ms is {limits.timestamp_after_max_ms})",
-            _out_of_range(batches, header, limits, now_ms),
-        )
-    if header.base_timestamp >= 0:
-        raise InvalidRecords(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {header.base_timestamp} is {now_ms - header.base_timestamp} ms in the past "
-            f"(message.timestamp.before.max.ms is {limits.timestamp_before_max_ms})",
-            _out_of_range(batches, header, limits, now_ms),
-        )
-
-
-def _out_of_range(batches: Buffer, header: BatchHeader, limits: LogLimits, now_ms: int) -> Iterator[tuple[int, str]]:
-    oldest, newest = now_ms - limits.timestamp_before_max_ms, now_ms + limits.timestamp_after_max_ms
-    try:
-        keys = _keys(batches, header, limits)
-    except (MalformedMessage, Refused):
-        # The batch is refused anyway; that its records cannot be read either needs no word of its own.
+    if not needs_record_check(header, limits, now_ms):
         return
-    for index, (_, _, _, delta) in enumerate(keys):
-        timestamp = header.base_timestamp + delta
-        if timestamp != NO_TIMESTAMP and not oldest <= timestamp <= newest:
-            yield index, f"timestamp {timestamp} is not between {oldest} and {newest}"
-
-
-def _check_keys(batches: Buffer, header: BatchHeader, limits: LogLimits) -> None:
-    """A compacted topic is a table: a record without a key has no row."""
-    try:
-        if not count_keyless(batches, limit_bytes=_unpacked_bytes_max(header, limits)):
-            return
-        keys = _keys(batches, header, limits)
-    except MalformedMessage as fault:
-        raise Refused(ErrorCode.CORRUPT_MESSAGE, str(fault)) from None
-    if any(key is None for _, key, _, _ in keys):
+    if faults is None:
+        faults = record_faults(batches, limits, now_ms, unpacked_bytes_max)
+    if _has_bad_time(header, limits, now_ms):
+        _refuse_timestamp(header, limits, now_ms, faults)
+    if faults.refusal is not None:
+        raise faults.refusal
+    if faults.keyless:
+        # A compacted topic is a table: a record without a key has no row.
         message = "a compacted topic takes no record without a key"
-        missing = ((index, message) for index, (_, key, _, _) in enumerate(keys) if key is None)
-        raise InvalidRecords(ErrorCode.INVALID_RECORD, message, missing)
+        raise InvalidRecords(ErrorCode.INVALID_RECORD, message, ((index, message) for index in faults.keyless))
 
 
-def _keys(batches: Buffer, header: BatchHeader, limits: LogLimits) -> list[tuple[int, bytes | None, bool, int]]:
-    return batch_keys(batches, limit_bytes=_unpacked_bytes_max(header, limits))
+def _refuse_timestamp(header: BatchHeader, limits: LogLimits, now_ms: int, faults: RecordFaults) -> None:
+    """The batch is refused whether or not its records can be read."""
+    oldest, newest = now_ms - limits.timestamp_before_max_ms, now_ms + limits.timestamp_after_max_ms
+    if header.max_timestamp > newest:
+        message = (
+            f"timestamp {header.max_timestamp} is {header.max_timestamp - now_ms} ms in the future "
+            f"(message.timestamp.after.max.ms is {limits.timestamp_after_max_ms})"
+        )
+    else:
+        message = (
+            f"timestamp {header.base_timestamp} is {now_ms - header.base_timestamp} ms in the past "
+            f"(message.timestamp.before.max.ms is {limits.timestamp_before_max_ms})"
+        )
+    raise InvalidRecords(
+        ErrorCode.INVALID_TIMESTAMP,
+        message,
+        (
+            (index, f"timestamp {timestamp} is not between {oldest} and {newest}")
+            for index, timestamp in faults.out_of_time
+        ),
+    )
 
 
 def _unpacked_bytes_max(header: BatchHeader, limits: LogLimits) -> int:

@@ -2,28 +2,61 @@
 
 A look-up may meet segments that were never opened since the start, and batches made to be costly. So it is made on
 the loop, runs on a worker with files of its own, and is finished on the loop. What it unpacks is bounded: of a batch
-with more records or bytes than any client makes by default, the answer is the batch and not the record.
+with more records or bytes than any client makes by default, the answer is the batch and not the record. So it is once
+the budget of the request is spent. Only producers that lie about times make a look-up costly: a header that keeps its
+promise ends the search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import nlargest
 
-from millpond.base.errors import ErrorCode, MalformedMessage, Refused, RemoteError
+from millpond.base.errors import ErrorCode, Refused, RemoteError
 from millpond.base.named_tuple import NamedTuple
+from millpond.base.ports import Buffer
 from millpond.log.scan import Damaged
 from millpond.log.segment import NO_TIMESTAMP, Segment
 from millpond.wire.batch import BatchHeader
-from millpond.wire.records import batch_keys
+from millpond.wire.kernel import first_not_older, latest_record
+from millpond.wire.records import records_section
 
 UNPACKED_RECORDS_MAX = 100_000
 UNPACKED_BYTES_MAX = 16 << 20
 UNPACKED_BATCHES_MAX = 16
 """Of how many batches one look-up may find that their headers promised a time that their records do not have."""
 
+WORK_BASE = 100_000
+WORK_PER_LOOKUP = 2_000
+"""What a request may spend, and what it may spend more for each of its partitions. A unit takes about a microsecond:
+one batch header, 64 records or 1 KiB of unpacked batch."""
+
+_RECORDS_PER_UNIT = 64
+_BYTES_PER_UNIT = 1 << 10
+_HEADERS_AT_ONCE = 256
+
+_LYING = "too many batches lack the times that their headers promise"
 _TIME_END = 1 << 63
+
+
+class LookupBudget:
+    """What the look-ups of one request may cost together, and whether anybody still waits for them.
+
+    It is asked on the worker, between two batches.
+    """
+
+    __slots__ = ("_is_wanted", "left")
+
+    def __init__(self, lookups: int = 1, is_wanted: Callable[[], bool] = lambda: True) -> None:
+        self.left = WORK_BASE + WORK_PER_LOOKUP * lookups
+        self._is_wanted = is_wanted
+
+    def spend(self, work: int) -> None:
+        """Refused if nobody waits for the answer any longer."""
+        self.left -= work
+        if not self._is_wanted():
+            raise Refused(ErrorCode.REQUEST_TIMED_OUT, "the client has gone")
 
 
 class TimedOffset(NamedTuple):
@@ -46,8 +79,16 @@ class _View(NamedTuple):
 class TimeLookup:
     """One look-up in one log: `run` on any thread, then `finish` on the loop."""
 
-    def __init__(self, segments: Sequence[Segment], start_offset: int, upper_offset: int, timestamp: int) -> None:
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        start_offset: int,
+        upper_offset: int,
+        timestamp: int,
+        budget: LookupBudget | None = None,
+    ) -> None:
         self._all = segments
+        self._budget = budget or LookupBudget()
         self._start_offset = start_offset
         self._upper_offset = upper_offset
         self._timestamp = timestamp
@@ -86,9 +127,7 @@ class TimeLookup:
             with self._opened(view) as segment:
                 if self._max_timestamp(view, segment) < self._timestamp:
                     continue
-                for position, header in segment.batches_from_timestamp(
-                    self._timestamp, self._start_offset, view.position
-                ):
+                for position, header in self._promising(segment, self._timestamp, view.position):
                     first = self._first_in(segment, position, header)
                     if first is not None:
                         return first if first.offset < self._upper_offset else None
@@ -123,6 +162,20 @@ class TimeLookup:
         self._learned[view.origin] = segment.max_timestamp, segment.max_timestamp_offset
         return segment.max_timestamp
 
+    def _promising(self, segment: Segment, timestamp: int, position: int | None) -> Iterator[tuple[int, BatchHeader]]:
+        """The batches whose headers promise a record of this time or later."""
+        for at, header in self._walked(segment.batches_from_time(timestamp, self._start_offset, position)):
+            if header.max_timestamp >= timestamp:
+                yield at, header
+
+    def _walked(self, batches: Iterator[tuple[int, BatchHeader]]) -> Iterator[tuple[int, BatchHeader]]:
+        for number, each in enumerate(batches, 1):
+            yield each
+            if number % _HEADERS_AT_ONCE == 0:
+                self._budget.spend(_HEADERS_AT_ONCE)
+                if self._budget.left < 0:
+                    raise Refused(ErrorCode.CORRUPT_MESSAGE, _LYING)
+
     def _first_in(self, segment: Segment, position: int, header: BatchHeader) -> TimedOffset | None:
         """The first record of the batch that is not older than the time asked for."""
         if not header.record_count:
@@ -131,38 +184,46 @@ class TimeLookup:
         first_ms = header.max_timestamp if header.is_append_time else header.base_timestamp
         if _is_whole(header) and header.base_offset >= self._start_offset and first_ms >= self._timestamp:
             return TimedOffset(first_ms, header.base_offset, header.leader_epoch)
-        for offset, timestamp in self._times(segment, position, header):
-            if timestamp >= self._timestamp and offset >= self._start_offset:
-                return TimedOffset(timestamp, offset, header.leader_epoch)
-        return None
+        payload = self._unpacked_records(segment, position, header)
+        if payload is None:
+            return self._whole(header)
+        from_delta = max(self._start_offset - header.base_offset, 0)
+        base, asked = header.base_timestamp, self._timestamp
+        if header.is_append_time:
+            # The times of the records mean nothing: the first one that is there has the time of the batch.
+            base, asked = 0, -_TIME_END
+        first = first_not_older(payload, header.record_count, base, asked, from_delta)
+        return None if first is None else _timed(header, *first)
 
-    def _times(self, segment: Segment, position: int, header: BatchHeader) -> list[tuple[int, int]]:
-        """Offset and timestamp of every record; of a batch that is too costly to unpack, those of the batch."""
-        if header.record_count > UNPACKED_RECORDS_MAX:
-            return [(max(header.base_offset, self._start_offset), header.max_timestamp)]
+    def _whole(self, header: BatchHeader) -> TimedOffset:
+        """The answer where a batch is too costly to unpack."""
+        return TimedOffset(header.max_timestamp, max(header.base_offset, self._start_offset), header.leader_epoch)
+
+    def _unpacked_records(self, segment: Segment, position: int, header: BatchHeader) -> Buffer | None:
+        """Its records, or None if it is too costly to unpack."""
+        if header.record_count > UNPACKED_RECORDS_MAX or self._budget.left < 0:
+            return None
         self._unpacked += 1
         if self._unpacked > UNPACKED_BATCHES_MAX:
-            raise Refused(ErrorCode.CORRUPT_MESSAGE, "too many batches lack the times that their headers promise")
+            raise Refused(ErrorCode.CORRUPT_MESSAGE, _LYING)
+        self._budget.spend(header.record_count // _RECORDS_PER_UNIT)
         data = segment.file.read_at(position, header.size)
         try:
-            keys = batch_keys(data, limit_bytes=max(UNPACKED_BYTES_MAX, header.size))
+            payload = records_section(data, 0, header, limit_bytes=max(UNPACKED_BYTES_MAX, header.size))
         except Refused as refusal:
             if refusal.code != ErrorCode.MESSAGE_TOO_LARGE:
                 raise
-            return [(max(header.base_offset, self._start_offset), header.max_timestamp)]
-        if header.is_append_time:
-            return [(header.base_offset + delta, header.max_timestamp) for delta, _, _, _ in keys]
-        times = [(header.base_offset + delta, header.base_timestamp + time) for delta, _, _, time in keys]
-        if any(not -_TIME_END <= time < _TIME_END for _, time in times):
-            raise MalformedMessage("a timestamp is beyond 64 bits")
-        return times
+            self._budget.spend(UNPACKED_BYTES_MAX // _BYTES_PER_UNIT)
+            return None
+        self._budget.spend(len(payload) // _BYTES_PER_UNIT)
+        return payload
 
 
 class LatestLookup(TimeLookup):
     """The first record with the largest timestamp of all."""
 
-    def __init__(self, segments: Sequence[Segment], start_offset: int) -> None:
-        super().__init__(segments, start_offset, 0, NO_TIMESTAMP + 1)
+    def __init__(self, segments: Sequence[Segment], start_offset: int, budget: LookupBudget | None = None) -> None:
+        super().__init__(segments, start_offset, 0, NO_TIMESTAMP + 1, budget)
 
     def _position_in_memory(self, segment: Segment) -> int | None:
         known = segment.known_max_timestamp
@@ -187,7 +248,7 @@ class LatestLookup(TimeLookup):
 
     def _latest_in(self, segment: Segment, max_timestamp: int, position: int | None) -> TimedOffset | None:
         # The first batch that promises the largest time of all mostly keeps that promise.
-        for at, header in segment.batches_from_timestamp(max_timestamp, self._start_offset, position):
+        for at, header in self._promising(segment, max_timestamp, position):
             latest = self._latest_of(segment, at, header)
             if latest is not None and latest.timestamp == max_timestamp:
                 return latest
@@ -195,7 +256,7 @@ class LatestLookup(TimeLookup):
         # The record that had it was deleted from the front or compacted away: by headers, until none promises more.
         promises = (
             (header.max_timestamp, -at, header)
-            for at, header in segment.batches_from(self._start_offset, position=0)
+            for at, header in self._walked(segment.batches_from(self._start_offset, position=0))
             if header.record_count and header.max_timestamp > NO_TIMESTAMP
         )
         best: TimedOffset | None = None
@@ -211,15 +272,20 @@ class LatestLookup(TimeLookup):
             return None
         if header.record_count == 1 and _is_whole(header) and header.base_offset >= self._start_offset:
             return TimedOffset(header.max_timestamp, header.base_offset, header.leader_epoch)
-        live = [
-            (timestamp, -offset)
-            for offset, timestamp in self._times(segment, position, header)
-            if offset >= self._start_offset
-        ]
-        if not live:
-            return None
-        timestamp, below = max(live)
-        return TimedOffset(timestamp, -below, header.leader_epoch) if timestamp > NO_TIMESTAMP else None
+        payload = self._unpacked_records(segment, position, header)
+        if payload is None:
+            return self._whole(header)
+        from_delta = max(self._start_offset - header.base_offset, 0)
+        if header.is_append_time:
+            first = first_not_older(payload, header.record_count, 0, -_TIME_END, from_delta)
+            return None if first is None else _timed(header, *first)
+        latest = latest_record(payload, header.record_count, header.base_timestamp, from_delta)
+        return None if latest is None or latest[1] <= NO_TIMESTAMP else _timed(header, *latest)
+
+
+def _timed(header: BatchHeader, offset_delta: int, timestamp: int) -> TimedOffset:
+    own_ms = header.max_timestamp if header.is_append_time else timestamp
+    return TimedOffset(own_ms, header.base_offset + offset_delta, header.leader_epoch)
 
 
 def _is_whole(header: BatchHeader) -> bool:

@@ -17,12 +17,12 @@ from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import FileRange
 from millpond.log import aborted_transactions, retention
 from millpond.log.checkpoints import encode_metadata
-from millpond.log.checks import assign_offsets, checked_headers, stamped_headers, trusted_headers
+from millpond.log.checks import RecordFaults, assign_offsets, checked_headers, stamped_headers, trusted_headers
 from millpond.log.compaction import Compaction, CompactionPlan
 from millpond.log.durability import Durability, SyncTicket, run_tickets
 from millpond.log.epochs import LeaderEpochs
 from millpond.log.limits import LogLimits
-from millpond.log.lookup import LatestLookup, TimedOffset, TimeLookup
+from millpond.log.lookup import LatestLookup, LookupBudget, TimedOffset, TimeLookup
 from millpond.log.markers import Marker, encode_marker, read_marker
 from millpond.log.names import EPOCHS_FILE, METADATA_FILE
 from millpond.log.open_files import OpenFiles, TooManyOpen
@@ -188,15 +188,18 @@ class PartitionLog:
         now_ms: int,
         from_client: bool = True,
         verification: Verification | None = None,
+        faults: RecordFaults | None = None,
+        unpacked_bytes_max: int | None = None,
     ) -> Appended:
         """Give the batches the next offsets and write them, all or nothing; the view is patched in place.
 
-        A batch of a transaction needs a `verification`. A refusal leaves everything as it was.
+        A batch of a transaction needs a `verification`. A refusal leaves everything as it was. See
+        `checks.checked_headers` for the last two.
         """
         self._check_online()
         limits = self.limits
-        headers = checked_headers(batches, limits, now_ms) if from_client else trusted_headers(batches)
         if from_client:
+            headers = checked_headers(batches, limits, now_ms, faults, unpacked_bytes_max)
             for header in headers:
                 if header.producer_id >= 0:
                     seen = self.producers.check(headers, verification, self.limits.producers_max)
@@ -205,6 +208,7 @@ class PartitionLog:
                         return Appended(seen.first_offset, seen.last_offset, time_ms, self.start_offset, True)
                     break
         else:
+            headers = trusted_headers(batches)
             self.producers.check_trusted(headers, verification)
         append_time_ms = -1
         if limits.timestamp_type_append and from_client:
@@ -714,7 +718,9 @@ class PartitionLog:
 
     # By time
 
-    def time_lookup(self, timestamp: int | None, upper_offset: int | None = None) -> TimeLookup:
+    def time_lookup(
+        self, timestamp: int | None, upper_offset: int | None = None, budget: LookupBudget | None = None
+    ) -> TimeLookup:
         """To find the first record below `upper_offset` that is not older than `timestamp`.
 
         Without a timestamp: the first record with the largest one. It runs on a worker; once it is back it may have
@@ -722,9 +728,9 @@ class PartitionLog:
         """
         self._check_online()
         if timestamp is None:
-            return LatestLookup(self.segments.list, self.start_offset)
+            return LatestLookup(self.segments.list, self.start_offset, budget)
         upper = self.end_offset if upper_offset is None else upper_offset
-        return TimeLookup(self.segments.list, self.start_offset, upper, timestamp)
+        return TimeLookup(self.segments.list, self.start_offset, upper, timestamp, budget)
 
     def find_by_timestamp(self, timestamp: int | None, upper_offset: int | None = None) -> TimedOffset | None:
         """The answer of such a look-up, at once. Waits for the disk."""

@@ -480,10 +480,10 @@ class Segment:
         lies_at = self.offsets.floor(start - self.base_offset)
         return lies_at[1] if lies_at else 0
 
-    def batches_from_timestamp(
+    def batches_from_time(
         self, timestamp: int, from_offset: int, position: int | None = None
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """Every batch, ending at or after `from_offset`, that says to have a record of this time or later.
+        """The batches from `from_offset` on among which all are that have a record of this time or later.
 
         None of them begins before `position`; without it the indexes are asked.
         """
@@ -493,9 +493,7 @@ class Segment:
             if entry is not None and not self._holds_time(entry):
                 entry = None
             start = max(self.base_offset + entry[1] if entry else self.base_offset, from_offset)
-        for at, header in self.batches_from(start, position):
-            if header.max_timestamp >= timestamp:
-                yield at, header
+        return self.batches_from(start, position)
 
     def _holds_time(self, entry: tuple[int, int]) -> bool:
         """Whether the batch that a time entry speaks of is there and has that time."""

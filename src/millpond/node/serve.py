@@ -46,7 +46,7 @@ from millpond.node.signals import stop_signals
 from millpond.node.tls_contexts import OnReload
 from millpond.node.tls_link import TlsRefused
 from millpond.node.web import Web
-from millpond.node.workers import SYNC_THREADS, ThreadWorkers
+from millpond.node.workers import LOGIN_THREADS, SYNC_THREADS, ThreadWorkers
 
 DESCRIPTORS_RESERVED = 32
 """For what workers open for a moment, and for the process itself."""
@@ -100,6 +100,7 @@ def serve(
     check_mark(settings)
     loop = new_loop()
     workers, sync_workers = ThreadWorkers(loop), ThreadWorkers(loop, SYNC_THREADS)
+    login_workers = ThreadWorkers(loop, LOGIN_THREADS)
     world = World(
         clock=LoopClock(loop),
         disk=RealDisk(),
@@ -112,6 +113,7 @@ def serve(
         ),
         workers=workers,
         sync_workers=sync_workers,
+        login_workers=login_workers,
         entropy=SystemEntropy(),
         boot_id=boot_id(),
         fetch=Web(loop).fetch,
@@ -185,6 +187,7 @@ def serve(
         collector.stop()
         workers.close()
         sync_workers.close()
+        login_workers.close()
         broker.close()
         if audit is not None:
             broker.audit.flush()

@@ -20,6 +20,10 @@ SYNC_THREADS = 3
 the metadata log."""
 
 
+LOGIN_THREADS = 2
+"""For hashing passwords alone: a user must not wait behind what other clients ask for."""
+
+
 class ThreadWorkers:
     """The workers port over a few threads. Results come back on the loop, in the order in which jobs end.
 

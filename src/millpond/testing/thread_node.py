@@ -18,7 +18,7 @@ from millpond.node.entropy import SystemEntropy, boot_id
 from millpond.node.network import Accept, SocketListener, SocketNetwork
 from millpond.node.serve import fault_reporter, reload_reporter
 from millpond.node.web import Web
-from millpond.node.workers import SYNC_THREADS, ThreadWorkers
+from millpond.node.workers import LOGIN_THREADS, SYNC_THREADS, ThreadWorkers
 from millpond.testing.loop_thread import LoopThread
 
 
@@ -95,6 +95,7 @@ class _Running:
         self.thread = LoopThread("millpond-node")
         loop = self.thread.loop
         self.workers, self.sync_workers = ThreadWorkers(loop), ThreadWorkers(loop, SYNC_THREADS)
+        self.login_workers = ThreadWorkers(loop, LOGIN_THREADS)
         self.bug: BaseException | None = None
         watch_for_bugs(loop, journal, self._end_by_bug)
         self.network = _Network(
@@ -104,7 +105,8 @@ class _Running:
             on_reload=reload_reporter(journal),
         )
         world = World(
-            *(LoopClock(loop), RealDisk(), self.network, self.workers, self.sync_workers, SystemEntropy(), boot_id()),
+            *(LoopClock(loop), RealDisk(), self.network, self.workers, self.sync_workers, self.login_workers),
+            *(SystemEntropy(), boot_id()),
             fetch=Web(loop).fetch,
         )
         self.audit = open_audit(settings, journal)
@@ -113,8 +115,7 @@ class _Running:
     def end(self) -> None:
         self.thread.tell(lambda: self.broker.drain(self.thread.loop.stop))
         self.thread.join()
-        self.workers.close()
-        self.sync_workers.close()
+        self._close_workers()
         if self.bug is None:
             self.broker.close()
         else:
@@ -130,11 +131,14 @@ class _Running:
             self.bug = bug
             self.let_go()
 
+    def _close_workers(self) -> None:
+        for workers in (self.workers, self.sync_workers, self.login_workers):
+            workers.close()
+
     def crash(self) -> None:
         self.thread.tell(self.let_go)
         self.thread.join()
-        self.workers.close()
-        self.sync_workers.close()
+        self._close_workers()
         self.broker.store.abandon()
         self._close_audit()
         self.thread.loop.close()

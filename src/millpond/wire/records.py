@@ -72,13 +72,6 @@ def batch_keys(
     return kernel.record_keys(records_section(buffer, position, header, limit_bytes=limit_bytes), header.record_count)
 
 
-def count_keyless(buffer: Buffer, position: int = 0, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> int:
-    """How many records of the batch at `position` have no key."""
-    header = read_header(buffer, position)
-    section = records_section(buffer, position, header, limit_bytes=limit_bytes)
-    return kernel.count_keyless(section, header.record_count)
-
-
 def note_keys(buffer: Buffer, offsets: dict[bytes, int], digest: Digest, *, limit_bytes: int) -> None:
     """Write the offset of every key of the batch into `offsets`, the later over the earlier.
 

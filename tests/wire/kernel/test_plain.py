@@ -24,7 +24,10 @@ NAMES = (
     "decode_records",
     "record_keys",
     "record_spans",
-    "count_keyless",
+    "keyless_records",
+    "records_outside",
+    "first_not_older",
+    "latest_record",
     "note_keys",
     "flag_latest",
     "flagged_records",
@@ -79,8 +82,41 @@ def digest(key: bytes) -> bytes:
     return b"#" + key
 
 
-def test_records_without_a_key_are_counted(kernel: Any) -> None:
-    assert kernel.count_keyless(memoryview(payload_of()), 4) == 1
+def test_the_first_records_without_a_key_are_found(kernel: Any) -> None:
+    assert kernel.keyless_records(memoryview(payload_of()), 4, 10) == [1]
+    many = payload_of([Record(100 + n, 5_000, None if n % 3 == 0 else b"k", b"v") for n in range(10_000)])
+    assert kernel.keyless_records(many, 10_000, 4) == [0, 3, 6, 9]
+    assert len(kernel.keyless_records(many, 10_000, 10_000)) == 3_334
+
+
+def test_records_outside_a_span_of_time_are_found(kernel: Any) -> None:
+    def outside(oldest: int, newest: int, most: int = 10) -> Any:
+        return kernel.records_outside(memoryview(payload_of()), 4, 5_000, oldest, newest, most)
+
+    assert outside(0, 1 << 60) == []
+    assert outside(5_000, 5_001) == [(1, 4_000), (3, 1 << 50)]
+    assert outside(5_000, 5_001, 1) == [(1, 4_000)]
+    without = payload_of([Record(100, 5_000, b"a", b""), Record(101, -1, b"b", b"")])
+    assert kernel.records_outside(without, 2, 5_000, 0, 5_000, 10) == []
+
+
+def test_the_first_record_that_is_not_older_ends_the_walk(kernel: Any) -> None:
+    payload = payload_of()
+    assert kernel.first_not_older(payload, 4, 5_000, 0, 0) == (0, 5_000)
+    assert kernel.first_not_older(payload, 4, 5_000, 0, 1) == (1, 4_000)
+    assert kernel.first_not_older(payload, 4, 5_000, 5_001, 0) == (150, 5_001)
+    assert kernel.first_not_older(payload, 4, 5_000, 5_001, 151) == (99_900, 1 << 50)
+    assert kernel.first_not_older(payload, 4, 5_000, (1 << 50) + 1, 0) is None
+    # Not even that the last record is cut off is seen.
+    assert kernel.first_not_older(payload[:-1], 4, 5_000, 5_001, 0) == (150, 5_001)
+
+
+def test_the_first_of_the_latest_records_is_found(kernel: Any) -> None:
+    assert kernel.latest_record(payload_of(), 4, 5_000, 0) == (99_900, 1 << 50)
+    assert kernel.latest_record(payload_of(RECORDS[:3]), 3, 5_000, 0) == (150, 5_001)
+    assert kernel.latest_record(payload_of(RECORDS[:3]), 3, 5_000, 151) is None
+    same = payload_of([Record(100 + n, 7_000, b"k", b"") for n in range(5)])
+    assert kernel.latest_record(same, 5, 7_000, 2) == (2, 7_000)
 
 
 def test_the_latest_offset_of_every_key_is_noted(kernel: Any) -> None:
@@ -314,7 +350,11 @@ def agree_on(payload: bytes | bytearray, count: int, base: int, known: dict[byte
         ("decode_records", (base, base)),
         ("record_keys", ()),
         ("record_spans", ()),
-        ("count_keyless", ()),
+        ("keyless_records", (1,)),
+        ("keyless_records", (10,)),
+        ("records_outside", (base, base - 100, base, 2)),
+        ("first_not_older", (base, base + 1, 1)),
+        ("latest_record", (base, 1)),
         ("flag_latest", (base, known, digest)),
         ("flagged_records", (flags,)),
     ):

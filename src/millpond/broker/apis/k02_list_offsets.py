@@ -6,7 +6,7 @@ There is no tiered storage: the local start is the start, and nothing is tiered.
 
 A new leader that cannot tell yet how far consumers have seen answers OFFSET_NOT_AVAILABLE for the end. Replicas see
 everything, and so does whoever asks as the debugger (-2), as with Kafka. A look-up by time may have to read files and
-unpack a batch: a worker does that for all partitions of the request.
+unpack a batch: a worker does that for all partitions of the request, within a budget, and stops if the client goes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
-from millpond.log.lookup import TimedOffset, TimeLookup
+from millpond.log.lookup import LookupBudget, TimedOffset, TimeLookup
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -57,13 +57,14 @@ def handle(broker: Services, call: Call, request: m.ListOffsetsRequest) -> Outco
     committed_only = request.isolation_level == READ_COMMITTED
     by_replica = request.replica_id != CONSUMER
     searches: list[_Search] = []
+    budget = _budget(broker, call, request)
     named_twice = _named_twice(request)
 
     def list_one(topic: str, wanted: m.ListOffsetsRequest.ListOffsetsPartition) -> _Result:
         if (topic, wanted.partition_index) in named_twice:
             # A worker would read the same file again for each of them; Kafka refuses them, too.
             return _empty(wanted, ErrorCode.INVALID_REQUEST)
-        return _list_one(broker, topic, wanted, committed_only, by_replica, searches)
+        return _list_one(broker, topic, wanted, committed_only, by_replica, searches, budget)
 
     response = m.ListOffsetsResponse(
         topics=[
@@ -82,9 +83,15 @@ def handle(broker: Services, call: Call, request: m.ListOffsetsRequest) -> Outco
                     result.error_code = ErrorCode.LEADER_NOT_AVAILABLE
         return response
 
-    if not searches:
+    if not searches or not call.is_wanted:
         return answer()
-    return _run(broker, searches, LOOKUPS_AGAIN_MAX).map(lambda _: answer())
+    host = "" if call.is_own else call.client_host
+    return _run(broker, host, searches, budget, LOOKUPS_AGAIN_MAX).map(lambda _: answer())
+
+
+def _budget(broker: Services, call: Call, request: m.ListOffsetsRequest) -> LookupBudget:
+    lookups = sum(len(topic.partitions) for topic in request.topics)
+    return LookupBudget(lookups, lambda: call.is_wanted and not broker.is_stopping)
 
 
 def _named_twice(request: m.ListOffsetsRequest) -> Container[tuple[str, int]]:
@@ -105,6 +112,7 @@ def _list_one(
     committed_only: bool,
     by_replica: bool,
     searches: list[_Search],
+    budget: LookupBudget,
 ) -> _Result:
     result = _empty(wanted, ErrorCode.NONE)
     partition = broker.partitions.get(topic, wanted.partition_index)
@@ -125,7 +133,8 @@ def _list_one(
                 pass
             case asked:
                 timestamp = None if asked == MAX_TIMESTAMP else asked
-                searches.append(_Search(partition, timestamp, end, log.time_lookup(timestamp, end), result))
+                lookup = log.time_lookup(timestamp, end, budget)
+                searches.append(_Search(partition, timestamp, end, lookup, result))
     except Refused as refusal:
         result.error_code = refusal.code
     return result
@@ -138,7 +147,7 @@ def _visible_end(partition: Partition, timestamp: int, committed_only: bool) -> 
     return partition.last_stable_offset if committed_only else partition.committed_offset
 
 
-def _run(broker: Services, searches: list[_Search], tries: int) -> Later[None]:
+def _run(broker: Services, host: str, searches: list[_Search], budget: LookupBudget, tries: int) -> Later[None]:
     """Look on a worker, and again where files were exchanged meanwhile."""
 
     def look() -> None:
@@ -146,17 +155,17 @@ def _run(broker: Services, searches: list[_Search], tries: int) -> Later[None]:
             search.lookup.run()
 
     def looked(_: None) -> Later[None]:
-        again = [renewed for search in searches if (renewed := _finish(search, tries > 0)) is not None]
-        return _run(broker, again, tries - 1) if again else done(None)
+        again = [renewed for search in searches if (renewed := _finish(search, budget, tries > 0)) is not None]
+        return _run(broker, host, again, budget, tries - 1) if again else done(None)
 
-    return broker.workers.run(look).chain(looked)
+    return broker.lookups.run(host, look).chain(looked)
 
 
-def _finish(search: _Search, may_repeat: bool) -> _Search | None:
+def _finish(search: _Search, budget: LookupBudget, may_repeat: bool) -> _Search | None:
     log = search.partition.log
     try:
         if may_repeat and search.lookup.is_stale(log.segments):
-            return search._replace(lookup=log.time_lookup(search.timestamp, search.end_offset))
+            return search._replace(lookup=log.time_lookup(search.timestamp, search.end_offset, budget))
         match = search.lookup.finish()
     except Refused as refusal:
         search.result.error_code = refusal.code

@@ -20,6 +20,7 @@ from millpond.broker.replication.partition_context import PartitionContext
 from millpond.broker.replication.refusals import PASSING, Refusals
 from millpond.broker.replication.throttle import is_named
 from millpond.config import topic as topic_settings
+from millpond.log.checks import RecordFaults
 from millpond.log.limits import FOREVER
 from millpond.log.partition_log import Appended, LogRanges, PartitionLog
 from millpond.log.producers import Unbegun, Verification, WrittenBefore
@@ -347,10 +348,13 @@ class Partition:
         verification: Verification | None = None,
         acks_all: bool = False,
         by_node: bool = False,
+        faults: RecordFaults | None = None,
+        unpacked_bytes_max: int | None = None,
     ) -> Appended:
         """Append a producer's batches and wake whoever waits for them. Refused leaves everything as it was.
 
-        `by_node` is for what another node of the cluster writes in a topic of the brokers' own.
+        `by_node` is for what another node of the cluster writes in a topic of the brokers' own. See
+        `checks.checked_headers` for the last two.
         """
         if not self.is_leader:
             self._note_refused(records, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -371,7 +375,12 @@ class Partition:
             self._check_writable()
         try:
             appended = self.log.append(
-                records, leader_epoch=self.leader_epoch, now_ms=self._clock.wall_ms(), verification=verification
+                records,
+                leader_epoch=self.leader_epoch,
+                now_ms=self._clock.wall_ms(),
+                verification=verification,
+                faults=faults,
+                unpacked_bytes_max=unpacked_bytes_max,
             )
         except Refused as refused:
             raise self._refusal(refused, records) from None

@@ -122,7 +122,7 @@ def make_logins(
 
     return Logins(
         clock=world.clock,
-        workers=world.workers,
+        workers=world.login_workers,
         entropy=world.entropy,
         settings=settings,
         listeners=listeners,

@@ -67,6 +67,11 @@ class Call:
         return says_so and self.may(Operation.CLUSTER_ACTION, AclResource.CLUSTER, CLUSTER_NAME)
 
     @property
+    def is_wanted(self) -> bool:
+        """Whether anybody still waits for the answer. Any thread may ask."""
+        return self._connection is None or self._connection.is_open
+
+    @property
     def client_host(self) -> str:
         return self.connection.host
 

@@ -61,6 +61,7 @@ class SimWorld:
             workers=workers,
             # Its jobs overtake each other anyway: nothing waits behind another here.
             sync_workers=workers,
+            login_workers=workers,
             entropy=SeededEntropy(f"entropy {luck}"),
             boot_id=f"{name}-{host.boots}",
         )

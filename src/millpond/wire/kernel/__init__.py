@@ -29,13 +29,16 @@ if TYPE_CHECKING:
     )
     from millpond.wire.kernel.messages import read_messages
     from millpond.wire.kernel.plain import (
-        count_keyless,
         decode_records,
+        first_not_older,
         flag_latest,
         flagged_records,
+        keyless_records,
+        latest_record,
         note_keys,
         record_keys,
         record_spans,
+        records_outside,
         scan,
     )
     from millpond.wire.kernel.produce import ShortProduce, short_produce, single_produce
@@ -56,13 +59,16 @@ else:
             raise ImportError("the plain twin was asked for")
         from millpond.wire.kernel._fast import (
             ShortProduce,
-            count_keyless,
             decode_records,
+            first_not_older,
             flag_latest,
             flagged_records,
+            keyless_records,
+            latest_record,
             note_keys,
             record_keys,
             record_spans,
+            records_outside,
             scan,
             short_produce,
             single_produce,
@@ -90,13 +96,16 @@ else:
             short_heartbeat,
         )
         from millpond.wire.kernel.plain import (
-            count_keyless,
             decode_records,
+            first_not_older,
             flag_latest,
             flagged_records,
+            keyless_records,
+            latest_record,
             note_keys,
             record_keys,
             record_spans,
+            records_outside,
             scan,
         )
         from millpond.wire.kernel.produce import ShortProduce, short_produce, single_produce
@@ -147,16 +156,19 @@ __all__ = [
     "ShortProduce",
     "SingleProduce",
     "TimestampColumn",
-    "count_keyless",
     "decode_records",
     "encode_rows",
+    "first_not_older",
     "flag_latest",
     "flagged_records",
     "key_partitions",
+    "keyless_records",
+    "latest_record",
     "note_keys",
     "read_messages",
     "record_keys",
     "record_spans",
+    "records_outside",
     "scan",
     "short_commit",
     "short_consumer_heartbeat",

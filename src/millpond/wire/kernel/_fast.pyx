@@ -70,12 +70,44 @@ def record_keys(payload, int64_t count):
         PyBuffer_Release(&view)
 
 
-def count_keyless(payload, int64_t count):
-    """See `plain.count_keyless`."""
+def keyless_records(payload, int64_t count, int64_t most):
+    """See `plain.keyless_records`."""
     cdef Py_buffer view
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
     try:
-        return _count_keyless(_opened(&view, count), count)
+        return _keyless_records(_opened(&view, count), count, most)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def records_outside(
+    payload, int64_t count, int64_t base_timestamp, int64_t oldest, int64_t newest, int64_t most
+):
+    """See `plain.records_outside`."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        return _records_outside(_opened(&view, count), count, base_timestamp, oldest, newest, most)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def first_not_older(payload, int64_t count, int64_t base_timestamp, int64_t timestamp, int64_t from_delta):
+    """See `plain.first_not_older`."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        return _first_not_older(_opened(&view, count), count, base_timestamp, timestamp, from_delta)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def latest_record(payload, int64_t count, int64_t base_timestamp, int64_t from_delta):
+    """See `plain.latest_record`."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        return _latest_record(_opened(&view, count), count, base_timestamp, from_delta)
     finally:
         PyBuffer_Release(&view)
 
@@ -246,6 +278,101 @@ cdef int64_t _count_keyless(Cursor cursor, int64_t count) except -1:
         cursor.at = head.end
     _check_end(&cursor)
     return found
+
+
+cdef list _keyless_records(Cursor cursor, int64_t count, int64_t most):
+    cdef Head head
+    cdef list found = []
+    cdef int64_t index
+    cdef int32_t length
+    cdef bint is_keyless
+    head.offset_delta = -1
+    for index in range(count):
+        _read_head(&cursor, &head)
+        length = _varint(&cursor)
+        is_keyless = length == -1
+        if not is_keyless:
+            if not 0 <= length <= head.end - cursor.at:
+                raise MalformedMessage(f"a field of {length} bytes in {head.end - cursor.at}")
+            cursor.at += length
+        _value_bytes(&cursor, &head)
+        if is_keyless:
+            found.append(index)
+            if len(found) >= most:
+                return found
+        cursor.at = head.end
+        if index % WALKED_AT_ONCE == WALKED_AT_ONCE - 1:
+            with nogil:
+                pass
+    _check_end(&cursor)
+    return found
+
+
+cdef list _records_outside(
+    Cursor cursor, int64_t count, int64_t base_timestamp, int64_t oldest, int64_t newest, int64_t most
+):
+    cdef Head head
+    cdef list found = []
+    cdef int64_t index, timestamp
+    head.offset_delta = -1
+    for index in range(count):
+        _read_head(&cursor, &head)
+        timestamp = _timestamp(base_timestamp, head.timestamp_delta)
+        if timestamp != -1 and not oldest <= timestamp <= newest:
+            found.append((index, timestamp))
+            if len(found) >= most:
+                return found
+        cursor.at = head.end
+        if index % WALKED_AT_ONCE == WALKED_AT_ONCE - 1:
+            with nogil:
+                pass
+    _check_end(&cursor)
+    return found
+
+
+cdef object _first_not_older(
+    Cursor cursor, int64_t count, int64_t base_timestamp, int64_t timestamp, int64_t from_delta
+):
+    cdef Head head
+    cdef int64_t index, own
+    head.offset_delta = -1
+    for index in range(count):
+        _read_head(&cursor, &head)
+        own = _timestamp(base_timestamp, head.timestamp_delta)
+        if own >= timestamp and head.offset_delta >= from_delta:
+            return head.offset_delta, own
+        cursor.at = head.end
+        if index % WALKED_AT_ONCE == WALKED_AT_ONCE - 1:
+            with nogil:
+                pass
+    _check_end(&cursor)
+    return None
+
+
+cdef object _latest_record(Cursor cursor, int64_t count, int64_t base_timestamp, int64_t from_delta):
+    cdef Head head
+    cdef int64_t index, own
+    cdef int64_t latest = 0
+    cdef int32_t latest_delta = -1
+    head.offset_delta = -1
+    for index in range(count):
+        _read_head(&cursor, &head)
+        own = _timestamp(base_timestamp, head.timestamp_delta)
+        if head.offset_delta >= from_delta and (latest_delta < 0 or own > latest):
+            latest_delta = head.offset_delta
+            latest = own
+        cursor.at = head.end
+        if index % WALKED_AT_ONCE == WALKED_AT_ONCE - 1:
+            with nogil:
+                pass
+    _check_end(&cursor)
+    return None if latest_delta < 0 else (latest_delta, latest)
+
+
+cdef inline int64_t _timestamp(int64_t base_timestamp, int64_t delta) except? -2:
+    if _overflows(base_timestamp, delta):
+        raise MalformedMessage("a record's timestamp is beyond 64 bits")
+    return base_timestamp + delta
 
 
 cdef int _note_keys(Cursor cursor, int64_t count, int64_t base_offset, dict offsets, object digest) except -1:

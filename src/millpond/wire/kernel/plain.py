@@ -147,9 +147,100 @@ def record_keys(payload: Buffer, count: int) -> list[tuple[int, bytes | None, bo
     return keys
 
 
-def count_keyless(payload: Buffer, count: int) -> int:
-    """How many of the records have no key. All of them are read to their ends."""
-    return sum(key is None for _, key, _, _ in record_keys(payload, count))
+def keyless_records(payload: Buffer, count: int, most: int) -> list[int]:
+    """The indexes of the first `most` records without a key. Fewer mean that all records were read to their ends."""
+    data = _checked(payload, count)
+    keyless: list[int] = []
+    at = 0
+    offset_delta = -1
+    try:
+        for index in range(count):
+            end, _, _, offset_delta, at = _head(data, at, offset_delta)
+            length, at = _varint(data, at)
+            if length == -1:
+                keyless.append(index)
+            elif not 0 <= length <= end - at:
+                raise MalformedMessage(f"a field of {length} bytes in {end - at}")
+            else:
+                at += length
+            length, at = _varint(data, at)
+            if length < -1 or max(length, 0) >= end - at:
+                raise MalformedMessage(f"a value of {length} bytes in {end - at}")
+            if len(keyless) >= most:
+                return keyless
+            at = end
+    except IndexError:
+        raise MalformedMessage("a record is cut off") from None
+    _check_end(data, at)
+    return keyless
+
+
+def records_outside(
+    payload: Buffer, count: int, base_timestamp: int, oldest: int, newest: int, most: int
+) -> list[tuple[int, int]]:
+    """Index and timestamp of the first `most` records that are older than `oldest` or newer than `newest`.
+
+    A record without a timestamp (-1) is neither.
+    """
+    data = _checked(payload, count)
+    outside: list[tuple[int, int]] = []
+    at = 0
+    offset_delta = -1
+    try:
+        for index in range(count):
+            end, timestamp_delta, _, offset_delta, _ = _head(data, at, offset_delta)
+            timestamp = _timestamp(base_timestamp, timestamp_delta)
+            if timestamp != -1 and not oldest <= timestamp <= newest:
+                outside.append((index, timestamp))
+                if len(outside) >= most:
+                    return outside
+            at = end
+    except IndexError:
+        raise MalformedMessage("a record is cut off") from None
+    _check_end(data, at)
+    return outside
+
+
+def first_not_older(
+    payload: Buffer, count: int, base_timestamp: int, timestamp: int, from_delta: int
+) -> tuple[int, int] | None:
+    """Offset delta and timestamp of the first record from `from_delta` on that is not older than `timestamp`.
+
+    What follows that record is not read.
+    """
+    data = _checked(payload, count)
+    at = 0
+    offset_delta = -1
+    try:
+        for _ in range(count):
+            end, timestamp_delta, _, offset_delta, _ = _head(data, at, offset_delta)
+            own = _timestamp(base_timestamp, timestamp_delta)
+            if own >= timestamp and offset_delta >= from_delta:
+                return offset_delta, own
+            at = end
+    except IndexError:
+        raise MalformedMessage("a record is cut off") from None
+    _check_end(data, at)
+    return None
+
+
+def latest_record(payload: Buffer, count: int, base_timestamp: int, from_delta: int) -> tuple[int, int] | None:
+    """Offset delta and timestamp of the first record from `from_delta` on that has the largest timestamp of them."""
+    data = _checked(payload, count)
+    latest: tuple[int, int] | None = None
+    at = 0
+    offset_delta = -1
+    try:
+        for _ in range(count):
+            end, timestamp_delta, _, offset_delta, _ = _head(data, at, offset_delta)
+            own = _timestamp(base_timestamp, timestamp_delta)
+            if offset_delta >= from_delta and (latest is None or own > latest[1]):
+                latest = offset_delta, own
+            at = end
+    except IndexError:
+        raise MalformedMessage("a record is cut off") from None
+    _check_end(data, at)
+    return latest
 
 
 def note_keys(payload: Buffer, count: int, base_offset: int, offsets: dict[bytes, int], digest: Digest) -> None:
@@ -213,6 +304,13 @@ def _checked(payload: Buffer, count: int) -> bytes:
     if not 0 <= count * RECORD_BYTES_MIN <= len(payload):
         raise MalformedMessage(f"{count} records in {len(payload)} bytes")
     return bytes(payload)
+
+
+def _timestamp(base_timestamp: int, delta: int) -> int:
+    timestamp = base_timestamp + delta
+    if not -_INT64_MAX - 1 <= timestamp <= _INT64_MAX:
+        raise MalformedMessage("a record's timestamp is beyond 64 bits")
+    return timestamp
 
 
 def _check_base(base_offset: int) -> None:
