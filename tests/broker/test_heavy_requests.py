@@ -19,6 +19,7 @@ from millpond.base.errors import ErrorCode
 from millpond.coordinators.runtime import KEY_LENGTH_MAX
 from millpond.log.lookup import TimeLookup
 from millpond.wire import messages as m
+from millpond.wire.batch import HEADER_BYTES, read_header
 from millpond.wire.header import decode_response_header, encode_request_header
 from millpond.wire.kernel import COMPILED
 from millpond.wire.records import Record, _varint, encode_batch, wrap_payload
@@ -327,3 +328,151 @@ def test_offsets_by_time_are_not_looked_up_for_a_client_that_has_gone(
     target.pass_time(5_000)
     assert len(ran) <= 2, "those that a worker had already taken"
     assert client.link.alive is False
+
+
+@pytest.fixture(scope="module")
+def compacted(target: Target) -> str:
+    kind = m.CreateTopicsRequest
+    config = kind.CreatableTopicConfig(name="cleanup.policy", value="compact")
+    topic = kind.CreatableTopic(name="table", num_partitions=WIDE, replication_factor=1, configs=[config])
+    assert not target.ask(kind(topics=[topic], timeout_ms=5000), 7).topics[0].error_code
+    return "table"
+
+
+TURN_MS = 20
+SLOWEST_MS = TURN_MS if COMPILED else 200
+"""The plain twin has no promise."""
+
+
+def many(batch: bytes) -> dict[int, bytes]:
+    """The batch for many partitions, in a request of moderate size. The node may have only 48 files open."""
+    return dict.fromkeys(range(min(20, (8 << 20) // len(batch))), batch)
+
+
+def longest_ms(client: Client, act: Callable[[], object]) -> float:
+    """Of the turns of the loop that `act` takes; the least of a few tries, as the host may take time for others."""
+    longest = []
+    for _ in range(TRIES):
+        act()
+        longest.append(1000 * client._target.turn.longest_seconds)
+        if longest[-1] < SLOWEST_MS:
+            break
+    return min(longest)
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_full_batches_without_keys_for_a_compacted_topic(client: Client, compacted: str, codec: int) -> None:
+    batch = packed(full_batch(), codec)
+    produce(client, compacted, {0: batch})
+
+    def act() -> None:
+        replies = produce(client, compacted, many(batch))
+        assert {each.error_code for each in replies} == {ErrorCode.INVALID_RECORD}
+        assert {len(each.record_errors) for each in replies} == {1000}
+        assert [each.index for each in replies] == list(many(batch))
+
+    assert longest_ms(client, act) < SLOWEST_MS
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_full_batches_with_timestamps_too_far_ahead(client: Client, codec: int) -> None:
+    ahead = NOW_MS + (1 << 40)
+    batch = packed(full_batch(base=ahead, latest=ahead), codec)
+    produce(client, "wide", {0: batch})
+
+    def act() -> None:
+        replies = produce(client, "wide", many(batch))
+        assert {each.error_code for each in replies} == {ErrorCode.INVALID_TIMESTAMP}
+        assert {len(each.record_errors) for each in replies} == {1000}
+
+    assert longest_ms(client, act) < SLOWEST_MS
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_full_batches_with_keys_for_a_compacted_topic(client: Client, compacted: str, codec: int) -> None:
+    batch = packed(full_batch(80_000, key=b"\x02k"), codec)
+    produce(client, compacted, {0: batch})
+
+    def act() -> None:
+        replies = produce(client, compacted, many(batch), acks=-1)
+        assert {each.error_code for each in replies} == {ErrorCode.NONE}
+
+    assert longest_ms(client, act) < SLOWEST_MS
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+@pytest.mark.parametrize("partitions", [1, 20])
+def test_batches_that_grow_large_when_unpacked(client: Client, compacted: str, codec: int, partitions: int) -> None:
+    body = b"\0\0\0\x02k" + _varint(15 << 20) + b"\0" * (15 << 20) + b"\0"
+    batch = wrap_payload(_varint(len(body)) + body, 1, NOW_MS, NOW_MS, codec=codec)
+    assert len(batch) < 1 << 20
+    produce(client, compacted, {0: batch})
+
+    def act() -> None:
+        replies = produce(client, compacted, {0: batch} if partitions == 1 else many(batch))
+        assert {each.error_code for each in replies} == {ErrorCode.NONE}
+
+    assert longest_ms(client, act) < SLOWEST_MS
+
+
+def packed(batch: bytes, codec: int) -> bytes:
+    header = read_header(batch)
+    return wrap_payload(
+        batch[HEADER_BYTES:], header.record_count, header.base_timestamp, header.max_timestamp, codec=codec
+    )
+
+
+def test_a_partition_that_a_heavy_request_names_twice_is_refused(client: Client) -> None:
+    kind = m.ProduceRequest
+    full = full_batch(10, key=b"\x02k")
+    indexes = [0, *range(1, 10), 0]
+    large = encode_batch([Record(0, NOW_MS, b"k", b"v" * 400_000)])
+    data = kind.TopicProduceData(
+        name="wide",
+        partition_data=[
+            kind.PartitionProduceData(index=index, records=large if index else full) for index in indexes
+        ],
+    )
+    request = kind(transactional_id=None, acks=-1, timeout_ms=5000, topic_data=[data])
+    (topic,) = client.ask(request, 9).responses
+    codes = [each.error_code for each in topic.partition_responses]
+    assert codes == [ErrorCode.INVALID_REQUEST, *[0] * 9, ErrorCode.INVALID_REQUEST]
+
+
+def test_a_heavy_request_and_what_follows_it_are_appended_in_order(target: Target, client: Client) -> None:
+    """The batches of one producer, on one connection, without waiting: heavy, light and short ones."""
+    kind = m.ProduceRequest
+    before = target.node.broker.partitions.get("table", 5).log.end_offset  # type: ignore[union-attr]
+    frames = []
+    sequence = 0
+    for number in range(6):
+        count = 50_000 if number % 2 == 0 else 1
+        batch = bytearray(packed(full_batch(count, key=b"\x02k"), 1 if number % 2 == 0 else 0))
+        struct.pack_into(">qhi", batch, 43, 7_777, 0, sequence)
+        struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+        sequence += count
+        data = kind.PartitionProduceData(index=5, records=bytes(batch))
+        topic = kind.TopicProduceData(name="table", partition_data=[data])
+        request = kind(transactional_id=None, acks=-1, timeout_ms=5000, topic_data=[topic])
+        frame = encode_request_header(0, 9, number, "heavy") + request.encode(9)
+        frames.append(LENGTH.pack(len(frame)) + frame)
+    data = b"".join(frames)
+    target.deliver(client.link, data, data)
+    target.pass_time(5_000)
+    codes = []
+    reply = b"".join(client._answers)
+    at = 0
+    while at < len(reply):
+        (size,) = LENGTH.unpack_from(reply, at)
+        _, position = decode_response_header(reply[at + 4 : at + 4 + size], 0, 9)
+        answer, _ = m.ProduceResponse.decode(reply[at + 4 : at + 4 + size], 9, position)
+        codes.append(answer.responses[0].partition_responses[0])
+        at += 4 + size
+    assert [(each.error_code, each.base_offset - before) for each in codes] == [
+        (0, 0),
+        (0, 50_000),
+        (0, 50_001),
+        (0, 100_001),
+        (0, 100_002),
+        (0, 150_002),
+    ]

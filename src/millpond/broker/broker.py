@@ -146,7 +146,7 @@ class Broker:
         """The same world, with the way to the controller."""
         self.clock = world.clock
         self.workers = world.workers
-        self.lookups = FairQueue(world.workers)
+        self.unpacking = FairQueue(world.workers)
         self.entropy = world.entropy
         self.journal = journal
         self.loggers = Loggers()

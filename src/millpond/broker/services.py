@@ -106,8 +106,8 @@ class Services(Protocol):
     world: World
     clock: Clock
     workers: Workers
-    lookups: FairQueue
-    """Look-ups by time: few at once, so that workers are left for everybody else."""
+    unpacking: FairQueue
+    """Unpacking batches for clients: few jobs at once, so that workers are left for everything else."""
     entropy: Entropy
     journal: Journal
     loggers: Loggers

@@ -8,6 +8,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from heapq import heapify
 from typing import Any
 
@@ -89,7 +90,8 @@ class HostileLink:
         if not self.alive:
             _release(parts)
         elif self.reads:
-            self.answers.take(_bytes_of(parts))
+            # What the client does with its answer takes no time of the node's.
+            self._target.turn.leave_out(lambda: self.answers.take(_bytes_of(parts)))()
         else:
             self._unread += parts
             self._unread_bytes += sum(map(len, parts))
@@ -130,8 +132,11 @@ class HostileLink:
 
     def deliver(self, data: bytes) -> None:
         """Let bytes arrive; what the broker does not want to read yet waits."""
-        self._inbox += data
+        self._target.turn.leave_out(lambda: self._arrive(data))()
         self._read()
+
+    def _arrive(self, data: bytes) -> None:
+        self._inbox += data
 
     def read_all(self) -> None:
         """The client reads after all."""
@@ -154,7 +159,7 @@ class HostileLink:
                 assert self._handler is not None
                 room = self._handler.buffer()
                 size = min(len(room), len(inbox) - at)
-                room[:size] = inbox[at : at + size]
+                self._target.turn.leave_out(partial(_copy, room, inbox[at : at + size]))()
                 at += size
                 self._handler.received(size)
             if at < len(inbox) and self.alive:
@@ -162,6 +167,11 @@ class HostileLink:
         except RemoteError as error:
             self.fault = f"{type(error).__name__} {error}"
             self.close()
+
+
+def _copy(room: memoryview, data: memoryview) -> None:
+    """A real socket fills a large buffer in many turns of the loop."""
+    room[: len(data)] = data
 
 
 def items_at_once(api: Api) -> int:

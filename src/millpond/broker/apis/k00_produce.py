@@ -30,9 +30,16 @@ from millpond.broker.serving.acknowledgements import Asked, Parked, TooLate
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
+from millpond.broker.serving.record_checks import (
+    PIECE_WEIGHT,
+    UNPACKED_BYTES_MAX,
+    check_records,
+    is_heavy,
+    weight_of,
+)
 from millpond.broker.serving.replies import Encoded, Outcome, Response, encode_reply
 from millpond.config.node import MAX_REQUEST_ITEMS, PRODUCE_WAIT_MAX_MS
-from millpond.log.checks import InvalidRecords
+from millpond.log.checks import InvalidRecords, TooLargeToUnpack
 from millpond.wire import messages as m
 from millpond.wire.batch import HEADER_BYTES, CorruptBatch, read_header
 from millpond.wire.header import RequestHeader
@@ -79,7 +86,7 @@ Permits = dict[tuple[str, int], "Verification | Refused | None"]
 
 def _after_leave(broker: Services, call: Call, request: m.ProduceRequest, transactional_id: str) -> Outcome:
     """Inside a transaction every partition must be part of it: ask its coordinator first, then append."""
-    twice = _named_twice(request)
+    twice = _named_twice(call, request)
     asked: list[tuple[str, int]] = []
     permits: list[Later[Verification | Refused | None]] = []
     for topic in request.topic_data:
@@ -125,8 +132,9 @@ def quick(broker: Services, connection: Connection, header: RequestHeader, frame
             frame[single.records_begin : single.records_end],
             zstd=version >= ZSTD_FROM,
             acks_all=single.acks == ACKS_ALL,
+            unpacked_bytes_max=UNPACKED_BYTES_MAX,
         )
-    except (Refused, CorruptBatch):
+    except (Refused, CorruptBatch, TooLargeToUnpack):
         # Nothing was written; the general way refuses it again, and says why.
         return False
     reply = single_produce_reply(
@@ -273,7 +281,7 @@ class _Produce:
         version = call.version
         self._call = call
         self._permits = permits
-        self._repeated = _named_twice(request)
+        self._repeated = _named_twice(call, request)
         self.refusals: list[str] = []
         self._broker = broker
         self._acks_all = request.acks == ACKS_ALL
@@ -337,6 +345,7 @@ class _Produce:
                 verification=permit,
                 acks_all=self._acks_all,
                 by_node=self._call.is_from_node,
+                faults=self._call.record_faults.get((topic.topic_id, topic.name, data.index)),
             )
         except InvalidRecords as refusal:
             return self._refused(data.index, refusal.code, str(refusal), refusal.records)
@@ -457,8 +466,17 @@ def _name_leaders(broker: Services, connection: Connection, version: int, respon
 _TWICE = "the partition is named more than once in the request: send its batches one after another"
 
 
-def _named_twice(request: m.ProduceRequest) -> Container[tuple[UUID, str, int]]:
+def _is_heavy(broker: Services, call: Call, request: m.ProduceRequest) -> bool:
+    if not is_heavy(broker, call, request):
+        return False
+    call.named_twice = _named_twice(call, request)
+    return True
+
+
+def _named_twice(call: Call, request: m.ProduceRequest) -> Container[tuple[UUID, str, int]]:
     """Which partitions the request names more than once: clients would mix up their answers."""
+    if call.named_twice is not None:
+        return call.named_twice
     names = [
         (topic.topic_id, topic.name, data.index) for topic in request.topic_data for data in topic.partition_data
     ]
@@ -569,6 +587,16 @@ API = Api(
     quick=quick,
     short=short,
     refuse=refuse_old_format,
-    pieces=(way("topic_data.partition_data", "responses.partition_responses", beside="node_endpoints"),),
+    pieces=(
+        way(
+            "topic_data.partition_data",
+            "responses.partition_responses",
+            beside="node_endpoints",
+            items=PIECE_WEIGHT,
+            weigh=weight_of,
+        ),
+    ),
+    is_heavy=_is_heavy,
+    prepare=check_records,
     rights=Rights((ON_ID, ON_TOPIC), _screen),
 )

@@ -158,7 +158,7 @@ def _run(broker: Services, host: str, searches: list[_Search], budget: LookupBud
         again = [renewed for search in searches if (renewed := _finish(search, budget, tries > 0)) is not None]
         return _run(broker, host, again, budget, tries - 1) if again else done(None)
 
-    return broker.lookups.run(host, look).chain(looked)
+    return broker.unpacking.run(host, look).chain(looked)
 
 
 def _finish(search: _Search, budget: LookupBudget, may_repeat: bool) -> _Search | None:

@@ -47,6 +47,10 @@ class Api:
     pieces: tuple[Pieces, ...] = ()
     """How a request with long lists is cut, so that others have their turn in between. The first way whose list the
     request has."""
+    is_heavy: Callable[[Services, Call, Any], bool] | None = None
+    """Whether a request with short lists would hold the loop for too long all the same: then it is cut, too."""
+    prepare: Callable[[Services, Call, Any], Later[Any] | None] | None = None
+    """What has to be done off the loop before a piece of a request is handled, if anything."""
     whole_max: int = WHOLE_MAX
     """So many items may be in what is not cut: the request, or one thing in the list that is."""
     quick: Callable[[Services, Connection, RequestHeader, memoryview], bool] | None = None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from millpond.base.principal import ANONYMOUS, Principal
 from millpond.base.rights import CLUSTER_NAME, AclResource, Operation
 from millpond.base.values import dataclass
 from millpond.broker.security.access import EVERYBODY, Access
 from millpond.coordinators.shard import Sees, sees_all
+from millpond.log.checks import RecordFaults
 
 if TYPE_CHECKING:
     from millpond.broker.security.quotas import Meter
@@ -35,6 +39,10 @@ class Call:
     access: Access = EVERYBODY
     meter: Meter | None = None
     """What the one who asks takes from, where there are quotas for it."""
+    record_faults: dict[tuple[UUID, str, int], RecordFaults] = field(default_factory=dict)
+    """What is wrong with the records of a Produce request, where somebody has looked at them (`record_checks`)."""
+    named_twice: Container[tuple[UUID, str, int]] | None = None
+    """The partitions that a Produce request names more than once, where only a piece of it is at hand."""
     asker: Principal | None = None
     """For whom another node asks, where that matters to the answer."""
 

@@ -141,12 +141,13 @@ class Dispatcher:
         except TooManyItems:
             if items_max <= AT_ONCE_ITEMS:
                 raise
-            frame = connection.lasting(frame)
-            steps = self._handle_in_steps(api, call, header, frame, charge)
-            connection.reply_in_steps(steps, frame, partial(self._on_step, charge))
+            self._begin_steps(api, call, header, frame, charge)
             return
         if api.lists is not None:
             self._check_count(api, request)
+        if api.is_heavy is not None and api.is_heavy(broker, call, request):
+            self._begin_steps(api, call, header, frame, charge)
+            return
         outcome = self._outcome(api, call, request)
         encode: Encode = partial(self._encode, header, arrived_us)
         if charge is not None:
@@ -189,6 +190,13 @@ class Dispatcher:
         return call.principal == Principal(USER, node.name)
 
     # Large requests: all that is done for each of their items is done for some of them in each turn of the loop.
+
+    def _begin_steps(
+        self, api: Api, call: Call, header: RequestHeader, frame: memoryview, charge: Charge | None
+    ) -> None:
+        frame = call.connection.lasting(frame)
+        steps = self._handle_in_steps(api, call, header, frame, charge)
+        call.connection.reply_in_steps(steps, frame, partial(self._on_step, charge))
 
     def _handle_in_steps(
         self, api: Api, call: Call, header: RequestHeader, frame: memoryview, charge: Charge | None
@@ -233,6 +241,9 @@ class Dispatcher:
         asked: list[Later[Any]] = []
         commons: list[int] = []
         for piece, common in cut:
+            prepared = None if api.prepare is None else api.prepare(self._broker, call, piece)
+            if prepared is not None:
+                yield prepared
             outcome = self._outcome(api, call, piece)
             asked.append(outcome if isinstance(outcome, Later) else done(outcome))
             commons.append(common)

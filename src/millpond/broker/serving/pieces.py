@@ -39,6 +39,8 @@ class Pieces:
     is answered each time."""
     items: int = PIECE_ITEMS
     """So many a piece has."""
+    weigh: Callable[[Any], int] | None = None
+    """How many items one of the last list counts for, where that is not the number of those in its own lists."""
     one_by_one: bool = False
     """Whether a piece begins when its predecessor is answered: what takes steps of its own, or a worker."""
 
@@ -46,7 +48,7 @@ class Pieces:
         """The pieces, and how many of its outer structures each goes on with that its predecessor had begun."""
         if self.once is not None:
             request = _emptied(request, self.of[0], list(_first_of_each(getattr(request, self.of[0]), self.once)))
-        return _Cut(request, self.of, self.items, whole_max).pieces()
+        return _Cut(request, self.of, self.items, whole_max, self.weigh).pieces()
 
     def join(self, answers: Sequence[tuple[Any, int]]) -> Any:
         """One answer; where one of them is an error of the whole, that one."""
@@ -69,10 +71,11 @@ def way(
     beside: str | None = None,
     once: Callable[[Any], Hashable] | None = None,
     items: int = PIECE_ITEMS,
+    weigh: Callable[[Any], int] | None = None,
     one_by_one: bool = False,
 ) -> Pieces:
     """`topics.partitions` of a request become `responses.partitions` of the response."""
-    return Pieces(tuple(of.split(".")), tuple(into.split(".")), beside, once, items, one_by_one)
+    return Pieces(tuple(of.split(".")), tuple(into.split(".")), beside, once, items, weigh, one_by_one)
 
 
 def _first_of_each(items: Iterable[Any], known_by: Callable[[Any], Hashable]) -> Iterator[Any]:
@@ -99,8 +102,16 @@ def weight(value: Any) -> int:
 
 
 class _Cut:
-    def __init__(self, whole: Message, of: tuple[str, ...], items: int, whole_max: int) -> None:
+    def __init__(
+        self,
+        whole: Message,
+        of: tuple[str, ...],
+        items: int,
+        whole_max: int,
+        weigh: Callable[[Any], int] | None = None,
+    ) -> None:
         self._of = of
+        self._weigh = weigh
         self._items = items
         self._whole_max = whole_max
         self._sources: list[Struct] = [whole]
@@ -126,6 +137,8 @@ class _Cut:
                     f"{type(each).__qualname__} has lists of {heavy - 1} items, which must be handled as one: "
                     f"at most {self._whole_max} are taken"
                 )
+            if self._weigh is not None and inner_name is None:
+                heavy = self._weigh(each)
             if self._weight and self._weight + heavy > self._items:
                 yield self._copies[0], self._common
                 self._begin_piece(depth)
