@@ -59,7 +59,7 @@ class AsyncProducer:
                         awaited = handover.expect(topic, plain.unreported)
                         plain.produce(awaited, topic, value, key)
                         return awaited
-                except (BufferError, KafkaException):
+                except (BufferError, KafkaException, ValueError):
                     plain = None  # What that means is for `put` to say.
             try:
                 return self._put(handover, topic, value, key, given, is_last_try=not self._block)

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from confluent_kafka import KafkaException
 
+from millpond.client.checks import check_settings, check_text
 from millpond.client.errors import ConfigError
 from millpond.remote.bootstrap import bootstrap_servers
 from millpond.remote.client_file import client_settings, for_librdkafka
@@ -34,6 +35,8 @@ class _Quiet:
 def common_settings(bootstrap: str | None) -> dict[str, Any]:
     """What producers, consumers and administration have in common; MILLPOND_CLIENT_CONFIG goes before it."""
     given = client_settings()
+    if bootstrap is not None:
+        check_text(bootstrap, "bootstrap")
     return {
         "client.id": "millpond",
         # A node that restarts is back in well under a second; a client should not sleep ten.
@@ -59,7 +62,7 @@ def make(kind: Callable[..., T], settings: Mapping[str, Any], on_raised: OnRaise
     What a callback raises goes to `on_raised`. Thrown through librdkafka it would take along what that had in hand:
     records that were read, reports of others, and the thread that asked.
     """
-    chosen = for_librdkafka(settings)
+    chosen = for_librdkafka(check_settings(settings))
     chosen |= {name: _guarded(name, chosen[name], on_raised) for name in CALLBACKS if callable(chosen.get(name))}
     try:
         return kind(chosen, logger=_Quiet())

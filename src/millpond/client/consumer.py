@@ -17,6 +17,20 @@ from confluent_kafka import TopicPartition as RawPartition
 from millpond.base.ids import TopicPartition
 from millpond.base.resource import Closable
 from millpond.client.arguments import named_arguments
+from millpond.client.checks import (
+    check_callable,
+    check_choice,
+    check_duration,
+    check_offsets,
+    check_partition,
+    check_partitions,
+    check_seconds,
+    check_settings,
+    check_text,
+    check_time,
+    check_topics,
+    check_whole,
+)
 from millpond.client.connection import LOG, common_settings, make
 from millpond.client.errors import (
     ClientError,
@@ -42,6 +56,8 @@ OnRebalance: TypeAlias = Callable[[Partitions], None]
 ANSWER_SECONDS = 15.0
 SEEK_SECONDS = 2.0
 NEXT_RECORDS = 500
+TAKE_MAX = 100_000
+"""Records taken from librdkafka at a time, which refuses to hand out more than a million."""
 LOOKUP_TRIES = 3
 SERVE_SECONDS = 1.0
 """A consumer that hands out what it has taken before hears of its group this often."""
@@ -109,14 +125,18 @@ class Consumer(Closable):
         wait_for_topics: bool = False,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        if isinstance(topics, str) or not topics:
-            raise ConfigError('topics is a list of at least one name: topics=["orders"]')
-        if protocol not in ("classic", "consumer"):
-            raise ConfigError(f'protocol is "classic" or "consumer", not {protocol!r}')
-        if isinstance(from_, str) and from_ not in ("earliest", "latest"):
-            raise ConfigError(f'from_ is "earliest", "latest", a datetime or milliseconds since 1970, not {from_!r}')
+        _check_names(group, instance)
+        check_choice(protocol, "protocol", ("classic", "consumer"))
+        check_choice(isolation, "isolation", ("read_committed", "read_uncommitted"))
+        check_duration(session_timeout_s, "session_timeout_s")
+        check_from(from_)
+        for name, callback in {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost}.items():
+            if callback is not None:
+                check_callable(callback, name)
+        if not isinstance(whole_topics, Container):
+            raise ConfigError(f"whole_topics is a list of names, not {whole_topics!r:.60}")
         self.group = group
-        self.topics = list(topics)
+        self.topics = check_topics(topics)
         self._from = from_
         self._whole_topics = whole_topics
         self._on_assigned = on_assigned
@@ -152,7 +172,7 @@ class Consumer(Closable):
         chosen = common_settings(bootstrap) | _settings(
             group, from_, protocol, instance, isolation, session_timeout_s
         )
-        chosen |= {"on_commit": self._noted} | dict(settings or {})
+        chosen |= {"on_commit": self._noted} | check_settings(settings)
         self._is_incremental = (
             chosen.get("group.protocol") == "consumer"
             or chosen.get("partition.assignment.strategy") == "cooperative-sticky"
@@ -163,16 +183,15 @@ class Consumer(Closable):
         if group is None:
             self._assign_all()
         else:
-            self.raw.subscribe(self.topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+            self._subscribe()
 
     # Reading
 
     def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Message]:
         """Up to `max_records`: waits for the first, then takes what is there. Empty when the time is over."""
         self._check_open()
-        if max_records < 1:
-            raise ConfigError(f"max_records is at least 1, not {max_records}")
-        self._fill(max_records, timeout_s)
+        check_whole(max_records, "max_records", 1)
+        self._fill(min(max_records, TAKE_MAX), check_seconds(timeout_s))
         return self.hand_out(max_records)
 
     def batches(self, max_records: int = 500, timeout_s: float = 1.0) -> Iterator[list[Message]]:
@@ -190,7 +209,7 @@ class Consumer(Closable):
     def next(self, timeout_s: float = 1.0) -> Message | None:
         """The next record; None when none came in time."""
         self._check_open()
-        self._fill(NEXT_RECORDS, timeout_s)
+        self._fill(NEXT_RECORDS, check_seconds(timeout_s))
         if not self._buffer:
             return None
         message = self._buffer.popleft()
@@ -251,10 +270,12 @@ class Consumer(Closable):
         if self.group is None:
             raise ConfigError("a consumer without a group has nowhere to commit: give it a group")
         self._check_open()
+        if message is not None and not isinstance(message, Message):
+            raise ConfigError(f"commit takes a Message, or offsets={{…}}, not {message!r:.60}")
         if message is not None:
-            wanted: Mapping[TopicPartition, int] = {partition_of(message): message.offset + 1}
+            wanted = {partition_of(message): message.offset + 1}
         else:
-            wanted = self._uncommitted() if offsets is None else offsets
+            wanted = self._uncommitted() if offsets is None else check_offsets(offsets)
         if not wanted:
             return
         asked = [RawPartition(*partition, offset) for partition, offset in wanted.items()]
@@ -294,11 +315,11 @@ class Consumer(Closable):
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """The next record handed out from this partition is the one at `offset`."""
-        self._seek([RawPartition(topic, partition, offset)])
+        self._seek([RawPartition(*check_partition((topic, partition)), check_whole(offset, "an offset"))])
 
     def seek_to_time(self, when: datetime | int, partitions: Iterable[TopicPartition] | None = None) -> None:
         """To the first record at or after this time; to the end where there is none."""
-        self._seek(self._at_time(_milliseconds(when), self._raws(partitions)))
+        self._seek(self._at_time(check_time(when, "a time to seek"), self._raws(partitions)))
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         self._seek(self._at_bound(self._raws(partitions), 0))
@@ -329,7 +350,7 @@ class Consumer(Closable):
         """The offset after the last record handed out; None before the first."""
         if partition in self._handed_out:
             return self._handed_out[partition]
-        offset: int = self.raw.position([RawPartition(*partition)])[0].offset
+        offset: int = self.raw.position([RawPartition(*check_partition(partition))])[0].offset
         return offset if offset >= 0 else None
 
     def lag(self) -> dict[TopicPartition, int]:
@@ -472,6 +493,13 @@ class Consumer(Closable):
     def _uncommitted(self) -> dict[TopicPartition, int]:
         return {partition: at for partition, at in self._handed_out.items() if self._committed.get(partition) != at}
 
+    def _subscribe(self) -> None:
+        try:
+            self.raw.subscribe(self.topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+        except KafkaException as fault:
+            self.raw.close()
+            raise ConfigError(f"cannot subscribe to {self.topics!r:.200}: {advice_on(fault.args[0])}") from fault
+
     def _assign_all(self) -> None:
         partitions: list[RawPartition] = []
         known = self._ask("the topics", lambda: self.raw.list_topics(timeout=ANSWER_SECONDS)).topics
@@ -489,7 +517,7 @@ class Consumer(Closable):
             case "latest":
                 return self._at_bound(partitions, 1)
             case when:
-                return self._at_time(_milliseconds(when), partitions)
+                return self._at_time(check_time(when, "from_"), partitions)
 
     def _at_bound(self, partitions: list[RawPartition], bound: int) -> list[RawPartition]:
         """At the first offset (0) or after the last (1), as a number.
@@ -544,7 +572,7 @@ class Consumer(Closable):
         begun = self._at_bound([each for each in fresh if self._is_whole(each)], 0)
         if not isinstance(self._from, str):
             others = [each for each in fresh if not self._is_whole(each)]
-            begun += self._at_time(_milliseconds(self._from), others)
+            begun += self._at_time(check_time(self._from, "from_"), others)
         starts = {partition: offset for partition, offset in committed.items() if offset is not None}
         return starts | {_name_of(each): each.offset for each in begun}
 
@@ -626,7 +654,9 @@ class Consumer(Closable):
         ]
 
     def _raws(self, partitions: Iterable[TopicPartition] | None) -> list[RawPartition]:
-        return list(self.raw.assignment()) if partitions is None else [RawPartition(*each) for each in partitions]
+        if partitions is None:
+            return list(self.raw.assignment())
+        return [RawPartition(*each) for each in check_partitions(partitions)]
 
     def _ask(self, what: str, call: Callable[[], Any]) -> Any:
         try:
@@ -655,6 +685,23 @@ _HOPELESS = frozenset(
         KafkaError.INVALID_GROUP_ID,
     }
 )
+
+
+def _check_names(group: object, instance: object) -> None:
+    if group is not None:
+        check_text(group, "group")
+        if not group:
+            raise ConfigError("group is a name: leave it out to read all partitions without a group")
+    if instance is not None:
+        check_text(instance, "instance")
+
+
+def check_from(given: object) -> None:
+    if isinstance(given, str):
+        if given not in ("earliest", "latest"):
+            raise ConfigError(f'from_ is "earliest", "latest", a datetime or milliseconds since 1970, not {given!r}')
+    else:
+        check_time(given, "from_")
 
 
 def _settings(
@@ -688,7 +735,3 @@ def _settings(
 
 def _name_of(raw: RawPartition) -> TopicPartition:
     return TopicPartition(raw.topic, raw.partition)
-
-
-def _milliseconds(when: datetime | int) -> int:
-    return when if isinstance(when, int) else int(when.timestamp() * 1000)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, get_type_hints
 
 from millpond.base.words import with_article
+from millpond.client.checks import INT32_MAX, check_callable, check_topic, check_whole
 from millpond.client.errors import ConfigError
 from millpond.client.message import Message, Send, as_bytes, header_list
 from millpond.client.payloads import Decoder, Serializer, decoder_for, encode
@@ -26,6 +27,10 @@ class Handler:
         decoder: Decoder | None = None,
         serializer: Serializer = encode,
     ) -> None:
+        check_callable(function, "a handler")
+        check_callable(serializer, "serializer")
+        if decoder is not None:
+            check_callable(decoder, "decoder")
         self.name = getattr(function, "__qualname__", type(function).__name__)
         self._function = function
         self._serializer = serializer
@@ -63,7 +68,12 @@ class Handler:
         return [self._decode(message), *(message if is_message else unit for is_message in self._further)]
 
     def _encoded(self, send: Send) -> Send:
+        check_topic(send.topic)
+        if send.partition is not None:
+            check_whole(send.partition, "a partition", 0, INT32_MAX)
         value = self._serializer(send.value, send.topic)
+        if value is not None and not isinstance(value, bytes):
+            raise ConfigError(f"the serializer gave {type(value).__name__}: it gives bytes or None")
         return Send(send.topic, value, as_bytes(send.key), header_list(send.headers), send.partition)
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias, TypeVar, cast
 
 from millpond.base.ids import TopicPartition
+from millpond.client.checks import check_text, encoded
 from millpond.client.errors import ConfigError, DecodeFailed
 from millpond.client.values import json_of, reader_of, text_of
 
@@ -110,17 +111,17 @@ def made_delivery(topic: str, partition: int, offset: int | None, timestamp_ms: 
 def header_list(given: HeadersGiven) -> list[tuple[str, bytes | None]]:
     pairs = given.items() if isinstance(given, Mapping) else given
     try:
-        return [(name, as_bytes(value, "a header")) for name, value in pairs]
+        listed = [(name, value) for name, value in pairs]
     except (TypeError, ValueError) as fault:
-        if isinstance(fault, ConfigError):
-            raise
         raise ConfigError(f"headers are a mapping, or pairs of a name and a value, not {given!r:.60}") from fault
+    # librdkafka's binding crashes on a name that is not UTF-8, and stores another one for bytes, None and NUL.
+    return [(check_text(name, "a header name"), as_bytes(value, "a header")) for name, value in listed]
 
 
 def as_bytes(given: object, what: str = "a key") -> bytes | None:
     """Text as UTF-8, bytes as they are; ConfigError for anything else, here and not somewhere in librdkafka."""
     if isinstance(given, str):
-        return given.encode()
+        return encoded(given, what)
     if given is None or isinstance(given, bytes):
         return given
     if isinstance(given, bytearray | memoryview):

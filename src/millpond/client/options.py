@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from millpond.client.consumer import From, Protocol
+from millpond.client.checks import (
+    check_callable,
+    check_choice,
+    check_duration,
+    check_settings,
+    check_text,
+    check_topic,
+    check_topics,
+)
+from millpond.client.consumer import From, Protocol, check_from
 from millpond.client.errors import ConfigError
 from millpond.client.handler import Handler
 from millpond.client.message import Message
@@ -107,8 +116,6 @@ class Options:
 def check(options: Options, handler: Handler) -> None:
     """ConfigError for what cannot be, with the reason."""
     _check_kinds(options)
-    if isinstance(options.topics, str) or not options.topics:
-        raise ConfigError('topics is a list of at least one name: ["orders"]')
     if not options.group:
         raise ConfigError("a worker needs a group: its name is how the cluster remembers where it was")
     if options.delivery not in DELIVERIES:
@@ -133,16 +140,22 @@ def check(options: Options, handler: Handler) -> None:
 
 def _check_kinds(options: Options) -> None:
     """Names are text and numbers are numbers: said here, and not as a TypeError when the first record comes."""
-    names = [("topics", each) for each in options.topics]
-    names += [(name, getattr(options, name)) for name in ("group", "dead_letters", "instance")]
-    for name, given in names:
-        if given is not None and not isinstance(given, str):
-            raise ConfigError(f"{name} is a name, not {given!r}")
+    check_topics(options.topics)
+    if options.dead_letters is not None:
+        check_topic(options.dead_letters, "dead_letters")
+    for name in ("group", "instance"):
+        given = getattr(options, name)
+        if given is not None:
+            check_text(given, name)
     for name in ("concurrency", "in_flight_max"):
         given = getattr(options, name)
         if not isinstance(given, int) or isinstance(given, bool):
             raise ConfigError(f"{name} is a whole number, not {given!r}")
     for name in ("commit_every_s", "stop_timeout_s", "session_timeout_s", "transaction_timeout_s"):
         given = getattr(options, name)
-        if not isinstance(given, int | float) or isinstance(given, bool) or not given >= 0:
-            raise ConfigError(f"{name} is a number of seconds, not {given!r}")
+        check_duration(given, name)
+    check_choice(options.protocol, "protocol", ("classic", "consumer"))
+    check_from(options.from_)
+    check_settings(options.settings)
+    if options.record_id is not None:
+        check_callable(options.record_id, "record_id")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import is_dataclass
 from typing import Any, TypeAlias
 
+from millpond.client.checks import encoded
 from millpond.client.errors import ConfigError, DecodeFailed
 from millpond.client.message import Message
 from millpond.client.values import msgspec_module, reader_of
@@ -25,7 +26,7 @@ def encode(value: Any, topic: str = "") -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        return value.encode()
+        return encoded(value, "a value")
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     if hasattr(value, "model_dump_json"):

@@ -20,6 +20,17 @@ from confluent_kafka import Producer as RawProducer
 
 from millpond.base.resource import Closable
 from millpond.client.arguments import named_arguments, refuse_unknown
+from millpond.client.checks import (
+    INT32_MAX,
+    check_callable,
+    check_choice,
+    check_duration,
+    check_milliseconds,
+    check_seconds,
+    check_settings,
+    check_topic,
+    check_whole,
+)
 from millpond.client.connection import common_settings, make
 from millpond.client.errors import (
     BufferFull,
@@ -127,20 +138,16 @@ class Producer(Closable):
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.acks = _acks(acks)
-        if when_full not in ("block", "raise"):
-            raise ConfigError(f'when_full is "block" or "raise", not {when_full!r}')
-        if compression not in COMPRESSIONS:
-            raise ConfigError(f"compression is one of {', '.join(COMPRESSIONS)}, not {compression!r}")
-        _check_numbers(
-            linger_ms=linger_ms,
-            batch_bytes=batch_bytes,
-            buffer_records=buffer_records,
-            buffer_bytes=buffer_bytes,
-            full_timeout_s=full_timeout_s,
-            delivery_timeout_s=delivery_timeout_s,
-        )
-        if buffer_bytes < 1024 or buffer_records < 1:
-            raise ConfigError("the buffer needs room for at least one record and one KiB")
+        check_choice(when_full, "when_full", ("block", "raise"))
+        check_choice(compression, "compression", COMPRESSIONS)
+        check_duration(linger_ms, "linger_ms")
+        check_whole(batch_bytes, "batch_bytes", 1, INT32_MAX)
+        check_whole(buffer_records, "buffer_records", 1, INT32_MAX)
+        check_whole(buffer_bytes, "buffer_bytes", 1024, INT32_MAX << 10)
+        check_duration(full_timeout_s, "full_timeout_s")
+        check_duration(delivery_timeout_s, "delivery_timeout_s")
+        check_callable(serializer, "serializer")
+        given_settings = check_settings(settings)
         self._blocks = when_full == "block"
         self._full_timeout_s = full_timeout_s
         self._serializer = serializer
@@ -157,8 +164,8 @@ class Producer(Closable):
             "queue.buffering.max.kbytes": max(buffer_bytes >> 10, 1),
             "delivery.timeout.ms": int(delivery_timeout_s * 1000),
         }
-        self._settings |= dict(settings or {})
-        if settings:
+        self._settings |= given_settings
+        if given_settings:
             # What is wrong with them is said here, and not at the first record. Without an address it asks nobody.
             # The real ones are made at their first use, so that a program may fork before.
             make(RawProducer, self._settings | {"bootstrap.servers": ""})
@@ -186,7 +193,7 @@ class Producer(Closable):
             try:
                 if key is None or isinstance(key, TEXT_OR_BYTES):
                     return quick(topic, value, key)
-            except (BufferError, KafkaException):
+            except (BufferError, KafkaException, ValueError):
                 quick = None  # What that means is for `put` to say.
         try:
             return self.put(Sent, self._blocks, topic, value, key, **given)
@@ -196,6 +203,7 @@ class Producer(Closable):
 
     def flush(self, timeout_s: float = 60.0) -> None:
         """Return when everything sent so far is acknowledged or has failed; Timeout when that takes too long."""
+        timeout_s = check_seconds(timeout_s)
         self._check_outside("flush")
         self._check_process()
         deadline = time.monotonic() + timeout_s
@@ -211,6 +219,7 @@ class Producer(Closable):
 
         In a child of the process that used it there is nothing to flush: its records are the parent's to send.
         """
+        timeout_s = check_seconds(timeout_s)
         self._check_outside("close")
         with self._lock:
             if self._closed:
@@ -228,6 +237,7 @@ class Producer(Closable):
     def partitions(self, topic: str) -> int:
         """How many partitions the topic has."""
         self._check_open()
+        check_topic(topic)
         known = self._partitions.get(topic)
         if known and known[0] > time.monotonic():
             return known[1]
@@ -267,20 +277,19 @@ class Producer(Closable):
         Who has no room and will try again with another record says so: that is nothing for a trace.
         """
         self._check_open()
-        if not isinstance(topic, str) or not topic:
-            raise ConfigError(f"a topic is a name, not {topic!r:.60}")
+        check_topic(topic)
         inner = (self._usual or self._inner(self.acks)) if acks is None else self._inner(_acks(acks))
-        plain_key = key if key is None or isinstance(key, TEXT_OR_BYTES) else as_bytes(key)
+        plain_key = as_bytes(key)
         if partition is None and self._partitioner is not None:
-            partition = self._chosen(topic, as_bytes(plain_key), self._partitioner)
+            partition = self._chosen(topic, plain_key, self._partitioner)
         payload = value if self._is_plain and type(value) is bytes else self._serializer(value, topic)
         listed = header_list(headers) if headers else None
         if partition is None:
             partition = ANY_PARTITION
-        elif not isinstance(partition, int) or partition < 0:
-            raise ConfigError(f"a partition is a number from 0 on, not {partition!r:.60}")
-        if not isinstance(timestamp_ms, int):
-            raise ConfigError(f"timestamp_ms is whole milliseconds since 1970, not {timestamp_ms!r:.60}")
+        else:
+            check_whole(partition, "a partition", 0, INT32_MAX)
+        if timestamp_ms:
+            check_milliseconds(timestamp_ms, "timestamp_ms")
         if payload is not None and not isinstance(payload, bytes):
             raise ConfigError(f"the serializer gave {type(payload).__name__}: it gives bytes or None")
         if self._tracing is None:
@@ -372,8 +381,10 @@ class Producer(Closable):
     def _chosen(self, topic: str, key: bytes | None, partitioner: Partitioner) -> int:
         count = self.partitions(topic)
         chosen = partitioner(key, count)
-        if not 0 <= chosen < count:
-            raise ConfigError(f"the partitioner chose {chosen}, but {topic!r} has the partitions 0 to {count - 1}")
+        if not isinstance(chosen, int) or not 0 <= chosen < count:
+            raise ConfigError(
+                f"the partitioner chose {chosen!r:.60}, but {topic!r} has the partitions 0 to {count - 1}"
+            )
         return chosen
 
 
@@ -411,12 +422,6 @@ def _acks(given: Any) -> Acks:
         return known[given]
     except (KeyError, TypeError):
         raise ConfigError(f'acks is "all", 1 or 0, not {given!r}') from None
-
-
-def _check_numbers(**given: float) -> None:
-    for name, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            raise ConfigError(f"{name} is a number that is not negative, not {value!r:.60}")
 
 
 def _partitioner(given: PartitionerGiven) -> Partitioner | None:

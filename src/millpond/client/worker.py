@@ -9,6 +9,7 @@ from threading import Event, Thread, current_thread, main_thread
 from typing import Any, Unpack
 
 from millpond.client.arguments import named_arguments
+from millpond.client.checks import check_topics
 from millpond.client.connection import LOG
 from millpond.client.engine import Engine, Stats
 from millpond.client.errors import ConfigError, Timeout
@@ -47,7 +48,7 @@ class Worker:
         self._handler = Handler(handler, payload=payload, decoder=decoder, serializer=serializer)
         options["retries"] = as_retry(options.get("retries", NO_RETRY))
         self.options = Options(
-            [topics] if isinstance(topics, str) else list(topics),
+            [topics] if isinstance(topics, str) else check_topics(topics),
             group,
             **options,  # type: ignore[arg-type]  # Its retries are no number any more.
         )
