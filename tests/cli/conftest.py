@@ -26,6 +26,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 MILLPOND = (sys.executable, "-c", "import sys; from millpond.cli import main; sys.exit(main())")
 
+MILLPOND_WITH_HANGUP = (
+    sys.executable,
+    "-c",
+    "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_DFL); "
+    "from millpond.cli import main; sys.exit(main())",
+)
+"""The same with a SIGHUP that counts: under `nohup` the tests, and all that they start, inherit it as ignored."""
+
 
 def clean_environment(**more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MILLPOND")}
@@ -62,9 +70,9 @@ class Command:
         )
         return Finished(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode(), done.stdout)
 
-    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, program: tuple[str, ...] = MILLPOND, **options: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [*MILLPOND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment, **options
+            [*program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment, **options
         )
 
 
@@ -73,7 +81,8 @@ class Node:
 
     def __init__(self, data: Path, *arguments: str) -> None:
         self.data = data
-        self.process = Command().start("up", "--data", str(data), "--listen", "127.0.0.1:0", *arguments)
+        words = ("up", "--data", str(data), "--listen", "127.0.0.1:0", *arguments)
+        self.process = Command().start(*words, program=MILLPOND_WITH_HANGUP)
         self.panel: dict[str, str] = {}
         assert self.process.stdout is not None
         while "stop" not in self.panel:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -283,16 +284,27 @@ def test_what_cannot_be_is_told_in_one_sentence(
     assert "Traceback" not in told.err
 
 
-def test_a_port_that_is_taken_is_told(lonely: Any, tmp_path: Path) -> None:
-    with socket.socket() as first:
-        first.bind(("127.0.0.1", 0))
-        port = first.getsockname()[1]
-        with socket.socket() as taken:
-            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            taken.bind(("127.0.0.1", port + 1))
+@contextmanager
+def ports_in_a_row() -> Iterator[int]:
+    """A port on which a node can listen, and after it one that is taken; both given by the system."""
+    while True:
+        with socket.socket() as taken, socket.socket() as first:
+            taken.bind(("127.0.0.1", 0))
             taken.listen()
-            first.close()
-            told = lonely("up", "--cores", "2", "--data", str(tmp_path / "d"), "--listen", f"127.0.0.1:{port}")
+            port = taken.getsockname()[1] - 1
+            # Bound and not listened on, it is nobody else's; a node, which sets the same option, can still have it.
+            first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                first.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            yield port
+            return
+
+
+def test_a_port_that_is_taken_is_told(lonely: Any, tmp_path: Path) -> None:
+    with ports_in_a_row() as port:
+        told = lonely("up", "--cores", "2", "--data", str(tmp_path / "d"), "--listen", f"127.0.0.1:{port}")
     assert told.code == 1
     assert f"127.0.0.1:{port + 1} cannot be listened on (address already in use)" in told.err
     assert "takes 2 ports" in told.err
