@@ -68,9 +68,18 @@ def test_what_is_not_known_is_none_and_not_zero() -> None:
     assert told.catch_up_seconds is None
 
 
-def test_records_of_a_partition_with_nothing_committed_are_counted_apart() -> None:
+def test_records_of_a_partition_with_nothing_committed_are_unread() -> None:
     (told,) = lags_of([GROUP], sample(1.0, {ONE: 5}, {ONE: Bounds(0, 9), TWO: Bounds(20, 50)}), None, {})
-    assert (told.lag, told.uncounted) == (4, 30)
+    assert (told.lag, told.uncommitted, told.lost) == (34, 30, 0)
+
+
+def test_a_partition_that_nobody_owns_counts_with_its_topic(cluster: Cluster, pond: Pond, topic: str) -> None:
+    pond.produce(topic, *"abc", partition=0)
+    pond.produce(topic, *"de", partition=1)
+    commit_offsets(cluster, f"{topic}-group", {TopicPartition(topic, 0): 1})
+    (told,) = LagWatch(cluster, [f"{topic}-group"], sample_seconds=0).look()
+    assert (told.lag, told.uncommitted) == (4, 2)
+    assert told.behind_ms is not None
 
 
 def test_a_group_has_caught_up_when_its_slowest_partition_has() -> None:
@@ -102,9 +111,10 @@ def test_what_has_no_record_is_no_lag(following: Unread | None, lag: int, behind
 def test_the_oldest_unread_record_is_the_next_one_that_is_still_there() -> None:
     bounds = {ONE: Bounds(30, 100), TWO: Bounds(0, 1000), TopicPartition("t", 2): Bounds(0, 7)}
     committed = {"a": {ONE: 10, TopicPartition("t", 2): 7, TopicPartition("gone", 0): 3}, "b": {ONE: 60, TWO: 1}}
-    found = oldest_unread(Sample(0.0, committed, bounds))
-    assert found == {TWO: {1}, ONE: {30, 60}}
-    assert list(found) == [TWO, ONE], "the largest lag first"
+    groups = [Group(name, "empty", "classic", "", "", ()) for name in committed]
+    found = oldest_unread(groups, Sample(0.0, committed, bounds))
+    assert found == {TWO: {0, 1}, ONE: {30, 60}, TopicPartition("t", 2): {0}}
+    assert list(found) == [TWO, ONE, TopicPartition("t", 2)], "the largest lag first"
 
 
 def test_a_group_on_a_real_node(cluster: Cluster, pond: Pond, topic: str) -> None:

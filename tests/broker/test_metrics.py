@@ -47,8 +47,8 @@ def page_of(sim: Any, broker: Any, maker: PageMaker | None = None) -> str:
     return b"".join(heard[0].parts).decode()
 
 
-def produce(caller: Any, records: Any, *, topic: str = "pond", acks: int = -1) -> Any:
-    data = m.ProduceRequest.PartitionProduceData(index=0, records=bytes(records))
+def produce(caller: Any, records: Any, *, topic: str = "pond", index: int = 0, acks: int = -1) -> Any:
+    data = m.ProduceRequest.PartitionProduceData(index=index, records=bytes(records))
     request = m.ProduceRequest(
         acks=acks,
         timeout_ms=1000,
@@ -164,6 +164,20 @@ def test_errors_are_counted_by_api_and_name(desk: Any, make_batch: Callable[...,
     found = samples(page_of(desk.sim, desk.broker))
     assert found['millpond_request_errors_total{api="Produce",error="UNKNOWN_TOPIC_OR_PARTITION"}'] == 1
     assert not any("acknowledge_seconds_count" in name for name in found)
+
+
+def test_partitions_without_a_committed_offset_are_unread(desk: Any, make_batch: Callable[..., memoryview]) -> None:
+    desk.create(partitions=2)
+    caller = desk.connect()
+    caller.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4, within_ms=5_000)
+    produce(caller, make_batch(b"a", b"b"))
+    produce(caller, make_batch(b"c", b"d", b"e"), index=1)
+    commit(caller, 1)
+    found = samples(page_of(desk.sim, desk.broker))
+    at = '{group="g",topic="pond",partition="1"}'
+    assert found["millpond_group_lag_records" + at] == 3
+    assert found["millpond_group_lost_records" + at] == 0
+    assert "millpond_group_committed_offset" + at not in found
 
 
 def test_the_lag_of_a_group_in_records_and_seconds(desk: Any, make_batch: Callable[..., memoryview]) -> None:

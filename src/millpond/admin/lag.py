@@ -39,17 +39,31 @@ class Sample:
     at_seconds: float
     committed: Mapping[str, Mapping[TopicPartition, int]]
     bounds: Mapping[TopicPartition, Bounds]
+    """Of every partition of the topics that the groups read."""
+
+    def partitions_of(self, group: Group) -> set[TopicPartition]:
+        """Every partition of the topics that the group reads: those where it has committed nothing are unread."""
+        known = group.owners.keys() | self.committed[group.id].keys()
+        topics = {each.topic for each in known}
+        return known | {each for each in self.bounds if each.topic in topics}
+
+    def position(self, group: str, partition: TopicPartition) -> int | None:
+        """Where the group reads next: without a committed offset, at the beginning. None where that is not known."""
+        bound = self.bounds.get(partition)
+        if bound is None:
+            return None
+        return max(self.committed[group].get(partition, bound.start), bound.start)
 
 
 def take_sample(cluster: Cluster, groups: Iterable[Group]) -> Sample:
     groups = list(groups)
     # Offsets before ends: the other way round a busy group would seem to be ahead of its topic.
     committed = {group.id: committed_by_group(cluster, group.id) for group in groups}
-    wanted = {partition for offsets in committed.values() for partition in offsets}
-    wanted.update(partition for group in groups for partition in group.owners)
-    topics = cluster.topics({each.topic for each in wanted}) if wanted else {}
+    names = {each.topic for offsets in committed.values() for each in offsets}
+    names.update(each.topic for group in groups for each in group.owners)
+    topics = cluster.topics(names) if names else {}
     # A topic that has gone, or a partition without a leader, has nobody to ask.
-    led = wanted.intersection(led_partitions(topics.values()))
+    led = led_partitions(topics.values())
     return Sample(time.monotonic(), committed, bounds_of(cluster, sorted(led)))
 
 
@@ -90,9 +104,9 @@ class GroupLag:
         return sum(each.lost for each in self.partitions)
 
     @property
-    def uncounted(self) -> int:
-        """Records of partitions without a committed offset: where a reader would begin is its own affair."""
-        return sum((each.end or 0) - (each.start or 0) for each in self.partitions if each.committed is None)
+    def uncommitted(self) -> int:
+        """The part of `lag` in partitions without a committed offset: readers that begin at the end skip it."""
+        return sum(each.lag or 0 for each in self.partitions if each.committed is None)
 
     @property
     def behind_ms(self) -> int | None:
@@ -143,22 +157,21 @@ def lags_of(
             group,
             tuple(
                 _partition_lag(group, partition, sample, before, unread.get(partition, {}))
-                for partition in sorted(group.owners.keys() | sample.committed[group.id].keys())
+                for partition in sorted(sample.partitions_of(group))
             ),
         )
         for group in groups
     ]
 
 
-def oldest_unread(sample: Sample) -> dict[TopicPartition, set[int]]:
+def oldest_unread(groups: Iterable[Group], sample: Sample) -> dict[TopicPartition, set[int]]:
     """The offsets that the groups read next, where there is something to read; the largest lags first."""
     unread_offsets: dict[TopicPartition, set[int]] = {}
     lags: dict[TopicPartition, int] = {}
-    for offsets in sample.committed.values():
-        for partition, committed in offsets.items():
-            bound = sample.bounds.get(partition)
-            if bound is not None and committed < bound.end:
-                unread = max(committed, bound.start)
+    for group in groups:
+        for partition in sample.partitions_of(group):
+            bound, unread = sample.bounds.get(partition), sample.position(group.id, partition)
+            if bound is not None and unread is not None and unread < bound.end:
                 unread_offsets.setdefault(partition, set()).add(unread)
                 lags[partition] = max(lags.get(partition, 0), bound.end - unread)
     return {each: unread_offsets[each] for each in sorted(unread_offsets, key=lambda each: -lags[each])[:LOOKS_MAX]}
@@ -170,7 +183,7 @@ def _partition_lag(
     committed = sample.committed[group.id].get(partition)
     bound = sample.bounds.get(partition)
     owner = group.owners.get(partition)
-    reached = None if committed is None or bound is None else max(committed, bound.start)
+    reached = sample.position(group.id, partition)
     following = Unread(0, None) if reached is None else unread.get(reached, Unread(reached, None))
     lag = None if reached is None or bound is None else max(0, bound.end - following.offset)
     was = before.committed.get(group.id, {}).get(partition) if before else None
@@ -245,4 +258,4 @@ class LagWatch:
             self._samples.popleft()
         before = self._samples[0] if self._samples and self._sample_seconds else None
         self._samples.append(sample)
-        return lags_of(groups, sample, before, look_at_unread(self._cluster, oldest_unread(sample)))
+        return lags_of(groups, sample, before, look_at_unread(self._cluster, oldest_unread(groups, sample)))

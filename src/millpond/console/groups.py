@@ -94,7 +94,7 @@ def _group_shape(lag: GroupLag) -> dict[str, Any]:
         "read_per_second": lag.read_per_second,
         "written_per_second": lag.written_per_second,
         "catch_up_seconds": lag.catch_up_seconds,
-        "uncounted": lag.uncounted,
+        "uncommitted": lag.uncommitted,
         "people": [
             {
                 "id": each.id,

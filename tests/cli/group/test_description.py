@@ -41,10 +41,13 @@ def test_the_pace_says_where_it_leads(read: float | None, written: float, said: 
     assert pace(reading(read, written)) == said
 
 
-def test_what_the_lag_leaves_out_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_lag_without_a_committed_offset_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     counted = PartitionLag("t", 0, None, 0, 900, 895, 5, 0, None, None, None)
-    uncounted = PartitionLag("t", 1, None, 100, 1500, None, None, 0, None, None, None)
-    print_group(GroupLag(Group("g", "empty", "classic", "", ""), (counted, uncounted)))
+    uncommitted = PartitionLag("t", 1, None, 100, 1500, None, 1400, 0, None, None, None)
+    print_group(GroupLag(Group("g", "empty", "classic", "", ""), (counted, uncommitted)))
     told = capsys.readouterr().out
-    assert told.startswith("g: empty, 0 members, lag 5 records\n")
-    assert told.endswith("\nThe lag leaves out 1,400 records of partitions with nothing committed.\n")
+    assert told.startswith("g: empty, 0 members, lag 1,405 records\n")
+    assert told.endswith(
+        "\nThe lag includes 1,400 records in partitions without a committed offset; readers with "
+        "auto.offset.reset=latest skip them.\n"
+    )

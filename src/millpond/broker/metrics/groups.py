@@ -47,17 +47,22 @@ CONSUMER: Final = -1
 """Who asks: no replica."""
 
 
+class _Bounds(NamedTuple):
+    start: int
+    end: int
+
+
 class _Row(NamedTuple):
     """How far one group has read one partition."""
 
     group: str
     partition: TopicPartition
-    committed: int
+    committed: int | None
+    """None where it has committed nothing: everything is unread there."""
 
-
-class _Bounds(NamedTuple):
-    start: int
-    end: int
+    def position(self, bounds: _Bounds) -> int:
+        """Where the group reads next."""
+        return bounds.start if self.committed is None else max(self.committed, bounds.start)
 
 
 class _Unread(NamedTuple):
@@ -110,15 +115,16 @@ class GroupMetrics:
             for row in some:
                 topic, index = row.partition
                 named = f'{{group="{escaped(row.group)}",topic="{escaped(topic)}",partition="{index}"}}'
-                committed.add(row.committed, named)
+                if row.committed is not None:
+                    committed.add(row.committed, named)
                 found = bounds.get(row.partition)
                 if found is None:
                     continue
-                unread = max(row.committed, found.start)
+                unread = row.position(found)
                 upcoming = following.get(self._unread(row.partition, unread), _Next(unread, None))
                 behind = max(found.end - upcoming.offset, 0)
                 lag.add(behind, named)
-                lost.add(unread - row.committed, named)
+                lost.add(0 if row.committed is None else unread - row.committed, named)
                 if not behind:
                     seconds.add(0, named)
                 elif upcoming.since_ms is not None:
@@ -155,19 +161,36 @@ class GroupMetrics:
         broker.rebalances.forget(before - known)
 
     def _collect_rows(self, rows: list[_Row]) -> Steps[Mapping[TopicPartition, None]]:
-        """All committed offsets, and the partitions that they are of."""
+        """Every partition of the topics that each group reads, and what it has committed there."""
         wanted: dict[TopicPartition, None] = {}
         for home in list(self._broker.groups.homes()):
-            offsets = home.shard.offsets
-            for group_id in list(offsets.by_group):
+            shard: GroupShard = home.shard
+            for group_id in list(dict.fromkeys((*shard.offsets.by_group, *shard.groups))):
                 # What is left of it after others had a turn; the whole of one group is never much.
-                for key, each in list(offsets.of_group(group_id)):
-                    partition = TopicPartition(key.topic, key.partition)
-                    rows.append(_Row(group_id, partition, each.offset))
+                committed: dict[TopicPartition, int | None] = {
+                    TopicPartition(key.topic, key.partition): each.offset
+                    for key, each in shard.offsets.of_group(group_id)
+                }
+                for partition in self._partitions_of(shard, group_id, committed):
+                    rows.append(_Row(group_id, partition, committed.get(partition)))
                     wanted[partition] = None
                     if len(rows) % ROWS_AT_ONCE == 0:
                         yield None
         return wanted
+
+    def _partitions_of(
+        self, shard: GroupShard, group_id: str, committed: Iterable[TopicPartition]
+    ) -> Iterable[TopicPartition]:
+        """Those with a committed offset, and all others of the same topics and of those that members subscribe to."""
+        names = dict.fromkeys(each.topic for each in committed)
+        group = shard.groups.get(group_id)
+        if group is not None:
+            names.update(dict.fromkeys(sorted(group.subscribed_topics)))
+        topics = self._broker.image.topics
+        others = (
+            TopicPartition(name, at) for name in names if name in topics for at in range(len(topics[name].partitions))
+        )
+        return dict.fromkeys((*committed, *others))
 
     def _bounds(self, wanted: Iterable[TopicPartition]) -> Steps[Mapping[TopicPartition, _Bounds]]:
         """Where the committed records of each begin and end, as far as that can be learned."""
@@ -205,8 +228,8 @@ class GroupMetrics:
         for some in in_slices(rows, ROWS_AT_ONCE):
             for row in some:
                 found = bounds.get(row.partition)
-                if found is not None and row.committed < found.end:
-                    unread = self._unread(row.partition, max(row.committed, found.start))
+                if found is not None and row.position(found) < found.end:
+                    unread = self._unread(row.partition, row.position(found))
                     lags[unread] = found.end - unread.offset
             if len(lags) > 2 * LOOKS_MAX:
                 lags = {each: lags[each] for each in nlargest(LOOKS_MAX, lags, key=lags.__getitem__)}

@@ -61,7 +61,7 @@ def group_json(group_lag: GroupLag) -> dict[str, Any]:
         "lag": group_lag.lag,
         "behind_ms": group_lag.behind_ms,
         "lost": group_lag.lost,
-        "uncounted": group_lag.uncounted,
+        "uncommitted": group_lag.uncommitted,
         "read_per_second": group_lag.read_per_second,
         "written_per_second": group_lag.written_per_second,
         "catch_up_seconds": _finite(group_lag.catch_up_seconds),
@@ -112,8 +112,11 @@ def print_group(group_lag: GroupLag) -> None:
         )
     if not group_lag.partitions:
         click.echo("It has committed nothing and nothing is assigned.")
-    if group_lag.uncounted:
-        click.echo(f"\nThe lag leaves out {group_lag.uncounted:,} records of partitions with nothing committed.")
+    if group_lag.uncommitted:
+        click.echo(
+            f"\nThe lag includes {counted(group_lag.uncommitted, 'record')} in partitions without a committed "
+            "offset; readers with auto.offset.reset=latest skip them."
+        )
     if group_lag.lost:
         click.echo(
             f"\n{group_lag.lost:,} records were deleted before this group read them: retention is too short for it."

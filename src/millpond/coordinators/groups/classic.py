@@ -142,6 +142,10 @@ class ClassicGroup:
             return self.subscribed.intersection(topics)
         return frozenset(topics) if self.is_consumer_group else frozenset()
 
+    @property
+    def subscribed_topics(self) -> frozenset[str]:
+        return self.subscribed or frozenset()
+
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether a member with these protocols could sit with the others."""
         if self.state is State.EMPTY or not self.members:

@@ -111,6 +111,10 @@ class ConsumerGroup(Surroundings):
     def subscribed_among(self, topics: Iterable[str]) -> frozenset[str]:
         return frozenset(topics).intersection(chain.from_iterable(self.state.subscriptions()))
 
+    @property
+    def subscribed_topics(self) -> frozenset[str]:
+        return frozenset(chain.from_iterable(self.state.subscriptions()))
+
     def is_concerned_by(self, topics: Collection[str], matched: Callable[[str], bool]) -> bool:
         """Whether any of these topics is or would be read here; `matched` says so of a pattern."""
         return any(map(matched, self.state.patterns)) or any(

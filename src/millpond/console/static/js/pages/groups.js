@@ -87,7 +87,7 @@ async function one(main, group, params, signal) {
     members.set(look.people);
     fill(top, verdict(look),
       h("div", { class: "tiles" },
-        tile("Unread", count(look.lag), ["records ", trend(look), look.uncounted ? `; ${compact(look.uncounted)} more where it has committed nothing yet` : ""], { extra: curve(curvePoints, "Unread records since you look") }),
+        tile("Unread", count(look.lag), ["records ", trend(look), look.uncommitted ? `; ${compact(look.uncommitted)} of them where it has committed nothing yet` : ""], { extra: curve(curvePoints, "Unread records since you look") }),
         tile("Behind", look.behind_ms === null ? (look.lag ? NOTHING : "0 s") : span(look.behind_ms), "the age of the oldest unread record"),
         tile("Reads", rate(look.read_per_second), `written ${rate(look.written_per_second)}`),
         tile("Caught up in", catchUp(look), "at this pace")),
