@@ -7,6 +7,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.coordinators.groups.history import Why
+from millpond.coordinators.groups.settings import ALONE_MS, COMPANY_MS
 
 FULL = ErrorCode.GROUP_MAX_SIZE_REACHED
 
@@ -430,20 +431,56 @@ def choosing(make_stage: Callable) -> Any:
     return make_stage(initial_rebalance_delay_ms=-1)
 
 
-def test_a_member_that_is_alone_gets_everything_at_once(choosing: Any) -> None:
+def test_a_member_that_is_alone_gets_everything_after_a_moment(choosing: Any) -> None:
     _, joining = choosing.join_new()
+    choosing.pass_time(ALONE_MS - 1)
+    assert choosing.answer(joining) is None
+    choosing.pass_time(1)
     assert choosing.answer(joining).generation_id == 1
 
 
 def test_it_does_so_again_after_it_has_left(choosing: Any) -> None:
     member, _ = choosing.join_new()
+    choosing.pass_time(ALONE_MS)
     choosing.leave(member)
     _, joining = choosing.join_new()
+    choosing.pass_time(ALONE_MS)
     assert choosing.answer(joining).generation_id > 1
+
+
+def test_members_that_start_together_share_the_first_generation(choosing: Any) -> None:
+    """Each one that joins within the wait for the one before makes the group wait for the next."""
+    joins = [choosing.join_new()[1]]
+    choosing.pass_time(ALONE_MS - 1)
+    for _ in range(4):
+        joins.append(choosing.join_new()[1])
+        choosing.pass_time(900)
+    assert [choosing.answer(each) for each in joins] == [None] * 5
+    choosing.pass_time(2 * COMPANY_MS)
+    assert [choosing.answer(each).generation_id for each in joins] == [1] * 5
+
+
+def test_members_that_keep_coming_are_not_waited_for_longer_than_a_rebalance_may_take(choosing: Any) -> None:
+    _, first = choosing.join_new(rebalance_ms=3000)
+    for _ in range(15):
+        choosing.pass_time(200)
+        choosing.join_new(rebalance_ms=3000)
+    assert choosing.answer(first).generation_id == 1
+
+
+def test_a_member_that_has_just_been_given_its_id_is_waited_for(choosing: Any) -> None:
+    _, first = choosing.join_new()
+    given = choosing.answer(choosing.join()).member_id
+    choosing.pass_time(ALONE_MS)
+    assert choosing.answer(first) is None
+    second = choosing.join(given)
+    choosing.pass_time(2 * COMPANY_MS)
+    assert [choosing.answer(each).generation_id for each in (first, second)] == [1, 1]
 
 
 def test_a_second_member_soon_after_lets_the_group_wait_for_a_third(choosing: Any) -> None:
     first, _ = choosing.join_new()
+    choosing.pass_time(ALONE_MS)
     choosing.answer(choosing.sync(first, 1, {first: b""}))
     choosing.pass_time(1000)
     _, second = choosing.join_new()
@@ -459,6 +496,7 @@ def test_a_second_member_soon_after_lets_the_group_wait_for_a_third(choosing: An
 
 def test_a_first_member_that_hears_of_the_others_late_is_waited_for(choosing: Any) -> None:
     first, _ = choosing.join_new(session_ms=30_000)
+    choosing.pass_time(ALONE_MS)
     choosing.answer(choosing.sync(first, 1, {first: b""}))
     _, second = choosing.join_new()
     choosing.pass_time(8000)
@@ -470,6 +508,7 @@ def test_a_first_member_that_hears_of_the_others_late_is_waited_for(choosing: An
 
 def test_a_second_member_that_comes_late_is_an_ordinary_rebalance(choosing: Any) -> None:
     first, _ = choosing.join_new()
+    choosing.pass_time(ALONE_MS)
     choosing.answer(choosing.sync(first, 1, {first: b""}))
     choosing.pass_time(3000)
     _, second = choosing.join_new()
@@ -479,6 +518,7 @@ def test_a_second_member_that_comes_late_is_an_ordinary_rebalance(choosing: Any)
 
 def test_a_group_that_had_several_members_waits_for_them_to_come_back(choosing: Any) -> None:
     first, _ = choosing.join_new()
+    choosing.pass_time(ALONE_MS)
     choosing.answer(choosing.sync(first, 1, {first: b""}))
     choosing.pass_time(3000)
     second, _ = choosing.join_new()

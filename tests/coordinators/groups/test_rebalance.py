@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from millpond.base.errors import ErrorCode
 from millpond.coordinators.groups.history import Why
-from millpond.coordinators.groups.settings import CHOSEN_BY_GROUP
+from millpond.coordinators.groups.settings import ALONE_MS, CHOSEN_BY_GROUP
 
 
 def test_member_that_never_fetches_its_part_is_removed_after_the_rebalance_timeout(stage) -> None:
@@ -96,7 +96,9 @@ def test_absent_static_members_without_patience_are_not_asked_for_in_circles(sta
 def test_static_member_that_comes_back_to_a_group_that_was_gathering_does_not_wait(make_stage: Callable) -> None:
     """The others have left meanwhile: there is nobody to wait for."""
     stage = make_stage(initial_rebalance_delay_ms=CHOSEN_BY_GROUP)
-    static = stage.answer(stage.join(instance="a", rebalance_ms=1000))
+    joining = stage.join(instance="a", rebalance_ms=1000)
+    stage.pass_time(ALONE_MS)
+    static = stage.answer(joining)
     stage.sync(static.member_id, 1, {}, instance="a")
     stage.pass_time(500)
     other, _ = stage.join_new(rebalance_ms=1000)

@@ -87,7 +87,7 @@ class ClassicGroup:
         self.initial_wait: tuple[int, int] | None = None
         """While the first members of an empty group gather: how long this round lasts, and what is left after it."""
         self.began_alone_ms: int | None = None
-        """When its first member got everything without waiting for others; None once that is past."""
+        """When its first member got everything because nobody else had joined; None once that is past."""
         self.members_seen_max = 0
         """How many members it had at once, as far as this coordinator has seen."""
         self.has_newcomers = False

@@ -9,7 +9,7 @@ from millpond.coordinators.groups.classic import CAN_REBALANCE, ClassicGroup, St
 from millpond.coordinators.groups.group import Turn
 from millpond.coordinators.groups.history import Cause, Why
 from millpond.coordinators.groups.members import NO_MEMBER_ID, Member
-from millpond.coordinators.groups.settings import CHOSEN_BY_GROUP, GATHERING_MS
+from millpond.coordinators.groups.settings import ALONE_MS, CHOSEN_BY_GROUP, COMPANY_MS, GATHERING_MS
 from millpond.coordinators.groups.timers import TimerKey
 from millpond.coordinators.shard import Request
 from millpond.wire.messages import JoinGroupResponse, SyncGroupResponse
@@ -47,11 +47,7 @@ def prepare(turn: Turn, group: ClassicGroup) -> None:
         group.initial_wait = delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0)
         group.has_newcomers = False
         _wait_for_joins(turn, group, delay_ms)
-    elif is_initial:
-        if len(group.members) == 1:
-            group.began_alone_ms = turn.now_ms
-        complete_join(turn, group)
-    elif group.all_joined:
+    elif is_initial or group.all_joined:
         complete_join(turn, group)
     else:
         _wait_for_joins(turn, group, group.rebalance_timeout_ms)
@@ -60,18 +56,29 @@ def prepare(turn: Turn, group: ClassicGroup) -> None:
 def _gathering_ms(turn: Turn, group: ClassicGroup) -> int:
     """How long to wait for more members than those that are known.
 
-    With the delay left to us, a member that is alone does not wait, as a person who starts one consumer would have
-    to; where a second one comes soon after it, or several were seen before, more are to be expected.
+    With the delay left to us, a member that is alone waits for a moment only, as a person who starts one consumer
+    would have to wait, too. Where a second one joins soon after it, or several were seen before, more are expected.
     """
     delay_ms = turn.settings.initial_rebalance_delay_ms
     if delay_ms != CHOSEN_BY_GROUP:
         return delay_ms if group.state is State.EMPTY else 0
     if group.state is State.EMPTY:
-        expects_more = group.members_seen_max > 1 or bool(group.pending)
-    else:
-        began_ms = group.began_alone_ms
-        expects_more = len(group.members) > 1 and began_ms is not None and turn.now_ms - began_ms < GATHERING_MS
+        return GATHERING_MS if group.members_seen_max > 1 else ALONE_MS
+    began_ms = group.began_alone_ms
+    expects_more = len(group.members) > 1 and began_ms is not None and turn.now_ms - began_ms < GATHERING_MS
     return GATHERING_MS if expects_more else 0
+
+
+def _next_round_ms(turn: Turn, group: ClassicGroup, lasted_ms: int) -> int:
+    """How long the group goes on waiting after a round of this length; 0 if no more members are expected.
+
+    Kafka waits for another round of the same length whenever somebody has joined in the last one.
+    """
+    if turn.settings.initial_rebalance_delay_ms != CHOSEN_BY_GROUP:
+        return lasted_ms if group.has_newcomers else 0
+    # A member that has been given an id joins with it next. Waiting for it once is enough: it may have died.
+    expects_more = group.has_newcomers or (lasted_ms == ALONE_MS and bool(group.pending))
+    return max(lasted_ms, COMPANY_MS) if expects_more else 0
 
 
 def complete_if_all_joined(turn: Turn, group: ClassicGroup) -> None:
@@ -86,9 +93,9 @@ def on_join_timeout(turn: Turn, group: ClassicGroup) -> None:
         complete_join(turn, group)
         return
     lasted_ms, left_ms = group.initial_wait
-    if group.has_newcomers and left_ms > 0:
-        delay_ms = min(lasted_ms, left_ms)
-        group.initial_wait = delay_ms, max(left_ms - lasted_ms, 0)
+    delay_ms = min(_next_round_ms(turn, group, lasted_ms), left_ms)
+    if delay_ms > 0:
+        group.initial_wait = delay_ms, left_ms - delay_ms
         group.has_newcomers = False
         _wait_for_joins(turn, group, delay_ms)
     elif left_ms > 0 and group.joining_count < len(group.members):
@@ -96,6 +103,8 @@ def on_join_timeout(turn: Turn, group: ClassicGroup) -> None:
         group.initial_wait = None
         _wait_for_joins(turn, group, left_ms)
     else:
+        if len(group.members) == 1:
+            group.began_alone_ms = turn.now_ms
         complete_join(turn, group)
 
 

@@ -12,6 +12,11 @@ CHOSEN_BY_GROUP = -1
 """The delay before a first rebalance follows from what is known of the group."""
 GATHERING_MS = 3000
 """How long it then is where several members are to be expected."""
+ALONE_MS = 300
+"""How long it is for a first member that nobody else has joined: too short to notice, and long enough for members
+that one program starts together."""
+COMPANY_MS = 1000
+"""Once a second member has joined within that time, the group waits until nobody has joined for this long."""
 
 
 @dataclass(frozen=True, slots=True)
