@@ -131,6 +131,32 @@ def test_a_wrong_line_of_the_file_is_named(lonely: Any, tmp_path: Path) -> None:
     assert "node.conf, line 2: unknown node setting num.partitons; did you mean num.partitions?" in told.err
 
 
+def test_a_server_properties_file_of_kafka_is_taken_with_warnings(
+    start_node: Callable[..., Any], tmp_path: Path
+) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text(
+        "process.roles=broker,controller\nbroker.id=4\nnum.network.threads=3\nlog.dirs=/nowhere/kafka-logs\n"
+        "log.retention.hours=168\nlistener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
+    )
+    node = start_node("--config", str(config))
+    assert node.panel["cluster"].endswith(", node 4")
+    node.process.terminate()
+    lines = node.process.communicate(timeout=60)[1].decode().splitlines()
+    told = [line.partition(": Without effect")[0] for line in lines if "Without effect" in line]
+    assert told == [f"{config}, line 1: process.roles", f"{config}, line 3: num.network.threads"]
+
+
+def test_a_data_folder_of_kafka_is_refused(lonely: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "kafka-logs"
+    folder.mkdir()
+    (folder / "bootstrap.checkpoint").write_bytes(b"")
+    (tmp_path / "server.properties").write_text(f"broker.id=1\nlog.dirs={folder}\n")
+    told = lonely("up", "--config", "server.properties", cwd=tmp_path)
+    assert told.code == 2
+    assert "holds the data of Kafka" in told.err
+
+
 def test_an_address_of_another_machine_is_told(lonely: Any, tmp_path: Path) -> None:
     told = lonely("up", "--listen", "192.0.2.1:9092", "--data", str(tmp_path / "d"))
     assert told.code == 1

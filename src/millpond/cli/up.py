@@ -68,7 +68,12 @@ USERS_MS_MAX: Final = 2_000
 @click.option("--data", metavar="DIR", help=f"Where everything is kept.  [default: {DATA_FOLDER.default}]")
 @click.option("--listen", metavar="HOST:PORT", help=f"Where clients connect.  [default: {LISTEN.default}]")
 @click.option("--set", "sets", metavar="NAME=VALUE", multiple=True, help="A node setting; may be repeated.")
-@click.option("--config", "file", metavar="FILE", help="A file of NAME=VALUE lines; --set goes before it.")
+@click.option(
+    "--config",
+    "file",
+    metavar="FILE",
+    help="A file of NAME=VALUE lines, such as Kafka's server.properties; --set goes before it.",
+)
 @click.option("--cluster", metavar="FILE", help="The nodes of a cluster (nodes.toml); --node says which one this is.")
 @click.option("--join", metavar="HOST:PORT", help="Become a node of the running cluster that this one belongs to.")
 @click.option(
@@ -159,7 +164,7 @@ def command(
     if join is not None and cluster is not None:
         raise click.UsageError("--join asks a running cluster who its nodes are: leave --cluster away.")
     by_cluster = _texts_in_cluster(cluster, None if join else node)
-    texts = _with_options(by_cluster | (_read_config(file) if file else {}), data, listen, sets)
+    texts = _with_options(by_cluster | (_read_config(file, data) if file else {}), data, listen, sets)
     if LISTENERS.name in texts:
         # Where this node has several, the file of the cluster says only where the nodes reach each other.
         texts = {name: text for name, text in texts.items() if name not in SHORT_FORM or by_cluster.get(name) != text}
@@ -415,17 +420,33 @@ def _settings(texts: dict[str, str]) -> Settings:
         raise click.UsageError(sentence(str(fault))) from None
 
 
-def _read_config(path: str) -> dict[str, str]:
+KAFKA_FOLDER_MARK: Final = "bootstrap.checkpoint"
+"""A file that `kafka-storage.sh format` leaves in each folder of Kafka's, and no node of ours."""
+
+
+def _read_config(path: str, data: str | None) -> dict[str, str]:
+    """The settings of a file of ours, or of Kafka's `server.properties`; it warns of those that have no effect."""
+    from millpond.config.server_properties import BadLine, properties, translated
+
     try:
         with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+            lines = {each.name: each for each in properties(file.read())}
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(f"--config {path} cannot be read: {cause(error)}.") from None
-    texts = dict(
-        assignment(line, f"{path}, line {number}")
-        for number, line in enumerate(map(str.strip, lines), 1)
-        if line and not line.startswith("#")
-    )
+    except BadLine as fault:
+        raise click.UsageError(f"{path}, line {fault.line}: give it as name=value.") from None
+    try:
+        texts, without_effect = translated({name: each.value for name, each in lines.items()})
+    except SettingError as fault:
+        raise click.UsageError(f"{path}: {sentence(str(fault))}") from None
+    folder = texts.get(DATA_FOLDER.name) if data is None and DATA_FOLDER.name not in lines else None
+    if folder is not None and os.path.exists(os.path.join(folder, KAFKA_FOLDER_MARK)):
+        raise click.UsageError(f"{path}: log.dirs={folder} holds the data of Kafka: choose another with --data DIR.")
+    for name, text in texts.items():
+        where = f"{path}, line {lines[name].line}" if name in lines else path
+        assignment(f"{name}={text}", where)
+    for name, why in without_effect.items():
+        click.echo(f"{path}, line {lines[name].line}: {name}: {why}", err=True)
     if any(map(is_secret, texts)) and os.stat(path).st_mode & 0o077:
         click.echo(f"Others may read the secrets in {path}: chmod 600 {path}", err=True)
     return texts
