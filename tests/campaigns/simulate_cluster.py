@@ -6,8 +6,9 @@
     python tests/campaigns/simulate_cluster.py --shrink 17
 
 In all scenarios faults come. In that of their name nodes join, are drained and vote by turns (members), partitions
-move (moves), nodes go to a newer version and back (upgrade), readers read in their own rack (racks). A seed that
-fails is printed with its findings and with the commands that tell its story, whole or shrunk.
+move (moves), nodes go to a newer version and back (upgrade), readers read in their own rack (racks), nodes stay away
+longer than compacted topics keep tombstones (compacted). A seed that fails is printed with its findings and with the
+commands that tell its story, whole or shrunk.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from millpond.sim.cluster.compacted_scenario import COMPACTED_FAULTS, CompactedScenario, make_compacted_plan
 from millpond.sim.cluster.members_scenario import MembersScenario, make_members_plan
 from millpond.sim.cluster.moves_scenario import MovesScenario, make_moves_plan
 from millpond.sim.cluster.plan import FAULTS, Plan, make_plan
@@ -28,9 +29,14 @@ def _with_racks(seed: int, faults: Sequence[str], nodes: int | None) -> Plan:
     return replace(make_plan(seed, faults, nodes), has_racks=True)
 
 
+def _compacted(seed: int, faults: Sequence[str], nodes: int | None) -> Plan:
+    return make_compacted_plan(seed, COMPACTED_FAULTS if tuple(faults) == FAULTS else faults, nodes)
+
+
 CAMPAIGNS: Final[Mapping[str, Campaign]] = {
     "faults": Campaign(Scenario, make_plan),
     "racks": Campaign(Scenario, _with_racks),
+    "compacted": Campaign(CompactedScenario, _compacted),
     "members": Campaign(MembersScenario, lambda seed, faults, _: make_members_plan(seed, faults), True),
     "moves": Campaign(MovesScenario, lambda seed, faults, _: make_moves_plan(seed, faults), True),
     "upgrade": Campaign(UpgradeScenario, lambda seed, faults, _: make_upgrade_plan(seed, faults), True),

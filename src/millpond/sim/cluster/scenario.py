@@ -48,6 +48,9 @@ class Outcome:
 class Scenario:
     """A cluster from a seed. `run` plays it to its end."""
 
+    rules = TopicRules()
+    """What may happen to the records of its topics."""
+
     def __init__(self, seed: int, plan: Plan | None = None) -> None:
         self.seed = seed
         self.plan = plan or make_plan(seed)
@@ -256,7 +259,7 @@ class Scenario:
         self.sim.run_until(auditor.is_at_end, within_ms=READ_MS)
         auditor.close()
         for view in auditor.views.values():
-            self.history.violations += check_partition(self.history, view, TopicRules(), self.sim.clock.now_ms)
+            self.history.violations += check_partition(self.history, view, self.rules, self.sim.clock.now_ms)
             asked = self.history.delete_asked.get(view.partition, 0)
             if view.start_offset > asked:
                 self._blame(f"{view.partition} begins at {view.start_offset}, nobody deleted beyond {asked}")

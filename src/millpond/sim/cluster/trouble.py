@@ -99,6 +99,7 @@ class Trouble:
             "power cut": self._power_cut,
             "kill": self._kill,
             "kill of a leader": self._kill_of_a_leader,
+            "long absence": self._long_absence,
             "kill of the controller": self._kill_of_the_controller,
             "all killed": self._all_killed,
             "blackout": self._blackout,
@@ -299,6 +300,14 @@ class Trouble:
         if node_id is None:
             return False
         self.cluster.kill(node_id, fault.lasts_ms if fault.dice % 2 else 0)
+        return True
+
+    def _long_absence(self, fault: FaultPlan, random: Random) -> bool:
+        """A node is away for the whole time, and comes back with what it had. At most one at a time is."""
+        node_id = self._any(random)
+        if node_id is None or len(dict(self.cluster.running())) < len(self.cluster.nodes):
+            return False
+        self.cluster.kill(node_id, fault.lasts_ms)
         return True
 
     def _all_killed(self, fault: FaultPlan, random: Random) -> bool:

@@ -1,0 +1,121 @@
+"""A run of a cluster with compacted topics, in which nodes stay away longer than tombstones are kept.
+
+Keys are written and deleted. Once all is healed, no replica may hold a record that a later acknowledged one has
+replaced or deleted, unless it holds that one, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from random import Random
+
+from millpond.log.partition_log import PartitionLog
+from millpond.sim.cluster.checkers import Inspector
+from millpond.sim.cluster.plan import FAULTS, FaultPlan, Plan, TopicPlan, make_plan
+from millpond.sim.cluster.scenario import Scenario
+from millpond.sim.records.checkers import TopicRules
+from millpond.sim.records.history import Content, Status, TopicIdPartition
+from millpond.wire.batch import walk
+from millpond.wire.records import Record, decode_batch
+
+LONG_ABSENCE = "long absence"
+RETURNED = "a record has returned that was replaced or deleted"
+
+COMPACTED_FAULTS = (*(kind for kind in FAULTS if kind != "bit rot"), "old disk", *[LONG_ABSENCE] * 10)
+"""Compaction copies batches without a look at their checksums, so damage spreads within one log."""
+
+RETENTION_MS = (200, 800, 1_500)
+ABSENCE_MS = (4_000, 6_000)
+TOMBSTONE_SHARE = 0.45
+READ_BYTES = 1 << 20
+
+
+def make_compacted_plan(seed: int | str, kinds: Sequence[str] = COMPACTED_FAULTS, nodes: int | None = None) -> Plan:
+    """As any other plan, with time compressed: seconds stand for the days of `delete.retention.ms`."""
+    plan = make_plan(f"compacted {seed}", kinds, nodes)
+    random = Random(f"compacted plan {seed}")
+    return replace(
+        plan,
+        node={
+            **plan.node,
+            "log.cleaner.backoff.ms": str(random.choice((50, 200))),
+            "leader.imbalance.check.interval.seconds": "1",
+        },
+        topics=tuple(_compacted(topic, random) for topic in plan.topics),
+        faults=tuple(_long(fault, random) for fault in plan.faults),
+        admin_operations=random.choice((0, 0, 5)),
+    )
+
+
+def _compacted(topic: TopicPlan, random: Random) -> TopicPlan:
+    configs = {
+        **topic.configs,
+        "cleanup.policy": "compact",
+        "delete.retention.ms": str(random.choice(RETENTION_MS)),
+        "min.cleanable.dirty.ratio": random.choice(("0", "0.3")),
+        "segment.ms": str(random.choice((100, 400))),
+        "file.delete.delay.ms": str(random.choice((0, 300, 60_000))),
+    }
+    return replace(topic, partitions=min(topic.partitions, 2), configs=configs)
+
+
+def _long(fault: FaultPlan, random: Random) -> FaultPlan:
+    lasts_ms = random.choice(ABSENCE_MS)
+    # Early enough for the node to come back while others still work.
+    return replace(fault, at_ms=fault.at_ms % 3_000, lasts_ms=lasts_ms) if fault.kind == LONG_ABSENCE else fault
+
+
+class CompactedScenario(Scenario):
+    rules = TopicRules(is_compacted=True)
+
+    def __init__(self, seed: int, plan: Plan | None = None) -> None:
+        super().__init__(seed, plan or make_compacted_plan(seed))
+        names = {topic.name for topic in self.plan.topics}
+        self.inspector = Inspector(self.cluster, self.trouble, passes_over=names)
+        self._keys: list[bytes] = []
+
+    def _contents(self, producer: str, random: Random) -> list[Content]:
+        """Each key is written once and deleted at most once: what comes back is there for everybody to see."""
+        contents = []
+        for _ in range(random.choice((1, 1, 3))):
+            self._tags += 1
+            key, value = b"k%d" % self._tags, random.randbytes(random.randint(1, 200))
+            if self._keys and random.random() < TOMBSTONE_SHARE:
+                # Mostly one of long ago: whoever is away since then has its value, and misses its end.
+                key = self._keys.pop(random.randrange(len(self._keys)))
+                contents.append(Content(f"{producer}:{self._tags}", key, None, self.sim.clock.wall_ms()))
+            else:
+                self._keys.append(key)
+                contents.append(Content(f"{producer}:{self._tags}", key, value, self.sim.clock.wall_ms()))
+        return contents
+
+    def _judge(self) -> None:
+        super()._judge()
+        for node_id, node in self.cluster.running():
+            for partition in self.partitions:
+                replica = node.broker.partitions.by_id(partition.topic_id, partition.partition_index)
+                if replica is not None and replica.log.is_online:
+                    for finding in self._look_at_replica(partition, replica.log):
+                        self._blame(f"{RETURNED}: {partition} at node {node_id}: {finding}")
+
+    def _look_at_replica(self, partition: TopicIdPartition, log: PartitionLog) -> Iterator[str]:
+        latest: dict[bytes | None, Record] = {}
+        for record in _records(log):
+            latest[record.key] = record
+        for batch in self.history.batches:
+            if batch.partition != partition or batch.status is not Status.ACKNOWLEDGED:
+                continue
+            for offset, content in enumerate(batch.contents, batch.base_offset):
+                known = latest.get(content.key)
+                if known is not None and known.offset < offset and known.value is not None:
+                    yield f"{content.key!r} at {known.offset}, though {content.tag!r} is written at {offset}"
+
+
+def _records(log: PartitionLog) -> Iterator[Record]:
+    offset = int(log.start_offset)
+    while offset < log.end_offset and (data := log.read_batches(offset, READ_BYTES)):
+        for position, header in walk(data):
+            if not header.is_control:
+                yield from decode_batch(data, position)
+            offset = header.next_offset
