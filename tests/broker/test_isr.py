@@ -75,10 +75,10 @@ class Play:
     def append(self) -> None:
         self.pond.append(self.batch(b"v"), zstd=True)
 
-    def fetch(self, node_id: int, offset: int, partition: Partition | None = None) -> None:
+    def fetch(self, node_id: int, offset: int, partition: Partition | None = None, *, start_offset: int = 0) -> None:
         leading = (partition or self.pond).leading
         assert leading is not None
-        leading.on_fetch(node_id, 1, offset, 0)
+        leading.on_fetch(node_id, 1, offset, start_offset)
         self.clock.run_for(1)
 
     def wanted(self) -> list[dict[int, str]]:
@@ -322,3 +322,15 @@ def test_a_full_disk_moves_the_leadership_unless_there_is_room_again_soon(play: 
         play.append()
     play.clock.run_for(AILING_MS)
     assert play.wanted()[:1] == ([] if heals else [{0: "2"}])
+
+
+def test_a_replica_that_does_not_know_where_the_log_begins_does_not_join(play: Play) -> None:
+    """An acknowledged DeleteRecords would be undone if it led next."""
+    play.append()
+    play.fetch(2, 1)
+    play.pond.log.delete_before(1)
+    play.fetch(3, 1)
+    play.clock.run_for(2 * LAG_MS)
+    assert play.wanted() == []
+    play.fetch(3, 1, start_offset=1)
+    assert play.wanted() == [{0: "123"}]

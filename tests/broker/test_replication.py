@@ -358,3 +358,19 @@ def test_where_racks_do_not_count_everybody_reads_from_leaders(make_batch: Calla
     pair.in_step()
     assert pair.fetched(A, 0).preferred_read_replica == -1
     assert pair.fetched(B, 0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_follower_learns_at_once_where_the_log_begins_after_retention(pair: Pair) -> None:
+    """Nobody writes any more, and without it the follower could not join the ISR."""
+    pair.create()
+    pair.write(A, b"old")
+    pair.in_step()
+    log = pair.partition(A).log
+    log.roll()
+    pair.write(A, b"new")
+    pair.sim.run_for(100)
+    pair.tell(ConfigRecord(ResourceType.TOPIC, "pond", "retention.bytes", "1"))
+    pair.sim.run_for(100)
+    pair.nodes[A].broker.housekeeping.retain()
+    assert pair.sim.run_until(lambda: pair.partition(B).log.start_offset == 1, within_ms=300)
+    assert log.start_offset == 1

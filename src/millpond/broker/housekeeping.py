@@ -214,6 +214,7 @@ class Housekeeping:
         except (OSError, Refused) as error:
             self._journal("retention failed", partition=partition.name.folder, error=str(error))
         if count:
+            partition.tell_start()
             self._journal("retention", partition=partition.name.folder, segments=count)
         if removal is None and log.owes_removal:
             removal = log.retire(())

@@ -85,7 +85,7 @@ class LeaderRole:
             own_end=self._own_end(view),
             high_watermark=high_watermark,
             rules=self._rules,
-            can_join=context.can_join,
+            can_join=self._can_join,
             elected_ms=self._elected_ms,
             log_end=log.end_offset,
             epoch_start=log.begin_epoch(view.leader_epoch),
@@ -243,9 +243,9 @@ class LeaderRole:
     def on_fetch(self, broker: int, broker_epoch: int, offset: int, start_offset: int) -> None:
         """A follower has everything from `start_offset` to `offset`: its fetch was found to be a valid one."""
         before = self._machine.high_watermark
+        self._starts[broker] = start_offset
         if self._machine.on_fetch(broker, broker_epoch, offset, self._context.clock.monotonic_ms()):
             self._committed(before)
-        self._starts[broker] = start_offset
         if offset >= self.log.evidence_floor:
             self._copies.pop(broker, None)
         elif start_offset >= offset:
@@ -360,6 +360,11 @@ class LeaderRole:
         )
         ended = [later for later, offset in self._start_waits.items() if lowest is None or lowest >= offset]
         end_all([(later, None) for later in ended])
+
+    def _can_join(self, broker: int, broker_epoch: int) -> bool:
+        """A follower joins once its log begins where ours does, and once that is in its checkpoint: if it led next,
+        records would be back whose deletion was acknowledged while it was away."""
+        return self._starts.get(broker, -1) >= self.log.start_offset and self._context.can_join(broker, broker_epoch)
 
     def _is_there(self, broker: int) -> bool:
         return self._context.can_join(broker, self._context.broker_epoch_of(broker))

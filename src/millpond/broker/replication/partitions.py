@@ -531,9 +531,13 @@ class Partition:
         if self.leading is None:
             return done(None)
         # Their next question tells that they have followed.
+        self.tell_start()
+        return self.leading.after_start(self.log.start_offset)
+
+    def tell_start(self) -> None:
+        """Tell the followers where the log begins now. A replica that does not know it cannot join the ISR."""
         for watcher in list(self.replica_watchers):
             watcher.on_change(self)
-        return self.leading.after_start(self.log.start_offset)
 
     def append_fetched(self, batches: memoryview, evidence_floor: int = 0) -> None:
         """Append what the leader sent, as it is. Refused leaves everything as it was."""
