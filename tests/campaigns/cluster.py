@@ -1,10 +1,10 @@
 """Faults on a real cluster under load: `python tests/campaigns/cluster.py --faults 200 --nodes 3 5`.
 
 Nodes as processes behind proxies; idempotent producers of three client libraries, groups of both protocols, and a
-transactional copy. Nodes are killed and stopped, one or all; restarted one after the other; cut off, in one
-direction and in both; their disks are full, slow, fail, lose everything or a bit of it; their descriptors run out.
-Each fault is over and writes go on before the next one comes. At the end of a round everything is read and checked,
-and the next one begins with fresh folders.
+transactional copy. Nodes are killed and stopped, one or all, for up to a minute; restarted one after the other; cut
+off, in one direction and in both, by silence and by refused connections; their disks are full, slow, fail, lose
+everything or a bit of it; their descriptors run out. Each fault is over and writes go on before the next one comes.
+At the end of a round everything is read and checked, and the next one begins with fresh folders.
 """
 
 from __future__ import annotations

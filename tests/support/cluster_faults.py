@@ -25,6 +25,7 @@ from support.cluster_disks import Disks
 
 SHORT: Final = (0.2, 1.5)
 LONG: Final = (2.0, 6.0)
+MINUTE: Final = (15.0, 60.0)
 BREAKING: Final = (3.0, 4.0)
 """So long a cut lasts that connections are given up for it."""
 WHOLE_SECONDS_MAX: Final = 60.0
@@ -124,6 +125,13 @@ def stop_the_controller(stage: Stage) -> None:
         stage.wait(LONG)
 
 
+def stop_for_a_minute(stage: Stage) -> None:
+    """A leader or the controller stands still for up to a minute, while clients wait in its sockets."""
+    node = stage.leader() if stage.dice.random() < 0.5 else stage.controller()
+    with node.pause():
+        stage.wait(MINUTE)
+
+
 def stop_most(stage: Stage) -> None:
     nodes = stage.dice.sample(list(stage.cluster), len(stage.cluster) // 2 + 1)
     for node in nodes:
@@ -156,6 +164,28 @@ def cut_in_two(stage: Stage) -> None:
     numbers = [node.node_id for node in stage.cluster]
     first = [stage.controller().node_id, stage.leader().node_id, *stage.dice.sample(numbers, len(numbers))]
     stage.cluster.cut(list(dict.fromkeys(first))[: (len(numbers) - 1) // 2])
+    stage.wait(LONG)
+    stage.cluster.heal()
+
+
+def reject_one(stage: Stage) -> None:
+    """Connections between a leader and the other nodes are refused."""
+    stage.cluster.reject(stage.leader().node_id)
+    stage.wait(LONG)
+    stage.cluster.heal()
+
+
+def reject_the_controller(stage: Stage) -> None:
+    stage.cluster.reject(stage.controller().node_id)
+    stage.wait(LONG)
+    stage.cluster.heal()
+
+
+def reject_in_two(stage: Stage) -> None:
+    """The controller and a leader on the smaller side; both sides refuse each other's connections."""
+    numbers = [node.node_id for node in stage.cluster]
+    first = [stage.controller().node_id, stage.leader().node_id, *stage.dice.sample(numbers, len(numbers))]
+    stage.cluster.reject(list(dict.fromkeys(first))[: (len(numbers) - 1) // 2])
     stage.wait(LONG)
     stage.cluster.heal()
 
@@ -306,11 +336,15 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "kill -9 all": kill_all,
     "SIGSTOP a leader": stop_a_leader,
     "SIGSTOP the controller": stop_the_controller,
+    "SIGSTOP for up to a minute": stop_for_a_minute,
     "SIGSTOP most": stop_most,
     "rolling restart": roll,
     "cut one off": cut_one,
     "cut the controller off": cut_the_controller,
     "cut in two": cut_in_two,
+    "reject one": reject_one,
+    "reject the controller": reject_the_controller,
+    "reject in two": reject_in_two,
     "cut one way": cut_one_way,
     "cut all apart": cut_all,
     "cut clients off": cut_clients,

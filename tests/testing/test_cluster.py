@@ -42,11 +42,12 @@ def test_records_are_on_three_nodes_and_survive_the_death_of_any(cluster: Ponds)
     assert values(cluster, topic, 2) == [b"one", b"two"]
 
 
-def test_a_leader_cut_from_the_others_takes_no_more_writes(cluster: Ponds) -> None:
+@pytest.mark.parametrize("how", ["cut", "reject"])
+def test_a_leader_cut_from_the_others_takes_no_more_writes(cluster: Ponds, how: str) -> None:
     topic = cluster.new_topic()
     cluster.wait_until_in_sync(topic)
     leader = cluster.leader(topic)
-    cluster.cut(leader.node_id)
+    (cluster.cut if how == "cut" else cluster.reject)(leader.node_id)
     other = next(node.node_id for node in cluster if node is not leader)
     within(30, lambda: cluster.leader(topic, seen_by=other) is not leader)
     cluster.forget_clients()

@@ -201,6 +201,26 @@ def test_shut_refuses_and_open_listens_on_the_same_port(proxy: Proxy, echo: Echo
         say(link, b"b")
 
 
+def test_reject_refuses_until_it_is_healed(proxy: Proxy, echo: Echo) -> None:
+    with socket.create_connection((HOST, proxy.port), SOME) as client:
+        client.sendall(b"one")
+        assert client.recv(10) == b"one"
+        proxy.reject()
+        with pytest.raises(ConnectionResetError):
+            client.recv(10)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((HOST, proxy.port), SOME)
+    # A node that starts meanwhile is not reached either.
+    proxy.shut()
+    proxy.open(echo.port)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((HOST, proxy.port), SOME)
+    proxy.heal()
+    with socket.create_connection((HOST, proxy.port), SOME) as client:
+        client.sendall(b"two")
+        assert client.recv(10) == b"two"
+
+
 def test_without_a_node_behind_it_a_connection_is_reset(proxy: Proxy, echo: Echo) -> None:
     echo.close()
     with pytest.raises(ConnectionResetError), connect(proxy) as link:

@@ -236,6 +236,15 @@ class Ponds(Clients):
                 self._ways[a, b].cut(to_node=True, to_client=not one_way)
                 self._ways[b, a].cut(to_client=True, to_node=not one_way)
 
+    def reject(self, some: int | Iterable[int], others: int | Iterable[int] | None = None) -> None:
+        """As `cut`, but connections between these nodes and the others are reset, and new ones refused."""
+        ones = _numbers_of(some)
+        rest = _numbers_of(others) if others is not None else self._nodes.keys() - ones
+        for a in ones:
+            for b in rest - ones:
+                self._ways[a, b].reject()
+                self._ways[b, a].reject()
+
     def cut_clients(self, some: int | Iterable[int]) -> None:
         """Nothing passes between these nodes and clients, until `heal`."""
         for number in _numbers_of(some):

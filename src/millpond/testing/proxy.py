@@ -34,6 +34,7 @@ class Proxy:
         self._target = 0
         self._delay_seconds = 0.0
         self._cut = (False, False)
+        self._is_open = self._rejects = False
         self.port: int = free_port()
 
     @property
@@ -43,12 +44,18 @@ class Proxy:
     def open(self, target_port: int) -> None:
         """Listen, and pass everything to this port of the loopback."""
         self._target = target_port
-        sock = bound(self.port)
-        sock.listen(BACKLOG)
-        asyncio.run_coroutine_threadsafe(self._listen(sock), self._thread.loop).result()
+        self._is_open = True
+        if not self._rejects:
+            self._listen_now()
 
     def shut(self) -> None:
         """Refuse connections and reset those that are open, as a machine does whose process has died."""
+        self._is_open = False
+        self._thread.call(self._shut)
+
+    def reject(self) -> None:
+        """Refuse connections and reset those that are open, until `heal`, as a firewall that rejects does."""
+        self._rejects = True
         self._thread.call(self._shut)
 
     def reset_all(self) -> int:
@@ -71,8 +78,12 @@ class Proxy:
         self._thread.call(lambda: self._set_cut(self._cut[0] or to_node, self._cut[1] or to_client))
 
     def heal(self) -> None:
-        """Take every `cut` back."""
+        """Take every `cut` and `reject` back."""
         self._thread.call(lambda: self._set_cut(False, False))
+        if self._rejects:
+            self._rejects = False
+            if self._is_open:
+                self._listen_now()
 
     def count(self) -> int:
         return self._thread.call(lambda: len(self._pairs))
@@ -81,6 +92,11 @@ class Proxy:
         self.shut()
         if self._owns_thread:
             self._thread.stop()
+
+    def _listen_now(self) -> None:
+        sock = bound(self.port)
+        sock.listen(BACKLOG)
+        asyncio.run_coroutine_threadsafe(self._listen(sock), self._thread.loop).result()
 
     # On the loop.
 
