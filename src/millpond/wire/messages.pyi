@@ -473,6 +473,7 @@ class OffsetCommitValue(Message):
     metadata: str
     commit_timestamp: int
     expire_timestamp: int
+    topic_id: UUID
     def __init__(
         self,
         *,
@@ -481,6 +482,7 @@ class OffsetCommitValue(Message):
         metadata: str = ...,
         commit_timestamp: int = ...,
         expire_timestamp: int = ...,
+        topic_id: UUID = ...,
     ) -> None: ...
 
 class ShareGroupCurrentMemberAssignmentKey(Message):

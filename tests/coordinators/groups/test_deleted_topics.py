@@ -10,7 +10,9 @@ import pytest
 from millpond.coordinators.groups import deleted_topics
 from millpond.coordinators.groups.deleted_topics import FORGOTTEN_NOW_MAX
 from millpond.coordinators.groups.offsets import Offsets
+from millpond.coordinators.groups.records import plain_offset_record
 from millpond.coordinators.groups.shard import GroupShard
+from millpond.coordinators.shard import Effects
 from support.seeds import seeds
 
 GROUPS = [f"g{number}" for number in range(60)]
@@ -208,3 +210,68 @@ def test_whatever_happens_readers_hear_what_was_committed_for_the_topic_that_the
             walk(make_stage(), dice, remove_topic, add_topic)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def replace_topic(remove_topic: Any, add_topic: Any) -> None:
+    """Nobody is told: no coordinator is loaded meanwhile."""
+    remove_topic("t")
+    add_topic("t")
+
+
+def test_offsets_of_a_topic_do_not_apply_to_its_successor_after_a_failover(
+    stage: Any, remove_topic: Any, add_topic: Any
+) -> None:
+    stage.commit(5)
+    stage.commit(6, partition=1)
+    replace_topic(remove_topic, add_topic)
+    stage.fail_over()
+    assert (stage.committed(), stage.committed(partition=1)) == (-1, -1)
+    assert stage.shard.groups == stage.loaded_again().groups == {}
+    stage.commit(1)
+    stage.fail_over()
+    assert stage.committed() == 1
+
+
+def test_a_fetch_compares_topic_ids_before_the_coordinator_hears_of_the_deletion(
+    stage: Any, remove_topic: Any, add_topic: Any
+) -> None:
+    stage.commit(5)
+    replace_topic(remove_topic, add_topic)
+    assert stage.committed() == -1
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_offsets_of_a_transaction_do_not_apply_to_the_successor(
+    stage: Any, remove_topic: Any, add_topic: Any, ends_first: bool
+) -> None:
+    stage.commit_in_transaction(7)
+    if ends_first:
+        stage.marker(7, 0, True)
+    replace_topic(remove_topic, add_topic)
+    stage.fail_over()
+    if not ends_first:
+        stage.marker(7, 0, True)
+    assert stage.committed() == -1
+    stage.fail_over()
+    assert (stage.committed(), stage.shard.offsets.pending) == (-1, {})
+
+
+def test_a_pending_offset_of_the_successor_outlives_what_it_replaces(
+    stage: Any, remove_topic: Any, add_topic: Any
+) -> None:
+    stage.commit(5)
+    replace_topic(remove_topic, add_topic)
+    stage.commit_in_transaction(2)
+    stage.fail_over()
+    assert stage.committed() == -1
+    stage.marker(7, 0, True)
+    stage.pass_time(deleted_topics.TRANSACTION_PAUSE_MS)
+    assert stage.committed() == stage.loaded_again().offsets.by_group["g"]["t"][0].offset == 2
+
+
+def test_offsets_without_a_topic_id_stay_what_they_were(stage: Any, remove_topic: Any, add_topic: Any) -> None:
+    """Records of older programs do not tell which topic they are of."""
+    stage.take(Effects(records=[plain_offset_record("g", "t", 0, 5, -1, "", 0)]))
+    replace_topic(remove_topic, add_topic)
+    stage.fail_over()
+    assert stage.committed() == 5

@@ -183,3 +183,14 @@ class TestDeleteGroups:
         assert set(last.values()) == {None}
         stage.marker(7, 0, True)
         assert stage.shard.groups == stage.loaded_again().groups == {}
+
+
+def test_an_offset_of_a_topic_that_was_replaced_is_forgotten_even_if_the_group_reads_its_successor(
+    short, remove_topic: Callable, add_topic: Callable
+) -> None:
+    (member,), generation = short.stable()
+    short.commit(1, member, generation)
+    remove_topic("t")
+    add_topic("t")
+    short.pass_time(1000)
+    assert short.shard.offsets.by_group == short.loaded_again().offsets.by_group == {}

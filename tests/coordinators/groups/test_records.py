@@ -1,6 +1,7 @@
 """The records of `__consumer_offsets`, byte for byte."""
 
 import struct
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -36,6 +37,42 @@ def test_offset_record_as_kafka_writes_it() -> None:
     record = offset_record(OffsetKey("g", "t", 3), value)
     assert record.key == struct.pack(">h", 1) + text("g") + text("t") + struct.pack(">i", 3)
     assert record.value == struct.pack(">hqi", 3, 42, 7) + text("m") + struct.pack(">q", 99)
+
+
+TOPIC_ID = UUID(int=0x0123456789ABCDEF0123456789ABCDEF)
+
+
+def test_an_offset_with_its_topic_id_is_written_as_kafka_has_done_since_4_1() -> None:
+    value = OffsetCommitValue(offset=42, leader_epoch=7, metadata="m", commit_timestamp=99, topic_id=TOPIC_ID)
+    record = offset_record(OffsetKey("g", "t", 3), value)
+    assert (
+        record.value == struct.pack(">hqi", 4, 42, 7) + b"\2m" + struct.pack(">q", 99) + b"\1\0\x10" + TOPIC_ID.bytes
+    )
+    assert record.value == struct.pack(">h", 4) + value.encode(4)
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 128, 4096])
+def test_an_offset_with_its_topic_id_comes_back(size: int) -> None:
+    value = OffsetCommitValue(
+        offset=1 << 40,
+        leader_epoch=3,
+        metadata="ü" * (size // 2) + "m" * (size % 2),
+        commit_timestamp=5,
+        topic_id=TOPIC_ID,
+    )
+    record = offset_record(OffsetKey("g", "t", 0), value)
+    assert record.value == struct.pack(">h", 4) + value.encode(4)
+    assert decode_offset_value(record.value) == value
+
+
+def test_a_value_of_that_version_without_a_topic_id_or_with_other_tags_is_read() -> None:
+    value = OffsetCommitValue(offset=1, metadata="m", commit_timestamp=2)
+    data = struct.pack(">h", 4) + value.encode(4)
+    assert decode_offset_value(data) == value
+    assert decode_offset_value(data[:-1] + b"\1\5\x10" + bytes(16)) == value
+    for end in range(2, len(data)):
+        with pytest.raises(MalformedMessage):
+            decode_offset_value(data[:end])
 
 
 def test_offset_that_asks_to_be_forgotten_is_written_in_the_version_that_can_say_so() -> None:

@@ -13,6 +13,7 @@ from tests.support.patience import with_time
 from millpond.broker.coordination.append_order import AppendOrder
 from millpond.broker.coordination.coordination import Home
 from millpond.broker.coordination.markers import _Delivery
+from millpond.coordinators.groups.offsets import Offsets
 from millpond.coordinators.shard import Effects
 from millpond.sim.cluster.crew_scenario import CrewScenario, make_crew_plan
 from millpond.sim.coordination.plan import Work
@@ -48,6 +49,11 @@ def append_as_permitted(patch: Patch) -> None:
     patch.setattr(AppendOrder, "is_waiting", lambda _order, _key: False)
 
 
+def take_offsets_by_topic_name(patch: Patch) -> None:
+    """Offsets of a deleted topic apply to its successor of the same name."""
+    patch.setattr(Offsets, "is_outdated", lambda _offsets, _topic, _committed: False)
+
+
 class Hunt(NamedTuple):
     violation: str
     kinds: tuple[str, ...]
@@ -65,6 +71,7 @@ MUTANTS: dict[Callable[[Patch], None], Hunt] = {
         "the group reached .* ms of peace|a transaction hangs", CALM, Work.COPY, first=1
     ),
     append_as_permitted: Hunt("overtook the one before it on the same connection", CALM, Work.COPY, first=5),
+    take_offsets_by_topic_name: Hunt("an offset of an earlier topic of that name applies to it", CALM, Work.READ),
 }
 
 

@@ -170,6 +170,7 @@ class GroupMetrics:
                 committed: dict[TopicPartition, int | None] = {
                     TopicPartition(key.topic, key.partition): each.offset
                     for key, each in shard.offsets.of_group(group_id)
+                    if not shard.offsets.is_deleted(key.topic, each)
                 }
                 for partition in self._partitions_of(shard, group_id, committed):
                     rows.append(_Row(group_id, partition, committed.get(partition)))

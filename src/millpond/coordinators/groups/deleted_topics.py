@@ -2,7 +2,9 @@
 
 A topic of the same name that comes later begins at its own beginning. So what was committed up to the deletion is
 told from what is committed later by where its record is in the log. Where that is takes a record of its own, for as
-long as something is left to forget: the next coordinator could not tell old from new.
+long as something is left to forget: the next coordinator could not tell old from new. If a topic is deleted and
+created again while no coordinator is loaded, the topic id in an offset's record tells; records of older programs
+have none.
 """
 
 from __future__ import annotations
@@ -45,9 +47,10 @@ class DeletedTopics:
     def on_loaded(self, turn: Turn, gone: frozenset[str], last_offset: int) -> None:
         """Go on where the coordinator before had to stop; these topics went while nobody served here."""
         noted = self._offsets.noted_deleted
-        if noted:
-            self._offsets.deleted.update(noted)
-            self._groups.extend(self._offsets.groups_of_topics(frozenset(noted)))
+        self._offsets.deleted.update(noted)
+        self._groups.extend(self._offsets.groups_of_topics(frozenset(noted)))
+        self._groups.extend(self._offsets.outdated)
+        if noted or self._groups:
             self.forget_some(turn, FORGOTTEN_NOW_MAX)
         self.on_deleted(turn, gone, last_offset)
 
@@ -73,4 +76,5 @@ class DeletedTopics:
             turn.timers.set(TimerKey(DELETED), turn.now_ms + pause_ms)
         else:
             self._offsets.deleted.clear()
+            self._offsets.outdated.clear()
             turn.record(*(deleted_topic_record(topic, None) for topic in self._offsets.noted_deleted))

@@ -18,10 +18,11 @@ class Expired(Enum):
 def expire_offsets(turn: Turn, group: Group, offsets: Offsets, most: int) -> Expired:
     """Forget what has outlived its retention, but not more than so many offsets."""
     known = list(offsets.of_group(group.group_id))
-    old = [key for key, committed in known if _is_old(turn, group, committed)]
+    outdated = {key for key, committed in known if offsets.is_outdated(key.topic, committed)}
+    old = [key for key, committed in known if key in outdated or _is_old(turn, group, committed)]
     # Most are young, and it takes long to ask what a group reads.
     read = group.subscribed_among({key.topic for key in old}) if old else frozenset()
-    expired = [key for key in old if key.topic not in read and not offsets.is_pending(key)]
+    expired = [key for key in old if (key in outdated or key.topic not in read) and not offsets.is_pending(key)]
     turn.record(*(offset_record(key, None) for key in expired[:most]))
     if len(expired) > most:
         return Expired.ENOUGH

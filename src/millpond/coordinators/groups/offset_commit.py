@@ -49,6 +49,7 @@ def commit(turn: Turn, offsets: Offsets, body: OffsetCommitRequest, version: int
                     metadata=partition.committed_metadata or "",
                     commit_timestamp=turn.wall_ms,
                     expire_timestamp=_expiry_ms(turn, body.retention_time_ms),
+                    topic_id=turn.shared.image.topics[name].id,
                 )
                 key = OffsetKey(body.group_id, name, partition.partition_index)
                 # Who names a partition often keeps the last word of it only: to make room by it counts once.
@@ -78,7 +79,7 @@ def commit_one(turn: Turn, offsets: Offsets, asked: ShortCommit) -> CoordinatorR
     if not turn.shared.memory.has_room(offsets.growth_bytes(key, metadata)):
         return None
     return plain_offset_record(
-        asked.group_id, asked.topic, asked.partition, asked.offset, asked.leader_epoch, metadata, turn.wall_ms
+        *key, asked.offset, asked.leader_epoch, metadata, turn.wall_ms, turn.shared.image.topics[asked.topic].id
     )
 
 
@@ -117,6 +118,7 @@ def commit_in_transaction(turn: Turn, offsets: Offsets, body: TxnOffsetCommitReq
                 leader_epoch=partition.committed_leader_epoch,
                 metadata=partition.committed_metadata or "",
                 commit_timestamp=turn.wall_ms,
+                topic_id=turn.shared.image.topics[topic].id,
             )
             key = OffsetKey(body.group_id, topic, partition.partition_index)
             wanted[key] = value.metadata

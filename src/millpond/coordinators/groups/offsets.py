@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from uuid import UUID
 
+from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.named_tuple import NamedTuple
 from millpond.coordinators.groups.memory import (
     OFFSET_BYTES,
@@ -17,6 +19,7 @@ from millpond.coordinators.groups.memory import (
     text_bytes,
 )
 from millpond.coordinators.groups.records import OffsetKey
+from millpond.metadata.image import Image
 from millpond.wire.messages import OffsetCommitValue
 
 
@@ -31,12 +34,14 @@ class Committed(NamedTuple):
     keep_ms: int
     """How long its client asked for it to be kept; -1 leaves that to the coordinator."""
     record_offset: int
+    topic_id: UUID = NO_TOPIC_ID
+    """Of the topic that it was committed for; unknown in records of older programs."""
 
     @classmethod
     def from_record(cls, value: OffsetCommitValue, record_offset: int, since_ms: int) -> Committed:
         asks = value.expire_timestamp >= 0
         keep_ms = max(value.expire_timestamp - value.commit_timestamp, 0) if asks else -1
-        return cls(value.offset, value.leader_epoch, value.metadata, since_ms, keep_ms, record_offset)
+        return cls(value.offset, value.leader_epoch, value.metadata, since_ms, keep_ms, record_offset, value.topic_id)
 
 
 @dataclass(slots=True)
@@ -59,8 +64,9 @@ def pending_bytes(key: OffsetKey, metadata: str) -> int:
 
 
 class Offsets:
-    def __init__(self, memory: GroupMemory | None = None) -> None:
+    def __init__(self, memory: GroupMemory | None = None, image: Image | None = None) -> None:
         self.memory = memory or GroupMemory()
+        self._image = image or Image()
         self.by_group: dict[str, dict[str, ByPartition]] = {}
         self.pending: dict[int, Pending] = {}
         """By producer id."""
@@ -70,6 +76,8 @@ class Offsets:
         """Topics that were deleted, each with the last record of its offsets: those are about to be forgotten."""
         self.noted_deleted: dict[str, int] = {}
         """Those of them that the log tells of, for the next coordinator."""
+        self.outdated: dict[str, set[str]] = {}
+        """Topics by group of which the log has offsets for an earlier topic of that name, as their topic ids tell."""
 
     # Reading.
 
@@ -111,7 +119,17 @@ class Offsets:
 
     def is_deleted(self, topic: str, committed: Committed) -> bool:
         """Whether the topic that it was committed for is gone, whatever has its name now."""
-        return committed.record_offset <= self.deleted.get(topic, -1)
+        return committed.record_offset <= self.deleted.get(topic, -1) or self.is_outdated(topic, committed)
+
+    def is_outdated(self, topic: str, committed: Committed) -> bool:
+        """Whether the topic id says that it was committed for an earlier topic of this name.
+
+        The image is never behind that of the coordinator that wrote the record: it has the election that came after.
+        """
+        if committed.topic_id == NO_TOPIC_ID:
+            return False
+        known = self._image.topics.get(topic)
+        return known is None or known.id != committed.topic_id
 
     def is_pending_anew(self, key: OffsetKey) -> bool:
         """Whether a transaction under way has committed it for the topic that has the name now."""
@@ -127,7 +145,7 @@ class Offsets:
     def deleted_of_group(self, group_id: str) -> Iterator[OffsetKey]:
         """Every key of the group with an offset that is about to be forgotten; one may come twice."""
         by_topic = self.by_group.get(group_id, {})
-        for topic in sorted(by_topic.keys() & self.deleted.keys()):
+        for topic in sorted(by_topic.keys() & (self.deleted.keys() | self.outdated.get(group_id, ()))):
             for partition, committed in by_topic[topic].items():
                 if self.is_deleted(topic, committed):
                     yield OffsetKey(group_id, topic, partition)
@@ -174,6 +192,7 @@ class Offsets:
     def replay(self, key: OffsetKey, committed: Committed | None) -> None:
         """An offset, or the end of one; the latter also ends what a transaction would have made of it."""
         if committed is not None:
+            self._note_outdated(key, committed)
             self.memory.take(self.growth_bytes(key, committed.metadata))
             self.by_group.setdefault(key.group_id, {}).setdefault(key.topic, {})[key.partition] = committed
             return
@@ -197,7 +216,12 @@ class Offsets:
         else:
             self.noted_deleted[topic] = last_offset
 
+    def _note_outdated(self, key: OffsetKey, committed: Committed) -> None:
+        if self.is_outdated(key.topic, committed):
+            self.outdated.setdefault(key.group_id, set()).add(key.topic)
+
     def replay_pending(self, producer_id: int, epoch: int, key: OffsetKey, committed: Committed) -> None:
+        self._note_outdated(key, committed)
         self.memory.take(self.pending_growth_bytes(producer_id, key, committed.metadata))
         pending = self.pending.setdefault(producer_id, Pending(epoch))
         pending.epoch = max(pending.epoch, epoch)

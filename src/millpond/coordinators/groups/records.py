@@ -8,9 +8,12 @@ offsets of a deleted topic are being forgotten. Others leave it alone, as they d
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Final, TypeVar
+from uuid import UUID
 
 from millpond.base.errors import MalformedMessage
+from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.named_tuple import NamedTuple
 from millpond.coordinators.shard import CoordinatorRecord
 from millpond.wire.messages import (
@@ -28,6 +31,8 @@ DELETED_TOPIC_KEY_VERSION: Final = 0x7FFE
 
 _OFFSET_KEY_WRITTEN: Final = 1
 _OFFSET_VALUE_WRITTEN: Final = 3
+_OFFSET_VALUE_WITH_TOPIC_ID: Final = 4
+"""As Kafka has written it since 4.1: the topic id is a tagged field, which older programs skip."""
 _OFFSET_VALUE_WITH_EXPIRY: Final = 1
 """The only version that can say when the offset itself asked to be forgotten."""
 _GROUP_VALUE_WRITTEN: Final = 3
@@ -40,6 +45,12 @@ _KEY_HEAD = struct.Struct(">hh")
 _LENGTH = struct.Struct(">h")
 _VALUE_HEAD = struct.Struct(">hqih")
 _VALUE_TAIL = struct.Struct(">q")
+_FLEXIBLE_VALUE_HEAD = struct.Struct(">hqi")
+_TOPIC_ID_TAG: Final = bytes([1, 0, 16])
+"""One tagged field: its tag is 0, its size 16 bytes."""
+_ID_BYTES: Final = 16
+_SHORT_VARINT_MAX: Final = 127
+_TOPIC_IDS_CACHED: Final = 10_000
 
 _BYTES_LENGTH: Final = 4
 """What stands before bytes."""
@@ -68,16 +79,41 @@ def offset_record(key: OffsetKey, value: OffsetCommitValue | None) -> Coordinato
     if value.expire_timestamp >= 0:
         written = _offset_key(key.group_id, key.topic, key.partition)
         return CoordinatorRecord(written, versioned(value, _OFFSET_VALUE_WITH_EXPIRY))
-    return plain_offset_record(*key, value.offset, value.leader_epoch, value.metadata, value.commit_timestamp)
+    return plain_offset_record(
+        *key, value.offset, value.leader_epoch, value.metadata, value.commit_timestamp, value.topic_id
+    )
 
 
 def plain_offset_record(
-    group_id: str, topic: str, partition: int, offset: int, leader_epoch: int, metadata: str, commit_ms: int
+    group_id: str,
+    topic: str,
+    partition: int,
+    offset: int,
+    leader_epoch: int,
+    metadata: str,
+    commit_ms: int,
+    topic_id: UUID = NO_TOPIC_ID,
 ) -> CoordinatorRecord:
     """The same for one that is kept for as long as the coordinator says."""
+    key = _offset_key(group_id, topic, partition)
     note = metadata.encode()
-    head = _VALUE_HEAD.pack(_OFFSET_VALUE_WRITTEN, offset, leader_epoch, len(note))
-    return CoordinatorRecord(_offset_key(group_id, topic, partition), head + note + _VALUE_TAIL.pack(commit_ms))
+    tail = _VALUE_TAIL.pack(commit_ms)
+    if topic_id == NO_TOPIC_ID:
+        head = _VALUE_HEAD.pack(_OFFSET_VALUE_WRITTEN, offset, leader_epoch, len(note))
+        return CoordinatorRecord(key, head + note + tail)
+    if len(note) >= _SHORT_VARINT_MAX:
+        value = OffsetCommitValue(
+            offset=offset,
+            leader_epoch=leader_epoch,
+            metadata=metadata,
+            commit_timestamp=commit_ms,
+            topic_id=topic_id,
+        )
+        return CoordinatorRecord(key, versioned(value, _OFFSET_VALUE_WITH_TOPIC_ID))
+    head = _FLEXIBLE_VALUE_HEAD.pack(_OFFSET_VALUE_WITH_TOPIC_ID, offset, leader_epoch)
+    return CoordinatorRecord(
+        key, b"".join((head, bytes((len(note) + 1,)), note, tail, _TOPIC_ID_TAG, topic_id.bytes))
+    )
 
 
 def _offset_key(group_id: str, topic: str, partition: int) -> bytes:
@@ -129,7 +165,36 @@ def decode_offset_value(value: bytes) -> OffsetCommitValue:
                 metadata=_text(value[_VALUE_HEAD.size : end]),
                 commit_timestamp=_VALUE_TAIL.unpack_from(value, end)[0],
             )
+        if version == _OFFSET_VALUE_WITH_TOPIC_ID:
+            return _decode_with_topic_id(value)
     return unversioned(OffsetCommitValue, value)
+
+
+def _decode_with_topic_id(value: bytes) -> OffsetCommitValue:
+    text_at = _FLEXIBLE_VALUE_HEAD.size + 1
+    length = value[text_at - 1]
+    tail_at = text_at + length - 1
+    tag_at = tail_at + _VALUE_TAIL.size
+    id_at = tag_at + len(_TOPIC_ID_TAG)
+    is_short = 0 < length <= _SHORT_VARINT_MAX and len(value) == id_at + _ID_BYTES
+    if not is_short or value[tag_at:id_at] != _TOPIC_ID_TAG:
+        message = unversioned(OffsetCommitValue, value)
+        message.topic_id = _topic_id(message.topic_id.bytes)
+        return message
+    _, offset, leader_epoch = _FLEXIBLE_VALUE_HEAD.unpack_from(value)
+    return OffsetCommitValue(
+        offset=offset,
+        leader_epoch=leader_epoch,
+        metadata=_text(value[text_at:tail_at]),
+        commit_timestamp=_VALUE_TAIL.unpack_from(value, tail_at)[0],
+        topic_id=_topic_id(value[id_at:]),
+    )
+
+
+@lru_cache(_TOPIC_IDS_CACHED)
+def _topic_id(data: bytes) -> UUID:
+    """One object for all offsets of a topic."""
+    return UUID(bytes=data)
 
 
 def _text(data: bytes) -> str:

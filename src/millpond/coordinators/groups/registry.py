@@ -44,7 +44,7 @@ class Registry:
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         self.groups: dict[str, AnyGroup] = {}
-        self.offsets = Offsets(shared.memory)
+        self.offsets = Offsets(shared.memory, shared.image)
         self.at_ms = 0
         """The coordinator's time of the step under way, or of the records that are being loaded."""
         self.last_offset = -1

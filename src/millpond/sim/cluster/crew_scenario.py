@@ -24,6 +24,7 @@ from millpond.sim.coordination.group_member import GroupTopic
 from millpond.sim.coordination.group_reader import fetch_offsets
 from millpond.sim.coordination.history import CoordinationHistory
 from millpond.sim.coordination.plan import WORK_MS, CoordinationPlan, Sharing, Work, make_coordination_plan
+from millpond.sim.coordination.topic_successor import TopicSuccessor
 from millpond.sim.records.history import Content, History, Promise, TopicIdPartition, in_order_of_time
 from millpond.sim.records.producer import SimProducer
 from millpond.sim.script import Player, Rest, Script
@@ -48,6 +49,8 @@ class CrewPlan:
     faults: tuple[FaultPlan, ...]
     has_racks: bool = False
     """Whether each node is in a rack of its own, and readers in those of two of them."""
+    replaces_topic: bool = False
+    """Whether a topic with committed offsets is deleted and created again all the time."""
 
 
 def make_crew_plan(
@@ -64,7 +67,8 @@ def make_crew_plan(
     crew.crew = [replace(style, is_hasty=not style.is_v2 and hasty.random() < 0.5) for style in crew.crew]
     cluster = make_plan(seed, kinds, nodes=nodes)
     settings = {**cluster.node, **crew.node}
-    return CrewPlan(cluster.nodes, crew, settings, cluster.faults)
+    replaces_topic = Random(f"topic successor {seed}").random() < 0.5
+    return CrewPlan(cluster.nodes, crew, settings, cluster.faults, replaces_topic=replaces_topic)
 
 
 @dataclass(slots=True)
@@ -104,6 +108,7 @@ class CrewScenario:
         self.ends: dict[int, int] = {}
         self._topics: list[GroupTopic] = []
         self._observer: Player | None = None
+        self._successor: TopicSuccessor | None = None
 
     def run(self) -> CrewOutcome:
         self.cluster.watch()
@@ -182,12 +187,36 @@ class CrewScenario:
         self.crew.start()
         self._observer = Player(self.sim.clock, self._observe())
         self._observer.start()
+        if self.plan.replaces_topic:
+            self._replace_topic()
         if plan.work is Work.COPY:
             near, far = ("node1", "node2") if self.plan.has_racks else ("", "")
             self.readers = [
                 self._reader("reader", version=11, rack=near),
                 self._reader("reader by id", version=16, max_bytes=1, rack=far),
             ]
+
+    def _replace_topic(self) -> None:
+        self._successor = TopicSuccessor(
+            self.sim.clock,
+            self._client("successor"),
+            self.history,
+            Random(f"successor {self.seed}"),
+            replication_factor=min(3, self.plan.nodes),
+            strike=self._kill_coordinator,
+        )
+        self._successor.start()
+
+    def _kill_coordinator(self, group_id: str) -> None:
+        """Unless something is wrong with some node already."""
+        running = dict(self.cluster.running())
+        if len(running) < len(self.cluster.nodes):
+            return
+        for node_id, node in running.items():
+            groups = node.broker.groups
+            if groups.is_open and groups.leads(group_id):
+                self.cluster.kill(node_id)
+                return
 
     def _reader(self, name: str, *, version: int, max_bytes: int = 1 << 20, rack: str = "") -> CommittedReader:
         client = self._client(name, rack)
@@ -219,12 +248,16 @@ class CrewScenario:
         """Heal the world and let everybody finish."""
         self.trouble.end()
         self.crew.calm_down()
+        if self._successor is not None:
+            self._successor.calm_down()
         if not self.sim.run_until(lambda: self._is_done() or self._has_failed(), within_ms=SETTLE_MS):
             self._blame(f"the group reached {self.history.reached} of {self.ends} in {SETTLE_MS} ms of peace")
         self.sim.run_for(OBSERVE_MS)
         self.crew.stop()
         assert self._observer is not None
         self._observer.end()
+        if self._successor is not None:
+            self._successor.stop()
         self.sim.run_for(LINGER_MS)
         for reader in self.readers:
             reader.close()
