@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
-from millpond.base.later import Later
+from millpond.base.later import Later, done
 from millpond.broker.links.to_controller import SHOWN_MS
 from millpond.metadata.topics import NewTopic
 from millpond.wire import messages as m
@@ -22,6 +22,26 @@ VERSION = 7
 """Of CreateTopics, when a node asks for topics of its own."""
 
 CREATE_MS = 10_000
+
+UNFENCED_WAIT_MS_MAX = 5_000
+"""How long a client's new partitions wait for brokers when none can lead one."""
+
+
+def once_placeable(broker: Services, timeout_ms: int) -> Later[None]:
+    """Ends once most brokers are unfenced, or when the time is over. It does not wait if any broker can lead now.
+
+    A cluster that was just started names its brokers in Metadata before the first of them is unfenced. A client that
+    creates a topic then would be refused, which no client retries. The node that the client asked waits, not the
+    controller: the connection between the two also carries heartbeats, whose responses would be held up.
+    """
+
+    def active() -> int:
+        return sum(each.is_active for each in broker.image.brokers.values())
+
+    if active():
+        return done(None)
+    within_ms = min(max(timeout_ms, 0), UNFENCED_WAIT_MS_MAX)
+    return broker.once_shown(lambda: 2 * active() > len(broker.image.brokers), within_ms)
 
 
 def create_topics(

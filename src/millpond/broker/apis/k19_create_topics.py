@@ -21,7 +21,7 @@ from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
-from millpond.broker.topic_creation import once_made
+from millpond.broker.topic_creation import once_made, once_placeable
 from millpond.config.topic import TOPIC
 from millpond.metadata.decision import Verdict
 from millpond.metadata.image import INTERNAL_TOPICS
@@ -40,7 +40,12 @@ PARTITIONS_AT_ONCE: Final = 1_000
 
 def handle(broker: Services, call: Call, request: m.CreateTopicsRequest) -> Outcome:
     wanted = [_wanted(topic) for topic in request.topics]
-    return _decide(broker, call, request, wanted).recover(Refused, lambda refused: _refuse_all(wanted, refused))
+    if call.is_from_node:
+        decided = _decide(broker, call, request, wanted)
+    else:
+        ready = once_placeable(broker, request.timeout_ms)
+        decided = ready.chain(lambda _: _decide(broker, call, request, wanted))
+    return decided.recover(Refused, lambda refused: _refuse_all(wanted, refused))
 
 
 def _decide(
@@ -106,7 +111,8 @@ def forward(broker: Services, call: Call, request: m.CreateTopicsRequest) -> Lat
         response.topics = [*response.topics, *refusals]
         return response
 
-    return once_made(broker, sent, ask_for_client(broker, call, sent)).map(join)
+    ready = once_placeable(broker, request.timeout_ms)
+    return ready.chain(lambda _: once_made(broker, sent, ask_for_client(broker, call, sent))).map(join)
 
 
 def _wanted(topic: m.CreateTopicsRequest.CreatableTopic) -> NewTopic:

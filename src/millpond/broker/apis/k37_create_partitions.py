@@ -18,6 +18,7 @@ from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
+from millpond.broker.topic_creation import once_placeable
 from millpond.metadata.decision import Verdict
 from millpond.metadata.topics import GrownTopic, MorePartitions, decide_create_partitions
 from millpond.wire import messages as m
@@ -28,11 +29,15 @@ if TYPE_CHECKING:
 
 def handle(broker: Services, call: Call, request: m.CreatePartitionsRequest) -> Outcome:
     wanted = [_wanted(topic) for topic in request.topics]
-    decided = broker.controller.submit(
-        lambda image: decide_create_partitions(
-            image, broker.layers, wanted, broker.entropy, validate_only=request.validate_only
+
+    def decide() -> Later[tuple[GrownTopic, ...]]:
+        return broker.controller.submit(
+            lambda image: decide_create_partitions(
+                image, broker.layers, wanted, broker.entropy, validate_only=request.validate_only
+            )
         )
-    )
+
+    decided = decide() if call.is_from_node else once_placeable(broker, request.timeout_ms).chain(lambda _: decide())
 
     def answer(grown: tuple[GrownTopic, ...]) -> m.CreatePartitionsResponse:
         for each in grown:
@@ -57,7 +62,8 @@ def forward(broker: Services, call: Call, request: m.CreatePartitionsRequest) ->
 
         return broker.once_shown(is_shown, SHOWN_MS).map(lambda _: response)
 
-    return ask_for_client(broker, call, request).chain(once_grown)
+    ready = once_placeable(broker, request.timeout_ms)
+    return ready.chain(lambda _: ask_for_client(broker, call, request)).chain(once_grown)
 
 
 def _wanted(topic: m.CreatePartitionsRequest.CreatePartitionsTopic) -> MorePartitions:
