@@ -34,7 +34,11 @@ def test_a_full_disk_is_told_once_and_then_counted(desk: Any, make_batch: Any) -
     assert len(told(desk, "the disk is nearly full")) == 1
     (more,) = told(desk, "writes are still refused")
     assert "batches=49" in more
+    assert not told(desk, "no write is refused any more")
+    desk.run(30_000)
+    assert not told(desk, "no write is refused any more"), "nobody writes, and there is still no room"
     desk.disk.make_room()
+    desk.run(1_000)
     assert produce(caller, make_batch).error_code == 0, "it goes on by itself"
     desk.run(25_000)
     (end,) = told(desk, "no write is refused any more")

@@ -165,8 +165,11 @@ def test_all_ways_answer_and_write_the_same(make_desk: Callable[..., Any], seed:
                 for stage in stages:
                     stage.desk.disk.fill(left_bytes)
             case "make room":
+                # Within a second the node finds that it can write again.
+                now_ms += 1_000
                 for stage in stages:
                     stage.desk.disk.make_room()
+                    stage.desk.run(1_000)
     for stage in stages:
         stage.desk.disk.make_room()
         stage.desk.run(1_000)
@@ -200,6 +203,7 @@ def test_what_the_short_way_cannot_write_is_refused_as_ever(make_desk: Callable[
     stage.desk.disk.fill()
     stage.send(0, 9, 1, "plain", 0, records)
     stage.desk.disk.make_room()
+    stage.desk.run(1_000)
     stage.send(0, 9, 1, "plain", 0, records)
     answers = [reply.responses[0].partition_responses[0] for reply in stage.producers[0].replies()]
     codes = [(each.error_code, each.base_offset) for each in answers]

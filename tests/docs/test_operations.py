@@ -19,6 +19,29 @@ def test_the_commands_do_what_the_page_says(name: str, script: str, tmp_path: Pa
     run_in_own_network(script, tmp_path)
 
 
+FAILOVERS = 20
+FAIL_OVER = f"""
+up=$(pgrep -P $$ -f 'cluste[r] up')
+ready() {{ test "$(pgrep -P $up | wc -l)" = 3 && test "$(millpond cluster status | grep -c ready)" = 3; }}
+for round in $(seq {FAILOVERS}); do
+    kill -9 $(pgrep -P $up | sed -n "$((round % 3 + 1))p")
+    for _ in $(seq 300); do if ready; then break; fi; sleep 0.2; done
+    ready
+done
+"""
+WRITTEN = "seq 1000 | millpond produce orders\n"
+
+
+@with_time
+@pytest.mark.parametrize("name", ["Loss of a majority", "A whole cluster from its backups"])
+def test_a_cluster_that_has_failed_over_often_is_rescued_as_the_page_says(name: str, tmp_path: Path) -> None:
+    """Failovers leave records in the metadata that a new cluster does not have."""
+    script = dict(sections(PAGE))[name]
+    assert WRITTEN in script
+    script = script.replace(WRITTEN, WRITTEN + FAIL_OVER, 1)
+    run_in_own_network(script, tmp_path, seconds_max=600)
+
+
 def test_every_block_is_of_a_known_kind() -> None:
     assert block_kinds(PAGE) <= {"sh", "text", "toml"}
     assert dict(sections(PAGE))

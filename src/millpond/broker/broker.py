@@ -21,6 +21,7 @@ from millpond.broker.coordination.markers import Markers
 from millpond.broker.coordination.permissions import Permissions
 from millpond.broker.coordination.producer_ids import ProducerIds, block_of, no_block
 from millpond.broker.coordination.rebalance_counts import RebalanceCounts
+from millpond.broker.disk_reserve import DiskReserve
 from millpond.broker.disk_watch import DiskWatch
 from millpond.broker.fetch_sessions import FetchSessions
 from millpond.broker.flusher import Flusher
@@ -220,7 +221,13 @@ class Broker:
         # Its heartbeats wait behind nothing.
         beating = ToController(world.clock, self.controller, self.dispatcher.ask, self._controller_peers().ask)
         self.lifecycle = Lifecycle(
-            world, settings, journal, self.controller, beating, forget_loss=self.store.forget_loss
+            world,
+            settings,
+            journal,
+            self.controller,
+            beating,
+            forget_loss=self.store.forget_loss,
+            room=self.store.files.room,
         )
         self.producer_ids = ProducerIds(self.clock, self._allocate_producer_ids, reserve=PRODUCER_IDS_RESERVE)
         self._image_watch = ImageWatch(world.clock)
@@ -239,6 +246,15 @@ class Broker:
             folder=settings[node.DATA_FOLDER],
             low_water_bytes=lambda: self.settings[node.DISK_LOW_WATER_BYTES],
             journal=journal,
+            room=self.store.files.room,
+        )
+        self.disk_reserve = DiskReserve(
+            world.disk,
+            settings[node.DATA_FOLDER],
+            room=self.store.files.room,
+            size_bytes=settings[node.DISK_RESERVE_BYTES],
+            journal=journal,
+            on_short=self._on_disk_full,
         )
         self.housekeeping = Housekeeping(
             clock=world.clock,
@@ -275,6 +291,7 @@ class Broker:
                 checkpoints=self.checkpoints,
                 journal=journal,
                 throttle=Throttle(lambda: self.settings[node.FOLLOWER_THROTTLED_RATE]),
+                room=self.store.files.room,
                 on_cut=self._give_role,
             )
         )
@@ -360,6 +377,8 @@ class Broker:
         """Recover, then listen. OSError when the folder or the address cannot be had."""
         # From the first moment on: a clock that is set right soon after a start is a leap like any other.
         self.store.retention_now(self.clock.wall_ms(), self.clock.monotonic_ms())
+        self.store.lock()
+        self.disk_reserve.prepare()
         report = self.store.open(self.clock.wall_ms())
         self._was_clean = report.clean and not report.has_lost
         for name, reason in report.failed.items():
@@ -696,7 +715,14 @@ class Broker:
     def _sweep(self) -> None:
         """What is looked at once a second."""
         self.connections.drop_idle()
+        self.disk_reserve.look()
+        if self.store.files.room.is_short:
+            self.housekeeping.make_room()
         self.disk_watch.look()
+
+    def _on_disk_full(self) -> None:
+        """This node cannot follow until there is room: whoever leads must not take it for one that keeps up."""
+        self.fetchers.pause()
 
     # Ending.
 

@@ -259,6 +259,7 @@ class Controller:
         self._folder.take()
         log = self._store.create(METADATA_PARTITION, METADATA_TOPIC_ID, METADATA_LIMITS)
         log.limits = METADATA_LIMITS
+        log.may_use_reserve = True
         self._host = make_host(
             world=self._world,
             settings=self._settings,
@@ -412,6 +413,10 @@ class Controller:
             return self.change_voters(self.voters())
         except Refused as refused:
             return done(Verdict.of(refused))
+
+    def note_full(self, broker_ids: frozenset[int]) -> None:
+        """The disks of these brokers are full: decisions go by it while this node is the active controller."""
+        self.image.full_brokers = self._ahead.full_brokers = broker_ids
 
     def voters(self) -> tuple[Voter, ...]:
         """As the log names them, or would. Refused where one of the list has never registered."""

@@ -11,6 +11,7 @@ from typing import Final
 
 from millpond.base.ports import Clock, Disk
 from millpond.broker.housekeeping import Journal
+from millpond.log.room import DiskRoom
 
 LOOK_MS: Final = 10_000
 """Between two looks at the disk, and between two lines about batches that are refused."""
@@ -21,13 +22,21 @@ ENOUGH: Final = 1.1
 
 class DiskWatch:
     def __init__(
-        self, *, clock: Clock, disk: Disk, folder: str, low_water_bytes: Callable[[], int], journal: Journal
+        self,
+        *,
+        clock: Clock,
+        disk: Disk,
+        folder: str,
+        low_water_bytes: Callable[[], int],
+        journal: Journal,
+        room: DiskRoom,
     ) -> None:
         self._clock = clock
         self._disk = disk
         self._folder = folder
         self._low_water_bytes = low_water_bytes
         self._journal = journal
+        self._room = room
         self._look_at_ms = 0
         self._is_low = False
         self._refused = 0
@@ -53,7 +62,7 @@ class DiskWatch:
         self._look_at_room()
         if self._refused:
             self._tell_refused("writes are still refused")
-        elif self._refused_total:
+        elif self._refused_total and not self._room.is_short:
             self._journal("no write is refused any more", refused_meanwhile=self._refused_total)
             self._refused_total = 0
 

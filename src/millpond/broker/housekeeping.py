@@ -108,6 +108,8 @@ class Housekeeping:
         self._running = False
         self._is_relieving = False
         self._under_way: set[str] = set()
+        self._removals: dict[Timer, Callable[[], None]] = {}
+        """Files to be removed some time from now."""
 
     def start(self) -> None:
         self._running = True
@@ -244,7 +246,10 @@ class Housekeeping:
         go_on()
 
     def remove_later(self, job: DelayedJob) -> None:
-        """Remove files that nobody needs, once whoever still reads them has had time to finish."""
+        """Remove files that nobody needs, once whoever still reads them has had time to finish.
+
+        At once on a full disk: a reader that has a file open goes on, and one that comes too late asks again.
+        """
 
         def run() -> None:
             if job.begin():
@@ -259,11 +264,24 @@ class Housekeeping:
             if self._running and job.is_tried_again:
                 self._clock.call_later(REMOVE_AGAIN_MS, run)
 
-        if job.delay_ms:
-            self._clock.call_later(job.delay_ms, run)
+        def run_when_due() -> None:
+            del self._removals[timer]
+            run()
+
+        if job.delay_ms and not self._store.files.room.is_short:
+            timer = self._clock.call_later(job.delay_ms, run_when_due)
+            self._removals[timer] = run
         else:
             # Begun at once: a compaction must not use the names of files that one before it has left to be removed.
             run()
+
+    def make_room(self) -> None:
+        """The disk is full: remove now what would be removed later, and what retention lets go."""
+        removals, self._removals = self._removals, {}
+        for timer, run in removals.items():
+            timer.cancel()
+            run()
+        self.retain()
 
     # Checkpoints.
 

@@ -301,6 +301,14 @@ DISK_LOW_WATER_BYTES = Setting(
     bits=64,
     live=True,
 )
+DISK_RESERVE_BYTES = Setting(
+    "disk.reserve.bytes",
+    8 * MIB,
+    "The size of a file in the data folder that keeps room on the disk, at most 5 % of it. A full disk gives it up: "
+    "then the node refuses writes, and topics can be deleted and settings changed, also after a restart.",
+    at_least(0),
+    bits=64,
+)
 SCRUB_BYTES_PER_SECOND = Setting(
     "log.scrub.bytes.per.second",
     4 << 20,
@@ -631,6 +639,7 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         ALTER_LOG_DIRS_RATE,
         REPLICA_LAG_MS_MAX,
         DISK_LOW_WATER_BYTES,
+        DISK_RESERVE_BYTES,
         SCRUB_BYTES_PER_SECOND,
         MAX_PARTITIONS_PER_TOPIC,
         MAX_PARTITIONS,

@@ -11,6 +11,7 @@ import errno
 from collections import OrderedDict
 
 from millpond.base.ports import Disk, File
+from millpond.log.room import DiskRoom
 
 COUNT_MIN = 16
 COUNT_MAX = 1 << 16
@@ -33,12 +34,13 @@ class TooManyOpen(OSError):
 class OpenFiles:
     """How many files may be open, and which of them were used last."""
 
-    __slots__ = ("_unpinned", "count_max", "disk", "pinned_count")
+    __slots__ = ("_unpinned", "count_max", "disk", "pinned_count", "room")
 
     def __init__(self, disk: Disk, count_max: int = COUNT_MAX) -> None:
         self.disk = disk
         self.count_max = count_max
         self.pinned_count = 0
+        self.room = DiskRoom()
         self._unpinned: OrderedDict[CachedFile, None] = OrderedDict()
 
     @classmethod

@@ -97,6 +97,8 @@ class PartitionLog:
         self.topic_id = topic_id
         self.last_append_ms = NO_TIMESTAMP
         self.closed = False
+        self.may_use_reserve = False
+        """Whether it may grow on a disk that is full: the metadata may, so that something can be deleted."""
         self._truncation: Truncation | None = None
 
     # Facts
@@ -234,6 +236,7 @@ class PartitionLog:
             self.durability.failed is not None
             or self.closed
             or self._truncation is not None
+            or self.files.room.is_short
             or limits.timestamp_type_append
             or limits.cleanup_compact
             or leader_epoch > self.epochs.latest
@@ -278,6 +281,8 @@ class PartitionLog:
 
     def _write(self, batches: memoryview, last_offset: int, now_ms: int, *, urgent: bool) -> None:
         """OSError and all that comes with it is told as a refusal; then nothing of the batches is there."""
+        if not self.may_use_reserve:
+            self.files.room.check(self.folder)
         limits = self.limits
         active = self.segments.active
         try:
@@ -290,7 +295,7 @@ class PartitionLog:
             active.write(batches, urgent=urgent)
         except OSError as error:
             self._cut_torn_tail(error)
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
+            raise self.files.room.refusal(self.folder, error) from error
 
     def _cut_torn_tail(self, error: OSError) -> None:
         active = self.segments.active
@@ -392,7 +397,7 @@ class PartitionLog:
             self.snapshots.write(self.end_offset, self.producers)
             fresh = Segment.create(self.files, self.folder, self.end_offset)
         except OSError as error:
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
+            raise self.files.room.refusal(self.folder, error) from error
         sealed.seal()
         self.segments.add(fresh)
         self.durability.owe_segment(sealed)

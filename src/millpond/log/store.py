@@ -117,13 +117,19 @@ class LogStore:
 
     # Opening
 
-    def open(self, now_ms: int, limits_for: Callable[[TopicPartition], LogLimits] | None = None) -> OpenReport:
-        """Take the folder and open every partition in it. One that cannot be opened is reported, the others go on."""
+    def lock(self) -> None:
+        """Take the folder, which is made if need be. FolderInUse where another process has it."""
+        if self._lock is not None:
+            return
         self._make_data_folder()
         try:
             self._lock = self.disk.lock(self._path(LOCK_FILE))
         except BlockingIOError:
             raise FolderInUse(f"another process uses the data folder {self.folder}") from None
+
+    def open(self, now_ms: int, limits_for: Callable[[TopicPartition], LogLimits] | None = None) -> OpenReport:
+        """Take the folder and open every partition in it. One that cannot be opened is reported, the others go on."""
+        self.lock()
         report = OpenReport(clean=self._take_marker())
         for name in (RECOVERY_FILE, START_FILE, CLEANER_FILE):
             self._written[name] = self._checkpoint(name, report)

@@ -181,6 +181,8 @@ class Heartbeat:
     """The first offset of the metadata that it has not applied yet."""
     wants_fence: bool = False
     wants_shutdown: bool = False
+    is_full: bool = False
+    """Whether its disk takes no records: others lead and are in sync in its place."""
 
 
 @dataclass(frozen=True, slots=True)

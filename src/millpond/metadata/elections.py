@@ -139,6 +139,30 @@ def come_back(image: Image, layers: NodeLayers, broker_id: int) -> Slice:
     return _slice(image, layers, held, after)
 
 
+def relieve(image: Image, layers: NodeLayers, broker_id: int) -> Slice:
+    """A broker whose disk is full leaves what others with room are in sync with, until it has room again.
+
+    Where nobody else could lead it stays: what it has can be read.
+    """
+
+    def can_lead(other: int) -> bool:
+        return other != broker_id and image.is_active(other)
+
+    def has_room(other: int) -> bool:
+        return can_lead(other) and other not in image.full_brokers
+
+    def after(partition: Partition, rules: Rules) -> Partition:
+        left = change(partition, [each for each in partition.isr if each != broker_id], rules, can_lead)
+        return settled(partition, left, rules, can_lead)
+
+    held = (
+        each
+        for each in _held_with_others(image, broker_id)
+        if broker_id in each[2].isr and any(map(has_room, each[2].isr))
+    )
+    return _slice(image, layers, held, after)
+
+
 def has_left(image: Image, broker_id: int) -> bool:
     """Whether it neither leads nor is in sync with anything that others could lead."""
     return not any(

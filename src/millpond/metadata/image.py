@@ -162,6 +162,8 @@ class Image:
     tokens: DelegationTokens = field(default_factory=DelegationTokens)
     acls: Acls = field(default_factory=Acls)
     partitions_total: int = 0
+    full_brokers: frozenset[int] = field(default=frozenset(), compare=False)
+    """Brokers whose disks are full, as the active controller has heard: in no record, and empty elsewhere."""
     topics_version: int = field(default=0, compare=False)
     """Grows with every topic that comes or goes."""
     _names_by_sound: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -232,6 +234,7 @@ class Image:
             tokens=self.tokens.copy(),
             acls=self.acls.copy(),
             partitions_total=self.partitions_total,
+            full_brokers=self.full_brokers,
             topics_version=self.topics_version,
             _names_by_sound={sound: dict(names) for sound, names in self._names_by_sound.items()},
             _held={

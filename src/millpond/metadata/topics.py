@@ -345,6 +345,7 @@ def _partition_records(image: Image, topic_id: UUID, first: int, placed: Replica
     for number, replicas in enumerate(placed, first):
         isr = in_sync.get(replicas)
         if isr is None:
-            isr = in_sync[replicas] = tuple(node for node in replicas if image.is_active(node))
+            active = tuple(node for node in replicas if image.is_active(node))
+            isr = in_sync[replicas] = tuple(node for node in active if node not in image.full_brokers) or active
         records.append(PartitionRecord(number, topic_id, replicas, isr, leader=isr[0]))
     return records

@@ -17,6 +17,8 @@ from millpond.sim.world.world import SimWorld
 PORT = 9092
 DATA_FOLDER = "/var/pond"
 JOURNAL_LINES_MAX = 10_000
+RESERVE_BYTES = "2048"
+"""Small, because every file of a simulated disk is held in memory."""
 
 
 class SimNode:
@@ -84,7 +86,8 @@ class SimNode:
         assert isinstance(world.workers, SimWorkers)
         self._workers = world.workers
         self.workers_delay_ms = None
-        broker = Broker(world, node_settings(self.texts), self._journal, self.supported)
+        texts = {"disk.reserve.bytes": RESERVE_BYTES, **self.texts}
+        broker = Broker(world, node_settings(texts), self._journal, self.supported)
         try:
             broker.start()
         except PowerCut as cut:

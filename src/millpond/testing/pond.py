@@ -29,6 +29,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "transaction.state.log.num.partitions": "1",
     # A test's machine does not lose power: what a killed process had written is still there without a sync.
     "flush.ack": "never",
+    # Hundreds of folders are made, and most of them are never short of room.
+    "disk.reserve.bytes": "65536",
 }
 """How a test's broker differs from others, unless the test says otherwise."""
 

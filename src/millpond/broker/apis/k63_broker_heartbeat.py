@@ -1,6 +1,7 @@
 """BrokerHeartbeat (63), versions 0-1: a broker says that it lives, and hears whether it is let in or may leave.
 
-1 folders that are offline, which are not looked at: a node has one. Not advertised: it is for brokers alone.
+1 folders that take no records: a node has one, and names it while its disk is full. Not advertised: it is for brokers
+alone.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ def handle(broker: Services, call: Call, request: m.BrokerHeartbeatRequest) -> O
         applied_offset=request.current_metadata_offset + 1,
         wants_fence=request.want_fence,
         wants_shutdown=request.want_shut_down,
+        is_full=bool(request.offline_log_dirs),
     )
     replied = broker.sessions.heartbeat(beat)
     return replied.recover(Refused, lambda refused: HeartbeatReply(Verdict.of(refused))).map(_answer)

@@ -25,6 +25,7 @@ from millpond.config.node import (
     CONTROLLED_SHUTDOWN_MS,
     DATA_FOLDER,
 )
+from millpond.log.room import DiskRoom
 from millpond.metadata.features import features_to_record, unsupported
 from millpond.metadata.records import BrokerEndpoint
 from millpond.wire import messages as m
@@ -99,6 +100,7 @@ class Lifecycle:
         controller: Controller,
         to_controller: ToController,
         forget_loss: Callable[[], None],
+        room: DiskRoom | None = None,
     ) -> None:
         """`forget_loss`: what the store has noted of lost records is in `last_life` now. Called on a worker."""
         self.broker_epoch = -1
@@ -117,6 +119,7 @@ class Lifecycle:
         self._controller = controller
         self._to_controller = to_controller
         self._forget_loss = forget_loss
+        self._room = room or DiskRoom()
         self._folder = settings[DATA_FOLDER]
         self._features = features_to_record(controller.supported)
         self._told_epoch = -1
@@ -327,11 +330,17 @@ class Lifecycle:
             current_metadata_offset=self._controller.applied_offset - 1,
             want_fence=self._has_lost,
             want_shut_down=self._left is not None,
+            # A full disk can be read, and takes no records: see `Heartbeat.is_full`.
+            offline_log_dirs=self._full_directories(),
         )
         self._asked_ms = self._lease_clock.now_ms()
         # One that no controller has answered for a session is waited for by the next one, and not for long.
         again_ms = min(FENCED_HEARTBEAT_MS, self._interval_ms)
         self._ask(request, HEARTBEAT_VERSION, self._on_beat, self._beat, again_ms)
+
+    def _full_directories(self) -> list[UUID]:
+        assert self._appearance is not None
+        return [self._appearance.directory_id] if self._room.is_short else []
 
     @property
     def _interval_ms(self) -> int:

@@ -30,7 +30,7 @@ from millpond.metadata.brokers import (
     decide_settle,
 )
 from millpond.metadata.decision import Decision
-from millpond.metadata.elections import Slice, lead_first
+from millpond.metadata.elections import Slice, lead_first, relieve
 from millpond.metadata.image import NO_DIRECTORY
 from millpond.metadata.records import RECOVERING, ConfigRecord, PartitionChangeRecord, Record
 
@@ -82,7 +82,8 @@ class Sessions:
         """Those whose lifeline has ended since they were last heard."""
         self._active_since_ms: dict[int, int] = {}
         self._lifelines = lifelines(self._on_broken, self._on_refused)
-        self._settling: set[int] = set()
+        self._settling: set[tuple[str, int]] = set()
+        """What is being done slice by slice."""
         self._is_active = False
         self._timer: Timer | None = None
         self._rebalance_timer: Timer | None = None
@@ -125,6 +126,7 @@ class Sessions:
         self._broken = set()
         self._active_since_ms = {}
         self._settling = set()
+        self._controller.note_full(frozenset())
 
     # What brokers say.
 
@@ -177,10 +179,27 @@ class Sessions:
             self._hear(beat.broker_id)
             if not decided[0].is_done:
                 self._settle(beat.broker_id)
+            self._note_full(beat)
         if beat.broker_id == self._controller.node_id:
             # It has its own lease by the same proofs.
             return answered
         return answered.chain(lambda reply: self._controller.confirm_leadership(since_ms).map(lambda _: reply))
+
+    def _note_full(self, beat: Heartbeat) -> None:
+        image, broker_id = self._controller.image, beat.broker_id
+        if not self._is_active or not (beat.is_full or broker_id in image.full_brokers):
+            return
+        if not beat.is_full:
+            self._controller.note_full(image.full_brokers - {broker_id})
+            # It leads again what it is the first replica of once it has kept its room for a while.
+            self._active_since_ms.pop(broker_id, None)
+            self._journal("broker has room on its disk again", broker=broker_id)
+            return
+        if broker_id not in image.full_brokers:
+            self._controller.note_full(image.full_brokers | {broker_id})
+            self._journal("disk of a broker is full, others lead in its place", broker=broker_id)
+        # With every heartbeat: it may have come to be in sync by a request that was under way.
+        self._in_slices(("relieve", broker_id), lambda image: _all_or_more(relieve(image, self._layers(), broker_id)))
 
     def _has_ended(self, wanted: Registration) -> bool:
         """Whether the broker's last life is over for certain, although its session is not.
@@ -317,9 +336,13 @@ class Sessions:
 
     def _settle(self, broker_id: int) -> None:
         """Slice by slice, until all partitions know what has become of the broker."""
-        if broker_id in self._settling:
+        self._in_slices(("settle", broker_id), lambda image: decide_settle(image, self._layers(), broker_id))
+
+    def _in_slices(self, name: tuple[str, int], decide_slice: Callable[[Image], Decision[bool]]) -> None:
+        """Decide again and again until the reply says that this was all."""
+        if name in self._settling:
             return
-        self._settling.add(broker_id)
+        self._settling.add(name)
         settling = self._settling
 
         def step() -> None:
@@ -329,7 +352,7 @@ class Sessions:
             slices: list[Decision[bool]] = []
 
             def decide(image: Image) -> Decision[bool]:
-                slices.append(decide_settle(image, self._layers(), broker_id))
+                slices.append(decide_slice(image))
                 return slices[0]
 
             self._controller.submit(decide).then(lambda _: None, _unless_deposed)
@@ -337,7 +360,7 @@ class Sessions:
                 # The loop has others to serve between two slices; the commit of the first is not waited for.
                 self._clock.call_soon(step)
             else:
-                settling.discard(broker_id)
+                settling.discard(name)
 
         step()
 
@@ -379,6 +402,10 @@ class Sessions:
 
         self._controller.submit(decide).then(lambda _: None, _unless_deposed)
         return not slices or slices[0].is_last
+
+
+def _all_or_more(step: Slice) -> Decision[bool]:
+    return Decision(tuple(step.records), step.is_last)
 
 
 def _is_unclean(record: Record) -> bool:

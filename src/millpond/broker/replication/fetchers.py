@@ -27,6 +27,7 @@ from millpond.broker.links.peers import Peers
 from millpond.broker.links.requester import RequestLost
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.replication.throttle import Throttle
+from millpond.log.room import DiskRoom
 from millpond.log.scan import whole_batches
 from millpond.log.store import LogStore
 from millpond.log.truncation import Truncation
@@ -51,6 +52,8 @@ TURN_BYTES: Final = 1 << 20
 WISHES_MAX: Final = 500
 """How many partitions one request names: with thousands of them neither loop may stand still."""
 IN_FLIGHT_MAX: Final = 2
+ROOM_LOOK_MS: Final = 500
+"""How often a replica that waits for room on the disk looks whether there is some."""
 CUT_BELOW_COMMITTED: Final = (
     "the leader lacks records that were committed: they are cut off here, too, and kept in files that end with .cut"
 )
@@ -106,6 +109,7 @@ class FetcherServices:
     journal: Journal
     throttle: Throttle = field(default_factory=Throttle)
     """Of replicas that are to be held back."""
+    room: DiskRoom = field(default_factory=DiskRoom)
     cuts: set[Partition] = field(default_factory=set)
     """Partitions whose logs are being cut back."""
     on_cut: Callable[[Partition], None] = lambda _: None
@@ -139,6 +143,14 @@ class ReplicaFetchers:
         leader = self._leaders.pop(partition, None)
         if leader is not None:
             self._fetchers[leader].drop(partition)
+
+    def pause(self) -> None:
+        """The disk is full: fetch nothing until there is room.
+
+        A leader would take one that fetches and has everything for one that keeps up.
+        """
+        for fetcher in self._fetchers.values():
+            fetcher.pause()
 
     def is_cutting(self, partition: Partition) -> bool:
         """Whether its log is being cut back: until that has ended it can take no other role."""
@@ -193,8 +205,20 @@ class _Fetcher:
         self._leave_session(replica)
         self._wake()
 
+    def pause(self) -> None:
+        for replica in self._replicas.values():
+            if replica.asked is not None and replica.key not in self._apart:
+                self._await_room(replica)
+
+    def _await_room(self, replica: _Replica) -> None:
+        self._set_apart(replica)
+        self._clock.call_later(ROOM_LOOK_MS, lambda: self._want_all([replica]))
+
     def _want(self, replica: _Replica) -> None:
         """Ask for what comes next, unless the leader knows that already."""
+        if self._services.room.is_short:
+            self._await_room(replica)
+            return
         if replica.partition.log.failed is not None:
             # To ask is to say that all before it is there, and nobody knows that of a log that has failed.
             self._set_apart(replica)

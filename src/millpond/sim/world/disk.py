@@ -163,6 +163,7 @@ class SimDisk:
 
     def __init__(self, seed: int | str = 0, capacity_bytes: int = BOUNDLESS) -> None:
         self.capacity_bytes = capacity_bytes
+        self._total_bytes = capacity_bytes
         self.open_files_max: int | None = None
         self.files_limit = FILES_MAX
         self.cold_share = 0.0
@@ -332,7 +333,8 @@ class SimDisk:
 
     def total_bytes(self, path: str) -> int:
         self._tree.find(path)
-        return self.capacity_bytes
+        # Files of others make it no smaller.
+        return max(self.capacity_bytes, self._total_bytes)
 
     def mark(self, folder: str) -> str | None:
         return str(self._tree.folder(folder).number)
@@ -390,6 +392,7 @@ class SimDisk:
 
     def fill(self, left_bytes: int = 0) -> None:
         """Let somebody else's files leave no more room than this, until `make_room`."""
+        self._total_bytes = max(self._total_bytes, self.capacity_bytes)
         self.capacity_bytes = self.used_bytes() + left_bytes
 
     def make_room(self) -> None:

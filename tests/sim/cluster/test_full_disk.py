@@ -1,0 +1,134 @@
+"""One disk of three is full: the others go on, and the node gets nothing back before it has room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.sim.cluster.test_lives import Lives, code_of, produce
+
+from millpond.base.errors import ErrorCode
+from millpond.broker.disk_reserve import RESERVE_FILE
+from millpond.sim.node import DATA_FOLDER
+from millpond.wire import messages as m
+
+REBALANCE = {"leader.imbalance.check.interval.seconds": "2"}
+
+
+class FullDisk(Lives):
+    def __init__(self) -> None:
+        super().__init__(texts=REBALANCE)
+        self.victim = self.other(self.controller_id)
+        self.create(self.victim, partitions=4)
+
+    def fill(self, left_bytes: int = 0) -> None:
+        self.nodes[self.victim].disk.fill(left_bytes)
+
+    def write(self) -> ErrorCode:
+        """One record to the present leader, as a client would that has just asked for it."""
+        replies = produce(self, self.partition().leader, acks=-1)
+        self.wait(lambda: bool(replies), within_ms=30_000)
+        return code_of(replies[0])
+
+    def leaders(self) -> set[int]:
+        return {each.leader for each in self.image.topics["pond"].partitions}
+
+
+@pytest.mark.parametrize("left_bytes", [0, 100, 1000])
+def test_writes_go_on_while_one_disk_is_full(left_bytes: int) -> None:
+    """The full node must not rejoin the ISR, nor get its leaderships back, before it has room."""
+    full = FullDisk()
+    full.fill(left_bytes)
+    written, slowest_ms, led_by_victim, was_full = 0, 0, 0, False
+    for _ in range(120):
+        began_ms = full.sim.clock.now_ms
+        code = full.write()
+        slowest_ms = max(slowest_ms, full.sim.clock.now_ms - began_ms)
+        written += code is ErrorCode.NONE
+        full.sim.run_for(250)
+        led_by_victim += was_full and full.victim in full.leaders()
+        was_full |= full.victim in full.image.full_brokers
+    assert was_full
+    assert written > 110
+    assert slowest_ms < 3_000
+    assert not led_by_victim
+    assert all(full.victim not in each.isr for each in full.image.topics["pond"].partitions)
+
+
+def test_a_node_with_room_again_catches_up_and_leads_again() -> None:
+    full = FullDisk()
+    full.fill()
+    full.wait(lambda: full.write() is ErrorCode.NONE and full.leaders() != {full.victim})
+    full.sim.run_for(5_000)
+    disk = full.nodes[full.victim].disk
+    disk.capacity_bytes += 1_500
+    full.sim.run_for(5_000)
+    assert full.victim not in full.partition().isr, "a little room is not enough"
+    disk.make_room()
+    full.wait(full.is_whole)
+    assert disk.exists(f"{DATA_FOLDER}/{RESERVE_FILE}")
+    full.wait(lambda: full.leaders() == {full.victim})
+    assert full.write() is ErrorCode.NONE
+
+
+def test_new_topics_are_led_by_nodes_with_room() -> None:
+    full = FullDisk()
+    full.fill()
+    full.wait(lambda: full.write() is ErrorCode.NONE and full.victim in full.image.full_brokers)
+    wanted = m.CreateTopicsRequest.CreatableTopic(name="late", num_partitions=6, replication_factor=3)
+    reply = full.ask(full.controller_id, m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000), 7)
+    assert [each.error_code for each in reply.topics] == [0]
+    partitions = full.image.topics["late"].partitions
+    assert all(each.leader != full.victim and full.victim not in each.isr for each in partitions)
+
+
+def delete(lives: Lives, node_id: int, name: str) -> Any:
+    state = m.DeleteTopicsRequest.DeleteTopicState(name=name)
+    return lives.ask(node_id, m.DeleteTopicsRequest(topics=[state], timeout_ms=5000), 6).responses[0].error_code
+
+
+def alone() -> Lives:
+    lives = Lives(count=1)
+    wanted = m.CreateTopicsRequest.CreatableTopic(name="pond", num_partitions=1, replication_factor=1)
+    reply = lives.ask(1, m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000), 7)
+    assert [each.error_code for each in reply.topics] == [0]
+    for _ in range(50):
+        replies = produce(lives, 1, acks=-1)
+        lives.wait(lambda replies=replies: bool(replies))  # type: ignore[misc]
+        assert code_of(replies[0]) is ErrorCode.NONE
+    return lives
+
+
+@pytest.mark.parametrize("ends", ["stop", "kill", "crash"])
+def test_a_single_node_on_a_full_disk_starts_and_deletes_a_topic(ends: str) -> None:
+    lives = alone()
+    node = lives.nodes[1]
+    node.disk.fill()
+    replies = produce(lives, 1, acks=-1)
+    lives.wait(lambda: bool(replies))
+    assert code_of(replies[0]) is ErrorCode.KAFKA_STORAGE_ERROR
+    # Somebody else fills what the reserve had kept, too.
+    getattr(node, ends)()
+    lives.wait(lambda: not node.is_up)
+    assert node.start(), node.journal_lines[-5:]
+    replies = produce(lives, 1, acks=-1)
+    lives.wait(lambda: bool(replies))
+    assert code_of(replies[0]) is ErrorCode.KAFKA_STORAGE_ERROR, "there is no room for records"
+    used = node.disk.used_bytes()
+    assert delete(lives, 1, "pond") == 0
+    lives.wait(lambda: node.disk.used_bytes() < used, within_ms=3_000)
+
+
+@pytest.mark.parametrize("ends", ["stop", "kill", "crash"])
+def test_a_disk_that_fills_while_the_node_is_down_does_not_keep_it_from_starting(ends: str) -> None:
+    lives = alone()
+    node = lives.nodes[1]
+    getattr(node, ends)()
+    lives.wait(lambda: not node.is_up)
+    node.disk.fill()
+    assert node.start(), node.journal_lines[-5:]
+    lives.sim.run_for(1_000)
+    assert delete(lives, 1, "pond") == 0
+    node.disk.make_room()
+    lives.sim.run_for(3_000)
+    assert any("disk has room again" in line for line in node.journal_lines)
