@@ -137,6 +137,9 @@ class Mutant:
     seeds: int
     named_by: tuple[str, ...] = ()
     """How a finding may begin; any, where it is told by what clients got."""
+    nodes: int = 3
+    settings: tuple[tuple[str, str], ...] = ()
+    """Of every node, beside those of the plan."""
 
 
 TWO_HISTORIES = (checkers.METADATA_DIFFERS, "QuorumBroken", "AssertionError: another leads")
@@ -152,7 +155,15 @@ MUTANTS = [
     Mutant(forget_producers_at_a_change_of_leader, (*DEATHS, "resets"), 30),
     Mutant(never_read_again, ("bit rot",), 12, (checkers.NOT_HEALED,)),
     Mutant(believe_refused_connections, REJECTIONS, 12, (checkers.LEASE_OUTLIVED,)),
-    Mutant(answer_heartbeats_after_the_fall, REJECTIONS, 40, (checkers.LEASE_OUTLIVED,)),
+    # Of three, whoever still reaches the old controller is a majority with it.
+    Mutant(
+        answer_heartbeats_after_the_fall,
+        ("rejecting split",),
+        30,
+        (checkers.LEASE_OUTLIVED,),
+        nodes=5,
+        settings=(("broker.heartbeat.interval.ms", "600"), ("broker.session.timeout.ms", "3000")),
+    ),
     Mutant(count_no_suspended_time, SUSPENSIONS, 12, (checkers.LEASE_OUTLIVED,)),
     Mutant(take_a_refusal_for_death, REJECTIONS, 12, (checkers.NO_DOUBT,)),
     Mutant(decide_without_a_majority, ("isolation", "split", "kill of a leader"), 30, TWO_HISTORIES),
@@ -164,7 +175,8 @@ MUTANTS = [
 def test_a_mutant_is_found(mutant: Mutant, monkeypatch: Patch) -> None:
     mutant.put_in(monkeypatch)
     for seed in range(mutant.seeds):
-        _, outcome = play(seed, make_plan(seed, mutant.faults, nodes=3))
+        plan = make_plan(seed, mutant.faults, nodes=mutant.nodes)
+        _, outcome = play(seed, replace(plan, node={**plan.node, **dict(mutant.settings)}))
         if outcome.violations:
             assert not mutant.named_by or any(each.startswith(mutant.named_by) for each in outcome.violations), (
                 f"seed {seed}: {outcome.violations}"

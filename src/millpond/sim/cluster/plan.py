@@ -56,6 +56,10 @@ FAULTS = (
 )
 
 
+HEARTBEATS_MS = ((300, 1_500),) * 5 + ((600, 3_000),) * 2 + ((2_000, 9_000),)
+"""Interval and session of brokers: most often our defaults, now and then Kafka's."""
+
+
 @dataclass(slots=True, frozen=True)
 class TopicPlan:
     name: str
@@ -118,6 +122,7 @@ def make_plan(seed: int | str, kinds: Sequence[str] = FAULTS, nodes: int | None 
             "metadata.log.max.record.bytes.between.snapshots": str(random.choice((500, 3_000, 1 << 20))),
             "metadata.log.max.snapshot.interval.ms": str(random.choice((700, 3_600_000))),
             "leader.imbalance.check.interval.seconds": str(random.choice((1, 300))),
+            **(_heartbeats(seed) if set(kinds) - set(FIRST_FAULTS) else {}),
         },
         topics=tuple(_topic(random, f"topic{number}", count) for number in range(random.randint(1, 2))),
         producers=tuple(
@@ -134,6 +139,12 @@ def make_plan(seed: int | str, kinds: Sequence[str] = FAULTS, nodes: int | None 
         disk_delay_ms=random.choice((1, 5, 30)),
         admin_operations=random.choice((0, 0, 5, 15)),
     )
+
+
+def _heartbeats(seed: int | str) -> dict[str, str]:
+    """How often brokers are heard: leases go by that. Dice of its own, so that all else stays as it was."""
+    interval_ms, session_ms = Random(f"heartbeats {seed}").choice(HEARTBEATS_MS)
+    return {"broker.heartbeat.interval.ms": str(interval_ms), "broker.session.timeout.ms": str(session_ms)}
 
 
 def _topic(random: Random, name: str, nodes: int) -> TopicPlan:

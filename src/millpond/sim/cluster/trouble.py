@@ -433,12 +433,20 @@ class Trouble:
         return True
 
     def _rejecting_split(self, fault: FaultPlan, random: Random) -> bool:
-        """The two sides refuse each other's connections, perhaps one way only."""
-        if random.random() < 0.7:
+        """Two sides refuse each other's connections: any, or a minority with the controller, or only one way."""
+        luck = random.random()
+        controller_id = self._controller(random)
+        if luck < 0.4 and controller_id is not None:
+            name = self._name(controller_id)
+            others = random.sample([each for each in self._hosts if each != name], len(self._hosts) - 1)
+            with_it = max((len(self._hosts) - 1) // 2 - 1, 0)
+            side, rest = [name, *others[:with_it]], others[with_it:]
+            self.cluster.note(f"{side} and {rest} refuse each other")
+            self._reject(fault, [way for one in side for other in rest for way in ((one, other), (other, one))])
+            return True
+        if luck < 0.8 or len(self._hosts) < 2:
             return self._split(fault, random, rejects=True)
-        one, other = random.sample(self._hosts, 2) if len(self._hosts) > 1 else (None, None)
-        if one is None or other is None:
-            return False
+        one, other = random.sample(self._hosts, 2)
         self.cluster.note(f"{other} refuses what {one} sends")
         self._reject(fault, [(one, other)])
         return True
