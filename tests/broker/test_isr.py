@@ -91,11 +91,11 @@ class Play:
             for request, _ in self.asked
         ]
 
-    def answer(self, error: ErrorCode, number: int = -1) -> None:
+    def answer(self, error: ErrorCode, number: int = -1, epoch: int = 11) -> None:
         request, later = self.asked[number]
         kind = m.AlterPartitionResponse
         parts = [
-            kind.PartitionData(partition_index=part.partition_index, error_code=error)
+            kind.PartitionData(partition_index=part.partition_index, error_code=error, partition_epoch=epoch)
             for part in request.topics[0].partitions
         ]
         later.finish(kind(topics=[kind.TopicData(topic_id=TOPIC_ID, partitions=parts)]))
@@ -140,7 +140,37 @@ def test_who_is_asked_to_join_counts_before_the_controller_agrees(play: Play) ->
     play.fetch(2, 2)
     assert play.pond.committed_offset == 1, "3 may be in sync by now"
     play.answer(ErrorCode.INELIGIBLE_REPLICA)
+    assert play.pond.committed_offset == 1, "a copy of the request may be in flight"
+    assert play.wanted() == [{0: "123"}, {0: "12"}]
+    play.answer(ErrorCode.NONE)
+    play.pond.follow(view(ME, 5, 11, "123", "12"))
+    play.clock.run_for(1)
     assert play.pond.committed_offset == 2
+
+
+def test_a_withdrawal_is_sent_again_until_the_metadata_tells(play: Play) -> None:
+    play.append()
+    play.fetch(2, 1)
+    play.fetch(3, 1)
+    play.answer(ErrorCode.INELIGIBLE_REPLICA)
+    play.answer(ErrorCode.NOT_CONTROLLER)
+    play.clock.run_for(AGAIN_MS + 1)
+    assert play.wanted() == [{0: "123"}, {0: "12"}, {0: "12"}]
+
+
+def test_a_controller_that_raises_no_epoch_leaves_nothing_open(play: Play) -> None:
+    """One of an earlier version."""
+    play.append()
+    play.fetch(2, 1)
+    play.fetch(3, 1)
+    play.append()
+    play.fetch(2, 2)
+    play.welcome.remove(3)
+    play.answer(ErrorCode.INELIGIBLE_REPLICA)
+    play.answer(ErrorCode.NONE, epoch=10)
+    assert play.pond.committed_offset == 2
+    play.clock.run_for(2 * AGAIN_MS)
+    assert len(play.asked) == 2
 
 
 def test_whoever_falls_behind_leaves_after_its_time(play: Play) -> None:

@@ -133,6 +133,18 @@ def test_a_change_of_the_isr_has_a_number_of_its_own() -> None:
     assert after == Leadership((1, 2, 3), (1, 2), 1, 5, 11)
 
 
+def test_a_leader_that_asks_for_no_change_gets_a_new_partition_epoch() -> None:
+    """By which it takes an earlier request back, of which a copy may be in flight."""
+    asked = IsrChange(1, 100, 5, 10, ((1, -1), (2, -1)))
+    before = Leadership((1, 2, 3), (1, 2), 1, 5, 10)
+    # Nobody joins, so nobody has to be eligible.
+    after = decide_isr_change(before, asked, TWO, only(1), lambda broker: broker * 100)
+    assert after == Leadership((1, 2, 3), (1, 2), 1, 5, 11)
+    late = IsrChange(1, 100, 5, 10, ((1, 100), (2, 200), (3, 300)))
+    answer = decide_isr_change(after, late, TWO, only(1, 2, 3), lambda broker: broker * 100)
+    assert answer is ErrorCode.INVALID_UPDATE_VERSION
+
+
 def test_a_leader_that_names_only_others_gives_the_leadership_away() -> None:
     asked = IsrChange(1, 100, 5, 10, ((2, 200),))
     after = decide_isr_change(WHOLE, asked, TWO, only(1, 2), lambda broker: broker * 100)

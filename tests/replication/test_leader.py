@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from millpond.base.errors import ErrorCode
-from millpond.replication.leader import PartitionLeader, PartitionView, Rules
+from millpond.replication.leader import IsrRequest, PartitionLeader, PartitionView, Rules
 
 VIEW = PartitionView(1, 5, 10, (1, 2, 3), (1, 2, 3))
 
@@ -83,17 +85,47 @@ def test_who_has_caught_up_may_join_and_counts_at_once() -> None:
     assert leader.high_watermark == 10, "nothing is committed without the one who joins"
 
 
-def test_a_replica_that_is_not_eligible_stops_counting_and_any_other_error_leaves_it_open() -> None:
-    for error, after in ((ErrorCode.INELIGIBLE_REPLICA, 11), (ErrorCode.NOT_CONTROLLER, 10)):
-        leader = lead(replace(VIEW, isr=(1, 2)))
-        leader.on_fetch(2, 7, 10, 1)
-        leader.on_fetch(3, 8, 10, 1)
-        request = leader.isr_request(2)
-        assert request is not None
-        leader.on_append(11, 11)
-        leader.on_fetch(2, 7, 11, 3)
-        leader.on_isr_response(request, error)
-        assert leader.high_watermark == after
+def asked_to_join() -> tuple[PartitionLeader, IsrRequest]:
+    """Broker 3 is asked to join, and lacks the last record."""
+    leader = lead(replace(VIEW, isr=(1, 2)))
+    leader.on_fetch(2, 7, 10, 1)
+    leader.on_fetch(3, 8, 10, 1)
+    request = leader.isr_request(2)
+    assert request is not None
+    leader.on_append(11, 11)
+    leader.on_fetch(2, 7, 11, 3)
+    return leader, request
+
+
+@pytest.mark.parametrize("error", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.NOT_CONTROLLER])
+def test_no_refusal_settles_a_request_of_which_a_copy_may_be_in_flight(error: ErrorCode) -> None:
+    leader, request = asked_to_join()
+    leader.on_isr_response(request, error)
+    assert leader.high_watermark == 10
+    # The copy is granted: the broker leads without a record that must not be committed yet.
+    leader.on_view(replace(leader.view, partition_epoch=leader.view.partition_epoch + 1, isr=(1, 2, 3)))
+    assert leader.high_watermark == 10
+
+
+def test_a_request_for_a_replica_that_is_not_eligible_is_withdrawn() -> None:
+    leader, request = asked_to_join()
+    withdrawal = leader.on_isr_response(request, ErrorCode.INELIGIBLE_REPLICA)
+    assert withdrawal is leader.pending is not None
+    assert (withdrawal.members, withdrawal.withdrawn) == ((1, 2), (3,))
+    assert withdrawal.partition_epoch == request.partition_epoch
+    assert leader.on_isr_response(withdrawal, ErrorCode.INELIGIBLE_REPLICA) is None
+    assert leader.pending is withdrawal
+    assert leader.on_view(replace(leader.view, partition_epoch=leader.view.partition_epoch + 1))
+    assert (leader.pending, leader.high_watermark) == (None, 11)
+
+
+def test_a_controller_that_knows_no_withdrawals_is_believed() -> None:
+    leader, request = asked_to_join()
+    assert not leader.on_ignored(request)
+    withdrawal = leader.on_isr_response(request, ErrorCode.INELIGIBLE_REPLICA)
+    assert withdrawal is not None
+    assert leader.on_ignored(withdrawal)
+    assert (leader.pending, leader.high_watermark) == (None, 11)
 
 
 def test_the_fenced_may_not_join() -> None:

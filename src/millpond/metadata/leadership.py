@@ -218,6 +218,10 @@ def decide_isr_change(
         return ErrorCode.INVALID_REQUEST
     if asked.is_recovering and (len(members) > 1 or not before.is_recovering):
         return ErrorCode.INVALID_REQUEST
+    names_no_epochs = all(broker_epoch == -1 for _, broker_epoch in asked.isr)
+    if names_no_epochs and set(members) == set(before.isr) and asked.is_recovering == before.is_recovering:
+        # The leader takes an earlier request back: with a new partition epoch no copy of it can be granted.
+        return replace(before, partition_epoch=before.partition_epoch + 1)
     for broker, broker_epoch in asked.isr:
         if not can_lead(broker) or broker_epoch not in (-1, epoch_of(broker)):
             return ErrorCode.INELIGIBLE_REPLICA

@@ -50,6 +50,8 @@ class IsrRequest:
     leader_epoch: int
     partition_epoch: int
     isr: tuple[tuple[int, int], ...]
+    withdrawn: tuple[int, ...] = ()
+    """Of a request for no change, which takes an earlier one back: those whom the earlier one may still let in."""
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -121,7 +123,8 @@ class PartitionLeader:
 
         Whoever is asked to leave counts until the controller agrees, whoever is asked to join counts at once.
         """
-        return self.view.isr if self.pending is None else {*self.view.isr, *self.pending.members}
+        pending = self.pending
+        return self.view.isr if pending is None else {*self.view.isr, *pending.members, *pending.withdrawn}
 
     # Events. Each returns whether the high watermark moved.
 
@@ -162,18 +165,34 @@ class PartitionLeader:
             del self.followers[broker]
         return self._advance()
 
-    def on_isr_response(self, asked: IsrRequest, error: ErrorCode) -> bool:
-        """The controller said no, or the request was lost. A yes comes as a view.
+    def on_isr_response(self, asked: IsrRequest, error: ErrorCode) -> IsrRequest | None:
+        """The controller said no, or the request was lost. Returns what to ask for instead. A yes comes as a view.
 
-        After INELIGIBLE_REPLICA it is sure that nothing changed. After anything else the request may have been
-        carried out, so its members count until the metadata tells.
+        An earlier copy of the request may be in flight, and may be granted once the replica is eligible again. So
+        INELIGIBLE_REPLICA does not settle it: the leader asks for the ISR that there is, which raises the partition
+        epoch. After that no copy can be granted. Until then all members count.
         """
-        if self.pending is not asked:
-            return False
-        if error is ErrorCode.INELIGIBLE_REPLICA:
+        if self.pending is not asked or error is not ErrorCode.INELIGIBLE_REPLICA or asked.withdrawn:
+            return None
+        withdrawn = tuple(each for each in asked.members if each not in self.view.isr)
+        if not withdrawn:
+            # Nobody was to join: all who might be in the ISR by an earlier copy are members now.
             self.pending = None
-            return self._advance()
-        return False
+            return None
+        self.pending = IsrRequest(
+            asked.leader_epoch,
+            asked.partition_epoch,
+            tuple((each, ANY_BROKER_EPOCH) for each in self.view.isr),
+            withdrawn,
+        )
+        return self.pending
+
+    def on_ignored(self, asked: IsrRequest) -> bool:
+        """A controller of an earlier version granted no change, and raised no epoch: it knows no withdrawals."""
+        if self.pending is not asked or not asked.withdrawn:
+            return False
+        self.pending = None
+        return self._advance()
 
     # The ISR.
 

@@ -264,15 +264,24 @@ class IsrKeeper:
 
     def _take(self, wanted: Sequence[_Asked], response: m.AlterPartitionResponse) -> None:
         self._is_asking = False
-        errors = {
-            (topic.topic_id, partition.partition_index): ErrorCode(partition.error_code)
+        replies = {
+            (topic.topic_id, partition.partition_index): partition
             for topic in response.topics
             for partition in topic.partitions
         }
+        instead: list[_Asked] = []
         for each in wanted:
-            error = errors.get(each.key, ErrorCode(response.error_code))
-            if each.is_open and error is not ErrorCode.NONE:
-                each.leading.on_isr_response(each.request, error)
+            if not each.is_open:
+                continue
+            reply = replies.get(each.key)
+            error = ErrorCode(response.error_code if reply is None else reply.error_code)
+            if error is not ErrorCode.NONE:
+                request = each.leading.on_isr_response(each.request, error)
+                if request is not None:
+                    instead.append(each._replace(request=request))
+            elif reply is not None and reply.partition_epoch == each.request.partition_epoch:
+                each.leading.on_isr_ignored(each.request)
+        self._to_ask.extend(instead)
         if any(each.is_open for each in wanted):
             # Agreed, and the metadata is on its way; or nobody knows whether it was carried out.
             self._clock.call_later(AGAIN_MS, lambda: self._ask([each for each in wanted if each.is_open]))

@@ -309,9 +309,13 @@ class LeaderRole:
         self._rules.lag_ms_max = NEVER_MS if self.is_ailing else self._context.lag_ms_max()
         return self._machine.isr_request(self._context.clock.monotonic_ms())
 
-    def on_isr_response(self, asked: IsrRequest, error: ErrorCode) -> None:
+    def on_isr_response(self, asked: IsrRequest, error: ErrorCode) -> IsrRequest | None:
+        """The controller did not grant it; what to ask for instead."""
+        return self._machine.on_isr_response(asked, error)
+
+    def on_isr_ignored(self, asked: IsrRequest) -> None:
         before = self._machine.high_watermark
-        if self._machine.on_isr_response(asked, error):
+        if self._machine.on_ignored(asked):
             self._committed(before)
 
     def on_cut_off(self) -> None:

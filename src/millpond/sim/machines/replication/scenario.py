@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 from typing import ClassVar
 
 from millpond.base.errors import ErrorCode
@@ -37,6 +38,8 @@ HEARTBEAT_MS = 250
 FETCH_WAIT_MS = 100
 RETRY_MS = 50
 REQUEST_TIMEOUT_MS = 700
+LATE_COPY_SHARE = 0.5
+LATE_COPY_MS_MAX = 5_000
 CONTROLLER = 0
 
 
@@ -340,11 +343,21 @@ class BrokerHost(Host):
                 self.run.carry(CONTROLLER, self.node_id, self, lambda: self.on_isr_response(leader, asked, error))
 
         self.run.carry(self.node_id, CONTROLLER, None, at_controller)
+        if self.run.late_copies.random() < LATE_COPY_SHARE:
+            # A connection that was given up may be read much later.
+            late_ms = self.run.late_copies.randint(REQUEST_TIMEOUT_MS, LATE_COPY_MS_MAX)
+            self.run.later(late_ms, None, partial(self._alter_late, change))
         self.run.later(REQUEST_TIMEOUT_MS, self, lambda: self.ask_for_isr(leader, asked))
+
+    def _alter_late(self, change: IsrChange) -> None:
+        """Nobody waits for the answer any longer."""
+        self.run.controller.alter(change)
 
     def on_isr_response(self, leader: PartitionLeader, asked: IsrRequest, error: ErrorCode) -> None:
         if self.leader is leader:
-            leader.on_isr_response(asked, error)
+            instead = leader.on_isr_response(asked, error)
+            if instead is not None:
+                self.ask_for_isr(leader, instead)
             self.after()
 
     def serve(self, follower: BrokerHost, epoch: int, asked: FetchFrom, answer: Callable[[Fetched], None]) -> None:
@@ -498,6 +511,8 @@ class Scenario(Run):
         self.leader_class = leader_class
         self.follower_class = follower_class
         self.checkers = Checkers()
+        self.late_copies = Random(f"late copies {seed}")
+        """Requests for another ISR that arrive a second time."""
         self.sync_first = self.random.random() < 0.4
         self.read_entries_max = self.random.choice((1, 1, 2, 8))
         count = self.random.choice((2, 3, 3, 3, 4))
