@@ -476,3 +476,25 @@ def test_a_heavy_request_and_what_follows_it_are_appended_in_order(target: Targe
         (0, 100_002),
         (0, 150_002),
     ]
+
+
+def unknown_topics(kind: str, count: int) -> tuple[m.Message, int]:
+    names = [f"unknown-{each}" for each in range(count)]
+    if kind == "Metadata":
+        topics = [m.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+        return m.MetadataRequest(topics=topics, allow_auto_topic_creation=False), 9
+    described = [m.DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in names]
+    return m.DescribeTopicPartitionsRequest(topics=described, response_partition_limit=2000), 0
+
+
+@pytest.mark.parametrize("kind", ["Metadata", "DescribeTopicPartitions"])
+def test_thousands_of_unknown_topics(client: Client, kind: str) -> None:
+    client.ask(*unknown_topics(kind, 1))
+
+    def act() -> None:
+        reply = client.ask(*unknown_topics(kind, 9_990))
+        assert len(reply.topics) == 9_990
+        assert {each.error_code for each in reply.topics} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert kind != "Metadata" or len(reply.brokers) == 1
+
+    assert longest_ms(client, act) < SLOWEST_MS

@@ -13,8 +13,9 @@ import pytest
 from millpond.base.errors import ErrorCode
 from millpond.broker.apis import APIS
 from millpond.broker.apis.k01_fetch import AT_ONCE_MAX, STEP_PARTITIONS
+from millpond.broker.serving.api import AT_ONCE_ITEMS
 from millpond.broker.serving.connection import Connection
-from millpond.broker.serving.dispatch import AT_ONCE_ITEMS
+from millpond.broker.serving.dispatch import Dispatcher
 from millpond.broker.serving.pieces import weight
 from millpond.wire import messages as m
 from millpond.wire import model
@@ -72,7 +73,14 @@ def test_no_list_is_read_served_or_written_in_one_turn(scene: Scene, monkeypatch
 
 def test_what_is_handled_at_once_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """That the count above sees it."""
-    monkeypatch.setattr("millpond.broker.serving.dispatch.AT_ONCE_ITEMS", 10_000)
+    load = Dispatcher.load
+
+    def load_without_slices(dispatcher: Dispatcher) -> None:
+        load(dispatcher)
+        for entry in dispatcher._entries.values():
+            entry.api = replace(entry.api, at_once=10_000)
+
+    monkeypatch.setattr(Dispatcher, "load", load_without_slices)
     monkeypatch.setattr(watch, "TURN_SECONDS_MAX", 60.0)
     held = sweep(OPEN, 3_500, tries=1)
     gc.enable()

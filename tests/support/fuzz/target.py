@@ -17,8 +17,7 @@ from millpond.base.ports import FileRange, LinkHandler, ReplyPart
 from millpond.base.principal import Principal
 from millpond.base.scram import salted
 from millpond.broker.broker import load_coordinators
-from millpond.broker.serving.api import WHOLE_MAX, Api
-from millpond.broker.serving.dispatch import AT_ONCE_ITEMS
+from millpond.broker.serving.api import AT_ONCE_ITEMS, WHOLE_MAX, Api
 from millpond.broker.serving.pieces import weight
 from millpond.config.listeners import listeners_of
 from millpond.config.node import node_settings

@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import NO_TOPIC_ID, topic_name_fault
-from millpond.base.later import Later
+from millpond.base.later import Later, done
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.rights import AclResource, Operation
+from millpond.broker.metrics.steps import Steps, finished, in_slices
 from millpond.broker.replication.partition_states import PartitionStates
 from millpond.broker.security.mutations import within_quota
 from millpond.broker.security.rights import Need, by_handler, demand_topic, may_by_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.authorised_operations import NOT_ASKED_FOR, operations_on, operations_on_cluster
 from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Encoded, Outcome, Response, encoded
+from millpond.broker.serving.pieces import way
+from millpond.broker.serving.replies import Outcome, Response, encoded
 from millpond.broker.topic_creation import request_for
 from millpond.config.node import AUTO_CREATE_TOPICS_ENABLE
 from millpond.metadata.image import Partition, Topic
@@ -46,6 +49,9 @@ ON_CLUSTER = Need(Operation.CREATE, AclResource.CLUSTER)
 PARTITIONS_AT_ONCE_MAX = 500
 """What the loop describes by itself."""
 
+SLICE_TOPICS: Final = 100
+"""What is looked for in one turn of the loop. The slowest is a topic that the client may not see, which is noted."""
+
 CREATION_WAIT_MS: Final = 3_000
 """So long a client waits for a topic that its question makes. It hears of other nodes by the same answer, and this
 one may be cut off from whoever could make it."""
@@ -57,8 +63,29 @@ def handle(broker: Services, call: Call, request: m.MetadataRequest) -> Outcome:
         return _describe_once_created(broker, call, request, missing)
     if not _wants_all(call, request):
         return _describe_named(broker, call, request)
-    topics: Sequence[Found] = _visible(broker, call)
-    return _describe(broker, call, request, topics, list)
+    steps = _describe_all(broker, call, request)
+    if len(broker.image.topics) <= SLICE_TOPICS:
+        return finished(steps)
+    return call.connection.run_in_turns(steps)
+
+
+def _describe_all(broker: Services, call: Call, request: m.MetadataRequest) -> Steps[Response]:
+    """All topics that the client may see. Rights are asked for on the loop, where they change, some in each turn."""
+    topics: list[Topic] = []
+    operations: dict[str, int] = {}
+    for some in in_slices(list(broker.image.topics.values()), SLICE_TOPICS):
+        if topics:
+            yield None
+        seen = some if call.is_unlimited else [each for each in some if call.may(*SEEN, each.name)]
+        if request.include_topic_authorized_operations:
+            operations.update((each.name, operations_on(call, AclResource.TOPIC, each.name)) for each in seen)
+        topics += seen
+    allowed = _Allowed(operations, _on_cluster(call, request))
+    outcome = _describe(broker, call, topics, allowed, list)
+    if isinstance(outcome, Later):
+        response: Response = yield outcome
+        return response
+    return outcome
 
 
 def _describe_once_created(
@@ -93,20 +120,25 @@ def _describe_once_created(
     return answer
 
 
-def _describe_named(broker: Services, call: Call, request: m.MetadataRequest) -> Response | Later[Encoded]:
+def _describe_named(broker: Services, call: Call, request: m.MetadataRequest) -> Response | Later[Response]:
     # Named again and again a large topic would fill the memory: Kafka tells of each once, too.
     wanted = {(each.name, each.topic_id): each for each in request.topics or ()}
     found = [_find(broker, call, each) for each in wanted.values()]
-    return _describe(broker, call, request, found, lambda topics: _set_right(broker, call, request, topics))
+    asked = [each.name or "" for each in found] if request.include_topic_authorized_operations else []
+    on_topics = {name: operations_on(call, AclResource.TOPIC, name) for name in asked}
+    allowed = _Allowed(on_topics, _on_cluster(call, request))
+    return _describe(broker, call, found, allowed, lambda topics: _set_right(broker, call, request, topics))
 
 
-class _Allowed:
+class _Allowed(NamedTuple):
     """What whoever asks may do to these topics and to the cluster, as far as they want to know."""
 
-    def __init__(self, call: Call, request: m.MetadataRequest, names: list[str]) -> None:
-        asked = names if request.include_topic_authorized_operations else []
-        self.on_topics = {name: operations_on(call, AclResource.TOPIC, name) for name in asked}
-        self.on_cluster = operations_on_cluster(call, is_asked=request.include_cluster_authorized_operations)
+    on_topics: dict[str, int]
+    on_cluster: int
+
+
+def _on_cluster(call: Call, request: m.MetadataRequest) -> int:
+    return operations_on_cluster(call, is_asked=request.include_cluster_authorized_operations)
 
 
 def _wants_all(call: Call, request: m.MetadataRequest) -> bool:
@@ -136,12 +168,11 @@ def _may_create(call: Call, name: str) -> bool:
 def _describe(
     broker: Services,
     call: Call,
-    request: m.MetadataRequest,
     found: Sequence[Found],
+    allowed: _Allowed,
     set_right: Callable[[Topics], Topics],
-) -> Response | Later[Encoded]:
+) -> Response | Later[Response]:
     """Many partitions take their time, which is not the loop's: a worker describes and encodes them."""
-    allowed = _Allowed(call, request, [each.name or "" for each in found])
     partitions = sum(len(each.partitions) for each in found if isinstance(each, Topic))
 
     def describe() -> Topics:
@@ -151,8 +182,10 @@ def _describe(
     if partitions <= PARTITIONS_AT_ONCE_MAX:
         return _response(broker, call, allowed, set_right(describe()))
 
-    def encode(topics: Topics) -> Later[Encoded]:
+    def encode(topics: Topics) -> Later[Response]:
         response = _response(broker, call, allowed, set_right(topics))
+        if call.is_piece:
+            return done(response)
         return broker.workers.run(lambda: encoded(response, call.version))
 
     return broker.workers.run(describe).chain(encode)
@@ -173,12 +206,6 @@ def _response(broker: Services, call: Call, allowed: _Allowed, topics: Topics) -
         topics=topics,
         cluster_authorized_operations=allowed.on_cluster,
     )
-
-
-def _visible(broker: Services, call: Call) -> list[Topic]:
-    """All topics that whoever asks may see. Asked on the loop: rights change there."""
-    topics = broker.image.topics.values()
-    return list(topics) if call.is_unlimited else [each for each in topics if call.may(*SEEN, each.name)]
 
 
 def _set_right(broker: Services, call: Call, request: m.MetadataRequest, topics: Topics) -> Topics:
@@ -275,7 +302,7 @@ API = Api(
     versions=(0, 13),
     handle=handle,
     lists="topics",
-    # A microsecond or two for each, and there may be no more of them than max.request.topics.
-    whole_max=100_000,
+    at_once=SLICE_TOPICS,
+    pieces=(way("topics", "topics", once=lambda each: (each.name, each.topic_id), items=SLICE_TOPICS),),
     rights=by_handler(SEEN, ON_TOPIC, ON_CLUSTER),
 )

@@ -5,12 +5,12 @@ No names mean all topics. A cursor must name one of the topics that are asked fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import topic_name_fault
 from millpond.base.rights import AclResource, Operation
+from millpond.broker.metrics.steps import Steps, finished, in_slices
 from millpond.broker.replication.partition_states import PartitionStates
 from millpond.broker.security.rights import Need, by_handler
 from millpond.broker.serving.api import Api
@@ -26,11 +26,34 @@ if TYPE_CHECKING:
 
 SEEN = Need(Operation.DESCRIBE, AclResource.TOPIC)
 
+SLICE_TOPICS: Final = 100
+"""What is looked for in one turn of the loop. The slowest is a topic that the client may not see, which is noted."""
+
+LARGE_ITEMS: Final = 500
+"""A response with more topics and partitions is encoded by a worker."""
+
 
 def handle(broker: Services, call: Call, request: m.DescribeTopicPartitionsRequest) -> Outcome:
+    steps = _describe(broker, call, request)
+    if len(request.topics or broker.image.topics) <= SLICE_TOPICS:
+        return finished(steps)
+    return call.connection.run_in_turns(steps)
+
+
+def _describe(
+    broker: Services, call: Call, request: m.DescribeTopicPartitionsRequest
+) -> Steps[m.DescribeTopicPartitionsResponse]:
     wanted = {topic.name for topic in request.topics}
-    hidden = [name for name in sorted(wanted) if not call.demand(*SEEN, name)]
-    names = sorted(wanted.difference(hidden) if wanted else _visible(broker, call))
+    hidden: list[str] = []
+    names: list[str] = []
+    for some in in_slices(sorted(wanted or broker.image.topics), SLICE_TOPICS):
+        if names or hidden:
+            yield None
+        for name in some:
+            if call.demand(*SEEN, name) if wanted else call.may(*SEEN, name):
+                names.append(name)
+            elif wanted:
+                hidden.append(name)
     left = min(max(request.response_partition_limit, 1), broker.settings[MAX_REQUEST_PARTITION_SIZE_LIMIT])
     first_index = 0
     if request.cursor is not None:
@@ -45,7 +68,9 @@ def handle(broker: Services, call: Call, request: m.DescribeTopicPartitionsReque
             first_index = request.cursor.partition_index
     response = m.DescribeTopicPartitionsResponse(topics=[])
     states = PartitionStates(broker)
-    for name in names:
+    for number, name in enumerate(names):
+        if number % SLICE_TOPICS == SLICE_TOPICS - 1:
+            yield None
         topic = broker.image.topics.get(name)
         if topic is None:
             fault = ErrorCode.INVALID_TOPIC_EXCEPTION if topic_name_fault(name) else None
@@ -61,13 +86,10 @@ def handle(broker: Services, call: Call, request: m.DescribeTopicPartitionsReque
                 response.next_cursor = _cursor(name, first_index + len(page))
                 break
         first_index = 0
-    response.topics += [_failed(name, SEEN.refusal) for name in hidden]
+    for some in in_slices(hidden, SLICE_TOPICS):
+        yield None
+        response.topics += [_failed(name, SEEN.refusal) for name in some]
     return response
-
-
-def _visible(broker: Services, call: Call) -> Iterable[str]:
-    topics = broker.image.topics
-    return (name for name in topics if call.may(*SEEN, name)) if call.access.is_on else topics
 
 
 def _cursor(name: str, index: int) -> m.DescribeTopicPartitionsResponse.Cursor:
@@ -117,7 +139,9 @@ API = Api(
     versions=(0, 0),
     handle=handle,
     lists="topics",
-    # A microsecond for each, and there may be no more of them than max.request.topics.
+    at_once=SLICE_TOPICS,
+    # There may be no more of them than max.request.topics, and the handler takes them in slices.
     whole_max=100_000,
+    is_large=lambda response: sum(1 + len(each.partitions) for each in response.topics) > LARGE_ITEMS,
     rights=by_handler(SEEN),
 )

@@ -67,6 +67,26 @@ def run_steps(clock: Clock, steps: Steps[T], on_step: Callable[[int], None] | No
     return result
 
 
+def finished(steps: Steps[T]) -> T | Later[T]:
+    """What the steps return, all of them taken at once: for work that turns out to be little."""
+    try:
+        awaited = next(steps)
+        while awaited is None:
+            awaited = next(steps)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+    def resume(value: Any) -> Later[T]:
+        try:
+            following = steps.send(value)
+        except StopIteration as end:
+            return done(end.value)
+        raise AssertionError(f"only the last step may wait for something: {following}")
+
+    return awaited.chain(resume)
+
+
 def ask_in_steps(clock: Clock, questions: Iterable[Callable[[], Later[T]]], size: int) -> Later[list[T]]:
     """All answers, in the order of the questions; so many are asked in one step."""
 

@@ -24,6 +24,10 @@ WHOLE_MAX: Final = 3_000
 """No handler takes a tenth of a second for so many items, the slowest a half of that."""
 
 
+AT_ONCE_ITEMS: Final = 1_000
+"""So many items of lists a request may have that is handled at once: one with more takes turns with all others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Api:
     """One API key: which versions are served, and who answers.
@@ -47,6 +51,8 @@ class Api:
     pieces: tuple[Pieces, ...] = ()
     """How a request with long lists is cut, so that others have their turn in between. The first way whose list the
     request has."""
+    at_once: int = AT_ONCE_ITEMS
+    """A request with more items than this in its lists is handled in slices."""
     is_heavy: Callable[[Services, Call, Any], bool] | None = None
     """Whether a request with short lists would hold the loop for too long all the same: then it is cut, too."""
     prepare: Callable[[Services, Call, Any], Later[Any] | None] | None = None

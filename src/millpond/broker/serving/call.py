@@ -43,6 +43,8 @@ class Call:
     """What is wrong with the records of a Produce request, where somebody has looked at them (`record_checks`)."""
     named_twice: Container[tuple[UUID, str, int]] | None = None
     """The partitions that a Produce request names more than once, where only a piece of it is at hand."""
+    is_piece: bool = False
+    """Whether the request is a piece of a larger one: its response is joined with others, and must not be encoded."""
     asker: Principal | None = None
     """For whom another node asks, where that matters to the answer."""
 

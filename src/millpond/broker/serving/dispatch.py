@@ -42,9 +42,6 @@ Tell = Callable[[Any], None]
 
 PRODUCE: Final = 0
 
-AT_ONCE_ITEMS: Final = 1_000
-"""So many items of lists a request may have that is handled at once: one with more takes turns with all others."""
-
 LARGE_BYTES: Final = 1 << 20
 """Of a smaller request it need not be asked whether it is too large."""
 
@@ -136,10 +133,10 @@ class Dispatcher:
         call = Call(connection, version, header.client_id, arrived_us, broker.access, meter)
         try:
             request, _ = decode(
-                frame, version, header.body_position, items_max if items_max < AT_ONCE_ITEMS else AT_ONCE_ITEMS
+                frame, version, header.body_position, items_max if items_max < api.at_once else api.at_once
             )
         except TooManyItems:
-            if items_max <= AT_ONCE_ITEMS:
+            if items_max <= api.at_once:
                 raise
             self._begin_steps(api, call, header, frame, charge)
             return
@@ -238,6 +235,7 @@ class Dispatcher:
                 )
         else:
             cut = pieces.cut(request, api.whole_max)
+            call.is_piece = True
         asked: list[Later[Any]] = []
         commons: list[int] = []
         for piece, common in cut:
