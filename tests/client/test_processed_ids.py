@@ -5,10 +5,11 @@ from __future__ import annotations
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from millpond import SqliteIds
+from millpond import ConfigError, SqliteIds
 
 
 @pytest.fixture
@@ -76,3 +77,56 @@ def test_old_ids_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_table_must_have_a_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="table"):
         SqliteIds(tmp_path / "ids.db", table="x; DROP")
+
+
+def _with_db(db: sqlite3.Connection) -> None:
+    with db:
+        db.execute("UPDATE account SET balance = balance + 1")
+
+
+def _commit(db: sqlite3.Connection) -> None:
+    db.execute("UPDATE account SET balance = balance + 1")
+    db.commit()
+
+
+def _sql_commit(db: sqlite3.Connection) -> None:
+    db.execute("UPDATE account SET balance = balance + 1")
+    db.execute("commit")
+
+
+def _rollback(db: sqlite3.Connection) -> None:
+    db.rollback()
+    db.execute("UPDATE account SET balance = balance + 1")
+
+
+def _sql_rollback(db: sqlite3.Connection) -> None:
+    db.execute("ROLLBACK")
+    db.execute("UPDATE account SET balance = balance + 1")
+
+
+def _script(db: sqlite3.Connection) -> None:
+    db.execute("UPDATE account SET balance = balance + 1")
+    db.executescript("SELECT 1;")
+
+
+@pytest.mark.parametrize("effect", [_with_db, _commit, _sql_commit, _rollback, _sql_rollback, _script])
+def test_a_handler_that_ends_the_transaction_itself_is_refused(ids: SqliteIds, tmp_path: Path, effect: Any) -> None:
+    with ids.once("make") as unit:
+        unit.execute("CREATE TABLE account (balance INTEGER)")
+        unit.execute("INSERT INTO account VALUES (0)")
+
+    def attempt() -> None:
+        with ids.once("a") as unit:
+            effect(unit)
+
+    for _ in range(3):
+        with pytest.raises(ConfigError, match="must not end the transaction"):
+            attempt()
+    with sqlite3.connect(tmp_path / "ids.db") as database:
+        assert database.execute("SELECT balance FROM account").fetchone() == (0,)
+    with ids.once("a") as unit:
+        unit.execute("SAVEPOINT part")
+        unit.execute("UPDATE account SET balance = balance + 1")
+        unit.execute("RELEASE part")
+    with sqlite3.connect(tmp_path / "ids.db") as database:
+        assert database.execute("SELECT balance FROM account").fetchone() == (1,)

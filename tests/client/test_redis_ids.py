@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from redis.exceptions import ResponseError
 
-from millpond import MissingExtra, RedisIds
+from millpond import ConfigError, MissingExtra, RedisIds
 from millpond.client.errors import AlreadyProcessed, StoreFailed
 
 
@@ -39,6 +39,19 @@ def test_a_failure_does_nothing(ids: RedisIds, redis_url: str) -> None:
     assert redis.Redis.from_url(redis_url).get("count-failure") is None
     with ids.once("a") as unit:
         assert unit is not None
+
+
+def test_a_handler_that_executes_the_pipeline_itself_is_refused(ids: RedisIds, redis_url: str) -> None:
+    def attempt() -> None:
+        with ids.once("early") as unit:
+            unit.incr("count-early")
+            unit.execute()
+
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="must not execute the pipeline"):
+            attempt()
+    redis = pytest.importorskip("redis")
+    assert redis.Redis.from_url(redis_url).get("count-early") is None
 
 
 def test_who_comes_second_at_the_same_time_does_nothing(ids: RedisIds, redis_url: str) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, Self
 
-from millpond.client.errors import StoreFailed
+from millpond.client.errors import ConfigError, StoreFailed
 
 BUSY_SECONDS = 30.0
 OPEN_AGAIN_SECONDS = 0.02
@@ -36,8 +36,63 @@ class ProcessedIds(Protocol):
     def close(self) -> None: ...
 
 
+OWN_TRANSACTION: Final = (
+    "a handler must not end the transaction of its unit (with db:, commit, rollback or executescript), or its effect "
+    "would last without the record's id and be repeated: use db.execute alone, and raise to undo it; for a part that "
+    "may fail use SAVEPOINT"
+)
+
+
+class _UnitConnection(sqlite3.Connection):
+    """The connection of a store. While a handler has it, only the store may end the transaction."""
+
+    is_in_unit = False
+    was_denied = False
+
+    @contextmanager
+    def unit(self) -> Iterator[None]:
+        self.is_in_unit, self.was_denied = True, False
+        try:
+            yield
+        except sqlite3.DatabaseError as fault:
+            if self.was_denied:
+                raise ConfigError(OWN_TRANSACTION) from fault
+            raise
+        finally:
+            self.is_in_unit = False
+
+    def authorize(self, action: int, *_: object) -> int:
+        """SQLite asks this for each statement that it compiles: catches db.execute("COMMIT"), too."""
+        if action == sqlite3.SQLITE_TRANSACTION and self.is_in_unit:
+            self.was_denied = True
+            return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_OK
+
+    def __enter__(self) -> Self:
+        self._check_own()
+        return super().__enter__()
+
+    def commit(self) -> None:
+        self._check_own()
+        super().commit()
+
+    def rollback(self) -> None:
+        self._check_own()
+        super().rollback()
+
+    def executescript(self, script: str, /) -> sqlite3.Cursor:
+        self._check_own()
+        return super().executescript(script)
+
+    def _check_own(self) -> None:
+        if self.is_in_unit:
+            raise ConfigError(OWN_TRANSACTION)
+
+
 class SqliteIds:
     """Ids in a SQLite file. The unit is a connection in a transaction: write your own tables through it.
+
+    The store commits: a handler that calls `commit`, or uses `with db:`, is refused with ConfigError.
 
     SQLite has one writer at a time, so handlers with one store run one after the other, over all processes.
     Ids older than `keep_s` are forgotten; keep them longer than the topic's retention and the longest outage.
@@ -52,8 +107,13 @@ class SqliteIds:
         self._writer = Lock()
         self._count = 0
         self._connection = sqlite3.connect(
-            self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            self._path,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=_UnitConnection,
         )
+        self._connection.set_authorizer(self._connection.authorize)
         self._begin_write_ahead_log()
         self._connection.execute("PRAGMA synchronous=FULL")
         with self._connection as connection:
@@ -87,7 +147,8 @@ class SqliteIds:
                     connection.rollback()
                     yield None
                 else:
-                    yield connection
+                    with connection.unit():
+                        yield connection
                     self._note(connection, record_id)
             except BaseException:
                 connection.rollback()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from millpond.client.errors import AlreadyProcessed, StoreFailed, needs
+from millpond.client.errors import AlreadyProcessed, ConfigError, StoreFailed, needs
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 ITS_OWN_FAULTS = ("OOM", "MISCONF", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "EXECABORT")
 """How Redis begins to say that it takes no writes now; any other refusal is of a command that the handler gave."""
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise ConfigError(
+        "a handler must not execute the pipeline of its unit, or its effect would last without the record's id and "
+        "be repeated: put commands into it, and the store executes them"
+    )
 
 
 class RedisIds:
@@ -49,7 +56,11 @@ class RedisIds:
                 yield None
                 return
             pipeline.multi()
-            yield pipeline
+            pipeline.execute = pipeline.reset = _refuse
+            try:
+                yield pipeline
+            finally:
+                del pipeline.execute, pipeline.reset
             pipeline.set(name, b"1", ex=self._keep_s)
             try:
                 pipeline.execute()
