@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from tests.cli.conftest import Quick
+
+from millpond.client.dead_letters import dead_letter, origin_of
+from millpond.client.message import Message, header_list
+from support.console import Console
 
 
 def test_all_is_well_where_nothing_is_wrong(start_node: Callable[..., Any], lonely: Any) -> None:
@@ -73,3 +79,25 @@ def test_a_node_that_is_gone_is_a_failure(start_node: Callable[..., Any], lonely
     assert "Nothing listens" in told.err
     assert lonely("status", "--behind", "soon").code == 2
     assert lonely("status", "--free", "much").code == 2
+
+
+def test_dead_letters_that_wait_are_told_until_they_are_redriven(start_node: Callable[..., Any], lonely: Any) -> None:
+    at = start_node().address
+    quick = Quick(at)
+    quick.create("orders")
+    box = quick.create("orders.bad")
+    message = Message("orders", 0, 0, 0, b"k", b"v", ())
+    letter = dead_letter(
+        message, ValueError("bad"), to=box, origin=origin_of(message), attempts=5, group="billing", now_ms=0
+    )
+    quick.send(box, b"v", headers=header_list(letter.headers))
+    told = lonely("status", "--free", "1B", "-b", at)
+    assert told.code == 1
+    assert "! 1 dead letter waits in orders.bad: see `millpond dlq show orders.bad`." in told.lines
+    with closing(Console(at)) as console:
+        concerns = console.first_event("/api/live/overview")["concerns"]
+        assert {"kind": "LettersWaiting", "facts": {"topic": "orders.bad", "count": 1}} in concerns
+    assert lonely("dlq", "redrive", "orders.bad", "--all", "-b", at).code == 0
+    told = lonely("status", "--free", "1B", "-b", at, "--json")
+    assert json.loads(told.out)["dead_letters"] == {}
+    assert told.code == 0, told.out

@@ -159,7 +159,7 @@ def test_fail_names_the_record_the_reason_and_the_ways_out() -> None:
     assert str(caught.value) == (
         "orders[3]@101 does not parse as json: not JSON: Expecting value at character 1 (1 more of 5 are bad). "
         "Correct valueSchema, or set badRecords=null to keep such rows with the reason in the column `fault`, or "
-        "badRecords=dead_letters to send them to orders.dlq and go on"
+        "badRecords=dead_letters to send them to orders.bad.dlq and go on"
     )
     good = sieve.sift(batch_of(RECORDS[:1], with_headers=False), "orders", 3)
     assert good.schema.names == [*SCHEMA.names, "parsed"]
@@ -181,7 +181,7 @@ def test_null_keeps_the_row_and_the_reason() -> None:
 
 
 def test_dead_letters_are_whole_with_their_origin_and_the_rest_goes_on(node: Node, topic: str) -> None:
-    create_topic(node.bootstrap, f"{topic}.dlq")
+    create_topic(node.bootstrap, f"{topic}.bad.dlq")
     given = {"kafka.bootstrap.servers": node.bootstrap, "badRecords": "dead_letters", "commitGroup": "lake"}
     sieve = Sieve(options(subscribe=topic, **given))
     assert sieve.needs_headers
@@ -190,7 +190,7 @@ def test_dead_letters_are_whole_with_their_origin_and_the_rest_goes_on(node: Nod
     assert found.column("offset").to_pylist() == [100, 102, 104]
     assert found.column("parsed").to_pylist() == [{"id": 1}, None, {"id": 5}]
     sieve.flush()
-    first, second = letters(node.bootstrap, f"{topic}.dlq", 2)
+    first, second = letters(node.bootstrap, f"{topic}.bad.dlq", 2)
     assert (first.key, first.value) == (b"b", b"poison")
     assert first.headers[:2] == (("trace", b"t-1"), ("trace", None))
     assert (second.key, second.value) == (None, b'{"id":"four"}')
@@ -248,34 +248,36 @@ def test_headers_stay_where_they_are_wanted_and_the_topic_can_be_named(node: Nod
 
 def test_many_letters_do_not_pile_up(node: Node, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bad_records, "UNACKNOWLEDGED_MAX", 10)
-    create_topic(node.bootstrap, f"{topic}.dlq")
+    create_topic(node.bootstrap, f"{topic}.bad.dlq")
     given = {"kafka.bootstrap.servers": node.bootstrap, "badRecords": "dead_letters"}
     sieve = Sieve(options(subscribe=topic, **given))
     found = sieve.sift(batch_of([(None, b"%d" % number, []) for number in range(500)], topic), topic, 0)
     assert len(found) == 0
     assert len(sieve._on_their_way) <= 10
     sieve.flush()
-    assert [each.value for each in letters(node.bootstrap, f"{topic}.dlq", 500)] == [b"%d" % n for n in range(500)]
+    assert [each.value for each in letters(node.bootstrap, f"{topic}.bad.dlq", 500)] == [
+        b"%d" % n for n in range(500)
+    ]
 
 
 @pytest.mark.parametrize(
     "reads",
     [
-        {"subscribe": "orders, orders.dlq"},
+        {"subscribe": "orders, orders.bad.dlq"},
         {"subscribePattern": "orders.*"},
-        {"assign": '{"orders":[0],"orders.dlq":[0]}'},
+        {"assign": '{"orders":[0],"orders.bad.dlq":[0]}'},
     ],
 )
 def test_a_query_does_not_feed_on_its_own_dead_letters(reads: dict[str, str]) -> None:
     given = {"valueFormat": "json", "valueSchema": "id long", "badRecords": "dead_letters"}
     sieve = Sieve(read_options({**reads, **given}, "readStream"))
-    with pytest.raises(BadRecord, match=r"the query reads orders\.dlq, where its own dead letters would go"):
+    with pytest.raises(BadRecord, match=r"the query reads orders\.bad\.dlq, where its own dead letters would go"):
         sieve.sift(batch_of(RECORDS), "orders", 3)
 
 
 def test_a_letter_that_is_refused_fails_the_task(make_node: Callable[..., Node], topic: str) -> None:
     node = make_node()
-    create_topic(node.bootstrap, f"{topic}.dlq", config={"max.message.bytes": "2000"})
+    create_topic(node.bootstrap, f"{topic}.bad.dlq", config={"max.message.bytes": "2000"})
     given = {"kafka.bootstrap.servers": node.bootstrap, "badRecords": "dead_letters"}
     sieve = Sieve(options(subscribe=topic, **given))
     noise = random.Random(5).randbytes(10_000)
@@ -335,7 +337,7 @@ def test_a_stream_of_spark_with_poison_in_it(
     spark: SparkSession, node: Node, topic: str, checkpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     orders = Orders(spark, node, topic, checkpoint)
-    create_topic(node.bootstrap, f"{topic}.dlq")
+    create_topic(node.bootstrap, f"{topic}.bad.dlq")
 
     with pytest.raises(Exception, match=r"does not parse as json: not JSON: Expecting value at character 1"):
         orders.rows("failing", "parsed.id")
@@ -349,15 +351,15 @@ def test_a_stream_of_spark_with_poison_in_it(
 
     good = orders.rows("good", "parsed.id; offset; partition", badRecords="dead_letters", commitGroup="lake")
     assert sorted(row.id for row in good) == [n for n in range(400) if n not in POISON]
-    found = letters(node.bootstrap, f"{topic}.dlq", 3)
+    found = letters(node.bootstrap, f"{topic}.bad.dlq", 3)
     assert sorted((each.key, each.header("n")) for each in found) == [(b"k%d" % n, b"%d" % n) for n in POISON]
 
     # The way back is the same as for the letters of workers.
     where = ["--bootstrap", node.bootstrap]
     assert main(["dlq", "list", "--json", *where]) == 0
     boxes = {each["topic"]: each for each in json.loads(capsys.readouterr().out)}
-    assert boxes[f"{topic}.dlq"]["waiting"] == 3
-    assert main(["dlq", "show", f"{topic}.dlq", "--json-lines", "--error", "BadRecord", *where]) == 0
+    assert boxes[f"{topic}.bad.dlq"]["waiting"] == 3
+    assert main(["dlq", "show", f"{topic}.bad.dlq", "--json-lines", "--error", "BadRecord", *where]) == 0
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {(each["origin"]["topic"], each["group"]) for each in shown} == {(topic, "lake")}
     assert sorted((each["origin"]["partition"], each["origin"]["offset"]) for each in shown) == [
@@ -365,11 +367,11 @@ def test_a_stream_of_spark_with_poison_in_it(
         (1, 8),
         (1, 199),
     ]
-    assert main(["dlq", "redrive", f"{topic}.dlq", "--all", *where]) == 0
+    assert main(["dlq", "redrive", f"{topic}.bad.dlq", "--all", *where]) == 0
     capsys.readouterr()
     assert main(["dlq", "list", "--json", *where]) == 0
     boxes = {each["topic"]: each for each in json.loads(capsys.readouterr().out)}
-    assert boxes[f"{topic}.dlq"]["waiting"] == 0
+    assert boxes[f"{topic}.bad.dlq"]["waiting"] == 0
     again = letters(node.bootstrap, topic, 201)[-1]
     assert (again.key, again.value, again.header("n"), again.header(REDRIVEN)) == (b"k200", b"poison", b"200", b"1")
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from millpond.admin.health import Health
 from millpond.base.ids import TopicPartition
 
+NO_LETTERS: Final[Mapping[str, int]] = MappingProxyType({})
 BEHIND_MS: Final = 5 * 60 * 1000
 """A group is late when its oldest unread record is older, unless somebody says otherwise."""
 FREE_BYTES: Final = 1 << 30
@@ -69,10 +71,34 @@ class GroupLost:
     lost: int
 
 
-Concern = NodeAway | NodeBehind | Leaderless | DiskFailed | DiskNearlyFull | NoCoordinators | GroupLate | GroupLost
+@dataclass(frozen=True, slots=True)
+class LettersWaiting:
+    """Dead letters have been neither redriven nor purged."""
+
+    topic: str
+    count: int
 
 
-def find_concerns(health: Health, behind_ms: int = BEHIND_MS, free_bytes: int = FREE_BYTES) -> Iterator[Concern]:
+Concern = (
+    NodeAway
+    | NodeBehind
+    | Leaderless
+    | DiskFailed
+    | DiskNearlyFull
+    | NoCoordinators
+    | GroupLate
+    | GroupLost
+    | LettersWaiting
+)
+
+
+def find_concerns(
+    health: Health,
+    behind_ms: int = BEHIND_MS,
+    free_bytes: int = FREE_BYTES,
+    letters: Mapping[str, int] = NO_LETTERS,
+) -> Iterator[Concern]:
+    """`letters` are how many dead letters wait, by topic."""
     for node in health.nodes.nodes:
         if node.address is None:
             yield NodeAway(node.node_id)
@@ -92,3 +118,5 @@ def find_concerns(health: Health, behind_ms: int = BEHIND_MS, free_bytes: int = 
     for group in health.groups:
         if group.lost:
             yield GroupLost(group.group.id, group.lost)
+    for topic, count in letters.items():
+        yield LettersWaiting(topic, count)

@@ -12,7 +12,6 @@ from millpond.admin.dead_letters.letters import INTERNAL
 from millpond.admin.health import Health, look_at_health
 from millpond.admin.offsets import bounds_of
 from millpond.admin.topics import led_partitions
-from millpond.client.dead_letters import ENDING
 from millpond.remote.cluster import Cluster
 
 LOOKS_MAX: Final = 100
@@ -41,11 +40,6 @@ class Look:
     @property
     def partitions(self) -> int:
         return sum(each.partitions for each in self.topics.values())
-
-    @property
-    def dead_letters(self) -> dict[str, int]:
-        """About how many records the topics hold that are named for dead letters."""
-        return {name: each.records for name, each in self.topics.items() if name.endswith(ENDING) and each.records}
 
     @property
     def lag(self) -> int:

@@ -60,6 +60,7 @@ def command(behind: str, free: str, alive: bool, healthz: bool, as_json: bool, a
         else:
             click.echo("It answers.")
         return 0
+    from millpond.admin.dead_letters.topics import waiting_letters
     from millpond.admin.health import look_at_health
 
     behind_ms, free_bytes = _span_ms(behind), _size(free)
@@ -73,9 +74,10 @@ def command(behind: str, free: str, alive: bool, healthz: bool, as_json: bool, a
                 click.echo(f"It answers; {counted(known, 'node')}.")
             return 0
         health = look_at_health(cluster)
-    problems = [problem(each) for each in concerns.find_concerns(health, behind_ms, free_bytes)]
+        letters = waiting_letters(cluster)
+    problems = [problem(each) for each in concerns.find_concerns(health, behind_ms, free_bytes, letters)]
     if as_json:
-        print_json(_as_object(health, problems))
+        print_json(_as_object(health, problems) | {"dead_letters": letters})
         return bool(problems)
     print_table(COLUMNS, _rows(health), words=len(COLUMNS))
     lag = sum(each.lag for each in health.groups)
@@ -184,6 +186,10 @@ def problem(concern: Concern) -> str:
         case concerns.GroupLost(group, lost):
             missed = counted(lost, "record")
             return f"Group {safe(group, in_line=True)} has missed {missed} that were deleted unread."
+        case concerns.LettersWaiting(topic, count):
+            name = safe(topic, in_line=True)
+            are = "waits" if count == 1 else "wait"
+            return f"{counted(count, 'dead letter')} {are} in {name}: see `millpond dlq show {name}`."
         case _:
             assert_never(concern)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -11,12 +12,14 @@ from starlette.routing import Route
 
 from millpond import __version__
 from millpond.admin.concerns import Concern, find_concerns
+from millpond.admin.dead_letters.topics import waiting_letters
 from millpond.admin.health import Health
 from millpond.admin.pulse import Look, Pulse, look_at
 from millpond.console.room import Room, room_of
 from millpond.console.streams import EventStream, looks
 
 FRESH_SECONDS: Final = 1.5
+LETTERS_SECONDS: Final = 10.0
 HISTORY_LOOKS: Final = 150
 HISTORY_SECONDS_MAX: Final = 600.0
 ROWS_MAX: Final = 8
@@ -34,7 +37,9 @@ class Overview:
         look = await self._room.desk.recent("overview", FRESH_SECONDS, look_at)
         if self._pulse.last is None or look.at_seconds > self._pulse.last.at_seconds:
             self._add(look)
-        return self._shape(look)
+        # Letters are counted by reading them: less often than the rest.
+        letters = await self._room.desk.recent("waiting letters", LETTERS_SECONDS, waiting_letters)
+        return self._shape(look, letters)
 
     def _add(self, look: Look) -> None:
         self._pulse.add(look)
@@ -43,14 +48,13 @@ class Overview:
         while self._history and look.at_seconds - self._history[0][0] > HISTORY_SECONDS_MAX:
             self._history.popleft()
 
-    def _shape(self, look: Look) -> dict[str, Any]:
+    def _shape(self, look: Look, letters: Mapping[str, int]) -> dict[str, Any]:
         health, rates = look.health, self._pulse.rates
         latest = sorted(health.groups, key=lambda each: (-each.lag, each.group.id))[:ROWS_MAX]
         written = {} if rates is None else rates.written
         return {
             "cluster_id": health.nodes.cluster_id,
-            "concerns": [_concern(each) for each in find_concerns(health)],
-            "dead_letters": look.dead_letters,
+            "concerns": [_concern(each) for each in find_concerns(health, letters=letters)],
             "topics": len(look.topics),
             "partitions": look.partitions,
             "records_per_second": None if rates is None else rates.written_in_all,

@@ -18,11 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.base.words import counted
-from millpond.client.dead_letters import ENDING, dead_letter, origin_of
+from millpond.client.dead_letters import dead_letter, origin_of
 from millpond.client.errors import ClientError
 from millpond.client.message import Delivery, Message
 from millpond.remote.security import librdkafka
 from millpond.spark.options import (
+    BAD_ENDING,
     BAD_RECORDS,
     COMMIT_GROUP,
     DEAD_LETTER_TOPIC,
@@ -117,7 +118,7 @@ class Sieve:
         )
 
     def _dead_letter_topic(self, topic: str) -> str:
-        return self._options[DEAD_LETTER_TOPIC] or topic + ENDING
+        return self._options[DEAD_LETTER_TOPIC] or topic + BAD_ENDING
 
     def _bury(self, batch: pa.RecordBatch, topic: str, partition: int, faults: list[tuple[int, str]]) -> None:
         target = self._dead_letter_topic(topic)

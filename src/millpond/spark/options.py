@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
+from millpond.base.names import DEAD_LETTERS_ENDING
 from millpond.remote.bootstrap import bootstrap_servers
 from millpond.remote.client_file import client_settings
 from millpond.remote.cluster import SETTINGS
@@ -149,9 +150,12 @@ BAD_RECORDS = Option[str](
     "column `fault`; `dead_letters` sends the record to `deadLetterTopic` and goes on without it.",
     one_of("fail", "null", "dead_letters"), READS,
 )  # fmt: skip
+BAD_ENDING: Final = f".bad{DEAD_LETTERS_ENDING}"
+"""Of topics for bad records: not those of workers, which would be sent back to a group that never failed them."""
+
 DEAD_LETTER_TOPIC = Option[str | None](
     "deadLetterTopic", None, "Where `badRecords=dead_letters` sends what does not parse.", text, READS,
-    "the topic's name and `.dlq`",
+    "the topic's name and `.bad.dlq`",
 )  # fmt: skip
 TOPIC = Option[str | None](
     "topic", None, "Write all rows to this topic; without it the column `topic` says where.", text, WRITES,

@@ -60,7 +60,7 @@ def test_check_says_what_it_understood_and_hides_passwords(lonely: Command, file
         "kafka.sasl.password = (hidden)",
         "maxOffsetsPerTrigger = 500",
         "json: id long, at timestamp, total double",
-        "dead_letters to orders.dlq",
+        "dead_letters to orders.bad.dlq",
         "select * from input where total > 0",
         f"{file.parent}/lake/orders",
         "The declaration is in order",
@@ -337,3 +337,55 @@ def test_check_of_an_address_that_cannot_be(lonely: Command, file: Path) -> None
         done = lonely("pipeline", "check", str(file))
         assert (done.code, done.out) == (2, "")
         assert f"[source] bootstrap: {address}: '{address}' is not an address" in done.err
+
+
+CLIENT_FILE = """
+bootstrap.servers=127.0.0.1:3
+security.protocol=SASL_PLAINTEXT
+sasl.mechanism=PLAIN
+sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="hunter2";
+"""
+
+
+def test_without_bootstrap_it_reads_the_cluster_that_is_meant(lonely: Any, file: Path, tmp_path: Path) -> None:
+    def reads(*options: str) -> str:
+        done = lonely("pipeline", "check", str(file), "--json", *options)
+        assert done.code == 0, done.err
+        return str(json.loads(done.out)["source"]["bootstrap"])
+
+    (tmp_path / "client.properties").write_text(CLIENT_FILE)
+    (tmp_path / "client.properties").chmod(0o600)
+    lonely.environment["XDG_CONFIG_HOME"] = str(tmp_path / "config")
+    assert lonely("profile", "add", "shop", "-b", "127.0.0.1:1").code == 0
+    assert reads() == "127.0.0.1:9092"
+    assert reads("--profile", "shop") == "127.0.0.1:1"
+    assert lonely("profile", "use", "shop").code == 0
+    assert reads() == "127.0.0.1:1"
+    lonely.environment["MILLPOND_BOOTSTRAP"] = "127.0.0.1:2"
+    assert reads() == "127.0.0.1:2"
+    del lonely.environment["MILLPOND_BOOTSTRAP"]
+    lonely.environment["MILLPOND_CLIENT_CONFIG"] = str(tmp_path / "client.properties")
+    assert reads() == "127.0.0.1:3"
+    file.write_text(ORDERS.replace("[source]", '[source]\nbootstrap = "127.0.0.1:4"'))
+    assert reads() == "127.0.0.1:4"
+
+
+def test_what_init_writes_for_a_secure_cluster_is_in_order(lonely: Any, tmp_path: Path) -> None:
+    (tmp_path / "client.properties").write_text(CLIENT_FILE)
+    (tmp_path / "client.properties").chmod(0o600)
+    lonely.environment["MILLPOND_CLIENT_CONFIG"] = str(tmp_path / "client.properties")
+    assert lonely("pipeline", "init", "a.toml", cwd=tmp_path).code == 0
+    text = (tmp_path / "a.toml").read_text()
+    assert "hunter2" not in text
+    assert f"# How to log in: MILLPOND_CLIENT_CONFIG={tmp_path}/client.properties" in text
+    done = lonely("pipeline", "check", "a.toml", cwd=tmp_path)
+    assert done.code == 0, done.err
+
+
+def test_run_tells_of_a_missing_topic_before_spark_starts(millpond: Any, tmp_path: Path) -> None:
+    file = tmp_path / "absent.toml"
+    file.write_text(ORDERS.replace('topic = "orders"', 'topic = "not-here"').replace("options = {", "# {"))
+    done = millpond("pipeline", "run", str(file), "--once")
+    assert done.code == 1
+    assert "has no topic not-here; create it with `millpond topic create not-here`" in done.err
+    assert not (tmp_path / ".millpond").exists()

@@ -54,7 +54,7 @@ def test_of_one_bad_record_there_is_one_dead_letter() -> None:
     named = replace(PIPELINE, parse=replace(PIPELINE.parse, dead_letters="bad"))
     assert c.parse_options(named, FIRST)["deadLetterTopic"] == "bad"
     assert c.dead_letter_topics(named, ("orders",)) == ("bad",)
-    assert c.dead_letter_topics(PIPELINE, ("orders", "more")) == ("orders.dlq", "more.dlq")
+    assert c.dead_letter_topics(PIPELINE, ("orders", "more")) == ("orders.bad.dlq", "more.bad.dlq")
     assert c.dead_letter_topics(replace(PIPELINE, parse=Parse()), ("orders",)) == ()
 
 

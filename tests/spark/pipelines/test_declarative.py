@@ -67,7 +67,7 @@ def test_the_example_project_runs(node: Node, tmp_path: Path) -> None:
     table = deltalake.DeltaTable(tmp_path / "lake" / "orders").to_pyarrow_table()
     found = zip(table["id"].to_pylist(), table["gross"].to_pylist(), strict=True)
     assert sorted(found) == [(number, 12.0) for number in range(5)]
-    assert len(records_of(node.bootstrap, "declarative.orders.dlq")) == 1
+    assert len(records_of(node.bootstrap, "declarative.orders.bad.dlq")) == 1
     windows = [json.loads(each.value or b"") for each in records_of(node.bootstrap, "declarative.orders.per-minute")]
     assert sorted((each["window_start"][11:16], each["orders"], each["revenue"]) for each in windows) == [
         ("12:00", 3, 36.0),

@@ -25,6 +25,7 @@ ROWS_MAX: Final = 100
 """With more spans than that, empty ones are left out."""
 MOMENTS_MAX: Final = 50_000
 """So many pairs of an error and a span are told apart before the spans get longer."""
+WAITING_SECONDS_MAX: Final = 3.0
 COUNT_WINDOW: Final = 10_000
 MARKERS: Final = 100
 """About so many of the last offsets may have no letter."""
@@ -150,6 +151,16 @@ def list_letter_topics(cluster: Cluster, seconds: float | None = None) -> tuple[
             # It began and ended like one. What is in one topic must not hide all others.
             continue
     return facts, left_out
+
+
+def waiting_letters(cluster: Cluster, seconds: float = WAITING_SECONDS_MAX) -> dict[str, int]:
+    """How many letters wait to be redriven or purged, by topic; about how many where they cannot be counted in time.
+
+    Topics are known by their name or by what is in them; those without a waiting letter are left out.
+    """
+    facts, _ = list_letter_topics(cluster, seconds)
+    counts = {each.topic: each.records if each.waiting is None else each.waiting for each in facts}
+    return {topic: count for topic, count in counts.items() if count}
 
 
 @dataclass(frozen=True, slots=True)

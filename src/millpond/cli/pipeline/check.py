@@ -49,6 +49,21 @@ def check_pipeline(file: Path, pipeline: Pipeline, *, as_json: bool) -> None:
         click.echo(_verdict())
 
 
+def refuse_missing_topics(file: Path, pipeline: Pipeline) -> None:
+    """Failed where the cluster answers and does not have what the pipeline reads."""
+    try:
+        check_python()
+    except SessionError:
+        # The run itself says so.
+        return
+    from millpond.spark.pipelines.review import Review, review_topics
+
+    found = Review()
+    review_topics(pipeline, found)
+    if found.missing:
+        raise Failed(_listed(file, found.missing))
+
+
 def _listed(file: Path, faults: Sequence[str]) -> str:
     if len(faults) == 1:
         return f"{file}, {sentence(faults[0])}"
@@ -70,7 +85,7 @@ def rows(pipeline: Pipeline) -> Iterator[Row]:
     if source is not None:
         what = ", ".join(source.topic) or f"topics like {source.pattern}"
         start = f"{source.start:%Y-%m-%dT%H:%M:%SZ}" if isinstance(source.start, datetime) else source.start
-        yield "reads", f"{what} at {source.bootstrap}, first from {start}"
+        yield "reads", f"{what} at {source.brokers}, first from {start}"
         if source.group:
             yield "group", source.group
         for key, text in source.options.items():

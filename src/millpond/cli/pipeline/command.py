@@ -12,7 +12,7 @@ from millpond.base.ids import topic_name_fault
 from millpond.cli.access import Access, cluster_options
 from millpond.cli.errors import Failed, cause
 from millpond.cli.options import AS_JSON, pair
-from millpond.cli.pipeline.file import load
+from millpond.cli.pipeline.file import at_cluster, load
 
 _CONF_FAULT: Final = "--conf {}: write it as KEY=VALUE, as spark.executor.memory=4g."
 
@@ -46,7 +46,7 @@ def init_command(file: Path, wanted: tuple[str, ...], topic: str | None, force: 
     With --topic, up to a thousand of the topic's records say what the columns are: numbers, times, what is nested and
     what may be missing. What is not always of one kind becomes a string, with a comment. Without it, or where no
     cluster answers, the columns are an example. What -X and a profile say of the cluster is written too, but for
-    secrets: those are variables of the environment.
+    secrets: those are variables of the environment. A file of client settings stays where it is.
 
     \b
     Examples:
@@ -65,7 +65,10 @@ def init_command(file: Path, wanted: tuple[str, ...], topic: str | None, force: 
     example(file.stem, topic or "orders", wanted)
     seen = look_at_topic(access, topic) if topic is not None else None
     settings = {name: value for name, value in access.extras.items() if name in SETTINGS}
-    text = example(file.stem, topic or "orders", wanted, bootstrap, seen, settings)
+    if access.client_file is not None:
+        # The source reads the file by itself; a variable for what is secret in it would be one more thing to set.
+        settings = {}
+    text = example(file.stem, topic or "orders", wanted, bootstrap, seen, settings, access.client_file)
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -77,12 +80,13 @@ def init_command(file: Path, wanted: tuple[str, ...], topic: str | None, force: 
 @command.command("check")
 @click.argument("file", type=click.Path(path_type=Path))
 @AS_JSON
-def check_command(file: Path, as_json: bool) -> None:
+@cluster_options
+def check_command(file: Path, as_json: bool, access: Access) -> None:
     """Say what FILE declares, and what is wrong with it. Nothing is started.
 
     Found without Spark: types and SQL that do not parse, columns that do not exist, and, where the cluster answers,
     topics that are not there. It ends with 2 when the declaration is wrong, with 1 when a topic is missing. Passwords
-    are not shown.
+    are not shown. A file without [source] bootstrap is checked against the cluster of --bootstrap or the profile.
 
     \b
     Examples:
@@ -91,7 +95,7 @@ def check_command(file: Path, as_json: bool) -> None:
     """
     from millpond.cli.pipeline.check import check_pipeline
 
-    check_pipeline(file, load(file), as_json=as_json)
+    check_pipeline(file, at_cluster(load(file), access), as_json=as_json)
 
 
 @command.command("run")
@@ -111,6 +115,7 @@ def check_command(file: Path, as_json: bool) -> None:
     show_default=True,
     help="How much Spark writes into its log.",
 )
+@cluster_options
 def run_command(
     file: Path,
     once: bool,
@@ -122,12 +127,14 @@ def run_command(
     quiet: bool,
     every: float | None,
     log_level: str,
+    access: Access,
 ) -> None:
     """Run the pipeline that FILE declares, until Ctrl-C; the next run goes on from where this one ends.
 
     On a terminal a table shows how it goes: rates, lag, and the time a batch takes; elsewhere lines do. SIGTERM and
     Ctrl-C let the batch that is under way end for a moment; a second one does not wait. It ends with 0 when it was
-    stopped or is done, with 1 when a job failed, with 2 when the declaration is wrong.
+    stopped or is done, with 1 when a job failed or a topic is missing, with 2 when the declaration is wrong. A file
+    without [source] bootstrap reads the cluster of --bootstrap or the profile.
 
     \b
     Examples:
@@ -136,12 +143,17 @@ def run_command(
       millpond pipeline run orders.toml --metrics 127.0.0.1:9108
       millpond pipeline run orders.toml --master spark://10.0.0.5:7077 -c spark.executor.memory=4g
     """
+    from millpond.cli.pipeline.check import refuse_missing_topics
     from millpond.cli.pipeline.run import run_pipeline
 
     if master and remote:
         raise click.UsageError("--master and --remote are two ways to reach Spark: give one of them.")
+    pipeline = at_cluster(load(file), access)
+    if not remote:
+        # Before Spark, which takes half a minute to say the same. A Spark elsewhere may know the brokers otherwise.
+        refuse_missing_topics(file, pipeline)
     run_pipeline(
-        load(file),
+        pipeline,
         "quiet" if quiet else "json" if as_json else "auto",
         every,
         once=once,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -48,7 +49,7 @@ PARSE: Final = """\
 format = "json"                                # or "avro", or "raw" for the bytes as they are
 {schema}
 bad_records = "dead_letters"                   # or "fail", or "null": the row stays, with the reason in _fault
-# dead_letters = "{topic}.dlq"
+# dead_letters = "{topic}.bad.dlq"
 """
 
 RAW: Final = """\
@@ -75,9 +76,11 @@ def example(
     bootstrap: str = "127.0.0.1:9092",
     seen: Inferred | None = None,
     settings: Mapping[str, str] | None = None,
+    client_file: str | None = None,
 ) -> str:
     """A declaration with a job of each kind that is wanted, for the values that were seen. `settings` are those of
-    clients of the cluster; what is secret of them is left to the environment."""
+    clients of the cluster; what is secret of them is left to the environment.
+    `client_file` has them instead, if given."""
     word = re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip(".-_")[:NAME_LENGTH_MAX] or "pipeline"
     for each in wanted:
         if each not in KINDS:
@@ -87,7 +90,7 @@ def example(
         name=word,
         topic=topic,
         bootstrap=_text(f"${{MILLPOND_BOOTSTRAP:-{bootstrap}}}"),
-        options=_options(settings or {}),
+        options=_options(settings or {}, client_file),
         parse=_parse(topic, seen),
     )
     parts = [head]
@@ -131,8 +134,10 @@ def _parse(topic: str, seen: Inferred | None) -> str:
     return PARSE.format(schema="\n".join(lines), topic=topic)
 
 
-def _options(settings: Mapping[str, str]) -> str:
+def _options(settings: Mapping[str, str], client_file: str | None) -> str:
     """What clients of this cluster are told, without its secrets, which the environment has to give."""
+    if client_file is not None:
+        return f"# How to log in: MILLPOND_CLIENT_CONFIG={_comment(os.path.abspath(client_file))}\n{OPTIONS}"
     if not settings:
         return OPTIONS
     told = []
@@ -141,6 +146,11 @@ def _options(settings: Mapping[str, str]) -> str:
         given = f"${{{variable}}}" if is_secret(name) else _plain(value)
         told.append(f"{_text('kafka.' + name)} = {_text(given)}")
     return f"options = {{ {', '.join(told)} }}"
+
+
+def _comment(text: str) -> str:
+    """In one line, and without a meaning for what is filled in from the environment."""
+    return _plain(_CONTROL.sub("?", text.replace("\n", "?")))
 
 
 def _plain(text: str) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millpond.cli.errors import Failed
 
 if TYPE_CHECKING:
+    from millpond.cli.access import Access
     from millpond.spark.pipelines.declaration import Pipeline
 
 
@@ -24,6 +27,22 @@ def load(file: Path) -> Pipeline:
         return Pipeline.load(file)
     except DeclarationError as fault:
         raise Wrong(sentence(str(fault))) from None
+
+
+def at_cluster(pipeline: Pipeline, access: Access) -> Pipeline:
+    """A pipeline that names no brokers reads the cluster that the command means, by its options or the profile."""
+    from millpond.remote.client_file import VARIABLE
+    from millpond.remote.cluster import SETTINGS
+
+    if access.client_file is not None:
+        # Spark's source reads it, and with it how to log in.
+        os.environ[VARIABLE] = os.path.abspath(access.client_file)
+    source = pipeline.source
+    if source is None or source.bootstrap:
+        return pipeline
+    extras = {} if access.client_file is not None else access.extras
+    options = {f"kafka.{name}": text for name, text in extras.items() if name in SETTINGS}
+    return replace(pipeline, source=replace(source, bootstrap=access.servers(), options=options | source.options))
 
 
 def sentence(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from millpond.client.dead_letters import ENDING
+from millpond.spark.options import BAD_ENDING
 from millpond.spark.pipelines.background import Background
 from millpond.spark.pipelines.kind import Plan, Query, Report
 from millpond.spark.pipelines.progress import JobWatch
@@ -111,14 +111,14 @@ def trigger_arguments(trigger: str) -> dict[str, Any]:
 def kafka_options(source: Source) -> dict[str, str]:
     """The options that say which cluster, and how to log in there."""
     own = {key: each for key, each in source.options.items() if key.lower().startswith("kafka.")}
-    return {"kafka.bootstrap.servers": source.bootstrap} | own
+    return {"kafka.bootstrap.servers": source.brokers} | own
 
 
 def source_options(pipeline: Declaration, job: Job) -> dict[str, str]:
     """What a job reads, without the parsing."""
     source = pipeline.source
     assert source is not None
-    options = {"kafka.bootstrap.servers": source.bootstrap}
+    options = {"kafka.bootstrap.servers": source.brokers}
     if source.topic:
         options["subscribe"] = ",".join(source.topic)
     else:
@@ -180,7 +180,7 @@ def dead_letter_topics(pipeline: Declaration, topics: Iterable[str]) -> tuple[st
 
 def letters_of(chosen: str, topics: Iterable[str]) -> tuple[str, ...]:
     """The topics for what is bad in these topics: the one that was chosen for all of them, or one beside each."""
-    return (chosen,) if chosen else tuple(topic + ENDING for topic in topics)
+    return (chosen,) if chosen else tuple(topic + BAD_ENDING for topic in topics)
 
 
 def sql_word(name: str) -> str:

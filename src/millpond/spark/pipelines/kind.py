@@ -130,7 +130,7 @@ class Kind(Generic[J]):
     asks: Callable[[J, Columns], Iterable[Asked]] | None = None
     """The SQL in the job's table, given the columns of its input: for a look without Spark."""
     dead_letters: Callable[[J], str] | None = None
-    """The topic that the job sends bad records to, or "" for `<topic>.dlq`, so that its growth can be watched."""
+    """The topic that the job sends bad records to, or "" for `<topic>.bad.dlq`, so that its growth can be watched."""
     example: str = ""
     """The lines of a small table in TOML, for `millpond pipeline init` and the docs."""
     outputs: Callable[[J], Mapping[str, str]] | None = None

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from millpond.base.names import nearest
 from millpond.remote.bootstrap import Address, addresses
+from millpond.remote.client_file import client_settings
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import ClientError
 from millpond.spark.options import OptionError, read_options
@@ -64,17 +65,17 @@ def review_topics(pipeline: Declaration, found: Review) -> None:
     if source is None or not any(job.reads_source for job in pipeline.jobs):
         return
     try:
-        ways = addresses(source.bootstrap)
+        ways = addresses(source.brokers)
     except ClientError as fault:
         found.faults.append(f"[source] bootstrap: {str(fault).removeprefix('bootstrap.servers=')}")
         return
     if not _answers(ways):
-        found.notes.append(f"{source.bootstrap} does not answer, so nobody could say whether the topics are there")
+        found.notes.append(f"{source.brokers} does not answer, so nobody could say whether the topics are there")
         return
-    settings = {key.lower().removeprefix("kafka."): each for key, each in kafka_options(source).items()}
+    own = {key.lower().removeprefix("kafka."): each for key, each in kafka_options(source).items()}
     patience = {"default.api.timeout.ms": str(ANSWER_MS), "request.timeout.ms": str(ANSWER_MS)}
     try:
-        with Cluster(settings | patience) as cluster:
+        with Cluster(client_settings() | own | patience) as cluster:
             known = [name for name, each in cluster.topics().items() if not each.is_internal]
     except (ClientError, OSError) as fault:
         found.notes.append(f"nobody could say whether the topics are there: {fault}")
@@ -98,9 +99,9 @@ def _missing(source: Source, known: list[str]) -> Iterator[str]:
         if name not in known:
             end = nearest(name, known)
             hint = end if end != "." else f"; create it with `millpond topic create {name}`"
-            yield f"[source] topic: {source.bootstrap} has no topic {name}{hint}"
+            yield f"[source] topic: {source.brokers} has no topic {name}{hint}"
     if source.pattern and not any(re.fullmatch(source.pattern, name) for name in known):
-        yield f"[source] pattern: no topic at {source.bootstrap} is like {source.pattern}"
+        yield f"[source] pattern: no topic at {source.brokers} is like {source.pattern}"
 
 
 def _input_columns(pipeline: Declaration, found: Review) -> Columns:

@@ -9,6 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from millpond.remote.bootstrap import bootstrap_servers
+from millpond.remote.client_file import client_settings
+from millpond.remote.errors import ConfigError
 from millpond.spark.pipelines.values import (
     CONTINUOUS,
     LENGTH_MAX,
@@ -48,12 +51,27 @@ START: Final = Reader("start", _start)
 class Source:
     """The topics that a pipeline reads."""
 
-    bootstrap: str = value("Brokers, as host:port,host:port.", TEXT, "127.0.0.1:9092")
+    bootstrap: str = value(
+        "Brokers, as host:port,host:port; if not given, those of MILLPOND_BOOTSTRAP, of MILLPOND_CLIENT_CONFIG or of "
+        "the profile, else 127.0.0.1:9092.",
+        TEXT,
+        "",
+    )
     topic: tuple[str, ...] = value("The topic, or a list of topics.", NAMES, ())
     pattern: str = value("Topics by a regular expression, instead of `topic`.", TEXT, "")
     start: str | datetime = value('Where a first run begins: "earliest", "latest" or a moment.', START, "earliest")
     group: str = value("Commit finished offsets as this group, so that its lag can be seen.", NAME, "")
     options: dict[str, str] = value("Any further option of the source, by its name.", SETTINGS, {})
+
+    @property
+    def brokers(self) -> str:
+        """The brokers that are meant. DeclarationError where the file of MILLPOND_CLIENT_CONFIG cannot be read."""
+        if self.bootstrap:
+            return self.bootstrap
+        try:
+            return bootstrap_servers(None, client_settings().get("bootstrap.servers"))
+        except ConfigError as fault:
+            raise DeclarationError(str(fault)) from None
 
     def __post_init__(self) -> None:
         settle(self)
@@ -76,7 +94,7 @@ class Parse:
     schema: str = value('Columns and types, as "id long, at timestamp", or an Avro schema.', TEXT, "")
     schema_file: str = value("The schema in a file of its own.", PATH, "")
     bad_records: str = value("What happens to what does not parse.", one_of("fail", "null", "dead_letters"), "fail")
-    dead_letters: str = value('The topic for bad records; "<topic>.dlq" if not given.', NAME, "")
+    dead_letters: str = value('The topic for bad records; "<topic>.bad.dlq" if not given.', NAME, "")
 
     def __post_init__(self) -> None:
         settle(self)

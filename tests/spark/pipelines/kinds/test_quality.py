@@ -60,7 +60,7 @@ def test_bad_rows_are_dead_letters_with_their_own_bytes(spark: SparkSession) -> 
     rows = {message(row).value: message(row) for row in job.shape(orders(spark)).collect()}
     good, both, null = rows[b"good"], rows[b"both"], rows[b"null"]
     assert (good.topic, good.key, good.headers) == ("orders.good", b"a", (("h", b"1"),))
-    assert (both.topic, both.key, null.key) == ("orders.dlq", b"b", None)
+    assert (both.topic, both.key, null.key) == ("orders.bad.dlq", b"b", None)
     letter = read_dead_letter(both)
     assert (str(letter.origin), letter.error_type, letter.error_message) == (
         "orders[0]@1",

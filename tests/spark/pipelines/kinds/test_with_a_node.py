@@ -103,7 +103,7 @@ def test_a_topic_is_archived_and_checked(spark: SparkSession, node: Node, tmp_pa
     assert (figures["quality"].bad, figures["quality"].rows_out) == (3, ORDERS - 2)
     assert figures["quality"].figures["breaks_positive"] == 3
     assert figures["quality"].figures["breaks_known"] == 0
-    assert len(records_of(node.bootstrap, "orders.dlq")) == 2, "of every poison one, however many jobs read it"
+    assert len(records_of(node.bootstrap, "orders.bad.dlq")) == 2, "of every poison one, however many jobs read it"
 
 
 @pytest.mark.usefixtures("orders")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from millpond.client.dead_letters import ENDING
+from millpond.spark.options import BAD_ENDING
 from millpond.spark.pipelines.kind import Asked, Context, Kind, Plan
 from millpond.spark.pipelines.kinds.columns import (
     FAULT,
@@ -56,7 +56,7 @@ class Quality(Flow):
 
     rules: dict[str, str] = value('What must be true, in SQL by name, as { positive = "total > 0" }.', TEXTS)
     to: To | None = value("Where good rows go; nowhere if not given.", table_of(To), None)
-    dead_letters: str = value('The topic for bad rows; "<topic>.dlq" if not given.', NAME, "")
+    dead_letters: str = value('The topic for bad rows; "<topic>.bad.dlq" if not given.', NAME, "")
     delivery: str = value(
         "How often a record may arrive, good or bad.", one_of("exactly_once", "at_least_once"), "exactly_once"
     )
@@ -135,7 +135,7 @@ def routed(rows: DataFrame, job: Quality) -> DataFrame:
     is_bad = f.size(BROKEN) > 0
     to = job.to.topic if job.to is not None else ""
     kept = rows if to else rows.where(is_bad)
-    dead = f.lit(job.dead_letters) if job.dead_letters else f.concat(f.col(TOPIC), f.lit(ENDING))
+    dead = f.lit(job.dead_letters) if job.dead_letters else f.concat(f.col(TOPIC), f.lit(BAD_ENDING))
     own_headers = f.col(HEADERS) if HEADERS in rows.columns else f.lit(None)
     letter = letter_headers(rows, ERROR_TYPE, _reason(rows), job.name)
     return kept.select(

@@ -18,6 +18,7 @@ const WORDS = {
   DiskNearlyFull: (f) => [`The disk of node ${f.node_id} is nearly full: ${bytes(f.free_bytes)} left for ${f.folder}.`, ["Make room, or let topics keep less (retention.ms, retention.bytes). ", link("/topics", "See the topics")]],
   NoCoordinators: (f) => ["The coordinators of groups do not answer.", f.reason],
   GroupLate: (f) => [`Group ${f.group} is ${span(f.behind_ms)} behind: ${counted(f.lag, "record")} unread, ${counted(f.members, "member")}.`, [f.members ? "Its members read slower than is written: look for one that hangs, or start more. " : "Nobody reads: start its consumers. ", link(`/groups/${name(f.group)}`, "See the group")]],
+  LettersWaiting: (f) => [`${counted(f.count, "dead letter")} ${f.count === 1 ? "waits" : "wait"} in ${f.topic}.`, ["See why they failed, and send them back once it is mended. ", link(`/letters/${name(f.topic)}`, "See the letters")]],
   GroupLost: (f) => [`Group ${f.group} has missed ${counted(f.lost, "record")} that were deleted unread.`, ["Let its topics keep records for longer, then see where it reads. ", link(`/groups/${name(f.group)}`, "See the group")]],
 };
 
@@ -26,11 +27,7 @@ function link(href, text) {
 }
 
 function concerns(look) {
-  const items = look.concerns.map(({ kind, facts }) => [WORDS[kind]?.(facts) ?? [kind, ""], SERIOUS.includes(kind)]);
-  for (const [topic, records] of Object.entries(look.dead_letters)) {
-    items.push([[`Up to ${counted(records, "dead letter")} in ${topic}.`, ["See why they failed, and send them back once it is mended. ", link(`/letters/${name(topic)}`, "See the letters")]], false]);
-  }
-  return items;
+  return look.concerns.map(({ kind, facts }) => [WORDS[kind]?.(facts) ?? [kind, ""], SERIOUS.includes(kind)]);
 }
 
 function healthCard(look) {
