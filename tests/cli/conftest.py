@@ -215,8 +215,8 @@ class Terminal:
 def in_terminal(node: Node) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
-    def run(*arguments: str) -> Terminal:
-        opened.append(Terminal(clean_environment(MILLPOND_BOOTSTRAP=node.address), *arguments))
+    def run(*arguments: str, pager: str = "cat") -> Terminal:
+        opened.append(Terminal(clean_environment(MILLPOND_BOOTSTRAP=node.address, PAGER=pager), *arguments))
         return opened[-1]
 
     yield run

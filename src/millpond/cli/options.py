@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from millpond.base.spans import read_span
+from millpond.base.units import read_bytes
 from millpond.cli.times import now_ms, read_time
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -58,6 +59,26 @@ def pair(text: str, fault: str) -> tuple[str, str]:
 def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     """`name=value` texts of a repeated option, as a mapping."""
     return dict(pair(text, f"{option} {text}: give it as name=value.") for text in texts)
+
+
+def setting_value(name: str, text: str) -> str:
+    """The value of a setting as Kafka takes it: `7d` in milliseconds, `1GiB` in bytes, by what the name ends in."""
+    text = text.strip()
+    if name.endswith(".ms") and not text.lstrip("-").isdigit():
+        span_ms = read_span(text) if text else None
+        return text if span_ms is None else str(span_ms)
+    if name.endswith(".bytes") and not text.lstrip("-").isdigit():
+        try:
+            return str(int(read_bytes(text)))
+        except ValueError:
+            # The cluster says what is wrong with it.
+            return text
+    return text
+
+
+def setting_pairs(texts: Iterable[str], option: str) -> dict[str, str]:
+    """The same for settings of topics and nodes, with spans and sizes as people write them."""
+    return {name: setting_value(name, text) for name, text in pairs(texts, option).items()}
 
 
 def read_moment(option: str, text: str, at_ms: int | None = None) -> int:

@@ -17,7 +17,9 @@ def test_a_node_alone_leads_everything(millpond: Any, node: Any, topic: str) -> 
     assert words[:4] == ["1", node.address, "ready,", "controller"]
     [facts] = millpond("cluster", "status", "--json").objects
     [only] = facts["nodes"]
-    assert only["leads"] == only["replicas"] == int(words[4]) > 0
+    assert only["leads"] == only["replicas"] == int(words[4]) + only["internal"]["leads"] > 0
+    of_status = millpond("status").lines[1].split()
+    assert words[4:8] == of_status[3:7], "both leave out what is internal"
     assert only["behind"] == facts["leaderless"] == []
 
 

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from millpond.cli.pipeline.example import example
+from millpond.spark.parsing.inference import Column, Inferred
 from millpond.spark.pipelines.kinds import KINDS
 from millpond.spark.pipelines.lock import locked
 from millpond.spark.pipelines.progress import JobFigures, Snapshot
-from millpond.spark.pipelines.status import write_status
+from millpond.spark.pipelines.status import note_folder, write_status
 
 Command = Callable[..., Any]
 
@@ -389,3 +391,20 @@ def test_run_tells_of_a_missing_topic_before_spark_starts(millpond: Any, tmp_pat
     assert done.code == 1
     assert "has no topic not-here; create it with `millpond topic create not-here`" in done.err
     assert not (tmp_path / ".millpond").exists()
+
+
+def test_a_pipeline_with_a_checkpoint_of_its_own_is_found(lonely: Any, tmp_path: Path) -> None:
+    snapshot = Snapshot("far", "finished", 1, 1000, 2000, (JobFigures("archive", "archive"),))
+    write_status(tmp_path / "elsewhere" / "state", snapshot)
+    note_folder(tmp_path / ".millpond/pipelines", "far", tmp_path / "elsewhere" / "state")
+    for words in ((), ("far",)):
+        [told] = json.loads(lonely("pipeline", "status", *words, "--json", cwd=tmp_path).out)
+        assert told["name"] == "far"
+
+
+def test_an_example_groups_by_no_identifier() -> None:
+    columns = [Column("id", "string"), Column("at", "timestamp"), Column("shop", "string"), Column("total", "double")]
+    assert 'group_by = ["shop"]' in example("a", "orders", ["aggregate"], seen=Inferred(tuple(columns), 10, 0, 0))
+    assert '# group_by = ["…"]' in example(
+        "a", "orders", ["aggregate"], seen=Inferred((columns[0], *columns[3:]), 10, 0, 0)
+    )

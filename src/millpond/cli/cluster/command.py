@@ -12,6 +12,7 @@ from millpond.cli.folders import CLUSTER_FOLDER
 from millpond.cli.moves import move_options
 from millpond.cli.options import AS_JSON, YES, option, span
 from millpond.cli.terminal import print_json, print_table
+from millpond.cli.text import counted
 
 
 @click.group("cluster")
@@ -85,6 +86,8 @@ def status_command(as_json: bool, access: Access) -> None:
         print_json(asdict(facts), indent=None)
         return
     print_table(COLUMNS, [row(node) for node in facts.nodes], words=len(COLUMNS))
+    if internal := sum(node.internal.leads for node in facts.nodes):
+        click.secho(f"The table leaves out {counted(internal, 'partition')} of internal topics.", dim=True)
     for warning in warnings(facts):
         click.echo(warning)
 

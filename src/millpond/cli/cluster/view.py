@@ -29,13 +29,14 @@ def row(node: NodeFacts, state: str | None = None, pid: int | None = None) -> tu
     """One node's cells; `state` and `pid` are what whoever runs it knows better than the cluster."""
     if state is None:
         state = "away" if node.address is None else "ready"
+    held = node.without_internal
     words = [state, "controller" if node.is_controller and state == "ready" else "", f"pid {pid}" if pid else ""]
     return (
         str(node.node_id),
         node.address or NOTHING,
         ", ".join(filter(None, words)),
-        f"{node.leads:,}",
-        f"{node.in_sync:,} of {node.replicas:,}",
+        f"{held.leads:,}",
+        f"{held.in_sync:,} of {held.replicas:,}",
         named(node.behind),
     )
 

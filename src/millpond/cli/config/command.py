@@ -12,7 +12,7 @@ from millpond.base.secret_names import HIDDEN
 from millpond.cli.access import Access, cluster_options
 from millpond.cli.completion.names import HolderName, SettingName
 from millpond.cli.errors import Failed
-from millpond.cli.options import AS_JSON, pair
+from millpond.cli.options import AS_JSON, pair, setting_value
 from millpond.cli.terminal import print_json, print_list
 from millpond.cli.text import NOTHING, can_show, safe
 
@@ -128,7 +128,7 @@ def set_command(
 
     \b
     Examples:
-      millpond config set topic orders retention.ms=86400000 cleanup.policy=compact,delete
+      millpond config set topic orders retention.ms=7d cleanup.policy=compact,delete
       millpond config set node all log.retention.ms=86400000
       millpond config set group billing consumer.session.timeout.ms=50000
     """
@@ -139,7 +139,7 @@ def set_command(
         setting, value = pair(text, f"SETTING=VALUE {text}: give it as name=value.")
         if setting in to_set:
             raise click.UsageError(f"{setting} is given twice: which of the two is meant?")
-        to_set[setting] = value
+        to_set[setting] = setting_value(setting, value)
     with access.open() as cluster:
         changes = change_settings(cluster, _subject(what, name), to_set, dry=dry_run)
     _print_changes(changes, dry_run, as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ def _complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[s
 def command(context: click.Context, words: tuple[str, ...], as_json: bool) -> None:
     """Read a page about TOPIC, or the help of a COMMAND; without either, see which topics there are.
 
-    On a terminal the page is set and goes through the pager (PAGER); into a pipe it goes as Markdown.
+    On a terminal the page is set and goes through the pager (PAGER); into a pipe it goes as plain text.
 
     \b
     Examples:
@@ -77,9 +78,11 @@ def _show(page: Page, as_json: bool) -> None:
     if as_json:
         print_json({"topic": page.name, "title": page.title, "text": page.text})
     elif sys.stdout.isatty():
+        # As git does: without -R, less shows the codes of colours as they are.
+        os.environ.setdefault("LESS", "FRX")
         click.echo_via_pager(_set(page.text), color=True)
     else:
-        click.echo(page.text, nl=False)
+        click.echo(_set(page.text), nl=False)
 
 
 def _set(text: str) -> str:

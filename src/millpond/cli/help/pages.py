@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ SECTIONS: Final[Mapping[str, tuple[str, str, str]]] = {
     "exit-codes": ("cli", "Exit codes", "What the exit code of a command means"),
 }
 """Parts of pages that people ask for by name: the page, the heading, and what it is about."""
+
+_COMMENT: Final = re.compile(r"^<!--.*?-->\n?", re.DOTALL | re.MULTILINE)
 
 OTHER_NAMES: Final[Mapping[str, str]] = {"dlq": "dead-letters", "settings": "config", "worker": "client"}
 
@@ -44,13 +47,18 @@ def read_pages() -> dict[str, Page]:
     files = sorted(folder.glob("*.md"), key=lambda each: each.stem.lower()) if folder is not None else []
     pages = {}
     for each in files:
-        text = each.read_text(encoding="utf-8")
+        text = without_comments(each.read_text(encoding="utf-8"))
         name = each.stem.lower().replace("_", "-")
         pages[name] = Page(name, text.partition("\n")[0].lstrip("# "), text)
     for name, (whole, heading, title) in SECTIONS.items():
         if whole in pages:
             pages[name] = Page(name, title, section(pages[whole].text, heading))
     return dict(sorted(pages.items()))
+
+
+def without_comments(text: str) -> str:
+    """Comments are for those who check the docs."""
+    return _COMMENT.sub("", text)
 
 
 def section(text: str, heading: str) -> str:

@@ -64,6 +64,8 @@ SCHEMA: Final = 'schema = "id long, customer string, region string, at timestamp
 COLUMNS: Final = {"at": ("timestamp",), "total": ("double", "long"), "region": ("string",), "customer": ("string",)}
 """What the kinds' examples are about, and which types may take their places."""
 
+GROUPS: Final = ("region",)
+_IDENTIFIER: Final = re.compile(r"(.*_)?(id|uuid|guid|key)|.*Id", re.ASCII)
 _WORD: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
 """What a text of TOML may not have as it is."""
@@ -176,8 +178,15 @@ def _fitting(table: str, topic: str, seen: Inferred | None) -> str:
         fits = [each for kind in types for each in seen.columns if each.type == kind and not each.comment]
         # Only plain words: a strange name would have to be quoted for TOML here and for SQL there.
         free = [each.name for each in fits if each.name not in taken and _WORD.fullmatch(each.name)]
+        if word in GROUPS:
+            # A group of each single record says nothing.
+            free = [name for name in free if not _IDENTIFIER.fullmatch(name)]
         instead = free[0] if free else "_timestamp" if word == "at" else None
         if instead is not None:
             taken.add(instead)
             fitted = re.sub(rf"(?<![\w.]){word}(?![\w.])", instead, fitted)
+        elif word in GROUPS:
+            fitted = re.sub(
+                rf'^(group_by = \["){word}("\])$', r"# \1…\2  # a column with few values", fitted, flags=re.M
+            )
     return fitted

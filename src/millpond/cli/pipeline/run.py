@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
@@ -23,6 +25,8 @@ from millpond.spark.pipelines.lock import AlreadyRunning
 from millpond.spark.pipelines.progress import Snapshot
 from millpond.spark.pipelines.runner import PipelineFailed, Show, run
 from millpond.spark.pipelines.session import SessionError
+from millpond.spark.pipelines.status import note_folder
+from millpond.spark.pipelines.tables import HOME
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,6 +42,8 @@ def run_pipeline(pipeline: Pipeline, style: Style, every_seconds: float | None, 
     # Spark starts its workers with `python -m`: a module planted in the current directory must not run in them,
     # whichever Python was chosen for them.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
+    with contextlib.suppress(OSError):
+        note_folder(Path(HOME), pipeline.name, pipeline.folder)
     try:
         with _showing(style, every_seconds) as show:
             outcome = run(pipeline, show=show, **how)

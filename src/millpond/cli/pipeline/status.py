@@ -54,11 +54,11 @@ def look(what: str | None) -> list[Status]:
         if status is None:
             raise Failed(f"{pipeline.name} has not run yet: start it with `millpond pipeline run {what}`.")
         return [status]
-    status = read_status(Path(HOME) / what)
-    if status is None:
-        known = [status.snapshot.name for _, status in find_statuses(Path(HOME))]
+    known = {status.snapshot.name: status for _, status in find_statuses(Path(HOME))}
+    found = read_status(Path(HOME) / what) or known.get(what)
+    if found is None:
         raise Failed(f"There is no pipeline {what} in {HOME}{nearest(what, known)}")
-    return [status]
+    return [found]
 
 
 def as_object(status: Status) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import click
 from millpond.cli.access import Access, cluster_options
 from millpond.cli.completion.names import SettingName, TopicName
 from millpond.cli.moves import move_options, run_plan
-from millpond.cli.options import AS_JSON, YES, pairs
+from millpond.cli.options import AS_JSON, YES, setting_pairs
 from millpond.cli.terminal import confirm, print_json, print_list
 from millpond.cli.text import counted
 
@@ -68,7 +68,9 @@ def create_command(
 
     with access.open() as cluster:
         try:
-            create_topic(cluster, name, partitions or BY_DEFAULT, replicas or BY_DEFAULT, pairs(sets, "--set"))
+            create_topic(
+                cluster, name, partitions or BY_DEFAULT, replicas or BY_DEFAULT, setting_pairs(sets, "--set")
+            )
         except TopicExists:
             if not if_not_exists:
                 raise
@@ -172,7 +174,7 @@ def alter_command(
     """
     from millpond.admin.topics import alter_topic, find_topic, grow_topic
 
-    settings = pairs(sets, "--set")
+    settings = setting_pairs(sets, "--set")
     if partitions is None and not settings and not unsets:
         raise click.UsageError("Say what to change: --partitions, --set or --unset.")
     with access.open() as cluster:

@@ -21,6 +21,10 @@ FILE_BYTES_MAX: Final = 10_000_000
 RUNNING: Final = ("starting", "running", "waiting", "stopping")
 
 
+FOLDER_ENDING: Final = ".folder"
+"""Of a file that says where a pipeline keeps its state."""
+
+
 def write_status(folder: Path, snapshot: Snapshot) -> None:
     """Replace the status in `folder` with this one."""
     write_whole(folder / FILE, json.dumps(snapshot.as_object()))
@@ -80,13 +84,21 @@ def _rested(state: State) -> State:
     return "stopped" if state in RUNNING else state
 
 
+def note_folder(home: Path, name: str, folder: Path) -> None:
+    """Let a pipeline whose checkpoint is elsewhere be found by those who look in `home`."""
+    if folder.parent.resolve() != home.resolve():
+        write_whole(home / f"{name}{FOLDER_ENDING}", str(folder.resolve()))
+
+
 def find_statuses(home: Path) -> Iterator[tuple[Path, Status]]:
-    """Every pipeline with a folder in `home`, by name."""
+    """Every pipeline with a folder in `home`, or one elsewhere that was noted there, by name."""
     try:
-        folders = sorted(each for each in home.iterdir() if each.is_dir())
-    except OSError:
+        entries = sorted(home.iterdir())
+        folders = [each for each in entries if each.is_dir()]
+        folders += [Path(each.read_text()) for each in entries if each.name.endswith(FOLDER_ENDING)]
+    except (OSError, UnicodeDecodeError):
         return
-    for each in folders:
+    for each in dict.fromkeys(folders):
         status = read_status(each)
         if status is not None:
             yield each, status
