@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from millpond.admin import skew
 from millpond.admin.library import PlainLibrary
@@ -121,6 +122,26 @@ def test_a_look_that_is_cut_short_by_its_keys_is_an_estimate(pond: Pond, monkeyp
         look.go_on(20)
         facts = look.facts()
     assert (look.is_done, facts.is_estimate, facts.records_read) == (True, True, 20)
+
+
+def test_the_ends_of_transactions_are_no_records(pond: Pond) -> None:
+    topic = pond.new_topic(1)
+    producer = Producer(pond.client_settings(transactional_id=f"{topic}-t"))
+    producer.init_transactions(20)
+    for number in range(4):
+        producer.begin_transaction()
+        for each in range(8):
+            producer.produce(topic, b"x", f"{number}-{each}")
+        producer.commit_transaction(20)
+    with Cluster({"bootstrap.servers": pond.bootstrap}) as cluster:
+        look = skew.SkewLook(cluster, topic, None, 1000)
+        look.go_on(20)
+        facts = look.facts()
+        sample = skew.SkewLook(cluster, topic, None, 18)
+        sample.go_on(20)
+    assert (facts.records, facts.records_read, facts.is_estimate) == (32, 32, False)
+    assert sample.facts().records == 32
+    assert sample.facts().is_estimate
 
 
 def test_runs_of_pipelines_are_shown_the_running_first(tmp_path: Path) -> None:

@@ -129,6 +129,10 @@ class SkewLook:
                 self.scanned = before + record.offset + 1 - start
                 yield partition.partition, record
             before += end - start
+            # Offsets without a record (the ends of transactions, and what was compacted away) do not count: as many
+            # of those that were not read have one.
+            read, index = self._read[partition.partition].records, partition.partition
+            self._came[index] = round(self._came[index] * read / (end - start)) if end > start else 0
 
     def _add(self, partition: int, record: Record) -> None:
         size = len(record.key or b"") + len(record.value or b"")
@@ -156,7 +160,8 @@ class SkewLook:
             for index, came in sorted(self._came.items())
         )
         report = judged(_report(self._topic, loads, self._keys, weights), EVEN)
-        return SkewFacts(report, self.records, records_read, self.total < self.records or self.scanned < self.total)
+        is_sample = self.total < self.records or self.scanned < self.total
+        return SkewFacts(report, sum(self._came.values()), records_read, is_sample)
 
 
 def _part(came: int, share: float) -> int:
