@@ -148,6 +148,23 @@ def test_a_backup_that_rots_is_told_and_not_restored(data: Path, tmp_path: Path)
         verify(kept)
 
 
+def test_the_next_backup_heals_what_has_rotted(data: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    back_up(data, kept, now_ms)
+    logs = sorted(path for path in (kept / STORED / "orders-0").iterdir() if ".log." in path.name)
+    for path in (logs[0], logs[-1]):
+        rotten = bytearray(path.read_bytes())
+        rotten[100] ^= 1
+        path.write_bytes(rotten)
+    assert len(verify(kept)[1]) == 2
+    assert back_up(data, kept, now_ms, checks_stored=False).copied_files == 0
+    assert len(verify(kept)[1]) == 2
+    healed = back_up(data, kept, now_ms)
+    assert healed.copied_files == 2
+    assert verify(kept)[1] == []
+    assert back_up(data, kept, now_ms).copied_files == 0
+
+
 def test_a_damaged_segment_is_copied_as_it_is_and_told(data: Path, tmp_path: Path) -> None:
     segment = next(iter(sorted((data / "orders-0").glob("*.log"))))
     rotten = bytearray(segment.read_bytes())

@@ -70,7 +70,13 @@ def test_a_whole_cluster_is_restored_from_backups_of_different_moments(tmp_path:
         folders = []
         for node in cluster:
             shutil.rmtree(node.folder)
-            restore(kept / str(node.node_id), node.folder)
+            told = (
+                CliRunner()
+                .invoke(command, ["restore", str(kept / str(node.node_id)), "--data", str(node.folder)])
+                .output
+            )
+            assert "millpond cluster rescue --restored" in told
+            assert "Start it with: millpond up" not in told, "that would be refused"
             folders += ["--data", str(node.folder)]
         code, said = rescue(*folders, "--restored", "--yes-lose-data")
         assert code == 0, said

@@ -125,12 +125,20 @@ class Result:
 # Backing up.
 
 
-def back_up(source: Path, target: Path, now_ms: Callable[[], int], on_progress: Progress = lambda _: None) -> Result:
+def back_up(
+    source: Path,
+    target: Path,
+    now_ms: Callable[[], int],
+    on_progress: Progress = lambda _: None,
+    *,
+    checks_stored: bool = True,
+) -> Result:
     """Bring the backup in `target` to the present state of the data folder `source`, whose node may run.
 
+    What is stored already is read and copied again where it has rotted; without `checks_stored` its size is enough.
     OSError where the disk gives up; what was stored stays, and the next one goes on with it.
     """
-    run = _Backup(source, target, on_progress)
+    run = _Backup(source, target, on_progress, checks_stored)
     identity = run.check()
     with only_one(target, f"another backup into {target} is under way: let it end first"):
         return run.run(identity, now_ms)
@@ -154,6 +162,9 @@ class _Backup:
     source: Path
     target: Path
     on_progress: Progress
+    checks_stored: bool = True
+    sound: set[str] = field(default_factory=set)
+    """Stored files that this run has written or found to be sound."""
     disk: RealDisk = field(default_factory=RealDisk)
     known: dict[str, Stored] = field(default_factory=dict)
     taken: dict[str, Stored] = field(default_factory=dict)
@@ -305,16 +316,26 @@ class _Backup:
             self._store(stored, pieces_of(opened.fileno(), size))
 
     def _is_stored(self, stored: Stored) -> bool:
+        """Whether the backup has this content. One bit that rots there must not stay for ever."""
+        path = self.target / STORED / stored.name
+        if stored.name in self.sound:
+            return True
         try:
-            return (self.target / STORED / stored.name).stat().st_size == stored.size
+            if path.stat().st_size != stored.size:
+                return False
+            is_sound = not self.checks_stored or _crc_of(path, stored.size) == stored.crc
         except FileNotFoundError:
             return False
+        if is_sound:
+            self.sound.add(stored.name)
+        return is_sound
 
     def _store(self, stored: Stored, pieces: Iterator[bytes]) -> None:
         if not self._is_stored(stored):
             path = self.target / STORED / stored.name
             make_private_folder(path.parent)
             write_checked(path, pieces, stored)
+            self.sound.add(stored.name)
             self.copied_files += 1
             self.copied_bytes += stored.size
         else:
@@ -371,6 +392,14 @@ def pieces_of(descriptor: int, size: int) -> Iterator[bytes]:
             raise FileNotFoundError(errno.ENOENT, "cut back")
         yield piece
         position += len(piece)
+
+
+def _crc_of(path: Path, size: int) -> int:
+    with path.open("rb") as file:
+        crc = 0
+        for piece in pieces_of(file.fileno(), size):
+            crc = zlib.crc32(piece, crc)
+    return crc
 
 
 def write_checked(path: Path, pieces: Iterator[bytes], wanted: Stored) -> None:

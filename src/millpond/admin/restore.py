@@ -29,13 +29,13 @@ from millpond.admin.backup import (
     read_manifest,
     write_checked,
 )
-from millpond.broker.lives.identity import read_identity
+from millpond.broker.lives.identity import IDENTITY_FILE, read_identity
 from millpond.broker.lives.restored import RESTORE_FILE, mark_restored
 from millpond.broker.rescue.begun import is_begun
 from millpond.broker.rescue.order import Order, begin, carry_out, decode_order, order_of
 from millpond.broker.rescue.plan import Wish, choose_source, plan_rescue
 from millpond.broker.rescue.survivor import METADATA_FOLDER, CannotRescue, NoMetadata, read_survivor
-from millpond.log.names import LOCK_FILE
+from millpond.log.names import CORES_FOLDER, LOCK_FILE
 from millpond.node.disk import RealDisk
 from millpond.node.private_files import make_private_folder
 
@@ -169,6 +169,17 @@ def _order(roots: Sequence[str], ended_ms: int) -> Order | None:
     when = datetime.fromtimestamp(ended_ms / 1000, UTC).isoformat(timespec="milliseconds")
     plan = plan_rescue(survivors, source, f"restored from the backup of {when}", wish=Wish(is_restored=True))
     return order_of(plan, ended_ms, names_voters=source.names_voters)
+
+
+def other_nodes(folder: Path) -> tuple[int, ...]:
+    """The other nodes of the cluster that the node of this restored folder belongs to; none if it is all there is."""
+    try:
+        survivor = read_survivor(RealDisk(), str(folder))
+    except CannotRescue:
+        return ()
+    roots = len(list((folder / CORES_FOLDER).glob(f"*/{IDENTITY_FILE}")))
+    others = sorted(survivor.image.brokers.keys() - {survivor.node_id})
+    return () if roots and len(others) <= roots else tuple(others)
 
 
 def _put_back(source: Path, path: Path, stored: Stored) -> None:

@@ -18,13 +18,15 @@ from millpond.config.node import DATA_FOLDER
 @click.command("backup")
 @click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
 @option("--data", meta="DIR", default=DATA_FOLDER.default, help="The data folder of the node.")
+@click.option("--skip-check", is_flag=True, help="Do not read what DIR has already: quicker, and damage in it stays.")
 @AS_JSON
-def command(target: Path, data: str, as_json: bool) -> None:
+def command(target: Path, data: str, skip_check: bool, as_json: bool) -> None:
     """Copy a node's data to DIR, while the node runs or not.
 
-    Every batch is checked by its checksum on the way. Into the same DIR again only what is new is copied, and the
-    backup before stays whole until the new one is. One that was interrupted goes on when it is run again. Of a
-    cluster, back up every node; docs/operations.md, "Backup and restore", says what a restore means there.
+    Every batch is checked by its checksum on the way. Into the same DIR again only what is new is copied, and what
+    has been damaged there since. The backup before stays whole until the new one is. One that was interrupted goes on
+    when it is run again. Of a cluster, back up every node; docs/operations.md, "Backup and restore", says what a
+    restore means there.
 
     \b
     Examples:
@@ -36,7 +38,7 @@ def command(target: Path, data: str, as_json: bool) -> None:
     if not Path(data).is_dir():
         raise Failed(f"There is no data folder {data}: name it with --data DIR.")
     try:
-        result = back_up(Path(data), target, now_ms)
+        result = back_up(Path(data), target, now_ms, checks_stored=not skip_check)
     except BackupFault as fault:
         raise Failed(sentence(str(fault))) from None
     except OSError as error:

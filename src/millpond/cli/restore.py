@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -32,7 +33,7 @@ def command(backup: Path, data: str, only_verify: bool) -> None:
       millpond restore /mnt/backup --data /var/lib/millpond
     """
     from millpond.admin.backup import BackupFault, read_manifest
-    from millpond.admin.restore import restore, verify
+    from millpond.admin.restore import other_nodes, restore, verify
 
     try:
         total = read_manifest(backup).size
@@ -62,4 +63,17 @@ def command(backup: Path, data: str, only_verify: bool) -> None:
     if only_verify:
         click.echo(f"Whole: {what}.")
     else:
-        click.echo(f"Restored {what}. Start it with: millpond up --data {data}")
+        click.echo(f"Restored {what}.")
+        click.echo(_how_to_start(manifest.node_id, data, other_nodes(Path(data))))
+
+
+def _how_to_start(node_id: int, data: str, others: Sequence[int]) -> str:
+    if not others:
+        return f"Start it with: millpond up --data {data}"
+    names = ", ".join(map(str, others))
+    return (
+        f"It is one node of a cluster, with {'nodes' if len(others) > 1 else 'node'} {names}. If most of the cluster "
+        f"runs, start it as before (millpond up --node {node_id} --cluster nodes.toml --data {data}, or with --join "
+        f"HOST:PORT): it catches up before it counts. If you restore all nodes, run "
+        f"`millpond cluster rescue --restored --data {data} --data …` over all their folders before any starts."
+    )
