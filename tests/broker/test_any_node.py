@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from millpond.base.errors import ErrorCode
+from millpond.base.later import Later
+from millpond.broker.links.requester import RequestLost
 from millpond.sim.client import SimClient
 from millpond.sim.cluster.cluster import SimCluster
 from millpond.sim.node import PORT
@@ -225,3 +227,106 @@ def test_partitions_are_counted_by_the_controller_whichever_node_is_asked(shared
     assert "third" not in play.image.topics
     assert set_quota(play, ("client-id", None), "controller_mutation_rate", None) == ErrorCode.NONE
     assert play.create("third") == {"third": ErrorCode.NONE}
+
+
+# A response of the controller that is lost on the way: the node asks again.
+
+
+def lose_response(play: Play, key: int, *meanwhile: tuple[m.Message, int]) -> None:
+    """The next request of this kind that the node sends on is carried out, and its response is lost. Before the node
+    asks again, somebody else asks the controller for `meanwhile`, one after the other."""
+    way = play.cluster.nodes[play.node_id].broker.to_controller
+    ask_node = way._ask_node
+    other = SimClient(play.sim.network, f"node{play.cluster.controller_id}", PORT, "other", timeout_ms=20_000)
+    left = list(meanwhile)
+    is_lost = False
+
+    def ask(node_id: int, request: m.Message, version: int, timeout_ms: int) -> Later[Any]:
+        nonlocal is_lost
+        if key != request.API_KEY or is_lost:
+            return ask_node(node_id, request, version, timeout_ms)
+        is_lost = True
+        lost: Later[Any] = Later()
+
+        def go_on(_: Any) -> None:
+            if left:
+                other.send(*left.pop(0), go_on)
+            else:
+                lost.fail(RequestLost("lost on the way"))
+
+        ask_node(node_id, request, version, timeout_ms).then(go_on)
+        return lost
+
+    way._ask_node = ask
+
+
+def creation(name: str, partitions: int = 2) -> m.CreateTopicsRequest:
+    topic = m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=3)
+    return m.CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
+
+
+def test_a_repeated_deletion_does_not_delete_a_topic_created_since(shared: Play) -> None:
+    play = shared
+    for version, name in ((5, "first"), (6, "second")):
+        play.create(name)
+        before = play.image.topics[name].id
+        lose_response(play, 20, (creation(name), 7))
+        named = [m.DeleteTopicsRequest.DeleteTopicState(name=name)]
+        request = m.DeleteTopicsRequest(topics=named if version == 6 else [], timeout_ms=10_000)
+        request.topic_names = [name] if version < 6 else []
+        (result,) = play.ask(request, version).responses
+        assert (result.name, result.error_code) == (name, ErrorCode.NONE)
+        play.sim.run_for(2_000)
+        assert play.image.topics[name].id != before
+
+
+def test_a_repeated_creation_is_not_refused_for_its_own_first_attempt(shared: Play) -> None:
+    play = shared
+    lose_response(play, 19)
+    (result,) = play.ask(creation("mine"), 7).topics
+    assert (result.error_code, result.num_partitions, result.replication_factor) == (ErrorCode.NONE, 2, 3)
+    assert result.topic_id == play.image.topics["mine"].id
+    assert result.configs
+
+
+def test_a_repeated_creation_is_refused_for_the_topic_of_another(shared: Play) -> None:
+    play = shared
+    deletion = m.DeleteTopicsRequest(topics=[m.DeleteTopicsRequest.DeleteTopicState(name="theirs")], timeout_ms=5_000)
+    lose_response(play, 19, (deletion, 6), (creation("theirs", partitions=5), 7))
+    (result,) = play.ask(creation("theirs"), 7).topics
+    assert result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+    play.create("there")
+    lose_response(play, 19)
+    (result,) = play.ask(creation("there"), 7).topics
+    assert result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_a_repeated_growth_is_not_refused_for_its_own_first_attempt(shared: Play) -> None:
+    play = shared
+    play.create("growing")
+    more = m.CreatePartitionsRequest.CreatePartitionsTopic(name="growing", count=5, assignments=None)
+    request = m.CreatePartitionsRequest(topics=[more], timeout_ms=10_000)
+    lose_response(play, 37)
+    (result,) = play.ask(request, 3).results
+    assert (result.error_code, len(play.image.topics["growing"].partitions)) == (ErrorCode.NONE, 5)
+    lose_response(play, 37)
+    (result,) = play.ask(request, 3).results
+    assert result.error_code == ErrorCode.INVALID_PARTITIONS
+
+
+def test_a_deletion_through_a_node_answers_by_name_and_by_id(shared: Play) -> None:
+    play = shared
+    state = m.DeleteTopicsRequest.DeleteTopicState
+    play.create("one", "two")
+    two = play.image.topics["two"].id
+    states = [state(name="one"), state(name=None, topic_id=two), state(name="none"), state(name="x", topic_id=two)]
+    responses = play.ask(m.DeleteTopicsRequest(topics=states, timeout_ms=10_000), 6).responses
+    assert sorted((each.name or "", each.error_code) for each in responses) == [
+        ("none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("one", ErrorCode.NONE),
+        ("two", ErrorCode.NONE),
+        ("x", ErrorCode.INVALID_REQUEST),
+    ]
+    again = m.DeleteTopicsRequest(topic_names=["one"], timeout_ms=10_000)
+    (result,) = play.ask(again, 5).responses
+    assert (result.name, result.error_code) == ("one", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

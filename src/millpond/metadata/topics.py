@@ -196,13 +196,16 @@ def decide_create_partitions(
     return Decision(() if validate_only else tuple(records), tuple(grown.values()))
 
 
+def unknown_topic(name: str) -> Refused:
+    return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {quoted(name)} does not exist")
+
+
 def _find(image: Image, ref: TopicRef) -> Topic | Refused:
     """The topic that a deletion means, or why there is none."""
     if (ref.name is None) == (ref.topic_id == NO_TOPIC_ID):
         return Refused(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, one of the two")
     if ref.name is not None:
-        unknown = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {quoted(ref.name)} does not exist")
-        return image.topics.get(ref.name, unknown)
+        return image.topics.get(ref.name, unknown_topic(ref.name))
     return image.topics_by_id.get(
         ref.topic_id, Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has id {ref.topic_id}")
     )

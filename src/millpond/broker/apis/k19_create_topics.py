@@ -14,7 +14,9 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, gather
 from millpond.base.rights import AclResource, Operation
 from millpond.base.settings import AnySetting
+from millpond.broker.links.change_relay import caught_up
 from millpond.broker.links.envelope import ask_for_client
+from millpond.broker.links.to_controller import Attempts
 from millpond.broker.security.mutations import Mutations, new_partitions
 from millpond.broker.security.rights import NOT_AUTHORISED, Need, Rights, Screened, may_by_cluster, split
 from millpond.broker.serving.api import Api
@@ -23,7 +25,7 @@ from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.broker.topic_creation import once_made, once_placeable
 from millpond.config.topic import TOPIC
-from millpond.metadata.decision import Verdict
+from millpond.metadata.decision import OK, Verdict
 from millpond.metadata.image import INTERNAL_TOPICS
 from millpond.metadata.topics import CreatedTopic, NewTopic, decide_create_topics, internal_topic_refused
 from millpond.wire import messages as m
@@ -111,8 +113,41 @@ def forward(broker: Services, call: Call, request: m.CreateTopicsRequest) -> Lat
         response.topics = [*response.topics, *refusals]
         return response
 
-    ready = once_placeable(broker, request.timeout_ms)
-    return ready.chain(lambda _: once_made(broker, sent, ask_for_client(broker, call, sent))).map(join)
+    def ask(_: None) -> Later[m.CreateTopicsResponse]:
+        wanted = {each.name: _wanted(each) for each in sent.topics if each.name not in broker.image.topics}
+        attempts = Attempts()
+        asked = ask_for_client(broker, call, sent, attempts=attempts)
+        made = once_made(broker, sent, asked)
+        return made.map(
+            lambda response: _own_first_attempt(broker, wanted, response) if attempts.is_repeated else response
+        )
+
+    # What is there when the client asks is not taken for its own work.
+    ready = once_placeable(broker, request.timeout_ms).chain(lambda _: caught_up(broker))
+    return ready.chain(ask).map(join)
+
+
+def _own_first_attempt(
+    broker: Services, wanted: dict[str, NewTopic], response: m.CreateTopicsResponse
+) -> m.CreateTopicsResponse:
+    """The response to a repeated attempt. A topic that was not there when the client asked, and is now exactly as it
+    was asked for, was created by an attempt whose response was lost."""
+    inherited = {each: _setting(broker, each, {}) for each in TOPIC}
+    for position, each in enumerate(response.topics):
+        new, topic = wanted.get(each.name), broker.image.topics.get(each.name)
+        if each.error_code != ErrorCode.TOPIC_ALREADY_EXISTS or new is None or topic is None:
+            continue
+        replicas = len(topic.partitions[0].replicas)
+        configs = {name: value for name, value in new.configs if value is not None}
+        if (
+            new.num_partitions in (-1, len(topic.partitions))
+            and new.replication_factor in (-1, replicas)
+            and all(tuple(topic.partitions[index].replicas) == told for index, told in new.assignments)
+            and dict(broker.image.topic_config(each.name)) == configs
+        ):
+            created = CreatedTopic(each.name, OK, topic.id, len(topic.partitions), replicas)
+            response.topics[position] = _result(broker, created, new.configs, inherited)
+    return response
 
 
 def _wanted(topic: m.CreateTopicsRequest.CreatableTopic) -> NewTopic:

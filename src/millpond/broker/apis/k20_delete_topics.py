@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.base.later import Later
+from millpond.base.ids import NO_TOPIC_ID
+from millpond.base.later import Later, done
 from millpond.base.rights import AclResource, Operation
+from millpond.broker.links.change_relay import caught_up
 from millpond.broker.links.envelope import ask_for_client
-from millpond.broker.links.to_controller import SHOWN_MS
+from millpond.broker.links.to_controller import SHOWN_MS, Attempts
 from millpond.broker.security.mutations import Mutations
 from millpond.broker.security.rights import NOT_AUTHORISED, Need, Rights, Screened, may_by_cluster, split, topic_named
 from millpond.broker.serving.api import Api
@@ -19,7 +22,7 @@ from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.decision import Verdict
-from millpond.metadata.topics import DeletedTopic, TopicRef, decide_delete_topics
+from millpond.metadata.topics import DeletedTopic, TopicRef, decide_delete_topics, unknown_topic
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -37,16 +40,64 @@ def handle(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Outc
 
 
 def forward(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Later[m.DeleteTopicsResponse]:
-    """The client is answered once this node does not know the topics any more, either."""
-    ids = {ref: topic.id for ref in _refs(call, request) if (topic := _topic(broker, ref)) is not None}
+    """Names are sent on as ids: an attempt that is repeated must not delete a topic created since under the same
+    name. The client is answered once this node does not know the topics any more, either."""
+    if call.meter is not None and call.meter.mutations is not None and call.version < MUTATIONS.strict_from:
+        # The controller answers quotas by the version, and older ones know no ids.
+        return _sent_on(broker, call, request, call.version)
+    # A name means the topic that has it when the client asks, of which this node may not have heard yet.
+    return caught_up(broker).chain(lambda _: _forward_by_id(broker, call, request))
+
+
+def _forward_by_id(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Later[m.DeleteTopicsResponse]:
+    refs = _refs(call, request)
+    names = {topic.id: ref.name for ref in refs if ref.name is not None and (topic := _topic(broker, ref))}
+    known = {topic.id: topic.name for ref in refs if (topic := _topic(broker, ref))}
+    states, unknown = [], []
+    for ref in refs:
+        topic = broker.image.topics.get(ref.name) if ref.name is not None and ref.topic_id == NO_TOPIC_ID else None
+        if topic is not None:
+            states.append(m.DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic.id))
+        elif ref.name is not None and ref.topic_id == NO_TOPIC_ID:
+            unknown.append(DeletedTopic(ref.name, NO_TOPIC_ID, Verdict.of(unknown_topic(ref.name))))
+        else:
+            states.append(m.DeleteTopicsRequest.DeleteTopicState(name=ref.name, topic_id=ref.topic_id))
+    refusals = _answer(tuple(dict.fromkeys(unknown))).responses
+    if not states:
+        return done(m.DeleteTopicsResponse(responses=refusals))
+    sent = m.DeleteTopicsRequest(topics=states, timeout_ms=request.timeout_ms)
+    attempts = Attempts()
+
+    def complete(response: m.DeleteTopicsResponse) -> m.DeleteTopicsResponse:
+        for each in response.responses:
+            if each.error_code == ErrorCode.UNKNOWN_TOPIC_ID and each.topic_id in known and attempts.is_repeated:
+                # An earlier attempt has deleted it.
+                each.name, each.error_code, each.error_message = known[each.topic_id], ErrorCode.NONE, None
+            elif each.error_code == ErrorCode.UNKNOWN_TOPIC_ID and each.topic_id in names:
+                each.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            each.name = each.name or names.get(each.topic_id)
+        response.responses = [*response.responses, *refusals]
+        return response
+
+    return _sent_on(broker, call, sent, BY_ID_FROM, attempts, complete)
+
+
+def _sent_on(
+    broker: Services,
+    call: Call,
+    request: m.DeleteTopicsRequest,
+    version: int,
+    attempts: Attempts | None = None,
+    complete: Callable[[m.DeleteTopicsResponse], m.DeleteTopicsResponse] = lambda response: response,
+) -> Later[m.DeleteTopicsResponse]:
+    ids = {name: topic.id for name in request.topic_names if (topic := broker.image.topics.get(name)) is not None}
 
     def once_gone(response: m.DeleteTopicsResponse) -> Later[m.DeleteTopicsResponse]:
-        deleted = [each for each in response.responses if not each.error_code]
-        gone = {ids.get(TopicRef(each.name), each.topic_id) for each in deleted}
+        gone = {ids.get(each.name or "", each.topic_id) for each in response.responses if not each.error_code}
         shown = broker.once_shown(lambda: gone.isdisjoint(broker.image.topics_by_id), SHOWN_MS)
         return shown.map(lambda _: response)
 
-    return ask_for_client(broker, call, request).chain(once_gone)
+    return ask_for_client(broker, call, request, version, attempts).map(complete).chain(once_gone)
 
 
 def _topic(broker: Services, ref: TopicRef) -> Topic | None:

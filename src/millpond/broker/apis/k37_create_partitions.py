@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.base.later import Later
+from millpond.base.later import Later, done
 from millpond.base.rights import AclResource, Operation
+from millpond.broker.links.change_relay import caught_up
 from millpond.broker.links.envelope import ask_for_client
-from millpond.broker.links.to_controller import SHOWN_MS
+from millpond.broker.links.to_controller import SHOWN_MS, Attempts
 from millpond.broker.security.mutations import Mutations, if_possible
 from millpond.broker.security.rights import NOT_AUTHORISED, on_each
 from millpond.broker.serving.api import Api
@@ -62,8 +63,34 @@ def forward(broker: Services, call: Call, request: m.CreatePartitionsRequest) ->
 
         return broker.once_shown(is_shown, SHOWN_MS).map(lambda _: response)
 
-    ready = once_placeable(broker, request.timeout_ms)
-    return ready.chain(lambda _: ask_for_client(broker, call, request)).chain(once_grown)
+    def ask(_: None) -> Later[m.CreatePartitionsResponse]:
+        topics = broker.image.topics
+        smaller = [name for name, count in counts.items() if name in topics and len(topics[name].partitions) < count]
+        attempts = Attempts()
+
+        def complete(response: m.CreatePartitionsResponse) -> Later[m.CreatePartitionsResponse]:
+            if not attempts.is_repeated:
+                return done(response)
+            return caught_up(broker).map(lambda _: _own_first_attempt(broker, counts, smaller, response))
+
+        return ask_for_client(broker, call, request, attempts=attempts).chain(complete)
+
+    # A topic that has as many partitions when the client asks is refused.
+    ready = once_placeable(broker, request.timeout_ms).chain(lambda _: caught_up(broker))
+    return ready.chain(ask).chain(once_grown)
+
+
+def _own_first_attempt(
+    broker: Services, counts: dict[str, int], smaller: list[str], response: m.CreatePartitionsResponse
+) -> m.CreatePartitionsResponse:
+    """The response to a repeated attempt. A topic that had fewer partitions when the client asked, and now has as
+    many as were asked for, has them by an attempt whose response was lost."""
+    for each in response.results:
+        topic = broker.image.topics.get(each.name)
+        is_grown = topic is not None and each.name in smaller and len(topic.partitions) == counts[each.name]
+        if each.error_code == ErrorCode.INVALID_PARTITIONS and is_grown:
+            each.error_code, each.error_message = ErrorCode.NONE, None
+    return response
 
 
 def _wanted(topic: m.CreatePartitionsRequest.CreatePartitionsTopic) -> MorePartitions:

@@ -8,7 +8,7 @@ from millpond.base.errors import ErrorCode, MalformedMessage, Refused
 from millpond.base.later import Later
 from millpond.base.principal import Principal
 from millpond.broker.links.change_relay import caught_up
-from millpond.broker.links.to_controller import forward_ms
+from millpond.broker.links.to_controller import Attempts, forward_ms
 from millpond.wire import messages as m
 from millpond.wire.header import decode_response_header, encode_request_header
 
@@ -24,22 +24,27 @@ _BY_PASSWORD: Final = "2"
 """How somebody has shown who they are."""
 
 
-def ask_for_client(broker: Services, call: Call, request: m.Message) -> Later[Any]:
+def ask_for_client(
+    broker: Services, call: Call, request: m.Message, version: int | None = None, attempts: Attempts | None = None
+) -> Later[Any]:
     """The controller's response to what changes partitions. Where their number is limited for this client, the
-    controller counts them, and has to know who asks."""
+    controller counts them, and has to know who asks. The version is the client's unless another one is given."""
+    version = call.version if version is None else version
     if call.meter is not None and call.meter.mutations is not None:
-        return _ask_enveloped(broker, call, request)
-    return broker.to_controller.ask(request, call.version, forward_ms(request))
+        return _ask_enveloped(broker, call, request, version, attempts)
+    return broker.to_controller.ask(request, version, forward_ms(request), attempts=attempts)
 
 
 def relay_enveloped(broker: Services, call: Call, request: m.Message) -> Later[Any]:
     """The controller's response, once what was committed by then is applied here. Refused without a controller."""
-    asked = _ask_enveloped(broker, call, request)
+    asked = _ask_enveloped(broker, call, request, call.version)
     return asked.chain(lambda answer: caught_up(broker).map(lambda _: answer))
 
 
-def _ask_enveloped(broker: Services, call: Call, request: m.Message) -> Later[Any]:
-    key, version = request.API_KEY, call.version
+def _ask_enveloped(
+    broker: Services, call: Call, request: m.Message, version: int, attempts: Attempts | None = None
+) -> Later[Any]:
+    key = request.API_KEY
     assert key is not None
     frame = encode_request_header(key, version, NUMBER, call.client_id) + request.encode(version)
     envelope = m.EnvelopeRequest(
@@ -55,7 +60,8 @@ def _ask_enveloped(broker: Services, call: Call, request: m.Message) -> Later[An
         answer, _ = m.response_class(key).decode(response.response_data, version, position)
         return answer
 
-    return broker.to_controller.ask(envelope, VERSION, forward_ms(request)).map(unfold)
+    asked = broker.to_controller.ask(envelope, VERSION, forward_ms(request), attempts=attempts)
+    return asked.map(unfold)
 
 
 def principal_to_bytes(principal: Principal) -> bytes:

@@ -2,7 +2,7 @@
 
 Who asks is answered by the controller of the moment: a try that meets a node which is the controller no more, or
 whose answer is lost, is made again until the time is over. So a request may be served twice, as it may when a client
-that heard no answer asks again.
+that heard no answer asks again. `Attempts` says so to a caller for which that makes a difference.
 """
 
 from __future__ import annotations
@@ -50,6 +50,16 @@ AskNode = Callable[[int, "Message", int, int], Later[Any]]
 """Node id, request, version, time in ms: the response of another node, or RequestLost."""
 
 
+class Attempts:
+    """What a caller learns about the attempts of one request."""
+
+    __slots__ = ("is_repeated",)
+
+    def __init__(self) -> None:
+        self.is_repeated = False
+        """The response is that to a repeated attempt: an earlier one may have been carried out."""
+
+
 class ToController:
     def __init__(self, clock: Clock, leadership: Leadership, ask_here: AskHere, ask_node: AskNode) -> None:
         self._clock = clock
@@ -58,13 +68,27 @@ class ToController:
         self._ask_node = ask_node
 
     def ask(
-        self, request: Message, version: int, timeout_ms: int, here: Callable[[], Later[Any]] | None = None
+        self,
+        request: Message,
+        version: int,
+        timeout_ms: int,
+        here: Callable[[], Later[Any]] | None = None,
+        attempts: Attempts | None = None,
     ) -> Later[Any]:
         """The controller's response. Refused when none came in this time: with NOT_CONTROLLER where nobody was asked,
         with REQUEST_TIMED_OUT where somebody was and may still do it. `here` answers, should this node become the
         controller meanwhile, a client whose connection matters to the answer."""
         ask_here = partial(self._ask_here, request, version) if here is None else here
-        asking = _Asking(self._clock, self._leadership, ask_here, self._ask_node, request, version, timeout_ms)
+        asking = _Asking(
+            self._clock,
+            self._leadership,
+            ask_here,
+            self._ask_node,
+            request,
+            version,
+            timeout_ms,
+            attempts or Attempts(),
+        )
         asking.attempt()
         return asking.answer
 
@@ -81,6 +105,7 @@ class _Asking:
         request: Message,
         version: int,
         timeout_ms: int,
+        attempts: Attempts,
     ) -> None:
         self.answer: Later[Any] = Later(self._end)
         self._clock = clock
@@ -90,11 +115,13 @@ class _Asking:
         self._request = request
         self._version = version
         self._until_ms = clock.monotonic_ms() + timeout_ms
+        self._attempts = attempts
         self._was_sent = False
         self._reply: Later[Any] | None = None
         self._timer: Timer | None = None
 
     def attempt(self) -> None:
+        self._attempts.is_repeated = self._was_sent
         if self._leadership.is_active:
             try:
                 reply = self._ask_here()
