@@ -68,6 +68,7 @@ from millpond.broker.serving.connection import Connection
 from millpond.broker.serving.connections import Connections
 from millpond.broker.serving.dispatch import PRODUCE, Dispatcher
 from millpond.broker.serving.listeners import Listeners, end_point_of
+from millpond.broker.shared_settings import compare_with_controller
 from millpond.broker.topic_creation import CREATE_MS, VERSION, create_topics, request_for
 from millpond.broker.topics import TopicKeeper
 from millpond.config import node
@@ -473,6 +474,7 @@ class Broker:
         self._has_begun = True
         if not self.controller.is_alone:
             self._compare_clocks()
+            compare_with_controller(self)
         self._keeper.open_all(at_once=at_once)
         self._keeper.followed().then(lambda _: self._on_opened())
 
