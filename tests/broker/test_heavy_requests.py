@@ -1,4 +1,4 @@
-"""Requests that are small for what they ask: none of them may hold the loop for a tenth of a second.
+"""Requests that are small for what they ask: none of them may hold the loop for long.
 
 By the processor time of the thread, so that a busy machine is nobody's fault. Each held it for much longer once.
 """

@@ -6,7 +6,7 @@ The folder keeps the corpus (requests that led to something new: the next run be
 goes on where it ended), and a tape of whatever is found, which is printed with the command that plays it again.
 
 What is looked for, beside crashes, answers that nobody asked for or can read, and changes by whoever has no right:
-a turn of the loop of more than 100 ms, by the processor time of the thread, since the machine may be shared; memory,
+a turn of the loop of more than 20 ms, by the processor time of the thread, since the machine may be shared; memory,
 by what is resident after garbage was collected, and by the leap of one connection's requests; files, by the
 descriptors of the process, and by whatever the interpreter says was opened.
 """

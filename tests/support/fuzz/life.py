@@ -12,6 +12,7 @@ from millpond.wire import messages as m
 from support.fuzz.answers import LENGTH, Signature
 from support.fuzz.corpus import Corpus
 from support.fuzz.frames import FrameMaker, Token
+from support.fuzz.heavy import HeavyMaker
 from support.fuzz.pools import Pools
 from support.fuzz.scenes import LODGER, OF_LOGIN, PASSWORD, SCENES, STRANGER, Scene
 from support.fuzz.tape import replay
@@ -45,6 +46,9 @@ LOGIN_MS = 20
 """A worker hashes a password in this time."""
 
 LONG_PAUSES_MS = (1_000, 10_000, 60_000, 700_000)
+
+HEAVY_SHARE = 0.001
+"""Of requests that are made to be costly: each takes as long as hundreds of others."""
 
 SLOW_ONCE = "0 slow once"
 """A turn of the loop took too long, and not when it was played again."""
@@ -86,6 +90,7 @@ class Life:
         self._corpus = corpus
         self._pools = Pools(self._draw)
         self._maker = FrameMaker(self._draw, self._pools, scene.keys)
+        self._heavy = HeavyMaker(self._draw, scene.keys)
         self._outcome = Outcome(seed, scene.name)
         self._known = set(scene.keys)
         self._last = b""
@@ -259,6 +264,8 @@ class Life:
     def _requests(self) -> list[tuple[list[Token], bytes]]:
         """A request as it should be, or several that should not be like that."""
         maker = self._maker
+        if self._heavy.makes_any and self._random() < HEAVY_SHARE:
+            return [([], maker.decent(*self._heavy.request()))]
         chance = self._random()
         requests = self._corpus.requests
         if chance < 0.45 or not requests:
@@ -312,6 +319,9 @@ class Life:
 
     def _keep(self, link: HostileLink, tokens: list[Token], before: int) -> None:
         signatures = link.answers.signatures
+        if not tokens:
+            # A heavy request is made anew, and is too large for the corpus.
+            return
         if link.fault:
             if self._random() < FAULTS_SKIPPED:
                 return

@@ -32,6 +32,7 @@ from millpond.wire import messages as m
 from millpond.wire.header import NAMES, decode_response_header, encode_request_header
 from millpond.wire.records import Record, encode_batch
 from support.fuzz.answers import LENGTH, Answers
+from support.fuzz.heavy import WIDE, WIDE_PARTITIONS
 from support.fuzz.pools import NOW_MS, Pools
 from support.fuzz.scenes import LODGER, OPEN, PASSWORD, ROOT, SCENES, SMALL, USER, Scene
 from support.fuzz.watch import Found, Turn, memory_bytes
@@ -272,6 +273,7 @@ class Target:
     def deliver(self, link: HostileLink, data: bytes, frame: bytes) -> None:
         """`data` is the frame, or a piece of it."""
         self.doing = frame
+        self.turn.keys.append(int.from_bytes(frame[:2], "big"))
         self.acts.append(("deliver", link.number, data))
         self.turn.begin()
         try:
@@ -345,7 +347,13 @@ class Target:
         """Topics to play with, and one of which nobody is told: its name and id."""
         # Of a topic that is compacted every record's key is looked at, so that batches are unpacked.
         compacted = m.CreateTopicsRequest.CreatableTopicConfig(name="cleanup.policy", value="compact")
-        for name, partitions, configs in (("pond", 3, []), ("lake", 1, [compacted]), (CANARY, 1, [])):
+        topics = (
+            ("pond", 3, []),
+            ("lake", 1, [compacted]),
+            (WIDE, WIDE_PARTITIONS, [compacted]),
+            (CANARY, 1, []),
+        )
+        for name, partitions, configs in topics:
             topic = m.CreateTopicsRequest.CreatableTopic(
                 name=name, num_partitions=partitions, replication_factor=1, configs=configs
             )

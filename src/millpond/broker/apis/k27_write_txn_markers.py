@@ -93,6 +93,6 @@ API = Api(
     name="WriteTxnMarkers",
     versions=(1, 2),
     handle=handle,
-    pieces=(way("markers.topics.partition_indexes", "markers.topics.partitions"),),
+    pieces=(way("markers.topics.partition_indexes", "markers.topics.partitions", items=100),),
     rights=Rights(NEEDS, _screen),
 )

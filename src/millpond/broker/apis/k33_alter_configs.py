@@ -59,6 +59,6 @@ API = Api(
     lists="resources",
     at_controller=True,
     forward=relay_change,
-    pieces=(way("resources", "responses"),),
+    pieces=(way("resources", "responses", items=100),),
     rights=on_settings(Operation.ALTER_CONFIGS, _refuse, "responses"),
 )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Topic = m.DescribeProducersResponse.TopicResponse
 
 
-AT_ONCE_MAX: Final = 2_000
+AT_ONCE_MAX: Final = 250
 """So many partitions and producers the loop describes in one step; more only where one partition has more."""
 
 
