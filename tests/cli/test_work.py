@@ -67,6 +67,16 @@ def test_what_dies_is_started_again_and_told_to_stop_all_end_in_order(
     assert lines[-1].startswith("Stopped after ")
 
 
+def test_more_processes_than_partitions_is_told(run: Any, topic: str) -> None:
+    process = run("billing", "--processes", "3")
+    for line in process.stdout:
+        if b"idle" in line:
+            break
+    assert line.decode().endswith(
+        "charge: 1 partition for 3 processes, so 2 processes will be idle; `millpond topic alter` adds partitions\n"
+    )
+
+
 def test_a_module_that_runs_its_worker_when_it_is_imported_is_told_so(millpond: Any, tmp_path: Path) -> None:
     (tmp_path / "eager.py").write_text(PROGRAM.format(topic="orders", tag="old") + "\ncharge.run()\n")
     told = millpond("work", "eager", cwd=tmp_path)

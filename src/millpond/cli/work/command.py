@@ -18,6 +18,7 @@ from millpond.cli.cluster.children import CannotRun, Child, Crew, Event
 from millpond.cli.errors import Failed
 from millpond.cli.options import option
 from millpond.cli.stop import Stop, noted
+from millpond.cli.text import counted
 from millpond.cli.work.child import STATS, run_child
 from millpond.cli.work.specs import find_workers
 from millpond.node.signals import stop_signals
@@ -91,12 +92,16 @@ class _Run:
         children = list(self._crew.children.values())
         self._line(f"{names}: {len(children)} {'process' if len(children) == 1 else 'processes'}")
         self._crew.start()
-        told_at, before = time.monotonic(), 0
+        told_at, before, is_compared = time.monotonic(), 0, False
         with ExitStack() as stack:
             lag = _Lag(self._access, self._workers, stack)
             try:
                 while not stop.is_asked:
                     self._crew.turn()
+                    if not is_compared and self._crew.is_ready:
+                        is_compared = True
+                        for text in lag.idle(len(children)):
+                            self._line(text)
                     if files is not None and (changed := files.changed()):
                         self._line(f"{changed} has changed: starting again")
                         self._restart()
@@ -162,6 +167,28 @@ class _Lag:
         self._groups = sorted({each.options.group for each in workers if each.bootstrap is None})
         self._stack = stack
         self._watch: LagWatch | None = None
+        self._workers = [each for each in workers if each.bootstrap is None]
+
+    def idle(self, processes: int) -> Iterator[str]:
+        """Which workers have more processes than partitions, if the cluster says."""
+        from millpond.remote.errors import ClientError
+
+        try:
+            with self._access.open() as cluster:
+                known = cluster.topics({topic for each in self._workers for topic in each.options.topics})
+        except (Failed, ClientError):
+            # The workers say what is wrong with the cluster.
+            return
+        for each in self._workers:
+            topics = [known[name] for name in each.options.topics if name in known]
+            partitions = sum(len(topic.partitions) for topic in topics)
+            if len(topics) == len(each.options.topics) and partitions < processes:
+                spare = processes - partitions
+                idle = "1 process" if spare == 1 else f"{spare} processes"
+                yield (
+                    f"{each.__name__}: {counted(partitions, 'partition')} for {processes} processes, so {idle} "
+                    "will be idle; `millpond topic alter` adds partitions"
+                )
 
     def text(self) -> str:
         from millpond.admin.lag import LagWatch
