@@ -10,15 +10,21 @@ from tests.support.patience import with_time
 from millpond.broker.replication.fetchers import OUTDATED
 from millpond.broker.replication.leader_role import LeaderRole
 from millpond.log.compaction import CompactionPlan
-from millpond.sim.cluster.compacted_scenario import RETURNED, CompactedScenario, make_compacted_plan
+from millpond.sim.cluster.compacted_scenario import (
+    LONG_ABSENCE,
+    RETURNED,
+    CompactedScenario,
+    make_compacted_plan,
+)
 from millpond.sim.cluster.shrinker import play
 
 Patch = pytest.MonkeyPatch
 
 
-@pytest.mark.parametrize("seed", [4, 16])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_nothing_that_was_deleted_returns(seed: int) -> None:
-    scenario = CompactedScenario(seed)
+    """Absences alone, so that faults that are added to other scenarios change nothing here."""
+    scenario = CompactedScenario(seed, make_compacted_plan(seed, (LONG_ABSENCE,)))
     outcome = scenario.run()
     assert not outcome.violations, "\n".join([*scenario.story(), *outcome.violations])
     lines = [line for node in scenario.cluster.nodes.values() for line in node.journal_lines]
@@ -48,7 +54,7 @@ def drop_evidence_without_a_trace(patch: Patch) -> None:
 def test_a_mutant_is_found(put_in: Callable[[Patch], None], monkeypatch: Patch) -> None:
     put_in(monkeypatch)
     for seed in range(20):
-        _, outcome = play(seed, make_compacted_plan(seed), CompactedScenario)
+        _, outcome = play(seed, make_compacted_plan(seed, (LONG_ABSENCE,)), CompactedScenario)
         if outcome.violations:
             assert outcome.violations[0].startswith(RETURNED), f"seed {seed}: {outcome.violations}"
             return
