@@ -12,6 +12,7 @@ import pytest
 from client.stub_group import TERM, TOPIC, Group, StubSender, stub_make
 from millpond import Message, Retry, Send, Worker
 from millpond.base.ids import TopicPartition
+from millpond.client.aside import Aside
 from millpond.client.engine import Engine
 
 WORKERS = 3
@@ -29,6 +30,8 @@ def lose_chance(delivery: str) -> float:
 def use_stub(monkeypatch: pytest.MonkeyPatch, group: Group) -> None:
     for module in ("consumer", "transactions"):
         monkeypatch.setattr(f"millpond.client.{module}.make", stub_make(group))
+    # Its caller waits for it in any case, and the stub never blocks: one thread less to schedule.
+    monkeypatch.setattr(Aside, "run", lambda _, function, *arguments: function(*arguments))
 
 
 class Crew:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from client.conftest import Cluster
-from millpond import Message, Producer, Retry, Send, SqliteIds, StoreFailed, Worker
+from millpond import Message, Producer, Retry, Send, SendFailed, SqliteIds, StoreFailed, Worker
 from millpond.client.dead_letters import read_dead_letter
 from support.node import eventually
 
@@ -384,7 +384,9 @@ def test_a_poll_that_fails_commits_what_was_done_first(pond) -> None:
     assert seen == VALUES, "nothing runs again"
 
 
-def test_without_its_dead_letter_topic_a_worker_stops_before_the_record(make_node) -> None:
+def test_without_its_dead_letter_topic_a_worker_stops_before_the_record(make_node, monkeypatch) -> None:
+    # As if this user were not allowed to create it.
+    monkeypatch.setattr("millpond.client.engine.ensure_topics", lambda *_: None)
     node = make_node({"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0"})
     cluster = Cluster("own", node.bootstrap)
     topic, group = cluster.topic(1), cluster.group()
@@ -394,8 +396,9 @@ def test_without_its_dead_letter_topic_a_worker_stops_before_the_record(make_nod
         if message.value == b"4":
             raise ValueError("bad")
 
-    worker = Worker(fail, topic, group=group, dead_letters="not/a/name")
-    with pytest.raises(Exception, match="not/a/name"):
+    settings = {"topic.metadata.propagation.max.ms": 500}
+    worker = Worker(fail, topic, group=group, dead_letters="absent", settings=settings)
+    with pytest.raises(SendFailed, match="absent"):
         worker.run(cluster.bootstrap, until_idle_s=5)
     seen: list[bytes | None] = []
     Worker(lambda message: seen.append(message.value), topic, group=group).run(node.bootstrap, until_idle_s=IDLE_S)

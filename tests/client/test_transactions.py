@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from millpond import Consumer, Fenced, Message, Send, SendFailed, Worker
+from millpond import Consumer, Fenced, HandlerFailed, Message, Send, SendFailed, Worker
 from millpond.base.ids import TopicPartition
 from millpond.client import transactions
 from millpond.client.connection import make
@@ -94,8 +94,9 @@ def test_a_record_nobody_can_send_stops_the_worker_before_it(pond) -> None:
         delivery="exactly_once",
         in_flight_max=1,
     )
-    with pytest.raises(SendFailed, match=r"message\.max\.bytes"):
+    with pytest.raises(HandlerFailed, match=r"message\.max\.bytes") as failure:
         worker.run(pond.bootstrap, until_idle_s=5)
+    assert isinstance(failure.value.__cause__, SendFailed)
     fixed = Worker(lambda message: Send(out, message.value), topic, group=group, delivery="exactly_once")
     fixed.run(pond.bootstrap, until_idle_s=0.4)
     assert pond.read(out, 2)[-1].value == b"2"

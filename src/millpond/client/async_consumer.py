@@ -102,6 +102,8 @@ class AsyncConsumer:
         if self._closed:
             return
         self._closed = True
+        if self._consumer.is_of_parent:
+            return
         await self._run(self._consumer.close)
         self._thread.shutdown(wait=False)
 
@@ -157,6 +159,7 @@ class AsyncConsumer:
 
     def _submit(self, call: Callable[..., T], *given: Any) -> Future[T]:
         """A call on the consumer's thread, which hears first what of that seen ahead has been handed out here."""
+        self._consumer.check_process()
         if self._handed:
             self._unsaid.append(self._handed)
         self._calls += 1

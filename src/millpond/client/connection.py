@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from threading import current_thread, main_thread
 from typing import Any, Final, TypeAlias, TypeVar
 
 from confluent_kafka import KafkaException
@@ -50,8 +51,8 @@ def common_settings(bootstrap: str | None) -> dict[str, Any]:
 
 
 def log_raised(name: str, error: BaseException) -> None:
-    """For who has nobody to tell."""
-    if isinstance(error, KeyboardInterrupt):
+    """For who has nobody to tell. Ctrl-C interrupts the main thread; another one must go on with its work."""
+    if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
         raise error
     LOG.error("%s raised %r: it is called again all the same", name, error, exc_info=error)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
+from weakref import WeakSet
 
 from confluent_kafka import Consumer as RawConsumer
 from confluent_kafka import KafkaError, KafkaException
@@ -179,11 +182,33 @@ class Consumer(Closable):
         )
         """Whether a rebalance changes the assignment; else it replaces it."""
         self.reach = Reach(chosen)
-        self.raw = make(RawConsumer, chosen | {"error_cb": self.reach.on_error}, self._note_raised)
+        self.is_of_parent = False
+        """It was made before this process was forked: its threads, and its place in the group, are the parent's."""
+        self._raw = make(RawConsumer, chosen | {"error_cb": self.reach.on_error}, self._note_raised)
+        _ALL.add(self)
         if group is None:
             self._assign_all()
         else:
             self._subscribe()
+
+    @property
+    def raw(self) -> RawConsumer:
+        self.check_process()
+        return self._raw
+
+    def check_process(self) -> None:
+        if self.is_of_parent:
+            raise ClientError(
+                "this consumer was made before the process was forked, and what reads for it is in the parent alone: "
+                "make a new one in the child"
+            )
+
+    def begin_in_child(self) -> None:
+        """The process was forked."""
+        if not self.is_of_parent:
+            self.is_of_parent = True
+            # Never freed here: librdkafka would wait for threads that are not in this process, and abort.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._raw))
 
     # Reading
 
@@ -386,8 +411,8 @@ class Consumer(Closable):
         return sorted(self._missing)
 
     def close(self) -> None:
-        """Leave the group. Idempotent. Commits nothing."""
-        if self._closing:
+        """Leave the group. Idempotent. Commits nothing. In a child of the process that made it: nothing to do."""
+        if self._closing or self.is_of_parent:
             return
         self._closing = True
         try:
@@ -667,9 +692,22 @@ class Consumer(Closable):
             ) from fault
 
     def _check_open(self) -> None:
+        self.check_process()
         if self._closed:
             raise Closed("this consumer is closed: make a new one")
 
+
+_ALL: WeakSet[Consumer] = WeakSet()
+"""Of this process, to be told when it is forked."""
+
+
+def _begin_in_child() -> None:
+    for each in list(_ALL):
+        each.begin_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)
 
 _INSTANCE_FENCED = KafkaError(KafkaError.FENCED_INSTANCE_ID)
 """What ends a consumer for good comes to a poll as fatal, and only its words say what it was."""

@@ -85,14 +85,30 @@ def dead_letter(
         (OFFSET, b"%d" % origin.offset),
         (TIMESTAMP, b"%d" % origin.timestamp_ms),
         (ATTEMPTS, b"%d" % attempts),
-        (ERROR_TYPE, _type_name(error).encode()),
-        (ERROR_MESSAGE, str(error)[:ERROR_MESSAGE_CHARACTERS_MAX].encode(errors="replace")),
+        (ERROR_TYPE, _type_name(error).encode(errors="replace")),
+        (ERROR_MESSAGE, error_text(error)[:ERROR_MESSAGE_CHARACTERS_MAX].encode(errors="replace")),
         (ERROR_TRACEBACK, _traceback(error).encode(errors="replace")),
         (GROUP, group.encode()),
         (TIME, b"%d" % now_ms),
         (REDRIVEN, b"%d" % (redriven_count(message) if redriven is None else redriven)),
     ]
     return Send(to, message.value, message.key, (*own_headers(message.headers), *added))
+
+
+def error_text(error: BaseException) -> str:
+    """What the error says, even if its class cannot say it."""
+    try:
+        return str(error)
+    except Exception as fault:
+        return f"<str() of it raised {type(fault).__name__}>"
+
+
+def error_name(error: BaseException) -> str:
+    """The error as a log line shows it, even if its class cannot represent it."""
+    try:
+        return repr(error)
+    except Exception as fault:
+        return f"<{_type_name(error)}, repr() of it raised {type(fault).__name__}>"
 
 
 def own_headers(headers: Headers) -> Headers:
@@ -154,5 +170,8 @@ def _type_name(error: BaseException) -> str:
 
 def _traceback(error: BaseException) -> str:
     """The end of it, because that is where the fault is."""
-    text = "".join(traceback.format_exception(error))
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception as fault:
+        text = f"<the traceback cannot be formatted: {type(fault).__name__}>"
     return text if len(text) <= TRACEBACK_CHARACTERS_MAX else "…" + text[1 - TRACEBACK_CHARACTERS_MAX :]

@@ -11,12 +11,15 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millpond.base.ids import TopicPartition
+from millpond.client.aside import Aside
 from millpond.client.connection import LOG
 from millpond.client.consumer import Consumer
-from millpond.client.errors import AlreadyProcessed, BufferFull, SendFailed, StoreFailed
+from millpond.client.dead_letters import error_name
+from millpond.client.errors import AlreadyProcessed, BufferFull, SendFailed, StoreFailed, Timeout
 from millpond.client.handler import Handler
 from millpond.client.idleness import GroupWait, Idleness
 from millpond.client.in_flight import InFlight
@@ -77,6 +80,10 @@ class Engine:
         """The last offsets are settled; what the group says and handlers do from now on changes nothing."""
         self._failure: BaseException | None = None
         self._producer: Producer | None = None
+        self._single_producer: Producer | None = None
+        self._close_by: float | None = None
+        """Until when the cluster is waited for, once the worker stops."""
+        self._aside = Aside(self._close_deadline)
 
     # The polling thread
 
@@ -103,23 +110,57 @@ class Engine:
             settings=options.settings,
         )
         try:
-            self._settler = self._make_settler()
+            self._settler = self._aside.run(self._make_settler)
             self._runners = self._make_runners()
             try:
                 try:
                     self._loop(until_idle_s)
                 except Exception as error:
-                    self._fail(error)
+                    # A call that was given up because the worker stops is for `_finish_up` to report.
+                    if not self._aside.is_abandoned:
+                        self._fail(error)
                 self._finish_up()
             finally:
                 self._stopping = self._is_over = True
                 self._runners.end(self._options.stop_timeout_s)
         finally:
-            self._consumer.close()
-            if self._producer is not None:
-                self._producer.close()
+            self._close()
         if self._failure is not None:
             raise self._failure
+
+    def _close(self) -> None:
+        """Leave the group and end the producers, within what is left of the time for that."""
+        self._stopping = True
+        deadline = self._close_deadline()
+        assert deadline is not None
+        try:
+            if self._aside.is_abandoned:
+                # In a process that lives on, it must not stay a member of the group when the cluster is back.
+                self._aside.run_later(self._consumer.close)
+            else:
+                self._aside.run(self._consumer.close)
+        except Timeout as late:
+            # Its session ends by itself.
+            LOG.warning("the group %s was not left within the time to stop: %s", self._options.group, late)
+        finally:
+            self._aside.end()
+            for producer in (self._producer, self._single_producer):
+                if producer is not None:
+                    self._close_producer(producer, max(deadline - time.monotonic(), 0.0))
+
+    def _close_producer(self, producer: Producer, timeout_s: float) -> None:
+        try:
+            producer.close(timeout_s)
+        except Timeout as late:
+            self._fail(late)
+
+    def _close_deadline(self) -> float | None:
+        """Until when a stopping worker waits for the cluster; None while it is not stopping."""
+        if not self._stopping:
+            return None
+        if self._close_by is None:
+            self._close_by = time.monotonic() + self._options.close_timeout_s
+        return self._close_by
 
     def stop(self) -> None:
         """Ask it to end: what runs is finished and committed, what waits is left for others. From any thread."""
@@ -139,21 +180,31 @@ class Engine:
             room = self._room()
             batch = self._consumer.poll(room, self._poll_seconds()) if room else []
             now = time.monotonic()
-            if batch and self._settler.before(batch):
+            if batch and self._may_run(batch):
                 self._accept(batch, now)
             self._wake(now)
             if now >= settle_at:
-                self._settler.settle()
+                self._aside.run(self._settler.settle)
                 settle_at = now + self._options.commit_every_s
             waiting.look(now)
             if idle is not None and idle.is_over(now, is_working=bool(batch or len(self._in_flight))):
                 return
 
+    def _may_run(self, batch: Sequence[Message]) -> bool:
+        if self._options.delivery != "at_most_once":
+            return self._settler.before(batch)
+        may_run: bool = self._aside.run(self._settler.before, batch)
+        return may_run
+
     def _finish_up(self) -> None:
         """The records that run are finished, their offsets committed; a failed worker commits what was done."""
         try:
-            self._drain(self._in_flight.partitions())
+            self._drain(self._in_flight.partitions(), is_last=True)
             self._settler.close()
+        except Timeout as late:
+            left = f"the worker stopped and left {self._settler.left()}: {late}; these records run again"
+            LOG.warning("%s", left)
+            self._fail(Timeout(left))
         except Exception as fault:
             if self._failure is None:
                 raise
@@ -258,7 +309,7 @@ class Engine:
                 settings=options.settings,
             )
         kind = AtMostOnce if options.delivery == "at_most_once" else AtLeastOnce
-        return kind(self._consumer, self._sender, self._in_flight, self._fail)
+        return kind(self._consumer, self._sender, self._in_flight, self._fail, self._single_sender)
 
     def _make_runners(self) -> Runners:
         if self._handler.is_async:
@@ -274,6 +325,19 @@ class Engine:
                     self._bootstrap, linger_ms=1, delivery_timeout_s=DELIVERY_SECONDS, settings=settings
                 )
             return self._producer
+
+    def _single_sender(self) -> Producer:
+        """Sends each record in a batch of its own, so that what the broker refuses is that record."""
+        with self._lock:
+            if self._single_producer is None:
+                settings = {"message.max.bytes": RECORD_BYTES_MAX} | dict(self._options.settings)
+                self._single_producer = Producer(
+                    self._bootstrap,
+                    linger_ms=0,
+                    delivery_timeout_s=DELIVERY_SECONDS,
+                    settings=settings | {"batch.num.messages": 1},
+                )
+            return self._single_producer
 
     # Rebalances, inside poll
 
@@ -295,7 +359,7 @@ class Engine:
         self._in_flight.drop(partitions, keep_gaps=False)
         self._let_go(partitions)
 
-    def _drain(self, partitions: Sequence[TopicPartition]) -> None:
+    def _drain(self, partitions: Sequence[TopicPartition], *, is_last: bool = False) -> None:
         """Before these are given away: finish what runs, close the gaps before it, commit."""
         timeout_s = self._options.stop_timeout_s
         deadline = time.monotonic() + timeout_s
@@ -308,7 +372,13 @@ class Engine:
                 LOG.warning("a handler still runs after %g s; its record will run again", timeout_s)
                 break
         self._in_flight.drop(partitions, keep_gaps=False)
-        self._settler.hand_over(partitions, timeout_s)
+        if not is_last:
+            # Inside poll, whose thread is the one to commit.
+            self._settler.hand_over(partitions, timeout_s)
+            return
+        # Handlers had their own time. From here on it is the cluster that is waited for.
+        self._close_by = time.monotonic() + self._options.close_timeout_s
+        self._aside.run(self._settler.hand_over, partitions, self._options.close_timeout_s)
 
     def _is_quiet(self, partitions: Sequence[TopicPartition]) -> bool:
         if self._in_flight.is_running(partitions):
@@ -431,7 +501,10 @@ class Engine:
                 due = time.monotonic() + self._options.retries.delay_s(job.attempts)
                 keeps_lane = self._in_flight.run_again(job, due, keeps_lane=self._options.retries.order == "key")
             elif self._in_flight.is_ours(job):
-                self._settler.finished(job, outgoing if error is None else [self._sent_away(job, error)])
+                if error is None:
+                    self._settler.finished(job, outgoing, partial(self._refused, job))
+                else:
+                    self._settler.finished(job, [self._sent_away(job, error)])
                 with self._lock:
                     self.stats.processed += error is None
         except BaseException as fault:
@@ -459,7 +532,7 @@ class Engine:
     def _waits_in_memory(self, job: Job, error: BaseException) -> bool:
         if not is_worth_another_try(self._options, job, error):
             return False
-        LOG.info("%s failed (try %d), will be tried again: %r", job.origin, job.attempts, error)
+        LOG.info("%s failed (try %d), will be tried again: %s", job.origin, job.attempts, error_name(error))
         with self._lock:
             self.stats.retried += 1
         return not self._options.retries.waits_in_topic(job.attempts)
@@ -470,6 +543,14 @@ class Engine:
             return to_retry_topic(self._options, job)
         letter = to_dead_letters(self._options, job, error)
         with self._lock:
+            self.stats.dead += 1
+        return letter
+
+    def _refused(self, job: Job, refusal: SendFailed) -> Send:
+        """The dead letter of a record whose handler wanted something sent that no cluster will take."""
+        letter = to_dead_letters(self._options, job, refusal)
+        with self._lock:
+            self.stats.processed -= 1
             self.stats.dead += 1
         return letter
 

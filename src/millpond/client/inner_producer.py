@@ -7,6 +7,8 @@ back, with reports in hand, too; so it does while somebody flushes, who reads th
 
 from __future__ import annotations
 
+import atexit
+import os
 import time
 from collections.abc import Callable
 from threading import Condition, Thread, get_ident
@@ -25,6 +27,8 @@ Acks: TypeAlias = Literal["all", 1, 0]
 
 POLL_SECONDS = 0.1
 STEP_BACK_SECONDS = 0.005
+EXIT_SECONDS = 10.0
+"""How long a program that ends waits for records of producers that were not closed."""
 FAILURES_EVERY_SECONDS = 5.0
 """Between two words about records that failed and that nobody waits for."""
 
@@ -47,6 +51,7 @@ class InnerProducer:
         # A daemon, so that a program which forgets to close can still end.
         self._thread = Thread(target=self._serve, name="millpond-delivery", daemon=True)
         self._thread.start()
+        _OPEN.add(self)
 
     def plain_send(self) -> PlainSend:
         """What does as `produce` does, for a record without anything special."""
@@ -119,6 +124,7 @@ class InnerProducer:
         """Fail what is left and end the thread."""
         # First: what is sent before anybody could see this is purged here, and what is sent later by its sender.
         self.unreported.is_closing = True
+        _OPEN.discard(self)
         if len(self.raw):
             self.raw.purge()
         self._thread.join()
@@ -177,6 +183,35 @@ class InnerProducer:
         if count:
             LOG.warning("%s not sent and nobody waits for the outcome: %s", _counted(count), first)
         self._failures_at = time.monotonic() + FAILURES_EVERY_SECONDS
+
+
+_OPEN: set[InnerProducer] = set()
+"""Those of this process that are not closed."""
+
+
+def _flush_at_exit() -> None:
+    """A program that ends without `close` must not lose what it has sent, or not without a word."""
+    deadline = time.monotonic() + EXIT_SECONDS
+    for inner in list(_OPEN):
+        waiting = len(inner.unreported.records)
+        if not waiting:
+            continue
+        LOG.warning(
+            "a producer was not closed and %s not acknowledged yet: waiting up to %g s; use `with Producer()`, or "
+            "call close()",
+            _counted(waiting),
+            EXIT_SECONDS,
+        )
+        left = inner.flush(max(deadline - time.monotonic(), 0.0))
+        if left:
+            LOG.error("the program ends and %s not acknowledged: they may be lost", _counted(left))
+        inner._tell_failures()
+
+
+atexit.register(_flush_at_exit)
+if hasattr(os, "register_at_fork"):
+    # In a child they are the parent's to send.
+    os.register_at_fork(after_in_child=_OPEN.clear)
 
 
 def _counted(count: int) -> str:

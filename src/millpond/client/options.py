@@ -39,6 +39,7 @@ class OptionsGiven(TypedDict, total=False):
     in_flight_max: int
     commit_every_s: float
     stop_timeout_s: float
+    close_timeout_s: float
     from_: From
     protocol: Protocol
     instance: str | None
@@ -85,6 +86,8 @@ class Options:
     """How often finished positions are committed."""
     stop_timeout_s: float = 30.0
     """How long a running handler is waited for when the worker stops or loses a partition."""
+    close_timeout_s: float = 10.0
+    """How long a stopping worker waits for the cluster to take what is finished, once its handlers are done."""
     from_: From = "earliest"
     """Where a group begins that has committed nothing; an int is milliseconds since 1970."""
     protocol: Protocol = "classic"
@@ -151,7 +154,7 @@ def _check_kinds(options: Options) -> None:
         given = getattr(options, name)
         if not isinstance(given, int) or isinstance(given, bool):
             raise ConfigError(f"{name} is a whole number, not {given!r}")
-    for name in ("commit_every_s", "stop_timeout_s", "session_timeout_s", "transaction_timeout_s"):
+    for name in ("commit_every_s", "stop_timeout_s", "close_timeout_s", "session_timeout_s", "transaction_timeout_s"):
         given = getattr(options, name)
         check_duration(given, name)
     check_choice(options.protocol, "protocol", ("classic", "consumer"))

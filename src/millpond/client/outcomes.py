@@ -7,7 +7,7 @@ from math import ceil
 
 from millpond.base.words import counted
 from millpond.client.connection import LOG
-from millpond.client.dead_letters import dead_letter
+from millpond.client.dead_letters import dead_letter, error_name
 from millpond.client.errors import DecodeFailed, HandlerFailed, Reject
 from millpond.client.message import Send
 from millpond.client.options import Options
@@ -39,10 +39,10 @@ def to_dead_letters(options: Options, job: Job, error: BaseException) -> Send:
     tries = counted(job.attempts, "try")
     if options.dead_letters is None:
         raise HandlerFailed(
-            f"{job.origin} failed after {tries} ({error!r}) and there is no dead-letter topic: fix the handler, or "
-            "give the worker dead_letters=…"
+            f"{job.origin} failed after {tries} ({error_name(error)}) and there is no dead-letter topic: fix the "
+            "handler, or give the worker dead_letters=…"
         ) from error
-    LOG.warning("%s goes to %s after %s: %r", job.origin, options.dead_letters, tries, error)
+    LOG.warning("%s goes to %s after %s: %s", job.origin, options.dead_letters, tries, error_name(error))
     return dead_letter(
         job.message,
         error,

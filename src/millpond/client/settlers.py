@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from confluent_kafka import KafkaError
 
 from millpond.base.ids import TopicPartition
 from millpond.client.connection import LOG
 from millpond.client.consumer import Consumer
-from millpond.client.errors import CommitFailed, ConsumeFailed
+from millpond.client.errors import CommitFailed, ConsumeFailed, SendFailed, Timeout
 from millpond.client.in_flight import InFlight
 from millpond.client.message import Delivery, Message, Send, partition_of
 from millpond.client.producer import Producer
@@ -51,8 +51,23 @@ AWAY = frozenset(
 )
 """Nobody answers for the group. That is no reason to end: reading goes on by itself when somebody does."""
 
-REFUSED_SENDS = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._UNKNOWN_PARTITION})
-"""What a handler wants sent and no cluster will take, however long one waits."""
+REFUSED_SENDS = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+    }
+)
+"""What a handler wants sent and no cluster will take, however long one waits: a failure of its record."""
+
+BATCH_REFUSALS = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
+"""Refusals of a whole batch. Only a record that was sent alone is known to be the cause."""
+
+OnRefused: TypeAlias = "Callable[[SendFailed], Send]"
+"""Makes the dead letter of a record whose Send was refused; HandlerFailed when there is no topic for it."""
 
 RECORD_BYTES_MAX = 500_000_000
 """For librdkafka. How large a record may be is for its topic to say: one that could be read, and goes away with an
@@ -67,8 +82,11 @@ class Settler(Protocol):
         """Whether the batch may be processed."""
         ...
 
-    def finished(self, job: Job, outgoing: list[Send]) -> None:
-        """Not asked about a record that wants nothing sent: that is finished without further ado."""
+    def finished(self, job: Job, outgoing: list[Send], on_refused: OnRefused | None = None) -> None:
+        """Not asked about a record that wants nothing sent: that is finished without further ado.
+
+        A refused Send is replaced by what `on_refused` makes of the refusal; without that it ends the worker.
+        """
         ...
 
     def settle(self) -> None: ...
@@ -79,6 +97,10 @@ class Settler(Protocol):
 
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
         """These are not ours any more: what is not settled is dropped."""
+        ...
+
+    def left(self) -> str:
+        """What is finished and not settled, for the log."""
         ...
 
     def close(self) -> None: ...
@@ -93,11 +115,13 @@ class AtLeastOnce:
         producer: Callable[[], Producer],
         in_flight: InFlight,
         fail: Callable[[BaseException], None],
+        single_producer: Callable[[], Producer] | None = None,
     ) -> None:
         self._consumer = consumer
         self._producer = producer
         self._in_flight = in_flight
         self._fail = fail
+        self._single_producer = single_producer or producer
         self._unsent = 0
         self._offsets: dict[TopicPartition, int] = {}
         """To be committed."""
@@ -107,30 +131,68 @@ class AtLeastOnce:
     def before(self, batch: Sequence[Message]) -> bool:
         return True
 
-    def finished(self, job: Job, outgoing: list[Send]) -> None:
+    def finished(self, job: Job, outgoing: list[Send], on_refused: OnRefused | None = None) -> None:
         if not outgoing:
             self._in_flight.finish(job, [])
             return
+        self._send(self._producer, job, outgoing, on_refused)
+
+    def _send(
+        self, producer: Callable[[], Producer], job: Job, outgoing: list[Send], on_refused: OnRefused | None
+    ) -> None:
         left = len(outgoing)
         lock = self._in_flight.mutex
+        refusal: SendFailed | None = None
 
         def sent(future: Future[Delivery]) -> None:
-            nonlocal left
+            nonlocal left, refusal
             error = future.exception()
             with lock:
                 left -= 1
-                if error is None and left == 0:
+                if isinstance(error, SendFailed) and on_refused is not None and error.code in REFUSED_SENDS:
+                    refusal = refusal or error
+                    error = None
+                if error is None and left == 0 and refusal is None:
                     self._in_flight.finish(job, [])
-                self._unsent -= 1
-                self._in_flight.tell_change()
+                is_refused = left == 0 and refusal is not None and self._in_flight.is_ours(job)
             if error is not None:
                 self._fail(error)
+            elif is_refused:
+                assert refusal is not None
+                try:
+                    self._after_refusal(producer, job, outgoing, refusal, on_refused)
+                except BaseException as fault:
+                    self._fail(fault)
+            with lock:
+                self._unsent -= 1
+                self._in_flight.tell_change()
 
-        futures = [send(self._producer(), each) for each in outgoing]
+        try:
+            futures = [send(producer(), each) for each in outgoing]
+        except SendFailed as refused:
+            if on_refused is None or refused.code not in REFUSED_SENDS:
+                raise
+            self.finished(job, [on_refused(refused)])
+            return
         with lock:
             self._unsent += left
         for future in futures:
             future.add_done_callback(sent)
+
+    def _after_refusal(
+        self,
+        producer: Callable[[], Producer],
+        job: Job,
+        outgoing: list[Send],
+        refusal: SendFailed,
+        on_refused: OnRefused | None,
+    ) -> None:
+        """Send its dead letter, once it is known that this record was refused and not its neighbour in the batch."""
+        assert on_refused is not None
+        if refusal.code in BATCH_REFUSALS and producer is not self._single_producer:
+            self._send(self._single_producer, job, outgoing, on_refused)
+        else:
+            self.finished(job, [on_refused(refusal)])
 
     def settle(self) -> None:
         self._offsets |= {partition: offset for partition, offset, _ in self._in_flight.take_finished()}
@@ -146,8 +208,16 @@ class AtLeastOnce:
         for each in partitions:
             self._offsets.pop(each, None)
 
+    def left(self) -> str:
+        uncommitted = ", ".join(f"{topic}[{number}] at {offset}" for (topic, number), offset in self._offsets.items())
+        unsent = f"{self._unsent} records without an acknowledgement" if self._unsent else ""
+        offsets = f"the offsets of {uncommitted} uncommitted" if uncommitted else ""
+        return " and ".join(filter(None, (unsent, offsets))) or "its group without saying so"
+
     def close(self) -> None:
-        """The consumer and the producer belong to others. CommitFailed when the cluster is away."""
+        """The consumer and the producer belong to others. CommitFailed or Timeout when the cluster is away."""
+        if self._unsent:
+            raise Timeout("the cluster does not acknowledge what was sent")
         if self._away is not None:
             raise self._away
 

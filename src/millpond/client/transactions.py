@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -21,7 +21,7 @@ from millpond.client.guarded_calls import CallOverrun, GuardedCalls
 from millpond.client.in_flight import InFlight
 from millpond.client.message import Message, Send, as_bytes, header_list
 from millpond.client.progress import Job
-from millpond.client.settlers import GROUP_MOVED_ON, RECORD_BYTES_MAX, REFUSED_SENDS
+from millpond.client.settlers import BATCH_REFUSALS, GROUP_MOVED_ON, RECORD_BYTES_MAX, REFUSED_SENDS, OnRefused
 
 CALL_SECONDS = 30.0
 GRACE_SECONDS = 5.0
@@ -59,8 +59,10 @@ class Transactional:
         self._in_flight = in_flight
         self._finished: dict[TopicPartition, _Finished] = {}
         self._aborts = 0
-        self._refusal: SendFailed | None = None
-        """A record that no further transaction could send either."""
+        self._refusals: list[tuple[Send, SendFailed]] = []
+        """What no further transaction could send either."""
+        self._is_one_by_one = False
+        """Whether each record goes out in a batch of its own: a broker refuses whole batches."""
         own = {
             "transactional.id": f"{group}-{instance or uuid4().hex}",
             "transaction.timeout.ms": int(timeout_s * 1000),
@@ -69,7 +71,6 @@ class Transactional:
             "linger.ms": 0,
             "message.max.bytes": RECORD_BYTES_MAX,
             "delivery.report.only.error": True,
-            "on_delivery": self._not_delivered,
             # By default librdkafka forgets the group's coordinator when the only node goes away in the middle of a
             # transaction, and then waits for ever to send it the offsets.
             "metadata.recovery.strategy": "none",
@@ -89,7 +90,9 @@ class Transactional:
     def before(self, batch: Sequence[Message]) -> bool:
         return True
 
-    def finished(self, job: Job, outgoing: list[Send]) -> None:
+    def finished(self, job: Job, outgoing: list[Send], on_refused: OnRefused | None = None) -> None:
+        if on_refused is not None and outgoing:
+            outgoing = list(_Outgoing(outgoing, on_refused))
         self._in_flight.finish(job, outgoing)
 
     def settle(self) -> None:
@@ -97,8 +100,18 @@ class Transactional:
             finished = self._finished.setdefault(partition, _Finished(offset))
             finished.offset = offset
             finished.outgoing += outgoing
-        if self._finished and self._transact():
-            self._finished.clear()
+        may_repeat = False
+        while self._finished:
+            if self._transact():
+                self._finished.clear()
+                self._is_one_by_one = False
+            elif self._replace_refused():
+                # librdkafka goes on behind the sequence numbers of what was refused, so the next one fails, too.
+                may_repeat = True
+            elif may_repeat:
+                may_repeat = False
+            else:
+                return
 
     def hand_over(self, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
         self.settle()
@@ -106,6 +119,12 @@ class Transactional:
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
         for each in partitions:
             self._finished.pop(each, None)
+
+    def left(self) -> str:
+        partitions = ", ".join(
+            f"{topic}[{number}] up to {each.offset}" for (topic, number), each in self._finished.items()
+        )
+        return f"the transaction of {partitions} uncommitted" if partitions else "its group without saying so"
 
     def close(self) -> None:
         self._guarded.close()
@@ -129,8 +148,9 @@ class Transactional:
         except _MustAbort as fault:
             self._call("abort", lambda: self._raw.abort_transaction(CALL_SECONDS))
             self._raw.poll(0)
-            if self._refusal is not None:
-                raise self._refusal from fault
+            if self._refusals:
+                LOG.info("transaction aborted, the cluster refuses what a record wants sent: %s", fault)
+                return False
             if fault.code not in GROUP_MOVED_ON:
                 self._count_abort(fault)
             LOG.info("transaction aborted, will be done again: %s", fault)
@@ -150,18 +170,44 @@ class Transactional:
             lambda: raw.send_offsets_to_transaction(list(offsets), group, CALL_SECONDS), CALL_SECONDS + GRACE_SECONDS
         )
 
-    def _not_delivered(self, error: KafkaError | None, message: RawMessage) -> None:
-        if error is not None and error.code() in REFUSED_SENDS and self._refusal is None:
-            self._refusal = SendFailed(f"{message.topic()}: {advice_on(error)}", code=error.code())
+    def _replace_refused(self) -> bool:
+        """Put dead letters in the place of what was refused. Whether there is another transaction to try at once."""
+        refusals, self._refusals = self._refusals, []
+        if not refusals:
+            return False
+        self._aborts = 0
+        if not self._is_one_by_one and all(each.code in BATCH_REFUSALS for _, each in refusals):
+            # The others in its batch were refused with it: find out which one it was.
+            self._is_one_by_one = True
+            return True
+        for refused, refusal in refusals:
+            if not isinstance(refused, _OutgoingSend):
+                raise refusal
+            letter: Send | None = None
+            for finished in self._finished.values():
+                kept = [each for each in finished.outgoing if not refused.is_with(each)]
+                if len(kept) < len(finished.outgoing):
+                    letter = letter or refused.outgoing.on_refused(refusal)
+                    finished.outgoing = [*kept, letter]
+        return True
+
+    def _note_refusal(self, wanted: Send, error: KafkaError) -> None:
+        self._refusals.append((wanted, SendFailed(f"{wanted.topic}: {advice_on(error)}", code=error.code())))
 
     def _produce(self, wanted: Send) -> None:
-        options: dict[str, Any] = {"headers": header_list(wanted.headers)}
+        def delivered(error: KafkaError | None, message: RawMessage) -> None:
+            if error is not None and error.code() in REFUSED_SENDS:
+                self._note_refusal(wanted, error)
+
+        options: dict[str, Any] = {"headers": header_list(wanted.headers), "on_delivery": delivered}
         if wanted.partition is not None:
             options["partition"] = wanted.partition
         deadline = time.monotonic() + CALL_SECONDS
         while True:
             try:
                 self._raw.produce(wanted.topic, wanted.value, as_bytes(wanted.key), **options)
+                if self._is_one_by_one:
+                    self._raw.flush(CALL_SECONDS)
                 return
             except BufferError:
                 if time.monotonic() > deadline:
@@ -172,6 +218,9 @@ class Transactional:
                 if error.fatal() or error.code() in FENCED:
                     raise Fenced(advice_on(error), code=error.code()) from fault
                 if error.txn_requires_abort() or error.code() == KafkaError._STATE:
+                    raise _MustAbort(error) from fault
+                if error.code() in REFUSED_SENDS:
+                    self._note_refusal(wanted, error)
                     raise _MustAbort(error) from fault
                 self._abandon()
                 raise SendFailed(f"{wanted.topic}: {advice_on(error)}", code=error.code()) from fault
@@ -198,6 +247,29 @@ class Transactional:
                     raise SendFailed(f"cannot {what}: {advice_on(error)}", code=error.code()) from fault
                 time.sleep(0.05)
         raise Timeout(f"cannot {what}: no success in {RETRIES_MAX} tries; check that the cluster is up")
+
+
+class _Outgoing:
+    """All that one record wants sent, and what is sent in its place when a part of it is refused."""
+
+    def __init__(self, sends: Sequence[Send], on_refused: OnRefused) -> None:
+        self.on_refused = on_refused
+        self._sends = sends
+
+    def __iter__(self) -> Iterator[Send]:
+        return (
+            _OutgoingSend(each.topic, each.value, each.key, each.headers, each.partition, outgoing=self)
+            for each in self._sends
+        )
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class _OutgoingSend(Send):
+    outgoing: _Outgoing
+
+    def is_with(self, other: Send) -> bool:
+        """Whether the same record wants it sent."""
+        return isinstance(other, _OutgoingSend) and other.outgoing is self.outgoing
 
 
 class _MustAbort(Exception):

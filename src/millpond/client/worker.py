@@ -11,6 +11,7 @@ from typing import Any, Unpack
 from millpond.client.arguments import named_arguments
 from millpond.client.checks import check_topics
 from millpond.client.connection import LOG
+from millpond.client.dead_letters import error_name
 from millpond.client.engine import Engine, Stats
 from millpond.client.errors import ConfigError, Timeout
 from millpond.client.handler import Handler
@@ -86,7 +87,7 @@ class Worker:
             try:
                 engine.run()
             except BaseException as error:
-                LOG.error("the worker %s has ended: %r", self.__name__, error)
+                LOG.error("the worker %s has ended: %s", self.__name__, error_name(error))
                 self._failure = error
 
         self._thread = Thread(target=work, name=f"millpond-worker-{self.__name__}", daemon=True)

@@ -1,0 +1,118 @@
+"""A worker that is stopped while its cluster is away: it ends in time, says what it left, and loses nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.conftest import Cluster
+from millpond import Message, Send, Timeout, Worker
+from millpond.client.aside import Aside
+from support.node import Node, eventually
+
+DELIVERIES = ["at_least_once", "exactly_once", "at_most_once"]
+CLOSE_S = 2.0
+SLACK_S = 6.0
+"""For a busy machine; without the bound it takes more than a hundred seconds."""
+VALUES = [b"%d" % n for n in range(40)]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path, {"group.initial.rebalance.delay.ms": "0"}).start()
+    yield made
+    made.kill9()
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_a_stop_while_the_cluster_is_away_is_bounded(node: Node, delivery: Any) -> None:
+    cluster = Cluster("millpond", node.bootstrap)
+    cluster.create("in", 1)
+    cluster.create("out", 1)
+    cluster.fill("in", VALUES)
+    ran: Counter[bytes | None] = Counter()
+
+    def handle(message: Message) -> Send:
+        ran[message.value] += 1
+        time.sleep(0.05)
+        return Send("out", message.value)
+
+    worker = Worker(handle, "in", group="g", delivery=delivery, close_timeout_s=CLOSE_S).start(node.bootstrap)
+    assert eventually(lambda: worker.stats.processed >= 5)
+    node.kill9()
+    time.sleep(1.0)
+    began = time.monotonic()
+    with pytest.raises(Timeout, match=r"left|unacknowledged"):
+        worker.stop()
+    assert time.monotonic() - began < CLOSE_S + SLACK_S
+    if delivery == "at_most_once":
+        return
+    node.start()
+    again = Worker(handle, "in", group="g", delivery=delivery, session_timeout_s=6.0).start(node.bootstrap)
+    assert eventually(lambda: set(ran) == set(VALUES))
+    again.stop()
+    sent = Counter(each.value for each in cluster.read("out", len(VALUES)))
+    assert set(sent) == set(VALUES), "nothing is lost"
+    if delivery == "exactly_once":
+        assert set(sent.values()) == {1}
+
+
+PROGRAM = """
+import sys, time
+from millpond import Message, Send, Worker
+def handle(message: Message) -> Send:
+    print("ran", flush=True)
+    return Send("out", message.value)
+Worker(handle, "in", group="g", delivery=sys.argv[2], close_timeout_s=float(sys.argv[3])).run(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_sigterm_is_heard_while_the_cluster_is_away(node: Node, delivery: str) -> None:
+    cluster = Cluster("millpond", node.bootstrap)
+    cluster.create("in", 1)
+    cluster.create("out", 1)
+    cluster.fill("in", VALUES)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, node.bootstrap, delivery, str(CLOSE_S)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ran\n"
+        os.kill(node.pid, signal.SIGSTOP)
+        time.sleep(1.0)
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=CLOSE_S + 60)
+        assert time.monotonic() - began < CLOSE_S + SLACK_S
+        assert process.returncode != 0
+        assert "left" in said or "unacknowledged" in said
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_call_that_is_given_up_leaves_the_thread_alone() -> None:
+    deadline: list[float | None] = [None]
+    aside = Aside(lambda: deadline[0])
+    assert aside.run(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        aside.run(lambda: 1 / 0)
+    deadline[0] = time.monotonic()
+    with pytest.raises(Timeout):
+        aside.run(time.sleep, 5)
+    assert aside.is_abandoned
+    with pytest.raises(Timeout):
+        aside.run(lambda: 7)

@@ -1,0 +1,94 @@
+"""What forks and what ends without closing: nothing is read twice, and nothing is lost without a word."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from concurrent.futures import wait
+
+import pytest
+
+from client.conftest import Cluster
+from millpond import Producer
+
+
+def run(program: str, *arguments: str, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(words, capture_output=True, text=True, timeout=seconds, check=False)
+
+
+FORKING = """
+import os, sys
+from millpond import ClientError, Consumer
+consumer = Consumer(sys.argv[2], [sys.argv[3]], bootstrap=sys.argv[1])
+found = consumer.poll(3, 20.0)
+child = os.fork()
+if child == 0:
+    for what in (consumer.poll, consumer.next, consumer.commit, consumer.assignment, consumer.lag, consumer.pause):
+        try:
+            what()
+        except ClientError as refusal:
+            assert "forked" in str(refusal), refusal
+        else:
+            print(what.__name__, "was allowed", flush=True)
+            os._exit(9)
+    consumer.close()
+    del consumer
+    sys.exit(0)
+_, status = os.waitpid(child, 0)
+assert status == 0, status
+while len(found) < 100:
+    found += consumer.poll(100, 20.0)
+consumer.commit()
+consumer.close()
+print(sorted(each.offset for each in found) == list(range(100)))
+"""
+
+
+def test_a_consumer_is_refused_in_a_child(pond: Cluster) -> None:
+    topic = pond.topic(1)
+    pond.fill(topic, [b"%d" % n for n in range(100)])
+    done = run(FORKING, pond.bootstrap, pond.group(), topic)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+FORGETFUL = """
+import sys
+from millpond import Producer
+producer = Producer(sys.argv[1], linger_ms=500)
+for n in range(50):
+    producer.send(sys.argv[2], b"%d" % n)
+if sys.argv[3] == "collected":
+    del producer
+"""
+
+
+@pytest.mark.parametrize("how", ["kept", "collected"])
+def test_a_program_that_ends_without_close_flushes(pond: Cluster, how: str) -> None:
+    topic = pond.topic(1)
+    done = run(FORGETFUL, pond.bootstrap, topic, how)
+    assert done.returncode == 0
+    assert "was not closed" in done.stderr
+    assert len(pond.read(topic, 50)) == 50
+
+
+def test_a_program_that_ends_without_a_cluster_says_what_may_be_lost() -> None:
+    began = time.monotonic()
+    done = run(FORGETFUL, "127.0.0.1:1", "t", "kept")
+    assert "50 records were not acknowledged: they may be lost" in done.stderr
+    assert time.monotonic() - began < 40
+
+
+def test_a_callback_that_raises_keyboard_interrupt_leaves_no_future_open(pond: Cluster) -> None:
+    topic = pond.topic(1)
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Producer(pond.bootstrap, linger_ms=50) as producer:
+        futures = [producer.send(topic, b"%d" % n) for n in range(20)]
+        futures[0].add_done_callback(interrupt)
+        # Nobody flushes: the delivery thread alone reads the reports.
+        assert not wait(futures, 30).not_done
+        assert producer.send(topic, b"after").result(30).offset == 20

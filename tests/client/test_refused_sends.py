@@ -1,0 +1,133 @@
+"""A Send that no cluster takes is a failure of its record: it becomes a dead letter and the worker goes on."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from client.conftest import Cluster
+from millpond import HandlerFailed, Message, Send, SqliteIds, Worker
+from millpond.client.dead_letters import read_dead_letter
+
+IDLE_S = 0.4
+SMALL_BYTES = 2_000
+VALUES = [b"%d" % n for n in range(10)]
+BAD = b"4"
+DELIVERIES = ["at_least_once", "exactly_once"]
+REFUSALS = ["too large", "no such partition", "bad topic name", "a record without a key"]
+
+
+def small_topic(pond: Cluster, policy: str = "delete") -> str:
+    """A topic with two partitions that takes only small records."""
+    name = f"small-{pond.group()}"
+    config = {"max.message.bytes": str(SMALL_BYTES), "cleanup.policy": policy}
+    admin = AdminClient({"bootstrap.servers": pond.bootstrap})
+    admin.create_topics([NewTopic(name, 2, config=config)])[name].result(60)
+    return name
+
+
+def bad_send(refusal: str, topic: str) -> Send:
+    match refusal:
+        case "too large":
+            # Not compressible: the limit is on what is sent.
+            return Send(topic, os.urandom(5 * SMALL_BYTES), b"k", {"x": b"y"}, partition=0)
+        case "no such partition":
+            return Send(topic, b"v", b"k", partition=77)
+        case "bad topic name":
+            return Send("no topic at all", b"v", b"k")
+        case _:
+            return Send(topic, b"v", partition=0)
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_refused_send_is_a_failure_of_its_record(pond: Cluster, delivery: Any, refusal: str) -> None:
+    source, letters, group = pond.topic(1), pond.topic(1), pond.group()
+    target = small_topic(pond, "compact" if refusal == "a record without a key" else "delete")
+    pond.fill(source, VALUES)
+
+    def forward(message: Message) -> Send:
+        return bad_send(refusal, target) if message.value == BAD else Send(target, message.value, b"k", partition=0)
+
+    worker = Worker(forward, source, group=group, delivery=delivery, dead_letters=letters)
+    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    (letter,) = pond.read(letters)
+    assert letter.value == BAD
+    assert read_dead_letter(letter).attempts == 1
+    assert sorted(each.value or b"" for each in pond.read(target, 9)) == sorted(set(VALUES) - {BAD})
+    assert (worker.stats.processed, worker.stats.dead) == (9, 1)
+    # It does not come back with the next start.
+    again = Worker(forward, source, group=group, delivery=delivery, dead_letters=letters)
+    again.run(pond.bootstrap, until_idle_s=IDLE_S)
+    assert (again.stats.processed, again.stats.dead) == (0, 0)
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_a_refused_send_without_dead_letters_ends_the_worker_before_it(pond: Cluster, delivery: Any) -> None:
+    source, target, group = pond.topic(1), small_topic(pond), pond.group()
+    pond.fill(source, [BAD])
+    worker = Worker(lambda _: bad_send("no such partition", target), source, group=group, delivery=delivery)
+    with pytest.raises(HandlerFailed):
+        worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    seen: list[Message] = []
+    Worker(seen.append, source, group=group, delivery=delivery).run(pond.bootstrap, until_idle_s=IDLE_S)
+    assert [each.value for each in seen] == [BAD]
+
+
+def test_a_refused_send_with_a_store_is_a_failure_of_its_record(pond: Cluster, tmp_path: Any) -> None:
+    source, letters, target = pond.topic(1), pond.topic(1), small_topic(pond)
+    pond.fill(source, VALUES)
+
+    def forward(message: Message) -> Send | None:
+        return bad_send("too large", target) if message.value == BAD else None
+
+    store = SqliteIds(tmp_path / "ids.db")
+    worker = Worker(
+        forward, source, group=pond.group(), delivery="exactly_once", processed=store, dead_letters=letters
+    )
+    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    store.close()
+    assert (worker.stats.processed, worker.stats.dead) == (9, 1)
+
+
+class Unprintable(Exception):
+    """As some libraries raise them: formatting it needs what is gone by then."""
+
+    def __str__(self) -> str:
+        raise AttributeError("response")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+@pytest.mark.parametrize("has_letters", [True, False])
+def test_an_error_that_cannot_be_printed_is_a_failure_like_any_other(
+    pond: Cluster, delivery: Any, has_letters: bool
+) -> None:
+    source, letters = pond.topic(1), pond.topic(1)
+    pond.fill(source, VALUES)
+
+    def handle(message: Message) -> None:
+        if message.value == BAD:
+            raise Unprintable
+
+    worker = Worker(
+        handle,
+        source,
+        group=pond.group(),
+        delivery=delivery,
+        retries=1,
+        dead_letters=letters if has_letters else None,
+    )
+    if has_letters:
+        worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+        assert (worker.stats.processed, worker.stats.dead) == (9, 1)
+        (letter,) = pond.read(letters)
+        assert read_dead_letter(letter).error_type.endswith("Unprintable")
+        assert "AttributeError" in read_dead_letter(letter).error_message
+    else:
+        with pytest.raises(HandlerFailed, match="Unprintable"):
+            worker.run(pond.bootstrap, until_idle_s=IDLE_S)
