@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -90,3 +94,12 @@ def test_a_schema_registry_fits_in() -> None:
     assert decode(message(b"orders:7")) == 7
     with pytest.raises(DecodeFailed):
         decode(message(b"nonsense"))
+
+
+def test_dates_decimals_and_uuids_in_a_dict_are_sent_as_text() -> None:
+    value = {"at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "price": Decimal("1.10"), "id": UUID(int=7)}
+    assert json.loads(encode(value) or b"") == {
+        "at": "2026-01-02T03:04:05+00:00",
+        "price": "1.10",
+        "id": "00000000-0000-0000-0000-000000000007",
+    }

@@ -10,7 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import is_dataclass
+from datetime import date
+from datetime import time as dt_time
+from decimal import Decimal
 from typing import Any, TypeAlias
+from uuid import UUID
 
 from millpond.client.checks import encoded
 from millpond.client.errors import ConfigError, DecodeFailed
@@ -36,12 +40,21 @@ def encode(value: Any, topic: str = "") -> bytes | None:
         packed: bytes = msgspec_module().json.encode(value)
         return packed
     try:
-        return json.dumps(value, separators=(",", ":")).encode()
+        return json.dumps(value, separators=(",", ":"), default=_json_value).encode()
     except (TypeError, ValueError) as fault:
         raise ConfigError(
             f"a value of type {type(value).__name__} cannot be sent as JSON ({fault}): send bytes, or give the "
             "producer a serializer"
         ) from fault
+
+
+def _json_value(value: object) -> str:
+    """Dates and times as ISO 8601, Decimal and UUID as text, which is how msgspec and pydantic write them."""
+    if isinstance(value, date | dt_time):
+        return value.isoformat()
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def decoder_for(kind: Any) -> Decoder:
