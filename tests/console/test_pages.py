@@ -194,6 +194,16 @@ def test_no_button_of_the_bar_is_out_of_reach_however_wide_the_window_is(tab: Ta
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.parametrize("path", ["/cluster", "/hot", "/plan"])
+def test_a_page_fits_a_phone(tab: Tab, path: str) -> None:
+    tab.page.set_viewport_size({"width": 390, "height": 800})
+    page = tab.open(path)
+    page.locator("main h1").wait_for()
+    page.locator("main .slider" if path == "/plan" else "main td").first.wait_for()
+    right = "Math.max(...[...document.querySelectorAll('main *')].map((each) => each.getBoundingClientRect().right))"
+    assert page.evaluate(right) <= 390
+
+
 def test_a_page_comes_in_a_browser_that_keeps_nothing(browser: Any, console: Console) -> None:
     tab = Tab(browser, console)
     tab.page.add_init_script(
@@ -618,7 +628,7 @@ def test_a_trace_is_measured_and_drawn(tab: Tab) -> None:
 
 
 def test_a_plan_follows_its_sliders(tab: Tab) -> None:
-    page = tab.open("/plan")
+    page = tab.open("/plan?messages_per_second=1000000")
     brokers = page.locator(".tile", has_text="Brokers").locator(".value")
     brokers.wait_for()
     # A million messages of 1 KB a second, for a week, in three replicas: the disks decide.

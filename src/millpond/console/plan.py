@@ -20,7 +20,7 @@ LOOK_SECONDS: Final = 2.0
 
 async def plan(request: Request) -> Response:
     demand = Demand(
-        messages_per_second=amount(request, "messages_per_second", 1e6, 1e-3, 1e12),
+        messages_per_second=amount(request, "messages_per_second", 1e3, 1e-3, 1e12),
         message_bytes=amount(request, "message_bytes", 1e3, 1, 1e9),
         peak=amount(request, "peak", 2, 1, 1e3),
         replication=round(amount(request, "replication", 3, 1, 10)),

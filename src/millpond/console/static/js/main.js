@@ -134,8 +134,9 @@ function theme(name) {
   if (name === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = name;
   const button = document.getElementById("theme");
-  button.textContent = { system: "Auto", light: "Light", dark: "Dark" }[name];
-  button.setAttribute("aria-label", `${button.textContent} colours. Change`);
+  const word = { system: "Auto", light: "Light", dark: "Dark" }[name];
+  button.textContent = `Theme: ${word.toLowerCase()}`;
+  button.setAttribute("aria-label", `${word} colours. Change`);
   button.onclick = () => {
     const next = THEMES[(THEMES.indexOf(name) + 1) % THEMES.length];
     store("theme", next);

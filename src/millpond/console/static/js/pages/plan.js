@@ -28,7 +28,7 @@ function days(seconds) {
 
 // [name, label, lowest, highest, default, how it is shown, whole numbers only]; the scale is one of powers unless whole.
 const DEMAND = [
-  ["messages_per_second", "Messages a second", 1, 1e8, 1e6, number],
+  ["messages_per_second", "Messages a second", 1, 1e8, 1e3, number],
   ["message_bytes", "Bytes of a message", 10, 1e6, 1000, amount],
   ["peak", "Peak, times the average", 1, 10, 2, three],
   ["replication", "Replicas", 1, 5, 3, three, true],
