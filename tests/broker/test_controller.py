@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -8,6 +9,7 @@ from millpond.base.errors import Refused
 from millpond.base.later import Later, done
 from millpond.broker.controller import Controller
 from millpond.broker.lives.identity import CannotStart
+from millpond.broker.quorum.committed_batches import MetadataBatch
 from millpond.broker.quorum.wire import METADATA_PARTITION
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
@@ -451,3 +453,14 @@ def test_the_image_is_one_object_for_life(play: Play) -> None:
     controller.load((BrokerEndpoint("PLAINTEXT", "localhost", 9092),))
     assert controller.image is image
     assert image.brokers
+
+
+def test_a_wait_for_an_offset_ends_with_a_batch_that_has_no_records(desk: Any) -> None:
+    """Such as a change of voters, or a new leader's first batch."""
+    controller = desk.broker.controller
+    next_offset = controller.applied_offset + 1
+    shown: list[None] = []
+    desk.broker.once_shown(lambda: controller.applied_offset >= next_offset, 5_000).then(shown.append)
+    controller._take(MetadataBatch(controller.applied_offset, next_offset, ()))
+    desk.run(1)
+    assert shown == [None]

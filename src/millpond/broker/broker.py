@@ -399,6 +399,7 @@ class Broker:
         self._read_broker_settings()
         self._follow_quotas(self.image.quotas.records())
         self.controller.on_change(self._on_records)
+        self.controller.on_offset(self._image_watch.on_change)
         self.controller.on_change(self.sessions.on_records)
         self.controller.on_role(self.sessions.on_role)
         self.controller.on_role(self.lifecycle.on_role)

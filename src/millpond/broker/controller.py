@@ -116,6 +116,7 @@ class Controller:
         self._snapshots = SnapshotKeeper(world, settings)
         self._parked = ParkedReplies()
         self._observers: list[OnChange] = []
+        self._offset_observers: list[Callable[[], None]] = []
         self._role_observers: list[OnRole] = []
         self._company_observers: list[Callable[[], None]] = []
         self._is_applying = False
@@ -234,6 +235,10 @@ class Controller:
         The reply to their decision waits until what it returns has ended.
         """
         self._observers.append(observer)
+
+    def on_offset(self, observer: Callable[[], None]) -> None:
+        """Call `observer` when `applied_offset` has passed a batch without records, such as a change of voters."""
+        self._offset_observers.append(observer)
 
     def on_role(self, observer: OnRole) -> None:
         """Call `observer` when this node has become the active controller (True), or no longer is."""
@@ -606,6 +611,9 @@ class Controller:
         followed = gather([observer(batch.records) for observer in self._observers]) if batch.records else None
         if batch.records:
             self._folder.learn_name(self.image)
+        else:
+            for each in self._offset_observers:
+                each()
         if self.is_alone and len(self.image.brokers) > 1 and not self._workers.is_inline:
             self.is_alone = False
             self._remember_company()
