@@ -31,7 +31,7 @@ with open(os.path.join(os.path.dirname(__file__), "hijacked"), "a") as file:
 raise ImportError("planted")
 """
 
-STARTS_PYTHON_ITSELF = {"base/interpreter.py", "spark/pipelines/worker_python.py", "testing/process_node.py"}
+STARTS_PYTHON_ITSELF = {"base/interpreter.py", "spark/pipelines/worker_python.py"}
 """The only files that may name the interpreter. Test nodes run in a developer's own project."""
 
 Start = Callable[..., "subprocess.Popen[str]"]

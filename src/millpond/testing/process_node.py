@@ -7,12 +7,12 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+from millpond.base.interpreter import PYTHON
 from millpond.broker.housekeeping import Journal
 
 START_SECONDS_MAX = 30.0
@@ -55,7 +55,7 @@ class ProcessNode:
         self._end(signal.SIGKILL)
         process = subprocess.Popen(
             [
-                sys.executable,
+                *PYTHON,
                 "-m",
                 "millpond.testing.child",
                 *(f"{name}={text}" for name, text in self.texts.items()),

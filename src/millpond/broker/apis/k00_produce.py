@@ -335,6 +335,7 @@ class _Produce:
             self._broker.partitions.note_refused(key, data.index, data.records)
             return self._refused(data.index, partition, partition.name)
         permit = self._permits.get(partition.name)
+        faults = self._call.record_faults
         try:
             if isinstance(permit, Refused):
                 partition.note_unpermitted(data.records, permit.code)
@@ -345,7 +346,7 @@ class _Produce:
                 verification=permit,
                 acks_all=self._acks_all,
                 by_node=self._call.is_from_node,
-                faults=self._call.record_faults.get((topic.topic_id, topic.name, data.index)),
+                faults=None if faults is None else faults.get((topic.topic_id, topic.name, data.index)),
             )
         except InvalidRecords as refusal:
             return self._refused(data.index, refusal.code, str(refusal), refusal.records)

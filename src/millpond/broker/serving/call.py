@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -39,7 +38,7 @@ class Call:
     access: Access = EVERYBODY
     meter: Meter | None = None
     """What the one who asks takes from, where there are quotas for it."""
-    record_faults: dict[tuple[UUID, str, int], RecordFaults] = field(default_factory=dict)
+    record_faults: dict[tuple[UUID, str, int], RecordFaults] | None = None
     """What is wrong with the records of a Produce request, where somebody has looked at them (`record_checks`)."""
     named_twice: Container[tuple[UUID, str, int]] | None = None
     """The partitions that a Produce request names more than once, where only a piece of it is at hand."""

@@ -86,7 +86,7 @@ def is_heavy(broker: Services, call: Call, request: m.ProduceRequest) -> bool:
                 faults = record_faults(records, limits, broker.clock.wall_ms(), UNPACKED_BYTES_MAX)
             except TooLargeToUnpack:
                 return True
-            call.record_faults[topic.topic_id, topic.name, data.index] = faults
+            _keep(call, {(topic.topic_id, topic.name, data.index): faults})
     return weight > LIGHT_WEIGHT
 
 
@@ -97,7 +97,7 @@ def check_records(broker: Services, call: Call, piece: m.ProduceRequest) -> Late
         for data in topic.partition_data:
             key = topic.topic_id, topic.name, data.index
             limits = _limits_for_check(broker, call, topic, data)
-            if limits is None or key in call.record_faults:
+            if limits is None or key in (call.record_faults or ()):
                 continue
             assert data.records is not None
             if not read_header(data.records).codec:
@@ -109,7 +109,11 @@ def check_records(broker: Services, call: Call, piece: m.ProduceRequest) -> Late
     def run() -> dict[FaultKey, RecordFaults]:
         return {key: job() for key, job in jobs.items()}
 
-    return broker.unpacking.run(call.client_host, run).map(call.record_faults.update)
+    return broker.unpacking.run(call.client_host, run).map(partial(_keep, call))
+
+
+def _keep(call: Call, faults: dict[FaultKey, RecordFaults]) -> None:
+    call.record_faults = {**(call.record_faults or {}), **faults}
 
 
 def _limits_for_check(
