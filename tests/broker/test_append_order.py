@@ -136,6 +136,7 @@ class Play:
         )
         reply = self.ask(1, m.CreateTopicsRequest(topics=[topic], timeout_ms=5_000), 7)
         assert reply.topics[0].error_code == 0
+        self.topic_id = reply.topics[0].topic_id
 
     def find(self, kind: int, name: str) -> int:
         request = m.FindCoordinatorRequest(key_type=kind, coordinator_keys=[name])
@@ -193,7 +194,7 @@ class Play:
             group_id=self.group,
             producer_id=producer_id,
             producer_epoch=epoch,
-            topics=[kind.TxnOffsetCommitRequestTopic(name="pond", partitions=[part])],
+            topics=[kind.TxnOffsetCommitRequestTopic(name="pond", topic_id=self.topic_id, partitions=[part])],
         )
 
     def end(self) -> None:
@@ -266,9 +267,12 @@ def test_a_request_in_pieces_waits_for_its_predecessor(play: Play, monkeypatch: 
     assert (codes(first), codes(second)[0], codes(third)) == ({0: 0, 1: 0}, 0, {0: 0})
 
 
-def test_an_older_offset_does_not_overwrite_a_newer_one(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("version", [5, 6])
+def test_an_older_offset_does_not_overwrite_a_newer_one(
+    play: Play, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
     delay_permission(monkeypatch, play, delays_ms=[60, 0])
-    heard = play.pipeline(play.group_node, 5, play.commit(5), play.commit(9))
+    heard = play.pipeline(play.group_node, version, play.commit(5), play.commit(9))
     assert [each.topics[0].partitions[0].error_code for each in heard] == [0, 0]
     play.end()
     topics = [m.OffsetFetchRequest.OffsetFetchRequestTopics(name="pond", partition_indexes=[0])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.support.rights_cases import CASES, Case, Right, Scene, build, code_of, codes_in
@@ -449,6 +450,30 @@ def test_of_a_transaction_only_topics_are_told_that_one_may_see(stage: Callable[
     play.grant((Operation.DESCRIBE, AclResource.TOPIC, "pond"))
     (state,) = play.ask(play.alice, 65, 0, {"transactional_ids": ["tx"]}).transaction_states
     assert [topic.topic for topic in state.topics] == ["pond"]
+
+
+@pytest.mark.parametrize(("key", "version"), [(8, 10), (28, 6)], ids=["OffsetCommit", "TxnOffsetCommit"])
+def test_offsets_by_topic_id_are_refused_topic_by_topic(stage: Callable[..., Stage], key: int, version: int) -> None:
+    play = stage()
+    weir_id = play.desk.broker.image.topics["weir"].id
+    play.only(
+        (Operation.READ, AclResource.GROUP, "crew"),
+        (Operation.WRITE, AclResource.TRANSACTIONAL_ID, "tx"),
+        (Operation.READ, AclResource.TOPIC, "weir"),
+    )
+    ids = {
+        play.scene.pond_id: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        weir_id: ErrorCode.NONE,
+        UUID(int=99): ErrorCode.UNKNOWN_TOPIC_ID,
+        UUID(int=0): ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+    partitions = [{"partition_index": 0, "committed_offset": 3}]
+    values = {"group_id": "crew", "topics": [{"topic_id": each, "partitions": partitions} for each in ids]}
+    if key == 28:
+        producer = {"producer_id": play.scene.producer_id, "producer_epoch": play.scene.producer_epoch}
+        values |= producer | {"transactional_id": "tx"}
+    reply = play.ask(play.alice, key, version, values)
+    assert {topic.topic_id: topic.partitions[0].error_code for topic in reply.topics} == ids
 
 
 def test_all_offsets_of_a_group_are_those_of_topics_that_one_may_see(stage: Callable[..., Stage]) -> None:

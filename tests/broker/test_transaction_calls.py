@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from millpond.base.errors import ErrorCode
+from millpond.broker.serving.pieces import PIECE_ITEMS
 from millpond.wire import messages as m
 
 
@@ -37,6 +39,27 @@ class Play:
             transactional_id="tx", group_id="g", producer_id=self.id, producer_epoch=self.epoch, topics=[topic]
         )
         return self.ask(request, version).topics[0].partitions[0].error_code
+
+    def commit_by_id(self, **offsets_of: dict[int, int]) -> m.TxnOffsetCommitResponse:
+        """pond={0: 5}: offset 5 for partition 0. A topic that does not exist has the id 99."""
+        kind = m.TxnOffsetCommitRequest
+        known = self.desk.broker.image.topics
+        topics = [
+            kind.TxnOffsetCommitRequestTopic(
+                topic_id=known[name].id if name in known else UUID(int=99),
+                partitions=[
+                    kind.TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=offset)
+                    for index, offset in offsets.items()
+                ],
+            )
+            for name, offsets in offsets_of.items()
+        ]
+        request = kind(
+            transactional_id="tx", group_id="g", producer_id=self.id, producer_epoch=self.epoch, topics=topics
+        )
+        reply = self.ask(request, 6)
+        assert [each.topic_id for each in reply.topics] == [each.topic_id for each in topics]
+        return reply
 
     def end(self, committed: bool) -> int:
         request = m.EndTxnRequest(
@@ -85,6 +108,36 @@ def test_newer_clients_take_the_group_along(play: Play) -> None:
     assert play.commit(5, version=5) == 0
     assert play.end(committed=True) == 0
     assert play.committed() == (5, 0)
+
+
+def test_version_6_names_topics_by_id(play: Play) -> None:
+    reply = play.commit_by_id(nowhere={0: 1, 1: 1}, pond={0: 5, 7: 1})
+    assert [[each.error_code for each in topic.partitions] for topic in reply.topics] == [
+        [ErrorCode.UNKNOWN_TOPIC_ID] * 2,
+        [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
+    ]
+    assert play.end(committed=True) == 0
+    assert play.committed() == (5, 0)
+
+
+def test_version_6_answers_a_request_in_slices_as_one(play: Play) -> None:
+    count = 3 * PIECE_ITEMS
+    reply = play.commit_by_id(pond=dict.fromkeys(range(count), 5), nowhere=dict.fromkeys(range(count), 5))
+    pond, nowhere = ([(each.partition_index, each.error_code) for each in topic.partitions] for topic in reply.topics)
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert pond == [(0, ErrorCode.NONE), *((index, unknown) for index in range(1, count))]
+    assert nowhere == [(index, ErrorCode.UNKNOWN_TOPIC_ID) for index in range(count)]
+    assert play.end(committed=True) == 0
+    assert play.committed() == (5, 0)
+
+
+def test_version_6_refuses_a_producer_that_is_fenced_for_each_topic_id(play: Play) -> None:
+    play.commit_by_id(pond={0: 5})
+    play.epoch -= 1
+    reply = play.commit_by_id(pond={0: 6}, nowhere={0: 6})
+    codes = {each.error_code for topic in reply.topics for each in topic.partitions}
+    assert codes <= {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED}
+    assert codes
 
 
 def test_pending_offsets_survive_a_power_cut_and_the_commit_after_it(play: Play) -> None:

@@ -535,6 +535,23 @@ CASES: tuple[Case, ...] = (
         (WRITE_TX, READ_CREW, READ_POND),
         ok=ANY,
     ),
+    Case(
+        28,
+        6,
+        lambda scene: {
+            "transactional_id": "tx",
+            "group_id": "crew",
+            "producer_id": scene.producer_id,
+            "producer_epoch": scene.producer_epoch,
+            "generation_id": -1,
+            "topics": [
+                {"topic_id": scene.pond_id, "partitions": [{"partition_index": 0, "committed_offset": 1}]},
+            ],
+        },
+        (WRITE_TX, READ_CREW, READ_POND),
+        title="by id",
+        names=("tx", "crew"),
+    ),
     Case(29, 3, always(**ACL_FILTER), LOOK, names=NO_NAME),
     Case(30, 3, always(creations=[ACL]), ALTER, names=NO_NAME),
     Case(31, 3, always(filters=[ACL_FILTER | {"principal_filter": "User:carol"}]), ALTER, names=NO_NAME),
@@ -658,7 +675,7 @@ CASES: tuple[Case, ...] = (
         always(topics=[{"name": "pond", "count": 3, "assignments": None}], timeout_ms=1000),
         (on(Op.ALTER, A.TOPIC, "pond"),),
     ),
-    Case(42, 2, always(groups_names=["crew"]), (on(Op.DELETE, A.GROUP, "crew"),)),
+    Case(42, 3, always(groups_names=["crew"]), (on(Op.DELETE, A.GROUP, "crew"),)),
     Case(
         43,
         2,

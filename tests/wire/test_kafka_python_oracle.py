@@ -60,6 +60,10 @@ with warnings.catch_warnings():
 NEWER_THAN_KAFKA_PYTHON = {
     ("ApiVersionsRequest", 5),
     ("ApiVersionsResponse", 5),
+    ("DeleteGroupsRequest", 3),
+    ("DeleteGroupsResponse", 3),
+    ("TxnOffsetCommitRequest", 6),
+    ("TxnOffsetCommitResponse", 6),
 }
 """Versions of Kafka 4.4. `test_kafka_4_4.py` compares them with bytes of another client."""
 SHARED = sorted(THEIRS.keys() & set(messages.names()))

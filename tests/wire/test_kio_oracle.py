@@ -37,6 +37,10 @@ KIO = kio_classes()
 NEWER_THAN_KIO = {
     ("ApiVersionsRequest", 5),
     ("ApiVersionsResponse", 5),
+    ("DeleteGroupsRequest", 3),
+    ("DeleteGroupsResponse", 3),
+    ("TxnOffsetCommitRequest", 6),
+    ("TxnOffsetCommitResponse", 6),
 }
 """Versions of Kafka 4.4. `test_kafka_4_4.py` compares them with bytes of another client."""
 OURS = {

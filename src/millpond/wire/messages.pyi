@@ -2485,11 +2485,13 @@ class TxnOffsetCommitRequest(Message):
     API_KEY: ClassVar[int]
     class TxnOffsetCommitRequestTopic(Struct):
         name: str
+        topic_id: UUID
         partitions: list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition]
         def __init__(
             self,
             *,
             name: str = ...,
+            topic_id: UUID = ...,
             partitions: list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition] = ...,
         ) -> None: ...
 
@@ -2532,11 +2534,13 @@ class TxnOffsetCommitResponse(Message):
     API_KEY: ClassVar[int]
     class TxnOffsetCommitResponseTopic(Struct):
         name: str
+        topic_id: UUID
         partitions: list[TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition]
         def __init__(
             self,
             *,
             name: str = ...,
+            topic_id: UUID = ...,
             partitions: list[TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition] = ...,
         ) -> None: ...
 
@@ -3291,11 +3295,13 @@ class DeleteGroupsResponse(Message):
     class DeletableGroupResult(Struct):
         group_id: str
         error_code: int
+        error_message: str | None
         def __init__(
             self,
             *,
             group_id: str = ...,
             error_code: int = ...,
+            error_message: str | None = ...,
         ) -> None: ...
 
     throttle_time_ms: int

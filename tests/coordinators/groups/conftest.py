@@ -236,15 +236,21 @@ class Stage:
         place = kind.TxnOffsetCommitRequestPartition(
             partition_index=more.pop("partition", 0), committed_offset=offset, committed_metadata=""
         )
+        version = more.pop("version", 5)
+        topic = kind.TxnOffsetCommitRequestTopic(
+            name=more.pop("topic", "t"), topic_id=more.pop("topic_id", UUID(int=0)), partitions=[place]
+        )
         body = kind(
             transactional_id="x",
             group_id=more.pop("group", "g"),
             producer_id=producer,
             producer_epoch=epoch,
-            topics=[kind.TxnOffsetCommitRequestTopic(name=more.pop("topic", "t"), partitions=[place])],
+            topics=[topic],
             **more,
         )
-        code: int = self.ask(body, 5).topics[0].partitions[0].error_code
+        answered = self.ask(body, version).topics[0]
+        assert (answered.name, answered.topic_id) == (topic.name, topic.topic_id)
+        code: int = answered.partitions[0].error_code
         return code
 
     def committed(self, partition: int = 0, *, topic: str = "t", group: str = "g", stable: bool = False) -> Any:

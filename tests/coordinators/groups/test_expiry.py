@@ -164,7 +164,7 @@ class TestDeleteGroups:
         assert [each.group_id for each in reply.results] == list(names)
         return [each.error_code for each in reply.results]
 
-    @pytest.mark.parametrize("version", [0, 1, 2])
+    @pytest.mark.parametrize("version", [0, 1, 2, 3])
     def test_only_empty_groups(self, stage, version: int) -> None:
         stage.stable()
         stage.commit(1, group="h")
@@ -172,6 +172,15 @@ class TestDeleteGroups:
         assert codes == [ErrorCode.NON_EMPTY_GROUP, 0, ErrorCode.GROUP_ID_NOT_FOUND]
         assert list(stage.shard.groups) == list(stage.loaded_again().groups) == ["g"]
         assert stage.committed(group="h") == -1
+
+    def test_error_messages(self, stage) -> None:
+        stage.stable()
+        stage.commit(1, group="h")
+        stage.consumer_beat("m")
+        reply = stage.ask(m.DeleteGroupsRequest(groups_names=["g", "h", "n", "nobody"]), 3)
+        has_members = "the group has members: stop them first"
+        messages = [each.error_message for each in reply.results]
+        assert messages == [has_members, None, has_members, "the group does not exist"]
 
     def test_leaves_nothing_in_the_log(self, stage) -> None:
         (member,), generation = stage.stable()

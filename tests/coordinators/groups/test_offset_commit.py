@@ -182,6 +182,41 @@ class TestTransactions:
     def test_of_a_topic_that_is_not_there(self, stage) -> None:
         assert stage.commit_in_transaction(1, topic="nowhere") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
+    def test_version_6_names_topics_by_id(self, stage) -> None:
+        assert stage.commit_in_transaction(7, version=6, topic="", topic_id=UUID(int=2)) == 0
+        stage.marker(7, 0, True)
+        assert stage.committed(topic="u") == 7
+
+    def test_version_6_refuses_an_unknown_topic_id(self, stage) -> None:
+        for topic_id in (UUID(int=99), UUID(int=0)):
+            unknown = stage.commit_in_transaction(7, version=6, topic="", topic_id=topic_id)
+            assert unknown == ErrorCode.UNKNOWN_TOPIC_ID
+        beyond = stage.commit_in_transaction(7, version=6, topic="", topic_id=UUID(int=2), partition=99)
+        assert beyond == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert stage.log == []
+
+    @pytest.mark.parametrize(
+        ("version", "stale", "missing"),
+        [
+            (5, ErrorCode.ILLEGAL_GENERATION, ErrorCode.ILLEGAL_GENERATION),
+            (6, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND),
+        ],
+    )
+    def test_version_6_reports_stale_epochs_and_missing_groups_as_they_are(
+        self, stage, version: int, stale: ErrorCode, missing: ErrorCode
+    ) -> None:
+        epoch = stage.consumer_beat("m").member_epoch
+        by = {"version": version, "topic_id": UUID(int=1), "member_id": "m"}
+        assert stage.commit_in_transaction(1, group="n", generation_id=epoch, **by) == 0
+        assert stage.commit_in_transaction(1, group="n", generation_id=epoch + 1, **by) == stale
+        assert stage.commit_in_transaction(1, group="nobody", generation_id=1, **by) == missing
+
+    def test_version_6_reports_a_stale_generation_of_a_classic_group_as_before(self, stage) -> None:
+        (member,), generation = stage.stable()
+        by = {"version": 6, "topic_id": UUID(int=1), "member_id": member}
+        assert stage.commit_in_transaction(1, generation_id=generation, **by) == 0
+        assert stage.commit_in_transaction(1, generation_id=generation - 1, **by) == ErrorCode.ILLEGAL_GENERATION
+
 
 class TestOffsetDelete:
     def delete(self, stage, topic: str, *partitions: int, group: str = "g") -> list[int] | int:

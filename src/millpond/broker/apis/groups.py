@@ -11,7 +11,7 @@ SyncGroup (14), the leader hands in the assignment, every member gets its part: 
 4 flexible · 5 protocol type and name.
 DescribeGroups (15), state, protocol and members of classic groups: 3 authorised operations · 4 static members ·
 5 flexible · 6 error messages, unknown groups are an error.
-DeleteGroups (42), forget empty groups and their offsets: 2 flexible.
+DeleteGroups (42), forget empty groups and their offsets: 2 flexible · 3 error messages.
 OffsetDelete (47), forget offsets of topics that the group no longer reads.
 ConsumerGroupHeartbeat (68), join, stay in, and leave by the new protocol (KIP-848): 1 subscription by pattern, the
 client makes its own member id.
@@ -167,7 +167,7 @@ def _refuse_group(call: Call, request: Any, code: ErrorCode) -> Any:
     return refuse_group(call, request, Refused(code))
 
 
-def on_groups(operation: Operation, names: str, results: str, refused: type[Any]) -> Rights:
+def on_groups(operation: Operation, names: str, results: str, refused: Callable[..., Any]) -> Rights:
     """A right on each group that a request names."""
     return on_each(
         operation,
@@ -179,13 +179,16 @@ def on_groups(operation: Operation, names: str, results: str, refused: type[Any]
     )
 
 
-def _on_topics(topic_kind: type[Any], partition_kind: type[Any]) -> Rights:
-    """The right to read each topic whose offsets are changed."""
+def on_topics(topic_kind: type[Any], partition_kind: type[Any], *, ids_from: int | None = None) -> Rights:
+    """The right to read each topic whose offsets are changed. From version `ids_from` on, requests have topic ids."""
     need = Need(Operation.READ, AclResource.TOPIC)
 
     def screen(broker: Services, call: Call, request: Any) -> Screened | None:
+        by_id = ids_from is not None and call.version >= ids_from
+
         def is_allowed(topic: Any) -> bool:
-            return demand_topic(broker, call, need.operation, topic.name, getattr(topic, "topic_id", NO_TOPIC_ID))
+            name = None if by_id else topic.name
+            return demand_topic(broker, call, need.operation, name, getattr(topic, "topic_id", NO_TOPIC_ID))
 
         def refuse(topic: Any) -> Any:
             partitions = [
@@ -264,8 +267,10 @@ APIS = (
         pieces=(way("topics.partitions", "topics.partitions", items=COMMITTED_AT_ONCE, one_by_one=True),),
         rights=both(
             READ_GROUP,
-            _on_topics(
-                m.OffsetCommitResponse.OffsetCommitResponseTopic, m.OffsetCommitResponse.OffsetCommitResponsePartition
+            on_topics(
+                m.OffsetCommitResponse.OffsetCommitResponseTopic,
+                m.OffsetCommitResponse.OffsetCommitResponsePartition,
+                ids_from=10,
             ),
         ),
     ),
@@ -286,11 +291,16 @@ APIS = (
     Api(
         42,
         "DeleteGroups",
-        (0, 2),
+        (0, 3),
         each_of("groups_names", "results"),
         lists="groups_names",
         pieces=(way("groups_names", "results", once=str, one_by_one=True),),
-        rights=on_groups(Operation.DELETE, "groups_names", "results", m.DeleteGroupsResponse.DeletableGroupResult),
+        rights=on_groups(
+            Operation.DELETE,
+            "groups_names",
+            "results",
+            partial(m.DeleteGroupsResponse.DeletableGroupResult, error_message=NOT_AUTHORISED),
+        ),
     ),
     Api(
         47,
@@ -301,7 +311,7 @@ APIS = (
         pieces=(way("topics.partitions", "topics.partitions", items=COMMITTED_AT_ONCE, one_by_one=True),),
         rights=both(
             on_group(Operation.DELETE),
-            _on_topics(
+            on_topics(
                 m.OffsetDeleteResponse.OffsetDeleteResponseTopic, m.OffsetDeleteResponse.OffsetDeleteResponsePartition
             ),
         ),

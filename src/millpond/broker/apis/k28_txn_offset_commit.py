@@ -1,7 +1,8 @@
-"""TxnOffsetCommit (28), versions 0-5: offsets that count once the producer's transaction is committed.
+"""TxnOffsetCommit (28), versions 0-6: offsets that count once the producer's transaction is committed.
 
 2 leader epoch · 3 flexible, group member and generation · 4 abortable errors · 5 transactions v2: the group joins the
-transaction by itself.
+transaction by itself · 6 topic ids; GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH are no longer reported as
+ILLEGAL_GENERATION.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
 from millpond.base.rights import AclResource, Operation
+from millpond.broker.apis.groups import on_topics
 from millpond.broker.coordination.coordination import Producer, Writing
 from millpond.broker.coordination.group_calls import ask_group, refuse_group
 from millpond.broker.coordination.transaction_calls import permission_to_write
-from millpond.broker.security.rights import both, on_each, whole
+from millpond.broker.security.rights import both, whole
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 TXN_OFFSET_COMMIT = 28
 IMPLICIT_FROM = 5
+TOPIC_IDS_FROM = 6
 
 
 def handle(broker: Services, call: Call, request: m.TxnOffsetCommitRequest) -> Outcome:
@@ -54,37 +57,20 @@ def _refuse_whole(call: Call, request: m.TxnOffsetCommitRequest, code: ErrorCode
     return refuse_group(call, request, Refused(code))
 
 
-def _refuse_topic(
-    topic: m.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic, code: ErrorCode
-) -> m.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic:
-    return m.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
-        name=topic.name,
-        partitions=[
-            m.TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
-                partition_index=each.partition_index, error_code=code
-            )
-            for each in topic.partitions
-        ],
-    )
-
-
 RIGHTS = both(
     whole(Operation.WRITE, AclResource.TRANSACTIONAL_ID, lambda request: request.transactional_id, _refuse_whole),
     whole(Operation.READ, AclResource.GROUP, lambda request: request.group_id, _refuse_whole),
-    on_each(
-        Operation.READ,
-        AclResource.TOPIC,
-        of="topics",
-        named=lambda topic: topic.name,
-        refuse=_refuse_topic,
-        into="topics",
+    on_topics(
+        m.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic,
+        m.TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition,
+        ids_from=TOPIC_IDS_FROM,
     ),
 )
 
 API = Api(
     key=28,
     name="TxnOffsetCommit",
-    versions=(0, 5),
+    versions=(0, 6),
     handle=handle,
     lists="topics",
     # Nobody sees any of the offsets before the transaction ends.

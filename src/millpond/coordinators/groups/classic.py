@@ -210,7 +210,7 @@ class ClassicGroup:
 
     def check_delete(self) -> None:
         if not self.is_empty:
-            raise Refused(ErrorCode.NON_EMPTY_GROUP)
+            raise Refused(ErrorCode.NON_EMPTY_GROUP, "the group has members: stop them first")
 
     def retained_since_ms(self, committed: Committed) -> int | None:
         if self.protocol_type is None:

@@ -1,7 +1,8 @@
 """OffsetCommit, TxnOffsetCommit and OffsetDelete: what becomes of the offsets that a client names.
 
 Versions of OffsetCommit: 2 to 4 may say how long the offset should be kept; 6 brings the leader epoch, 7 static
-members; 9 tells a group that is not there from a stale generation; 10 names topics by id.
+members; 9 tells a group that is not there from a stale generation; 10 names topics by id. TxnOffsetCommit does both
+from version 6 on.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ from millpond.wire.messages import (
 
 TOPIC_IDS_FROM = 10
 GROUP_ID_NOT_FOUND_FROM = 9
+TRANSACTIONAL_TOPIC_IDS_FROM = 6
+EXACT_GROUP_ERRORS_FROM = 6
+"""From this version of TxnOffsetCommit on, GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH are not reported as
+ILLEGAL_GENERATION (KIP-1319)."""
 
 TIME_MS_MAX = (1 << 63) - 1
 
@@ -38,7 +43,7 @@ def commit(turn: Turn, offsets: Offsets, body: OffsetCommitRequest, version: int
     records: list[CoordinatorRecord] = []
     wanted: dict[OffsetKey, str] = {}
     for topic in body.topics:
-        name, code = _named(turn.shared.image, topic.name, topic.topic_id, version)
+        name, code = _named(turn.shared.image, topic.name, topic.topic_id, by_id=version >= TOPIC_IDS_FROM)
         partitions = []
         for partition in topic.partitions:
             partition_code = code or _fault(turn, name, partition.partition_index, partition.committed_metadata)
@@ -102,25 +107,32 @@ def refused_commit(body: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitRe
     )
 
 
-def commit_in_transaction(turn: Turn, offsets: Offsets, body: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+def commit_in_transaction(
+    turn: Turn, offsets: Offsets, body: TxnOffsetCommitRequest, version: int
+) -> TxnOffsetCommitResponse:
     """Records for a batch of the producer's transaction; they count when its marker comes."""
     under_way = offsets.pending.get(body.producer_id)
     if under_way is not None and body.producer_epoch < under_way.epoch:
         raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH)
     records: list[CoordinatorRecord] = []
     wanted: dict[OffsetKey, str] = {}
+    by_id = version >= TRANSACTIONAL_TOPIC_IDS_FROM
 
-    def decide(topic: str, partition: TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition) -> ErrorCode:
-        code = _fault(turn, topic, partition.partition_index, partition.committed_metadata)
+    def decide(
+        topic: TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic,
+        partition: TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition,
+    ) -> ErrorCode:
+        name, code = _named(turn.shared.image, topic.name, topic.topic_id, by_id=by_id)
+        code = code or _fault(turn, name, partition.partition_index, partition.committed_metadata)
         if code is ErrorCode.NONE:
             value = OffsetCommitValue(
                 offset=partition.committed_offset,
                 leader_epoch=partition.committed_leader_epoch,
                 metadata=partition.committed_metadata or "",
                 commit_timestamp=turn.wall_ms,
-                topic_id=turn.shared.image.topics[topic].id,
+                topic_id=turn.shared.image.topics[name].id,
             )
-            key = OffsetKey(body.group_id, topic, partition.partition_index)
+            key = OffsetKey(body.group_id, name, partition.partition_index)
             wanted[key] = value.metadata
             records.append(offset_record(key, value))
         return code
@@ -161,15 +173,22 @@ def delete_offsets(turn: Turn, group: Group, offsets: Offsets, body: OffsetDelet
 
 def _transactional_reply(
     body: TxnOffsetCommitRequest,
-    decide: Callable[[str, TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition], ErrorCode],
+    decide: Callable[
+        [
+            TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic,
+            TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition,
+        ],
+        ErrorCode,
+    ],
 ) -> TxnOffsetCommitResponse:
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
                     TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
-                        partition_index=partition.partition_index, error_code=decide(topic.name, partition)
+                        partition_index=partition.partition_index, error_code=decide(topic, partition)
                     )
                     for partition in topic.partitions
                 ],
@@ -179,9 +198,9 @@ def _transactional_reply(
     )
 
 
-def _named(image: Image, name: str, topic_id: UUID, version: int) -> tuple[str, ErrorCode]:
+def _named(image: Image, name: str, topic_id: UUID, *, by_id: bool) -> tuple[str, ErrorCode]:
     """The name of the topic that a request means."""
-    if version < TOPIC_IDS_FROM:
+    if not by_id:
         return name, ErrorCode.NONE
     topic = image.topics_by_id.get(topic_id)
     return (topic.name, ErrorCode.NONE) if topic else ("", ErrorCode.UNKNOWN_TOPIC_ID)

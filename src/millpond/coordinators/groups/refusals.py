@@ -39,7 +39,9 @@ def refusal(request: Request, refused: Refused) -> m.Message:
             return m.ListGroupsResponse(error_code=code)
         case m.DeleteGroupsRequest():
             result, names = m.DeleteGroupsResponse.DeletableGroupResult, body.groups_names
-            return m.DeleteGroupsResponse(results=[result(group_id=each, error_code=code) for each in names])
+            return m.DeleteGroupsResponse(
+                results=[result(group_id=each, error_code=code, error_message=refused.message) for each in names]
+            )
         case m.ConsumerGroupDescribeRequest():
             described = m.ConsumerGroupDescribeResponse.DescribedGroup
             return m.ConsumerGroupDescribeResponse(

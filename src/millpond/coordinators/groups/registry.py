@@ -137,7 +137,7 @@ class Registry:
 
     def known(self, group_id: str) -> AnyGroup:
         if group_id not in self.groups:
-            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND)
+            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, "the group does not exist")
         return self.groups[group_id]
 
     def created(self, group_id: str) -> AnyGroup:

@@ -251,20 +251,21 @@ class GroupShard:
     def _commit_in_transaction(self, turn: Turn, request: Request, body: m.TxnOffsetCommitRequest) -> None:
         group = self.groups.get(body.group_id)
         generation = body.generation_id
+        is_exact = request.version >= offset_commit.EXACT_GROUP_ERRORS_FROM
         if group is not None:
             try:
                 group.check_commit(
                     body.member_id, body.group_instance_id, generation, version=request.version, transactional=True
                 )
             except Refused as refused:
-                # Producers know generations only.
-                is_stale = refused.code is ErrorCode.STALE_MEMBER_EPOCH
+                # Older producers know generations only.
+                is_stale = refused.code is ErrorCode.STALE_MEMBER_EPOCH and not is_exact
                 raise Refused(ErrorCode.ILLEGAL_GENERATION) if is_stale else refused from None
         elif generation >= 0:
-            raise Refused(ErrorCode.ILLEGAL_GENERATION)
+            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND if is_exact else ErrorCode.ILLEGAL_GENERATION)
         else:
             self._check_room()
-        turn.reply(request.token, offset_commit.commit_in_transaction(turn, self.offsets, body))
+        turn.reply(request.token, offset_commit.commit_in_transaction(turn, self.offsets, body, request.version))
 
     def _fetch(self, turn: Turn, request: Request, body: m.OffsetFetchRequest) -> None:
         asked = offset_fetch.asked_groups(body, request.version)
@@ -280,14 +281,14 @@ class GroupShard:
     def _delete(self, turn: Turn, request: Request, body: m.DeleteGroupsRequest) -> None:
         results = []
         for group_id in dict.fromkeys(body.groups_names):
-            code = ErrorCode.NONE
+            result = m.DeleteGroupsResponse.DeletableGroupResult(group_id=group_id)
             try:
                 group = self.registry.known(group_id)
                 group.check_delete()
                 expiry.forget_group(turn, group, self.offsets)
             except Refused as refused:
-                code = refused.code
-            results.append(m.DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code))
+                result.error_code, result.error_message = refused.code, refused.message
+            results.append(result)
         turn.reply(request.token, m.DeleteGroupsResponse(results=results))
 
     # What most members ask most of the time: whatever is out of the ordinary is left to `step`.

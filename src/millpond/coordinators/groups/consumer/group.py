@@ -147,7 +147,7 @@ class ConsumerGroup(Surroundings):
 
     def check_delete(self) -> None:
         if not self.is_empty:
-            raise Refused(ErrorCode.NON_EMPTY_GROUP)
+            raise Refused(ErrorCode.NON_EMPTY_GROUP, "the group has members: stop them first")
 
     def retained_since_ms(self, committed: Committed) -> int | None:
         return max(committed.since_ms, self.emptied_ms) if self.is_empty else committed.since_ms
