@@ -24,6 +24,8 @@ SHARE_MAX: Final = 20
 ENOUGH: Final = 2
 """Writes resume with this many times the reserve free."""
 PIECE_BYTES: Final = 1 << 20
+TURN_BYTES: Final = 8 << 20
+"""A large reserve is made again in several looks: the loop must not wait for all of it."""
 
 
 class DiskReserve:
@@ -70,7 +72,7 @@ class DiskReserve:
             free_bytes, size = self._free_bytes(), self._size()
         except OSError:
             return
-        if free_bytes >= max(ENOUGH * size, 1) and (not size or self._make(size)):
+        if free_bytes + self._held_bytes() >= max(ENOUGH * size, 1) and (not size or self._make(size, TURN_BYTES)):
             self._room.is_short = False
             self._journal("disk has room again, accepting writes", free=show_bytes(free_bytes))
 
@@ -87,19 +89,25 @@ class DiskReserve:
         )
         self._on_short()
 
-    def _make(self, size: int) -> bool:
-        """Whether it is there whole: real bytes, because a sparse file reserves nothing."""
+    def _make(self, size: int, most_bytes: int | None = None) -> bool:
+        """Write it, at most so many bytes of it; whether it is whole now. A sparse file would reserve nothing."""
         try:
             file = self._disk.open(self._path, create=True)
             try:
-                while file.size() < size:
-                    file.append([bytes(min(PIECE_BYTES, size - file.size()))])
+                held = file.size()
+                end = size if most_bytes is None else min(size, held + most_bytes)
+                while held < end:
+                    file.append([bytes(min(PIECE_BYTES, end - held))])
+                    held = file.size()
             finally:
                 file.close()
         except OSError:
             self._empty()
             return False
-        return True
+        return end == size
+
+    def _held_bytes(self) -> int:
+        return self._disk.size(self._path) if self._disk.exists(self._path) else 0
 
     def _empty(self) -> None:
         with contextlib.suppress(OSError):

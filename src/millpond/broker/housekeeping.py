@@ -327,6 +327,9 @@ class Housekeeping:
         return everyone[first:] + everyone[:first]
 
     def _plan_compaction(self, partition: Partition, now_ms: int) -> CompactionPlan | None:
+        if self._store.files.room.is_short:
+            # It would take the room that the reserve gave back for the metadata.
+            return None
         try:
             # Only what is safe: a newer value that a power cut can take must not replace an older one that it cannot.
             safe_offset = min(partition.committed_offset, partition.log.synced_offset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import EpochEnd
@@ -24,6 +24,11 @@ class ReplicaLog(Protocol):
 
     def end_of(self, epoch: int) -> EpochEnd | None:
         """The largest leader epoch not above `epoch` that the log knows, and where it ends."""
+
+
+FROM_SCRATCH: Final = EpochEnd(0, 0)
+"""Whatever epochs a follower knows, it has nothing in common with the leader from this point on. A follower that does
+not know evidence floors cuts all of its log, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +108,9 @@ class PartitionFollower:
         if fetched.error is not ErrorCode.NONE:
             return [AskAgain()]
         if fetched.diverging is not None:
-            if fetched.evidence_floor > asked.offset:
-                # What is left after a cut could still hold records whose tombstone or marker is gone.
+            if fetched.evidence_floor > asked.offset and fetched.diverging == FROM_SCRATCH:
+                # What is left after a cut could still hold records whose tombstone or marker is gone. Any other
+                # divergence is cut first, which keeps what was committed; the next fetch then starts over.
                 return [Restart(fetched.start_offset, is_outdated=True)]
             # The high watermark stays: whether it holds for what is left, the next answer says.
             return [Truncate(self._parting(fetched.diverging))]

@@ -14,7 +14,7 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, gather
 from millpond.base.rights import AclResource, Operation
 from millpond.base.settings import AnySetting
-from millpond.broker.links.change_relay import caught_up
+from millpond.broker.links.change_relay import catch_up
 from millpond.broker.links.envelope import ask_for_client
 from millpond.broker.links.to_controller import Attempts
 from millpond.broker.security.mutations import Mutations, new_partitions
@@ -123,7 +123,7 @@ def forward(broker: Services, call: Call, request: m.CreateTopicsRequest) -> Lat
         )
 
     # What is there when the client asks is not taken for its own work.
-    ready = once_placeable(broker, request.timeout_ms).chain(lambda _: caught_up(broker))
+    ready = once_placeable(broker, request.timeout_ms).chain(lambda _: catch_up(broker))
     return ready.chain(ask).map(join)
 
 
@@ -142,6 +142,7 @@ def _own_first_attempt(
         if (
             new.num_partitions in (-1, len(topic.partitions))
             and new.replication_factor in (-1, replicas)
+            and len(new.assignments) in (0, len(topic.partitions))
             and all(tuple(topic.partitions[index].replicas) == told for index, told in new.assignments)
             and dict(broker.image.topic_config(each.name)) == configs
         ):

@@ -12,7 +12,7 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.later import Later, done
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.links.change_relay import caught_up
+from millpond.broker.links.change_relay import catch_up
 from millpond.broker.links.envelope import ask_for_client
 from millpond.broker.links.to_controller import SHOWN_MS, Attempts
 from millpond.broker.security.mutations import Mutations
@@ -46,7 +46,7 @@ def forward(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Lat
         # The controller answers quotas by the version, and older ones know no ids.
         return _sent_on(broker, call, request, call.version)
     # A name means the topic that has it when the client asks, of which this node may not have heard yet.
-    return caught_up(broker).chain(lambda _: _forward_by_id(broker, call, request))
+    return catch_up(broker).chain(lambda _: _forward_by_id(broker, call, request))
 
 
 def _forward_by_id(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Later[m.DeleteTopicsResponse]:

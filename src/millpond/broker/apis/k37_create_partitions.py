@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.links.change_relay import caught_up
+from millpond.broker.links.change_relay import catch_up, caught_up
 from millpond.broker.links.envelope import ask_for_client
 from millpond.broker.links.to_controller import SHOWN_MS, Attempts
 from millpond.broker.security.mutations import Mutations, if_possible
@@ -76,7 +76,7 @@ def forward(broker: Services, call: Call, request: m.CreatePartitionsRequest) ->
         return ask_for_client(broker, call, request, attempts=attempts).chain(complete)
 
     # A topic that has as many partitions when the client asks is refused.
-    ready = once_placeable(broker, request.timeout_ms).chain(lambda _: caught_up(broker))
+    ready = once_placeable(broker, request.timeout_ms).chain(lambda _: catch_up(broker))
     return ready.chain(ask).chain(once_grown)
 
 

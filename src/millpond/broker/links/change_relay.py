@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millpond.base.errors import Refused
-from millpond.base.later import Later
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later, done, failed
 from millpond.broker.links.to_controller import SHOWN_MS, forward_ms
 from millpond.metadata.topics import METADATA_TOPIC
 from millpond.wire import messages as m
@@ -27,14 +27,26 @@ def relay_change(broker: Services, call: Call, request: m.Message) -> Later[Any]
 
 
 def caught_up(broker: Services) -> Later[None]:
-    """Ends once what is committed now is applied here."""
+    """Ends once what is committed now is applied here, or when nobody can tell how far this node is behind."""
+    return catch_up(broker).recover(Refused, lambda _: None)
+
+
+def catch_up(broker: Services) -> Later[None]:
+    """Ends once what is committed now is applied here. Refused where this node cannot tell, or stays behind."""
     partition = m.DescribeQuorumRequest.PartitionData(partition_index=0)
     topic = m.DescribeQuorumRequest.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])
     asked = broker.to_controller.ask(m.DescribeQuorumRequest(topics=[topic]), QUORUM_VERSION, SHOWN_MS)
 
     def wait(response: m.DescribeQuorumResponse) -> Later[None]:
         committed_offset = response.topics[0].partitions[0].high_watermark
-        return broker.once_shown(lambda: broker.controller.applied_offset >= committed_offset, SHOWN_MS)
 
-    # Without a controller by now: the change is made, and nobody knows how far this node is behind.
-    return asked.chain(wait).recover(Refused, lambda _: None)
+        def is_shown() -> bool:
+            return broker.controller.applied_offset >= committed_offset
+
+        def check(_: None) -> Later[None]:
+            behind = Refused(ErrorCode.REQUEST_TIMED_OUT, "this node is behind the controller: try again")
+            return done(None) if is_shown() else failed(behind)
+
+        return broker.once_shown(is_shown, SHOWN_MS).chain(check)
+
+    return asked.chain(wait)

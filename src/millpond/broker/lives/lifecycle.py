@@ -120,6 +120,8 @@ class Lifecycle:
         self._to_controller = to_controller
         self._forget_loss = forget_loss
         self._room = room or DiskRoom()
+        self._said_full = False
+        """Whether the last heartbeat said that the disk is full. Its response is no lease."""
         self._folder = settings[DATA_FOLDER]
         self._features = features_to_record(controller.supported)
         self._told_epoch = -1
@@ -170,6 +172,9 @@ class Lifecycle:
         """
         if self._appearance is None:
             return True
+        if self._room.is_short:
+            # The controller gives what it leads to others without waiting for the lease to end.
+            return False
         if self._controller.is_active:
             # It hears itself, even when it is cut off from everybody: only those who follow it are a proof.
             led_ago_ms = self._controller.led_ago_ms
@@ -334,6 +339,9 @@ class Lifecycle:
             offline_log_dirs=self._full_directories(),
         )
         self._asked_ms = self._lease_clock.now_ms()
+        self._said_full = self._room.is_short
+        if self._said_full:
+            self._lease_ms = 0
         # One that no controller has answered for a session is waited for by the next one, and not for long.
         again_ms = min(FENCED_HEARTBEAT_MS, self._interval_ms)
         self._ask(request, HEARTBEAT_VERSION, self._on_beat, self._beat, again_ms)
@@ -352,7 +360,7 @@ class Lifecycle:
         match response.error_code:
             case ErrorCode.NONE:
                 self._heard_ms = self._clock.monotonic_ms()
-                if not self._controller.is_active:
+                if not (self._controller.is_active or self._said_full):
                     if self._asked_ms > self._lease_ms:
                         self._lease_since_ms = self._asked_ms
                     self._lease_ms = self._asked_ms + lease_ms(self._settings)

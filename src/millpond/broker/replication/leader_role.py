@@ -214,13 +214,17 @@ class LeaderRole:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside of the leader's log")
         return None
 
-    def must_start_over(self, broker: int, broker_epoch: int, offset: int, start_offset: int) -> bool:
+    def must_start_over(
+        self, broker: int, broker_epoch: int, offset: int, start_offset: int, last_epoch: int
+    ) -> bool:
         """Whether a follower may hold records whose tombstone or marker is no longer here for it to copy.
 
-        Members of the ISR have copied all evidence: compaction does not go beyond the high watermark.
+        Members of the ISR and eligible replicas have copied all evidence: compaction does not go beyond the high
+        watermark. A log that DeleteRecords has emptied knows epochs, and producers with open transactions.
         """
-        floor = self.log.evidence_floor
-        if offset >= floor or start_offset >= offset or broker in self._machine.view.isr:
+        floor, view = self.log.evidence_floor, self._machine.view
+        is_new = start_offset >= offset and last_epoch < 0
+        if offset >= floor or is_new or broker in view.isr or broker in view.elr:
             return False
         return self._copies.get(broker) != (broker_epoch, floor)
 

@@ -25,6 +25,7 @@ from millpond.broker.replication.partitions import Partition, Partitions
 from millpond.broker.replication.throttle import Throttle
 from millpond.broker.serving.replies import Outcome, release_ranges
 from millpond.config.node import BROKER_SESSION_TIMEOUT_MS, FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS
+from millpond.replication.follower import FROM_SCRATCH
 from millpond.wire import messages as m
 
 WARM_STEP_BYTES: Final = 1 << 20
@@ -34,10 +35,6 @@ SHARE_BYTES_MIN: Final = 1 << 20
 
 MOVED_MAX: Final = 500
 """Of how many partitions without records one answer tells that their high watermark has moved."""
-
-FROM_SCRATCH: Final = EpochEnd(0, 0)
-"""Whatever epochs a follower knows, it has nothing in common with the leader from this point on. A follower that does
-not know evidence floors cuts all of its log, too."""
 
 _Key: TypeAlias = tuple[UUID, int]
 """Topic id and index of a partition."""
@@ -396,7 +393,7 @@ class _Session:
         partition.leading.check_replica(self.node_id, self.broker_epoch)
         diverging = partition.leading.divergence(wanted.offset, wanted.last_epoch)
         if diverging is None and partition.leading.must_start_over(
-            self.node_id, self.broker_epoch, wanted.offset, wanted.start_offset
+            self.node_id, self.broker_epoch, wanted.offset, wanted.start_offset, wanted.last_epoch
         ):
             return FROM_SCRATCH
         return diverging
