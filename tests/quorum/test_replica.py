@@ -339,6 +339,59 @@ def test_the_fetch_of_a_wiped_disk_does_not_count() -> None:
     assert play.replica.high_watermark == -1
 
 
+def confirmed(play: Play, replica: ReplicaKey) -> bool:
+    """Whether the leader tells this new voter, which has everything, that it may trust what it has."""
+    end = play.log.end_offset
+    (response,) = play.ask(Fetch(1, replica, end, 1, -1, 0, is_new=True))
+    assert isinstance(response, FetchResponse)
+    return response.is_confirmed
+
+
+def fetch_twice(play: Play, replica: ReplicaKey) -> None:
+    for _ in range(3):
+        play.now_ms += 10
+        play.ask(Fetch(1, replica, play.log.end_offset, 1, -1, 0))
+
+
+@pytest.mark.parametrize(("replica", "is_confirmed"), [(THREE, True), (STRANGER, False)])
+def test_a_second_process_with_the_id_of_a_voter_stays_new(replica: ReplicaKey, is_confirmed: bool) -> None:
+    play = Play().lead()
+    assert not confirmed(play, replica)
+    fetch_twice(play, TWO)
+    assert confirmed(play, replica) is is_confirmed
+
+
+def test_an_observer_with_an_id_of_its_own_is_confirmed() -> None:
+    play = Play().lead()
+    four = ReplicaKey(4, UUID(int=4))
+    confirmed(play, four)
+    fetch_twice(play, TWO)
+    assert confirmed(play, four)
+
+
+def test_a_leader_that_only_a_second_process_follows_resigns() -> None:
+    play = Play().lead()
+    for _ in range(100):
+        play.now_ms += 100
+        play.ask(Fetch(1, STRANGER, 1, 1, -1, 0))
+        play.wait(0)
+    assert not play.replica.is_leader
+
+
+def test_what_a_replaced_process_had_fetched_does_not_count_for_its_successor() -> None:
+    play = Play().lead()
+    play.ask(Fetch(1, THREE, 1, 1, -1, 0))
+    assert play.replica.high_watermark == 1
+    play.log.append(1, 7)
+    play.replica.step(Appended(), play.now_ms)
+    play.ask(Fetch(1, THREE, 2, 1, -1, 0))
+    play.replica.forget_progress(THREE)
+    play.sync()
+    assert play.replica.high_watermark == 1, "the leader alone has the record for certain"
+    play.ask(Fetch(1, THREE, 2, 1, -1, 0))
+    assert play.replica.high_watermark == 2
+
+
 @pytest.mark.parametrize(
     ("epoch", "error"), [(0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH)]
 )

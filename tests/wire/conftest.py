@@ -15,6 +15,7 @@ from support.seeds import FIRST
 RANGES = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 CODES = [int(code) for code in ErrorCode]
 TIME_MAX_MS = 1 << 40
+PRIVATE_TAGS_FROM = 10_000
 
 ALL_TYPES = """
 data All  versions 0-1  flexible 1+
@@ -83,10 +84,16 @@ data Records  versions 0-1  flexible 1+
 """
 
 
+def is_private(field: notation.Field) -> bool:
+    """Whether only Millpond knows this field."""
+    return field.tag is not None and field.tag >= PRIVATE_TAGS_FROM
+
+
 class RandomMessages:
     """Fills every field that a version has. Codes and times stay in the ranges that other implementations accept."""
 
-    def __init__(self, seed: str) -> None:
+    def __init__(self, seed: str, *, with_private: bool = True) -> None:
+        self.with_private = with_private
         self.random = random.Random(f"{seed} {FIRST}" if FIRST else seed)
 
     def message(self, cls: type[messages.Message], version: int) -> Any:
@@ -96,6 +103,8 @@ class RandomMessages:
         made = cls()
         for field in struct.fields:
             skip_tagged = field.tag is not None and self.random.random() < 0.4
+            if is_private(field) and not self.with_private:
+                continue
             if field.versions.has(version) and not skip_tagged:
                 setattr(made, field.name, self._value(root, field, version))
         return made

@@ -276,6 +276,8 @@ class Controller:
             write_checkpoint=self._write_checkpoint,
             on_step=self._on_quorum,
             after_crash=after_crash,
+            image=self.image,
+            applied_offset=lambda: self.applied_offset,
         )
         self._load_snapshot(self._host.log)
         if self._host.voters == (self._host.me,) and len(cluster_nodes(self._settings)) < 2:

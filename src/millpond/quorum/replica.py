@@ -615,6 +615,10 @@ class Replica:
         before = self.log.voters_before
         self._was_voter = self.me in self._founders if before is None else self._is_named(before)
 
+    def _is_stranger(self, replica: ReplicaKey) -> bool:
+        """Whether the replica has the node id of a voter, and another directory."""
+        return replica not in self.voters and any(each.node_id == replica.node_id for each in self.voters)
+
     def _is_named(self, voters: tuple[Voter, ...]) -> bool:
         return any(each.node_id == self.me.node_id for each in voters)
 
@@ -687,6 +691,11 @@ class Replica:
             if replica in self.voters or len(role.progress) < OBSERVERS_MAX:
                 role.progress[replica] = progress
         return progress
+
+    def forget_progress(self, replica: ReplicaKey) -> None:
+        """Another process is this replica from now on: it has to show itself how much it has."""
+        if isinstance(self.role, Leader):
+            self.role.progress.pop(replica, None)
 
     def _advance_high_watermark(self, now_ms: int) -> None:
         role = self.role
@@ -786,6 +795,10 @@ class Replica:
         """Whether a majority without the new voter has come, heard from us and come again since it is here."""
         role = self.role
         assert isinstance(role, Leader)
+        if self._is_stranger(replica) or self._is_changing:
+            # A process with the id of a voter and another directory stays new until the voter has that directory, by
+            # a record that is committed: then the process with the directory before it does not count any more.
+            return False
         since_ms = self._progress(role, replica).new_since_ms
         others = [self._progress(role, voter) for voter in self._others]
         confirming = sum(

@@ -960,6 +960,7 @@ class FetchRequest(Message):
         partition_max_bytes: int
         replica_directory_id: UUID
         high_watermark: int
+        data_directory_id: UUID
         def __init__(
             self,
             *,
@@ -971,6 +972,7 @@ class FetchRequest(Message):
             partition_max_bytes: int = ...,
             replica_directory_id: UUID = ...,
             high_watermark: int = ...,
+            data_directory_id: UUID = ...,
         ) -> None: ...
 
     class ForgottenTopic(Struct):
@@ -3906,6 +3908,7 @@ class VoteRequest(Message):
         last_offset_epoch: int
         last_offset: int
         pre_vote: bool
+        data_directory_id: UUID
         def __init__(
             self,
             *,
@@ -3917,6 +3920,7 @@ class VoteRequest(Message):
             last_offset_epoch: int = ...,
             last_offset: int = ...,
             pre_vote: bool = ...,
+            data_directory_id: UUID = ...,
         ) -> None: ...
 
     cluster_id: str | None
@@ -3948,6 +3952,7 @@ class VoteResponse(Message):
         leader_id: int
         leader_epoch: int
         vote_granted: bool
+        data_directory_id: UUID
         def __init__(
             self,
             *,
@@ -3956,6 +3961,7 @@ class VoteResponse(Message):
             leader_id: int = ...,
             leader_epoch: int = ...,
             vote_granted: bool = ...,
+            data_directory_id: UUID = ...,
         ) -> None: ...
 
     class NodeEndpoint(Struct):
@@ -4493,6 +4499,7 @@ class FetchSnapshotRequest(Message):
         snapshot_id: FetchSnapshotRequest.SnapshotId
         position: int
         replica_directory_id: UUID
+        data_directory_id: UUID
         def __init__(
             self,
             *,
@@ -4501,6 +4508,7 @@ class FetchSnapshotRequest(Message):
             snapshot_id: FetchSnapshotRequest.SnapshotId = ...,
             position: int = ...,
             replica_directory_id: UUID = ...,
+            data_directory_id: UUID = ...,
         ) -> None: ...
 
     class SnapshotId(Struct):

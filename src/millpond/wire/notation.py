@@ -21,7 +21,8 @@ A `.schema` file holds one or two messages. A message begins at the margin; its 
   name with a capital is a structure, whose fields follow one level deeper, or in a `struct` block of the message when
   several fields share it.
 - `?` after the type: may be null, always or in the versions that follow, as in `[]int32?7+`.
-- `tag N`: a tagged field, sent only when it differs from its default.
+- `tag N`: a tagged field, sent only when it differs from its default. Tags from 10000 on are Millpond's own: other
+  implementations skip them.
 - Without a default: zero, false, empty; a `records` field that may be null is null.
 - A field that a version lacks is refused by the encoder unless it has its default value or is `ignorable`.
 - `#` begins a comment.

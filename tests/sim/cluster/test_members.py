@@ -160,6 +160,24 @@ def test_a_wiped_voter_joins_again_and_counts_once_it_has_caught_up() -> None:
     grown.create()
 
 
+def test_a_second_process_with_the_id_of_a_named_voter_does_not_count() -> None:
+    grown = Grown(3)
+    grown.wait(grown.vote(1, 2, 3))
+    leader = next(node_id for node_id, node in grown.nodes.items() if node.broker.controller.is_active)
+    victim, other = (node_id for node_id in grown.nodes if node_id != leader)
+    contact = f"{leader}@node{leader}:{PORT}"
+    texts = {"node.id": str(victim), "cluster.contacts": contact, "data.folder": "/var/twin"}
+    twin = SimNode(grown.sim, "twin", texts)
+    assert twin.start()
+    grown.sim.run_for(5_000)
+    assert twin.broker.controller.host.is_new
+    controller = grown.nodes[leader].broker.controller
+    assert twin.broker.controller.applied_offset == controller.applied_offset, "it follows all the same"
+    for node_id in (victim, other):
+        grown.sim.network.partition(f"node{leader}", f"node{node_id}")
+    grown.wait(lambda: not controller.host.is_leader, within_ms=5_000)
+
+
 def test_a_lone_voter_is_restarted_among_others() -> None:
     grown = Grown(2)
     grown.wait(grown.vote(1))

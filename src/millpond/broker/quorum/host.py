@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done, end_all, failed
@@ -17,15 +18,18 @@ from millpond.broker.links.peers import NodeAddresses, Peers
 from millpond.broker.links.requester import RequestLost
 from millpond.broker.lives.identity import is_outlived
 from millpond.broker.lives.lease import LeaseClock
+from millpond.broker.quorum.directories import VoterDirectories
 from millpond.broker.quorum.log import MetadataLog
 from millpond.broker.quorum.proofs import Proofs
 from millpond.broker.quorum.state import write_election
 from millpond.broker.quorum.wire import (
     decode_request,
     decode_response,
+    directory_of,
     encode_request,
     encode_response,
     fault_of,
+    from_stranger,
     leader_endpoint,
     refusal,
     says_other_voters,
@@ -40,6 +44,8 @@ from millpond.quorum.messages import (
     ReplicaKey,
     Request,
     Response,
+    Vote,
+    VoteResponse,
 )
 from millpond.quorum.patience import Timing
 from millpond.quorum.ports import Election
@@ -104,6 +110,8 @@ class QuorumHost:
         cluster_name: Callable[[], str | None],
         on_step: Callable[[], None],
         addresses: NodeAddresses,
+        directories: VoterDirectories,
+        directory_id: Callable[[], UUID],
     ) -> None:
         self.log: Final = log
         self.failed: OSError | None = None
@@ -118,6 +126,8 @@ class QuorumHost:
         self._cluster_name = cluster_name
         self._on_step = on_step
         self._addresses = addresses
+        self._directories = directories
+        self._directory_id = directory_id
         now_ms = self._clock.monotonic_ms()
         self._replica = Replica(me, founders, log, election, world.entropy, now_ms, timing, contacts)
         self._events: deque[Event] = deque()
@@ -229,8 +239,14 @@ class QuorumHost:
         def ago(moment_ms: int | None) -> int | None:
             return None if moment_ms is None else now_ms - moment_ms
 
-        # Whoever was a voter and has not come since is of no interest any more.
-        come = {replica: each for replica, each in role.progress.items() if each.fetched_ms is not None}
+        # Whoever was a voter and has not come since is of no interest any more. Nor is a second process with the id
+        # of a voter: it is neither a voter nor an observer.
+        voter_ids = {voter.node_id for voter in self.voters}
+        come = {
+            replica: each
+            for replica, each in role.progress.items()
+            if each.fetched_ms is not None and (replica in self.voters or replica.node_id not in voter_ids)
+        }
         known = dict.fromkeys(self.voters, ReplicaProgress()) | come
         return [
             ReplicaState(self.me, self.log.end_offset, 0, 0)
@@ -385,6 +401,7 @@ class QuorumHost:
             self._addresses.learn_leader(request.leader_id, message.leader_endpoints)
         if isinstance(request, Fetch):
             request = replace(request, wait_ms=min(request.wait_ms, FETCH_WAIT_MS_MAX))
+        request = self._identify(request, message)
         if isinstance(request, Fetch | FetchSnapshot) and request.replica in self.voters:
             self._proofs.on_fetch(request.replica, connection, request.epoch)
         self._request_ids += 1
@@ -393,6 +410,26 @@ class QuorumHost:
         self._waiting[request_id] = request, response, connection, listener
         self._step(Asked(request_id, request))
         return response
+
+    def _identify(self, request: Request, message: Any) -> Request:
+        """Take a request for a voter's only where it comes from the folder that the voter is known to have."""
+        match request:
+            case Vote(candidate=replica):
+                directory_id = directory_of(message)
+                is_voter = self._directories.is_voter(replica.node_id, directory_id, is_new=request.is_new)
+            case Fetch(replica=replica) | FetchSnapshot(replica=replica) if replica in self.voters:
+                directory_id = directory_of(message)
+                is_new = isinstance(request, Fetch) and request.is_new
+                is_voter = self._directories.is_fetching_voter(
+                    replica.node_id, directory_id, request.epoch, is_new=is_new
+                )
+                if is_voter and self._directories.is_replaced(replica.node_id, directory_id):
+                    # What the process before it had fetched says nothing about this one.
+                    self._proofs.forget(replica)
+                    self._replica.forget_progress(replica)
+            case _:
+                return request
+        return request if is_voter else from_stranger(request, directory_id)
 
     def _outlive(self) -> None:
         self.is_outlived = True
@@ -411,13 +448,18 @@ class QuorumHost:
                 self._proofs.on_answer(request.replica, connection, request.epoch, self._lease_clock.now_ms())
             # Who asks may know an older cluster than this one.
             address_of = self._addresses.by_listener(listener) if self.goes_by_log else lambda _: None
-            response.finish(encode_response(request, reply.response, address_of))
+            answer = reply.response
+            if isinstance(answer, VoteResponse) and answer.error is ErrorCode.INCONSISTENT_VOTER_SET:
+                # The list of voters is the same (see `answer`); the candidate's folder is not the one that counts. It
+                # may be a wiped node that has yet to register, which must not conclude that it has the wrong list.
+                answer = replace(answer, error=ErrorCode.NONE)
+            response.finish(encode_response(request, answer, address_of, self._directory_id()))
 
     def _ask(self, ask: Ask) -> None:
         is_fetch = isinstance(ask.request, Fetch | FetchSnapshot)
         peers = self._peers_for_fetches if is_fetch else self._peers_for_calls
         request = without_list(ask.request) if self.goes_by_log else ask.request
-        message, version = encode_request(request, self._cluster_name())
+        message, version = encode_request(request, self._cluster_name(), self._directory_id())
         if isinstance(message, m.BeginQuorumEpochRequest) and self.goes_by_log:
             own = self._addresses.end_points(self.me.node_id)
             message.leader_endpoints = [leader_endpoint(*each) for each in own]
@@ -452,7 +494,11 @@ class QuorumHost:
                 self._turned_away_by.add(ask.node_id)
             else:
                 self._turned_away_by.discard(ask.node_id)
-            return decode_response(answer)
+            response = decode_response(answer)
+            if isinstance(response, VoteResponse) and response.granted:
+                is_voter = self._directories.is_voter(ask.node_id, directory_of(answer), is_new=False)
+                return response if is_voter else None
+            return response
 
         peers.ask(ask.node_id, message, version, timeout_ms).map(read).then(take, lost)
 

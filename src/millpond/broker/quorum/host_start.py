@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from millpond.broker.links.peers import NodeAddresses, Peers
 from millpond.broker.lives.identity import CannotStart
+from millpond.broker.quorum.directories import VoterDirectories
 from millpond.broker.quorum.host import QuorumHost, StartWorkers
 from millpond.broker.quorum.log import MetadataLog
 from millpond.broker.quorum.snapshots import SnapshotFiles
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from millpond.broker.lives.lease import LeaseClock
     from millpond.broker.lives.own_folder import OwnFolder
     from millpond.log.partition_log import PartitionLog
+    from millpond.metadata.image import Image
 
 
 def make_host(
@@ -48,6 +50,8 @@ def make_host(
     write_checkpoint: Callable[[], Later[None]],
     on_step: Callable[[], None],
     after_crash: bool,
+    image: Image,
+    applied_offset: Callable[[], int],
 ) -> QuorumHost:
     """The replica, not started yet. CannotStart where the folder cannot be gone on with. Waits for the disk."""
     node_id = settings[NODE_ID]
@@ -97,6 +101,8 @@ def make_host(
         cluster_name=lambda: folder.known_name,
         on_step=on_step,
         addresses=addresses,
+        directories=VoterDirectories(metadata_log, image, applied_offset),
+        directory_id=lambda: folder.directory_id,
     )
 
 

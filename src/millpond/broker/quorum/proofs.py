@@ -31,6 +31,11 @@ class Proofs:
     def on_answer(self, replica: ReplicaKey, connection: int, epoch: int, now_ms: int) -> None:
         self._answers[replica] = _Answer(connection, epoch, now_ms)
 
+    def forget(self, replica: ReplicaKey) -> None:
+        """Another process is this replica from now on."""
+        self._answers.pop(replica, None)
+        self._proved.pop(replica, None)
+
     def followed_ms(self, replica: ReplicaKey, epoch: int) -> int | None:
         """When it followed for certain in this epoch, the last moment that is known."""
         proved = self._proved.get(replica)

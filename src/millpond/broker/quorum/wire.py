@@ -3,7 +3,8 @@ EndQuorumEpoch (54), Fetch (1) of the metadata log and FetchSnapshot (59).
 
 Each request names one partition, the metadata log. Responses are read with suspicion: one that lacks that partition
 is no response. Voters are known by their node ids; the id of the directory says only whether a voter is new, and whom
-it takes for voters.
+it takes for voters. The id of the sender's data folder is in a tagged field of our own, `data_directory_id`, which an
+earlier version skips: it tells two processes with one node id apart (decision 32).
 """
 
 from __future__ import annotations
@@ -65,19 +66,21 @@ _UNKNOWN: Final = -1
 # Asking.
 
 
-def encode_request(request: Request, cluster_id: str | None) -> tuple[m.Message, int]:
-    """The message, and the version to send it in."""
+def encode_request(
+    request: Request, cluster_id: str | None, directory_id: UUID = NO_DIRECTORY
+) -> tuple[m.Message, int]:
+    """The message, and the version to send it in. `directory_id` is that of this node's data folder."""
     match request:
         case Vote():
-            return _vote(request, cluster_id), VOTE_VERSION
+            return _vote(request, cluster_id, directory_id), VOTE_VERSION
         case BeginQuorumEpoch():
             return _begin_epoch(request, cluster_id), EPOCH_VERSION
         case EndQuorumEpoch():
             return _end_epoch(request, cluster_id), EPOCH_VERSION
         case Fetch():
-            return _fetch(request, cluster_id), FETCH_VERSION
+            return _fetch(request, cluster_id, directory_id), FETCH_VERSION
         case FetchSnapshot():
-            return _fetch_snapshot(request, cluster_id), SNAPSHOT_VERSION
+            return _fetch_snapshot(request, cluster_id, directory_id), SNAPSHOT_VERSION
         case _:
             assert_never(request)
 
@@ -101,7 +104,7 @@ def _unlisted(replica: ReplicaKey) -> ReplicaKey:
     return ReplicaKey(replica.node_id, NO_DIRECTORY)
 
 
-def _vote(vote: Vote, cluster_id: str | None) -> m.VoteRequest:
+def _vote(vote: Vote, cluster_id: str | None, directory_id: UUID) -> m.VoteRequest:
     partition = m.VoteRequest.PartitionData(
         partition_index=0,
         replica_epoch=vote.epoch,
@@ -111,6 +114,7 @@ def _vote(vote: Vote, cluster_id: str | None) -> m.VoteRequest:
         last_offset_epoch=vote.last_epoch,
         last_offset=vote.end_offset,
         pre_vote=vote.pre_vote,
+        data_directory_id=directory_id,
     )
     topic = m.VoteRequest.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])
     return m.VoteRequest(cluster_id=cluster_id, voter_id=vote.voter.node_id, topics=[topic])
@@ -149,7 +153,7 @@ def _end_epoch(end: EndQuorumEpoch, cluster_id: str | None) -> m.EndQuorumEpochR
     return m.EndQuorumEpochRequest(cluster_id=cluster_id, topics=[topic], leader_endpoints=[])
 
 
-def _fetch(fetch: Fetch, cluster_id: str | None) -> m.FetchRequest:
+def _fetch(fetch: Fetch, cluster_id: str | None, directory_id: UUID) -> m.FetchRequest:
     partition = m.FetchRequest.FetchPartition(
         partition=0,
         current_leader_epoch=fetch.epoch,
@@ -158,6 +162,7 @@ def _fetch(fetch: Fetch, cluster_id: str | None) -> m.FetchRequest:
         partition_max_bytes=FETCH_BYTES,
         replica_directory_id=LOST_DIRECTORY if fetch.is_new else fetch.replica.directory_id,
         high_watermark=fetch.high_watermark,
+        data_directory_id=directory_id,
     )
     return m.FetchRequest(
         cluster_id=cluster_id,
@@ -172,7 +177,7 @@ def _fetch(fetch: Fetch, cluster_id: str | None) -> m.FetchRequest:
     )
 
 
-def _fetch_snapshot(fetch: FetchSnapshot, cluster_id: str | None) -> m.FetchSnapshotRequest:
+def _fetch_snapshot(fetch: FetchSnapshot, cluster_id: str | None, directory_id: UUID) -> m.FetchSnapshotRequest:
     partition = m.FetchSnapshotRequest.PartitionSnapshot(
         partition=0,
         current_leader_epoch=fetch.epoch,
@@ -181,6 +186,7 @@ def _fetch_snapshot(fetch: FetchSnapshot, cluster_id: str | None) -> m.FetchSnap
         ),
         position=fetch.position,
         replica_directory_id=fetch.replica.directory_id,
+        data_directory_id=directory_id,
     )
     return m.FetchSnapshotRequest(
         cluster_id=cluster_id,
@@ -234,6 +240,30 @@ def fault_of(request: Request, me: ReplicaKey, voters: Collection[ReplicaKey]) -
     if not is_sound:
         return ErrorCode.INVALID_REQUEST
     return ErrorCode.NONE if is_known else ErrorCode.INCONSISTENT_VOTER_SET
+
+
+def directory_of(message: Any) -> UUID:
+    """The data folder of the process that sent a Vote, Fetch or FetchSnapshot request, or that answered a Vote.
+
+    NO_DIRECTORY from a process of an earlier version.
+    """
+    if len(message.topics) != 1 or len(message.topics[0].partitions) != 1:
+        return NO_DIRECTORY
+    directory_id: UUID = message.topics[0].partitions[0].data_directory_id
+    return directory_id
+
+
+def from_stranger(request: Request, directory_id: UUID) -> Request:
+    """The request of a process that has the node id of a voter and another folder: it speaks for nobody."""
+    match request:
+        case Vote():
+            return replace(request, candidate=ReplicaKey(request.candidate.node_id, directory_id))
+        case Fetch() | FetchSnapshot():
+            return replace(request, replica=ReplicaKey(request.replica.node_id, directory_id))
+        case BeginQuorumEpoch() | EndQuorumEpoch():
+            return request
+        case _:
+            assert_never(request)
 
 
 def decode_request(request: Any, me: ReplicaKey, *, goes_by_log: bool = False) -> Request:
@@ -331,7 +361,10 @@ Addresses = Callable[[int], tuple[str, int] | None]
 """Where a node listens; None where nobody knows."""
 
 
-def encode_response(request: Request, response: Response, address_of: Addresses) -> m.Message:
+def encode_response(
+    request: Request, response: Response, address_of: Addresses, directory_id: UUID = NO_DIRECTORY
+) -> m.Message:
+    """`directory_id` is that of this node's data folder: it says which process gave a vote."""
     match response:
         case VoteResponse():
             granted = m.VoteResponse.PartitionData(
@@ -340,6 +373,7 @@ def encode_response(request: Request, response: Response, address_of: Addresses)
                 leader_id=response.leader_id,
                 leader_epoch=response.epoch,
                 vote_granted=response.granted,
+                data_directory_id=directory_id,
             )
             vote = m.VoteResponse(topics=[m.VoteResponse.TopicData(topic_name=METADATA_TOPIC, partitions=[granted])])
             if (address := address_of(response.leader_id)) is not None:
