@@ -10,7 +10,18 @@ from tests.sim.cluster.test_lives import Lives
 from millpond.metadata.decision import Decision
 from millpond.metadata.image import ALL_BROKERS
 from millpond.metadata.records import ConfigRecord
+from millpond.sim.cluster.plan import make_plan
+from millpond.sim.cluster.scenario import Scenario
 from millpond.sim.node import PORT, SimNode
+
+KINDS = (
+    *["second process"] * 4,
+    "isolation of a leader",
+    "kill of the controller",
+    "rejecting isolation of the controller",
+    "split",
+    "power cut",
+)
 
 
 class Duplicate(Lives):
@@ -43,6 +54,14 @@ class Duplicate(Lives):
 
     def value(self) -> str | None:
         return self.image.config_of(ALL_BROKERS).get("test")
+
+
+@pytest.mark.parametrize("seed", [0, 14, 21])
+def test_clusters_keep_their_promises_while_nodes_run_twice(seed: int) -> None:
+    """Seed 14 fenced a broker that held a lease, and 21 dropped committed metadata, while both processes counted."""
+    scenario = Scenario(seed, make_plan(seed, KINDS))
+    outcome = scenario.run()
+    assert not outcome.violations, "\n".join([*scenario.story(), *outcome.violations])
 
 
 @pytest.mark.parametrize("seed", range(4))

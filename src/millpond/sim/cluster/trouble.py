@@ -15,6 +15,7 @@ from uuid import UUID
 from millpond.log.names import LOG
 from millpond.sim.cluster.cluster import SimCluster
 from millpond.sim.cluster.plan import FaultPlan
+from millpond.sim.node import PORT, SimNode
 from millpond.sim.world.world import SimWorld
 from millpond.wire.batch import HEADER_BYTES
 
@@ -55,6 +56,7 @@ class Trouble:
         """Of these, the nodes whose disk was wiped or is an old one."""
         self.rot: Rot | None = None
         """Once in a run at most; from then on no machine loses anything else: that would be two losses at once."""
+        self._duplicates: dict[int, SimNode] = {}
         self._over = False
 
     def schedule(self, faults: Iterable[FaultPlan]) -> None:
@@ -66,6 +68,9 @@ class Trouble:
         self._over = True
         self.cluster.note("--- all is healed")
         self._sim.network.heal()
+        for duplicate in self._duplicates.values():
+            if duplicate.is_up:
+                duplicate.crash()
         for node_id, node in self.cluster.nodes.items():
             self.cluster.resume(node_id)
             node.disk.heal()
@@ -133,6 +138,7 @@ class Trouble:
             "clock years off": self._clock_years_off,
             "wiped disk": self._wiped_disk,
             "old disk": self._old_disk,
+            "second process": self._second_process,
             "bit rot": self._bit_rot,
         }[fault.kind]
         if strike(fault, random):
@@ -259,6 +265,33 @@ class Trouble:
             self._sim.roll_back(self._name(node_id), contents)
 
         self._later(fault, put_back)
+        return True
+
+    def _second_process(self, fault: FaultPlan, random: Random) -> bool:
+        """Another process runs with the id of a node and an empty folder, and follows the metadata.
+
+        It never registers: if the node were cut off for a session meanwhile, it would lose its registration as well,
+        and that is a wiped disk, which must wait until the others can spare the node.
+        """
+        node_id = self._any(random)
+        if node_id is None or len(self.cluster.nodes) < 3:
+            return False
+        before = self._duplicates.get(node_id)
+        if before is not None and before.is_up:
+            return False
+        name = f"duplicate{node_id}-{fault.at_ms}"
+        texts = {**self.cluster.nodes[node_id].texts, "listen": f"{name}:{PORT}"}
+        duplicate = self._duplicates[node_id] = SimNode(self._sim, name, texts)
+        if not duplicate.start():
+            return False
+        duplicate.broker.lifecycle.stop()
+        self.cluster.note(f"node {node_id} runs twice")
+
+        def end() -> None:
+            if duplicate.is_up:
+                duplicate.crash()
+
+        self._later(fault, end)
         return True
 
     def _bit_rot(self, fault: FaultPlan, random: Random) -> bool:
