@@ -194,8 +194,8 @@ def test_a_copy_passes_the_floor_on(pair: Compacted) -> None:
     pair.lead(B, isr=(B,))
     leading = pair.partition(B).leading
     assert leading is not None
-    assert leading.must_start_over(A, 5, 1, 0)
-    assert not leading.must_start_over(A, 5, floor, 0)
+    assert leading.must_start_over(A, 5, 1, 0, 0)
+    assert not leading.must_start_over(A, 5, floor, 0, 0)
 
 
 def test_a_follower_that_is_copying_keeps_the_evidence_it_has_yet_to_copy(pair: Compacted) -> None:
@@ -219,9 +219,9 @@ def test_a_member_of_the_isr_never_starts_over(pair: Compacted) -> None:
     pair.partition(A).log.compaction.inherit_floor(100)
     leading = pair.partition(A).leading
     assert leading is not None
-    assert not leading.must_start_over(B, 5, 2, 0)
+    assert not leading.must_start_over(B, 5, 2, 0, 0)
     pair.tell(PartitionChangeRecord(0, POND, isr=(A,)))
-    assert leading.must_start_over(B, 5, 2, 0)
+    assert leading.must_start_over(B, 5, 2, 0, 0)
 
 
 @pytest.mark.parametrize("start_offset", [0, 1])

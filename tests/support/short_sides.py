@@ -18,6 +18,7 @@ from millpond.sim.node import SimNode
 from millpond.sim.world.world import SimWorld
 from millpond.wire.kernel import fetch, group_requests, produce
 from support.fuzz.target import HostileLink
+from support.fuzz.watch import Turn
 
 START_MS = 60_000
 
@@ -64,6 +65,8 @@ class Side:
         self.clock = self.sim.clock
         self.node = SimNode(self.sim, texts=texts)
         self.links: dict[int, HostileLink] = {}
+        self.turn = Turn()
+        """What a `HostileLink` leaves out of; nobody measures turns here."""
         self.short_answers: Counter[str] = Counter()
         """How many of each API have gone a short way."""
         self.node.workers_delay_ms_usual = 0
