@@ -160,6 +160,8 @@ class Engine:
             return None
         if self._close_by is None:
             self._close_by = time.monotonic() + self._options.close_timeout_s
+            # The polling thread may be waiting for the cluster: what has not started must not start meanwhile.
+            self._in_flight.drop(self._in_flight.partitions(), keep_gaps=True)
         return self._close_by
 
     def stop(self) -> None:
@@ -202,6 +204,7 @@ class Engine:
             self._drain(self._in_flight.partitions(), is_last=True)
             self._settler.close()
         except Timeout as late:
+            self._settler.abandon()
             left = f"the worker stopped and left {self._settler.left()}: {late}; these records run again"
             LOG.warning("%s", left)
             self._fail(Timeout(left))
@@ -373,7 +376,8 @@ class Engine:
                 break
         self._in_flight.drop(partitions, keep_gaps=False)
         if not is_last:
-            # Inside poll, whose thread is the one to commit.
+            # Inside poll. confluent-kafka blocks calls on a consumer from other threads until the callback returns:
+            # waiting here for such a call would never end.
             self._settler.hand_over(partitions, timeout_s)
             return
         # Handlers had their own time. From here on it is the cluster that is waited for.

@@ -103,6 +103,10 @@ class Settler(Protocol):
         """What is finished and not settled, for the log."""
         ...
 
+    def abandon(self) -> None:
+        """The worker no longer waits for `settle`, which may still be running on another thread."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -213,6 +217,9 @@ class AtLeastOnce:
         unsent = f"{self._unsent} records without an acknowledgement" if self._unsent else ""
         offsets = f"the offsets of {uncommitted} uncommitted" if uncommitted else ""
         return " and ".join(filter(None, (unsent, offsets))) or "its group without saying so"
+
+    def abandon(self) -> None:
+        """A commit that arrives late is still right: what it covers was sent and acknowledged before."""
 
     def close(self) -> None:
         """The consumer and the producer belong to others. CommitFailed or Timeout when the cluster is away."""

@@ -63,6 +63,8 @@ class Transactional:
         """What no further transaction could send either."""
         self._is_one_by_one = False
         """Whether each record goes out in a batch of its own: a broker refuses whole batches."""
+        self._is_abandoned = False
+        """The worker has stopped waiting. A transaction that is not being committed yet must not be."""
         own = {
             "transactional.id": f"{group}-{instance or uuid4().hex}",
             "transaction.timeout.ms": int(timeout_s * 1000),
@@ -101,7 +103,7 @@ class Transactional:
             finished.offset = offset
             finished.outgoing += outgoing
         may_repeat = False
-        while self._finished:
+        while self._finished and not self._is_abandoned:
             if self._transact():
                 self._finished.clear()
                 self._is_one_by_one = False
@@ -126,6 +128,10 @@ class Transactional:
         )
         return f"the transaction of {partitions} uncommitted" if partitions else "its group without saying so"
 
+    def abandon(self) -> None:
+        """Another thread may still be inside `settle`: it aborts what it has not begun to commit."""
+        self._is_abandoned = True
+
     def close(self) -> None:
         self._guarded.close()
         self._raw.flush(0)
@@ -140,7 +146,13 @@ class Transactional:
                     self._produce(each)
             self._call("put the offsets into the transaction", lambda: self._send_offsets(offsets))
             self._call("commit", lambda: self._raw.commit_transaction(CALL_SECONDS))
+        except _Abandoned:
+            self._abandon()
+            return False
         except CallOverrun as fault:
+            if self._is_abandoned:
+                # Nothing can be done with this producer. The coordinator aborts the transaction when it times out.
+                return False
             self._count_abort(fault)
             LOG.warning("librdkafka hangs in send_offsets_to_transaction, starting a new producer: %s", fault)
             self._begin()
@@ -234,6 +246,8 @@ class Transactional:
 
     def _call(self, what: str, call: Callable[[], Any]) -> None:
         for _ in range(RETRIES_MAX):
+            if self._is_abandoned and what != "abort":
+                raise _Abandoned
             try:
                 call()
                 return
@@ -270,6 +284,10 @@ class _OutgoingSend(Send):
     def is_with(self, other: Send) -> bool:
         """Whether the same record wants it sent."""
         return isinstance(other, _OutgoingSend) and other.outgoing is self.outgoing
+
+
+class _Abandoned(Exception):
+    """The worker stopped waiting while the transaction was under way."""
 
 
 class _MustAbort(Exception):
