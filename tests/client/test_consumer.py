@@ -165,10 +165,10 @@ def test_a_time_that_cannot_be_looked_up_is_never_the_earliest(pond, strategy: s
             producer.send(topic, b"%d" % n, timestamp_ms=begin + n * 1000)
     told: dict[str, Any] = {"from_": begin + 5000, "settings": {"partition.assignment.strategy": strategy}}
     with Consumer(pond.group(), [topic], bootstrap=pond.bootstrap, **told) as consumer:
-        consumer.raw = Unsaid(consumer.raw, 2, partition_error)  # type: ignore[assignment]
+        consumer._raw = Unsaid(consumer.raw, 2, partition_error)  # type: ignore[assignment]
         assert take(consumer, 5) == [b"5", b"6", b"7", b"8", b"9"], "asked for again"
     with Consumer(pond.group(), [topic], bootstrap=pond.bootstrap, **told) as consumer:
-        consumer.raw = Unsaid(consumer.raw, 1000, partition_error)  # type: ignore[assignment]
+        consumer._raw = Unsaid(consumer.raw, 1000, partition_error)  # type: ignore[assignment]
         with pytest.raises(Timeout, match="the cluster did not say the offset"):
             take(consumer, 1)
         for _ in range(3):
@@ -199,7 +199,9 @@ def test_rebalance_callbacks_tell_who_has_what(pond, protocol) -> None:
     """Millpond only: the mock does not speak the newer protocol, and the older one is tested by all the others."""
     topic, group = pond.topic(), pond.group()
     told: list[tuple[str, int]] = []
-    options = {"bootstrap": pond.bootstrap, "protocol": protocol, "session_timeout_s": 2.0}
+    options: dict[str, Any] = {"bootstrap": pond.bootstrap, "protocol": protocol}
+    if protocol == "classic":
+        options["session_timeout_s"] = 2.0
     first = Consumer(
         group,
         [topic],
@@ -309,8 +311,8 @@ class Held:
 
 
 GROUP_WAYS = {
-    "cooperative": {},
-    "eager": {"settings": {"partition.assignment.strategy": "range"}},
+    "cooperative": {"session_timeout_s": 0.9},
+    "eager": {"session_timeout_s": 0.9, "settings": {"partition.assignment.strategy": "range"}},
     "new protocol": {"protocol": "consumer"},
 }
 
@@ -328,10 +330,10 @@ def test_what_is_revoked_inside_a_poll_is_not_handed_out_by_it(pond, way) -> Non
         revocations += 1
         held.difference_update(partitions)
 
-    options = {"bootstrap": pond.bootstrap, "session_timeout_s": 0.9, **GROUP_WAYS[way]}
+    options: dict[str, Any] = {"bootstrap": pond.bootstrap, **GROUP_WAYS[way]}
     foreign = []
     with Consumer(group, [topic], on_assigned=held.update, on_revoked=revoked, **options) as first:
-        first.raw = Held(first.raw, "consume")  # type: ignore[assignment]
+        first._raw = Held(first.raw, "consume")  # type: ignore[assignment]
 
         def churn() -> None:
             for _ in range(5):
@@ -383,12 +385,12 @@ def test_a_commit_that_nobody_waited_for_counts_when_it_is_known(pond) -> None:
                 sent.append(asynchronous)
                 return None if asynchronous else raw_commit(offsets=offsets, asynchronous=False)
 
-        raw, consumer.raw = consumer.raw, Losing()  # type: ignore[assignment]
+        raw, consumer._raw = consumer._raw, Losing()  # type: ignore[assignment]
         consumer.commit(wait=False)
         consumer.commit()
         assert sent == [True, False]
         assert consumer.committed([partition]) == {partition: 10}
-        consumer.raw = raw
+        consumer._raw = raw
         take(consumer, 5)
         consumer.commit(wait=False)
         consumer.pause()

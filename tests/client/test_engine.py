@@ -312,7 +312,7 @@ def test_workers_share_and_hand_over_without_running_anything_twice(
             protocol=protocol,
             delivery=delivery,
             concurrency=2,
-            session_timeout_s=10.0,
+            session_timeout_s=None if protocol == "consumer" else 10.0,
             in_flight_max=100,
             settings=settings,
         )

@@ -18,6 +18,19 @@ PATTERN_MARK: Final = "^"
 """A consumer's topic that begins so is a regular expression."""
 
 
+def check_session_timeout(given: object, protocol: str) -> None:
+    """Only the classic protocol lets a member choose; None leaves the choice to the default."""
+    if given is None:
+        return
+    check_duration(given, "session_timeout_s")
+    if protocol == "consumer":
+        raise ConfigError(
+            'session_timeout_s has no effect with protocol="consumer", where the broker decides: leave it out, and '
+            "set consumer.session.timeout.ms of the group (`millpond config set group NAME "
+            "consumer.session.timeout.ms=…`, at least the cluster's group.consumer.min.session.timeout.ms)"
+        )
+
+
 def check_text(given: object, what: str) -> str:
     """Text that C can take: valid Unicode without a NUL character."""
     if not isinstance(given, str):

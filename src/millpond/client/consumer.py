@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar
 from weakref import WeakSet
 
 from confluent_kafka import Consumer as RawConsumer
@@ -23,11 +23,11 @@ from millpond.client.arguments import named_arguments
 from millpond.client.checks import (
     check_callable,
     check_choice,
-    check_duration,
     check_offsets,
     check_partition,
     check_partitions,
     check_seconds,
+    check_session_timeout,
     check_settings,
     check_text,
     check_time,
@@ -58,6 +58,10 @@ OnRebalance: TypeAlias = Callable[[Partitions], None]
 
 ANSWER_SECONDS = 15.0
 SEEK_SECONDS = 2.0
+CLASSIC_SESSION_SECONDS: Final = 45.0
+REJOIN_PAUSE_SECONDS: Final = 1.0
+REJOIN_SECONDS_MAX: Final = 75.0
+"""A little more than the longest session timeout of a cluster by default: group.consumer.max.session.timeout.ms."""
 NEXT_RECORDS = 500
 TAKE_MAX = 100_000
 """Records taken from librdkafka at a time, which refuses to hand out more than a million."""
@@ -83,7 +87,7 @@ class ConsumerGiven(TypedDict, total=False):
     """A name that stays through restarts: the group keeps its partitions for it meanwhile."""
     isolation: Literal["read_committed", "read_uncommitted"]
     """Whether records of transactions are seen before these are committed."""
-    session_timeout_s: float
+    session_timeout_s: float | None
     """When the group misses a consumer that ended without leaving, and gives its partitions away."""
     on_assigned: OnRebalance | None
     """Called inside `poll` with the partitions that have come."""
@@ -105,8 +109,10 @@ class Consumer(Closable):
     protocol (KIP-848), in which the broker assigns. Callbacks run inside `poll` and `close`, and may commit in both.
     Where the group has committed nothing it begins at `from_`, in `whole_topics` always at the first record.
 
-    `session_timeout_s` is when the group misses a consumer that ended without leaving, and gives its partitions to
-    others; with `instance`, a name that stays through restarts, it has them again at once.
+    `session_timeout_s` (45 s) is when the group misses a consumer that ended without leaving, and gives its
+    partitions to others; with `instance`, a name that stays through restarts, it has them again at once. With
+    `protocol="consumer"` the broker decides both: `session_timeout_s` is refused, and a restarted instance waits
+    until the session of its predecessor has expired.
     """
 
     @named_arguments("Consumer")
@@ -121,7 +127,7 @@ class Consumer(Closable):
         protocol: Protocol = "classic",
         instance: str | None = None,
         isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
-        session_timeout_s: float = 45.0,
+        session_timeout_s: float | None = None,
         on_assigned: OnRebalance | None = None,
         on_revoked: OnRebalance | None = None,
         on_lost: OnRebalance | None = None,
@@ -131,7 +137,7 @@ class Consumer(Closable):
         _check_names(group, instance)
         check_choice(protocol, "protocol", ("classic", "consumer"))
         check_choice(isolation, "isolation", ("read_committed", "read_uncommitted"))
-        check_duration(session_timeout_s, "session_timeout_s")
+        check_session_timeout(session_timeout_s, protocol)
         check_from(from_)
         for name, callback in {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost}.items():
             if callback is not None:
@@ -172,6 +178,11 @@ class Consumer(Closable):
         """Whether its group has told it what it is to read, be it nothing."""
         self._closing = False
         self._closed = False
+        self._instance = instance
+        self._has_ever_joined = False
+        self._rejoin_at: float | None = None
+        """When to try again to join, while the group still has the previous member of this instance."""
+        self._rejoin_until: float | None = None
         chosen = common_settings(bootstrap) | _settings(
             group, from_, protocol, instance, isolation, session_timeout_s
         )
@@ -184,7 +195,8 @@ class Consumer(Closable):
         self.reach = Reach(chosen)
         self.is_of_parent = False
         """It was made before this process was forked: its threads, and its place in the group, are the parent's."""
-        self._raw = make(RawConsumer, chosen | {"error_cb": self.reach.on_error}, self._note_raised)
+        self._chosen = chosen | {"error_cb": self.reach.on_error}
+        self._raw = make(RawConsumer, self._chosen, self._note_raised)
         _ALL.add(self)
         if group is None:
             self._assign_all()
@@ -406,6 +418,10 @@ class Consumer(Closable):
         partitions = self.raw.assignment()
         return bool(partitions) and not self._buffer and all(_name_of(each) in self._ended for each in partitions)
 
+    def is_waiting_for_instance(self) -> bool:
+        """Whether the group still has an earlier member of its instance id; a warning has said so."""
+        return self._rejoin_until is not None and not self._has_ever_joined
+
     def missing_topics(self) -> list[str]:
         """Which of its topics the cluster does not have, as far as it has been heard."""
         return sorted(self._missing)
@@ -442,6 +458,12 @@ class Consumer(Closable):
 
     def _take(self, most: int, timeout_s: float) -> None:
         """Wait for a record, and take what is there with it. Callbacks run in here."""
+        if self._rejoin_at is not None:
+            left_s = self._rejoin_at - time.monotonic()
+            if left_s > 0:
+                time.sleep(min(left_s, timeout_s))
+                return
+            self._rejoin()
         # librdkafka's batch call waits until the batch is full; wait for one record, then take what is there.
         first = self.raw.poll(timeout_s)
         # Callbacks that ran so far came before the record. Those that run from now on may take it away.
@@ -457,6 +479,29 @@ class Consumer(Closable):
         self.reach.look()
         self._restart()
         self._raise_failure()
+
+    def _rejoin(self) -> None:
+        """Join as a new member: librdkafka gives up for good when its instance id is still in use."""
+        self._rejoin_at = None
+        self._raw.close()
+        self._raw = make(RawConsumer, self._chosen, self._note_raised)
+        self._subscribe()
+
+    def _is_worth_rejoining(self) -> bool:
+        """Whether the member that holds the instance id may be this program before it was killed."""
+        if self._has_ever_joined:
+            return False
+        now = time.monotonic()
+        if self._rejoin_until is None:
+            self._rejoin_until = now + REJOIN_SECONDS_MAX
+            LOG.warning(
+                "the group %s still has a member with the instance id %s: "
+                "waiting up to %g s for its session to expire",
+                self.group,
+                self._instance,
+                REJOIN_SECONDS_MAX,
+            )
+        return now < self._rejoin_until
 
     def _keep(self, popped: list[RawMessage]) -> None:
         gone = self._revoked_meanwhile
@@ -509,6 +554,13 @@ class Consumer(Closable):
             return
         if error.code() == KafkaError._FATAL and _INSTANCE_FENCED.str() in error.str():
             error = _INSTANCE_FENCED
+        if error.code() == KafkaError._FATAL and _INSTANCE_IN_USE.str() in error.str():
+            error = _INSTANCE_IN_USE
+        if error.code() == _INSTANCE_IN_USE.code():
+            if not self._is_worth_rejoining():
+                raise Fenced(advice_on(error), code=error.code())
+            self._rejoin_at = time.monotonic() + REJOIN_PAUSE_SECONDS
+            return
         if error.code() in (KafkaError._FENCED, KafkaError.FENCED_INSTANCE_ID):
             raise Fenced(advice_on(error), code=error.code())
         if error.fatal() or error.code() in _HOPELESS:
@@ -552,7 +604,7 @@ class Consumer(Closable):
         return [RawPartition(each.topic, each.partition, self._bounds(_name_of(each))[bound]) for each in partitions]
 
     def _assigned(self, raw: RawConsumer, raws: list[RawPartition]) -> None:
-        self.has_joined = True
+        self.has_joined = self._has_ever_joined = True
         self._missing.difference_update(each.topic for each in raws)
         self._guard(self._assign, raws)
         # librdkafka remembers a pause through a revocation, and whoever had paused it has forgotten.
@@ -712,6 +764,8 @@ if hasattr(os, "register_at_fork"):
 _INSTANCE_FENCED = KafkaError(KafkaError.FENCED_INSTANCE_ID)
 """What ends a consumer for good comes to a poll as fatal, and only its words say what it was."""
 
+_INSTANCE_IN_USE = KafkaError(KafkaError.UNRELEASED_INSTANCE_ID)
+
 _HOPELESS = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -743,7 +797,12 @@ def check_from(given: object) -> None:
 
 
 def _settings(
-    group: str | None, from_: From, protocol: Protocol, instance: str | None, isolation: str, session_timeout_s: float
+    group: str | None,
+    from_: From,
+    protocol: Protocol,
+    instance: str | None,
+    isolation: str,
+    session_timeout_s: float | None,
 ) -> dict[str, Any]:
     chosen: dict[str, Any] = {
         "group.id": group or "none",
@@ -767,7 +826,7 @@ def _settings(
         # The broker chooses the session's length and the assignor in this protocol.
         del chosen["partition.assignment.strategy"]
         return chosen | {"group.protocol": "consumer"}
-    session_ms = int(session_timeout_s * 1000)
+    session_ms = int((CLASSIC_SESSION_SECONDS if session_timeout_s is None else session_timeout_s) * 1000)
     return chosen | {"session.timeout.ms": session_ms, "heartbeat.interval.ms": min(3000, max(session_ms // 3, 1))}
 
 

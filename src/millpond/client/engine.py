@@ -102,7 +102,7 @@ class Engine:
             whole_topics=self._retry_topics,
             protocol=options.protocol,
             instance=options.instance,
-            session_timeout_s=options.session_timeout_s,
+            session_timeout_s=None if options.protocol == "consumer" else options.classic_session_timeout_s,
             on_assigned=self._assigned,
             on_revoked=self._revoked,
             on_lost=self._lost,

@@ -33,6 +33,8 @@ ADVICE = {
     "_FENCED": _TAKEN_OVER,
     "FENCED_INSTANCE_ID": _TAKEN_OVER,
     "PRODUCER_FENCED": _TAKEN_OVER,
+    "UNRELEASED_INSTANCE_ID": "give every running instance a name of its own; one that was killed is removed from "
+    "its group when its session expires (consumer.session.timeout.ms)",
     "_MAX_POLL_EXCEEDED": "poll was not called for too long: take fewer records at a time, or raise "
     "max.poll.interval.ms",
     "ILLEGAL_GENERATION": "the group has moved on without this consumer; its partitions will be read again by others",

@@ -77,15 +77,23 @@ class GroupWait:
                 LOG.warning("the group %s has let this worker in; it goes on", options.group)
             self._since, self._is_told = None, False
             return
-        if self._since is None or consumer.missing_topics() or consumer.reach.down_seconds():
+        is_explained = bool(consumer.missing_topics()) or consumer.is_waiting_for_instance()
+        if self._since is None or is_explained or consumer.reach.down_seconds():
             # Why nothing comes is told elsewhere, or has only just begun.
             self._since = now
             return
         if not self._is_told and now - self._since >= WAIT_SECONDS:
             self._is_told = True
+            if options.protocol == "consumer":
+                LOG.warning(
+                    "waiting for the group %s: it keeps the partitions of a member that ended without leaving for "
+                    "its consumer.session.timeout.ms (45 s by default), and waits for one that is busy",
+                    options.group,
+                )
+                return
             LOG.warning(
                 "waiting for the group %s: a member that ended without leaving is missed after its session_timeout_s "
                 "(%g s here), one that is busy is waited for; with instance=… a restarted worker goes on at once",
                 options.group,
-                options.session_timeout_s,
+                options.classic_session_timeout_s,
             )

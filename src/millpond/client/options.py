@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 from millpond.client.checks import (
     check_callable,
     check_choice,
     check_duration,
+    check_session_timeout,
     check_settings,
     check_text,
     check_topic,
@@ -25,6 +26,9 @@ from millpond.client.retry import NO_RETRY, Retry
 
 Delivery: TypeAlias = Literal["at_most_once", "at_least_once", "exactly_once"]
 DELIVERIES = ("at_most_once", "at_least_once", "exactly_once")
+
+
+CLASSIC_SESSION_SECONDS: Final = 10.0
 
 
 class OptionsGiven(TypedDict, total=False):
@@ -43,7 +47,7 @@ class OptionsGiven(TypedDict, total=False):
     from_: From
     protocol: Protocol
     instance: str | None
-    session_timeout_s: float
+    session_timeout_s: float | None
     transaction_timeout_s: float
     tracing: bool
     settings: Mapping[str, Any]
@@ -94,14 +98,19 @@ class Options:
     """The group protocol; `"consumer"` is the newer one (KIP-848), in which the broker assigns."""
     instance: str | None = None
     """A name that stays through restarts: the group keeps its partitions, and an open transaction ends at once."""
-    session_timeout_s: float = 10.0
-    """After so long the group misses a worker that ended without leaving; until then its partitions wait."""
+    session_timeout_s: float | None = None
+    """When the group gives away the partitions of a worker that ended without leaving. None: after 10 s, or with
+    `protocol="consumer"` after the group's `consumer.session.timeout.ms`, and no other value is allowed there."""
     transaction_timeout_s: float = 10.0
     """After so long the cluster ends the open transaction of a worker that is gone."""
     tracing: bool = False
     """Whether each try is a span of OpenTelemetry, in the trace that its record came with; needs `millpond[otel]`."""
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """librdkafka's own, for the consumer and the producer alike where both know it."""
+
+    @property
+    def classic_session_timeout_s(self) -> float:
+        return CLASSIC_SESSION_SECONDS if self.session_timeout_s is None else self.session_timeout_s
 
     @property
     def is_transactional(self) -> bool:
@@ -154,10 +163,11 @@ def _check_kinds(options: Options) -> None:
         given = getattr(options, name)
         if not isinstance(given, int) or isinstance(given, bool):
             raise ConfigError(f"{name} is a whole number, not {given!r}")
-    for name in ("commit_every_s", "stop_timeout_s", "close_timeout_s", "session_timeout_s", "transaction_timeout_s"):
+    for name in ("commit_every_s", "stop_timeout_s", "close_timeout_s", "transaction_timeout_s"):
         given = getattr(options, name)
         check_duration(given, name)
     check_choice(options.protocol, "protocol", ("classic", "consumer"))
+    check_session_timeout(options.session_timeout_s, options.protocol)
     check_from(options.from_)
     check_settings(options.settings)
     if options.record_id is not None:
