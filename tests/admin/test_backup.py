@@ -39,7 +39,7 @@ def fill(pond: Pond) -> None:
 
 
 def values(pond: Pond, topic: str, count: int) -> list[bytes | None]:
-    return [record.value() for record in pond.consume(topic, count)]
+    return [record.value for record in pond.consume(topic, count)]
 
 
 def test_a_running_node_is_copied_and_the_copy_starts(tmp_path: Path) -> None:
@@ -61,9 +61,9 @@ def test_a_running_node_is_copied_and_the_copy_starts(tmp_path: Path) -> None:
     with Pond(folder=again) as pond:
         assert values(pond, "orders", 51) == [*VALUES, b"later"]
         # What the group had committed is there, too.
-        assert pond.consume("orders", 1, group="readers")[0].offset() == 5
+        assert pond.consume("orders", 1, group="readers")[0].offset == 5
         pond.produce("orders", b"on")
-        assert pond.consume("orders", 52)[-1].value() == b"on"
+        assert pond.consume("orders", 52)[-1].value == b"on"
 
 
 @pytest.fixture

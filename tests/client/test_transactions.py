@@ -153,7 +153,7 @@ def test_a_worker_goes_on_when_the_coordinator_of_its_group_dies_between_two_tra
             settings={"topic.metadata.refresh.interval.ms": REFRESH_MS},
         )
         worker.start(ponds.bootstrap)
-        assert [each.value() for each in ponds.consume("out", 1, timeout=60)] == [b"first"]
+        assert [each.value for each in ponds.consume("out", 1, timeout=60)] == [b"first"]
         described = ponds.admin.describe_consumer_groups(["copiers"])["copiers"].result(60)
         coordinator = described.coordinator.id
         ponds[coordinator].kill()
@@ -161,5 +161,5 @@ def test_a_worker_goes_on_when_the_coordinator_of_its_group_dies_between_two_tra
         # The worker's own producer has to notice as well: that is when librdkafka drops the broker it waits for.
         time.sleep(3 * REFRESH_MS / 1000)
         ponds.produce("in", b"second")
-        assert [each.value() for each in ponds.consume("out", 2, timeout=120)] == [b"first", b"second"]
+        assert [each.value for each in ponds.consume("out", 2, timeout=120)] == [b"first", b"second"]
         worker.stop()

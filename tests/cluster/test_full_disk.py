@@ -39,7 +39,7 @@ def test_a_single_node_restarts_on_a_full_disk_and_makes_room(tmp_path: Path) ->
             pond.kill()
             pond.start()
             assert any("disk is full" in line for line in pond.journal)
-            assert [record.value() for record in pond.consume("orders", 1)] == [b"kept"]
+            assert [record.value for record in pond.consume("orders", 1)] == [b"kept"]
             admin = AdminClient({"bootstrap.servers": pond.bootstrap})
             admin.delete_topics(["ballast"])["ballast"].result(20)
             _until(lambda: any("disk has room again" in line for line in pond.journal))

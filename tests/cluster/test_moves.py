@@ -55,7 +55,7 @@ def folders(cluster: Ponds, topic: str) -> list[int]:
 
 
 def values(cluster: Ponds, topic: str, count: int) -> list[bytes | None]:
-    return [message.value() for message in cluster.consume(topic, count, timeout=30)]
+    return [message.value for message in cluster.consume(topic, count, timeout=30)]
 
 
 def test_a_partition_goes_to_other_nodes_with_its_records_and_leaves_nothing(cluster: Ponds, way: Cluster) -> None:

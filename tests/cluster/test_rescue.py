@@ -54,7 +54,7 @@ def test_two_folders_are_deleted_and_the_third_goes_on(tmp_path: Path) -> None:
 
 
 def numbers(cluster: Ponds, count: int = 30) -> list[int]:
-    return sorted(int(record.value() or b"") for record in cluster.consume("orders", count, timeout=30))
+    return sorted(int(record.value or b"") for record in cluster.consume("orders", count, timeout=30))
 
 
 @with_time
@@ -82,7 +82,7 @@ def test_a_whole_cluster_is_restored_from_backups_of_different_moments(tmp_path:
         assert code == 0, said
         assert "restored, led by" in said
         cluster.start()
-        found = [record.value() or b"" for record in cluster.consume("orders", 30, timeout=30)]
+        found = [record.value or b"" for record in cluster.consume("orders", 30, timeout=30)]
         assert sorted(found) == sorted(b"%d-%d" % (node_id, number) for node_id in (1, 2, 3) for number in range(10))
         cluster.produce("orders", b"on")
         assert len(cluster.consume("orders", 31)) == 31
@@ -105,4 +105,4 @@ def test_one_restored_node_of_a_living_cluster_catches_up_before_it_counts(tmp_p
         cluster[1].kill()
         cluster[3].kill()
         cluster[3].start()
-        assert [record.value() for record in cluster.consume("orders", 2, timeout=30)] == [b"before", b"after"]
+        assert [record.value for record in cluster.consume("orders", 2, timeout=30)] == [b"before", b"after"]

@@ -497,8 +497,8 @@ def test_what_nobody_has_changed_of_a_letter_stays_byte_for_byte(tab: Tab, pond:
     shown = redrive("0:1", Key="k3")
     assert shown == {"Key": "k2", "Value": b"one\r\ntwo\n".hex()}
     *_, first, second = pond.consume(topic, 4)
-    assert (first.key(), first.value()) == (b"k\n1", b'\xef\xbb\xbf{"order": 1}\r\n{"order": 3}\r\n')
-    assert (second.key(), second.value()) == (b"k3", b"one\r\ntwo\n")
+    assert (first.key, first.value) == (b"k\n1", b'\xef\xbb\xbf{"order": 1}\r\n{"order": 3}\r\n')
+    assert (second.key, second.value) == (b"k3", b"one\r\ntwo\n")
 
 
 def test_what_is_typed_where_there_was_null_is_sent(tab: Tab, pond: Pond) -> None:
@@ -517,7 +517,7 @@ def test_what_is_typed_where_there_was_null_is_sent(tab: Tab, pond: Pond) -> Non
     page.get_by_role("button", name="Dry run").click()
     page.get_by_role("button", name="Redrive 1 letter").click()
     page.locator(".note", has_text="Redrove 1 letter").wait_for()
-    assert pond.consume(topic, 3)[-1].value() == b"typed"
+    assert pond.consume(topic, 3)[-1].value == b"typed"
 
 
 def test_nobody_is_told_that_nothing_is_there_when_time_was_up(tab: Tab) -> None:
@@ -614,7 +614,7 @@ def test_a_record_is_shown_as_code_that_runs(tab: Tab, pond: Pond) -> None:
     code = page.locator("pre[aria-label=code]").text_content()
     exec(compile(code, "shown", "exec"), {})
     first, second = pond.consume(topic, 2)
-    assert (first.key(), first.value(), first.headers()) == (second.key(), second.value(), second.headers())
+    assert (first.key, first.value, first.headers) == (second.key, second.value, second.headers)
     page.get_by_role("button", name="Command").click()
     assert f"millpond consume {topic}" in page.locator("pre[aria-label=code]").text_content()
 

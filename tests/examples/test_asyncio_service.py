@@ -14,6 +14,6 @@ def test_every_price_has_an_average(millpond: Pond, stage: Any) -> None:
     prices = [b'{"symbol": "ACME", "price": %d}' % price for price in (10, 11, 15, 40)]
     millpond.produce("prices", *prices)
     assert stage.run("averages.py", "4")[-1] == "4 prices"
-    averages = [json.loads(each.value())["average"] for each in millpond.consume("averages", 4)]
+    averages = [json.loads(each.value)["average"] for each in millpond.consume("averages", 4)]
     assert averages == [10, 10.5, 12, 22]
     assert "averages" in "".join(stage.millpond("group", "list"))

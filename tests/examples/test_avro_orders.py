@@ -20,7 +20,7 @@ def test_orders_in_avro(millpond: Pond, stage: Any) -> None:
         "ann pays 1.50 for o-1",
         "ann pays 3.00 for o-2",
     ]
-    assert millpond.consume("orders.avro.dlq", 1)[0].value() == b"\xff"
+    assert millpond.consume("orders.avro.dlq", 1)[0].value == b"\xff"
     pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
     told = stage.millpond("pipeline", "check", str(stage.folder / "orders.toml"))
     assert any("The declaration is in order" in line for line in told)

@@ -104,7 +104,7 @@ def test_avro_through_a_registry(registry: Registry, millpond: Pond, stage: Any)
     millpond.create_topic("registry.orders.dlq")
     assert stage.run("registry_orders.py", "send", "3") == ["3 orders are sent"]
     assert SUBJECT in registry.ask("subjects")[1]
-    value = millpond.consume("registry.orders", 1)[0].value()
+    value = millpond.consume("registry.orders", 1)[0].value
     number = int.from_bytes(value[1:5])
     assert (value[0], json.loads(registry.ask(f"schemas/ids/{number}")[1]["schema"])["name"]) == (0, "Order")
     # What readers of today could not read is refused.
@@ -121,4 +121,4 @@ def test_avro_through_a_registry(registry: Registry, millpond: Pond, stage: Any)
         "ann pays 1.50 for o-1",
         "ann pays 3.00 for o-2",
     ]
-    assert millpond.consume("registry.orders.dlq", 1)[0].value() == b"\xff"
+    assert millpond.consume("registry.orders.dlq", 1)[0].value == b"\xff"

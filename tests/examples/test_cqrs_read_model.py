@@ -18,7 +18,7 @@ def rows(path: Path) -> Rows:
 
 def expected(millpond: Pond, count: int) -> dict[str, bytes]:
     """The last value of each key, without those that were dropped."""
-    last = {message.key(): message.value() for message in millpond.consume("products", count)}
+    last = {message.key: message.value for message in millpond.consume("products", count)}
     return {key.decode(): value for key, value in last.items() if value is not None}
 
 

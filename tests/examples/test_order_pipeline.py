@@ -37,5 +37,5 @@ def test_orders_dead_letters_and_a_redrive(millpond: Pond, stage: Any) -> None:
     wiser.wait_for(lambda lines: packed(lines) == francs)
     assert stage.millpond(*redrive)[-1] == "Redrove 0 records."
     assert wiser.stop() == 0
-    parcels = sorted(message.value() or b"" for message in millpond.consume("shop.parcels", 24))
+    parcels = sorted(message.value or b"" for message in millpond.consume("shop.parcels", 24))
     assert parcels == sorted(b"parcel-%d" % number for number in good | francs)

@@ -60,7 +60,7 @@ def test_a_stream_from_topic_to_topic(spark: SparkSession, checkpoint: str, secu
             .start()
         )
         assert stream.awaitTermination(120)
-        values = sorted(int(each.value() or b"") for each in pond.consume(target, 50, timeout=30))
+        values = sorted(int(each.value or b"") for each in pond.consume(target, 50, timeout=30))
         assert values == list(range(50))
 
 
@@ -100,7 +100,7 @@ def test_a_job_needs_no_more_than_the_page_says(spark: SparkSession, checkpoint:
             .start()
         )
         assert stream.awaitTermination(120)
-        values = sorted(int(each.value() or b"") for each in pond.consume(target, 20, timeout=30))
+        values = sorted(int(each.value or b"") for each in pond.consume(target, 20, timeout=30))
         assert values == list(range(20))
 
 

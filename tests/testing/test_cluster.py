@@ -17,7 +17,7 @@ def cluster() -> Iterator[Ponds]:
 
 
 def values(cluster: Ponds, topic: str, count: int) -> list[bytes | None]:
-    return [message.value() for message in cluster.consume(topic, count, timeout=30)]
+    return [message.value for message in cluster.consume(topic, count, timeout=30)]
 
 
 def within(seconds: float, condition: Callable[[], bool]) -> None:

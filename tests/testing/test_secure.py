@@ -18,7 +18,7 @@ def test_a_secure_broker_serves_its_own_clients_and_no_stranger(mode: Any, secur
     with Pond(mode=mode, secure=secure) as pond:
         topic = pond.new_topic()
         pond.produce(topic, "tea")
-        assert pond.consume(topic)[0].value() == b"tea"
+        assert pond.consume(topic)[0].value == b"tea"
         stranger = AdminClient({"bootstrap.servers": pond.bootstrap, "log_level": 0, "error_cb": lambda _: None})
         with pytest.raises(KafkaException):
             stranger.list_topics(timeout=2)
@@ -27,7 +27,7 @@ def test_a_secure_broker_serves_its_own_clients_and_no_stranger(mode: Any, secur
             cluster.topics()
         pond.kill()
         pond.start()
-        assert pond.consume(topic)[0].value() == b"tea"
+        assert pond.consume(topic)[0].value == b"tea"
 
 
 @pytest.mark.slow
@@ -40,7 +40,7 @@ def test_a_secure_cluster_goes_on_without_a_node(secure: Any) -> None:
         leader.kill()
         cluster.forget_clients()
         cluster.produce(topic, "four")
-        assert {each.value() for each in cluster.consume(topic, 4, timeout=30)} == {b"one", b"two", b"three", b"four"}
+        assert {each.value for each in cluster.consume(topic, 4, timeout=30)} == {b"one", b"two", b"three", b"four"}
         leader.start()
         cluster.wait_until_in_sync(topic)
         stranger = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0, "error_cb": lambda _: None})

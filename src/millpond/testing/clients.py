@@ -9,9 +9,11 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message, Producer
+    from confluent_kafka import Consumer, Producer
+    from confluent_kafka import Message as RawMessage
     from confluent_kafka.admin import AdminClient
 
+    from millpond.client import Message
     from millpond.node.secure_folder import SecureFolder
 
 Value = str | bytes | None
@@ -105,14 +107,14 @@ class Clients(ABC):
 
     def produce(
         self, topic: str, *entries: Entry, partition: int = -1, headers: Mapping[str, bytes] | None = None
-    ) -> list[Message]:
+    ) -> list[RawMessage]:
         """Write values, or (key, value) pairs; returns what was written when all of it is acknowledged."""
         from confluent_kafka import KafkaException
 
-        delivered: list[Message] = []
+        delivered: list[RawMessage] = []
         faults: list[Any] = []
 
-        def on_delivery(fault: object, message: Message) -> None:
+        def on_delivery(fault: object, message: RawMessage) -> None:
             if fault is None:
                 delivered.append(message)
             else:
@@ -234,6 +236,9 @@ def _text(value: object) -> str:
 def _read(consumer: Consumer, topic: str, n: int, timeout: float) -> list[Message]:
     from confluent_kafka import KafkaException
 
+    from millpond.client import Message
+    from millpond.wire.kernel import read_messages
+
     messages: list[Message] = []
     deadline = time.monotonic() + timeout
     while len(messages) < n:
@@ -245,7 +250,7 @@ def _read(consumer: Consumer, topic: str, n: int, timeout: float) -> list[Messag
             continue
         fault = message.error()
         if fault is None:
-            messages.append(message)
+            read_messages([message], Message, messages)
         elif not fault.retriable():
             raise KafkaException(fault)
     return messages

@@ -272,7 +272,7 @@ def test_many_transactions_of_one_redrive_and_records_too_large_for_one_batch(
     assert heard == [5, 10, 12]
     arrived = pond.consume(topic, 12)
     for partition in (0, 1):
-        own = [bytes(each.value() or b"")[:2] for each in arrived if each.partition() == partition]
+        own = [bytes(each.value or b"")[:2] for each in arrived if each.partition == partition]
         assert own == [b"%02d" % number for number in range(12) if number % 2 == partition]
     again = plan_redrive(cluster, order)
     assert (again.records, again.fates[LetterFate.DONE]) == (0, 12)
@@ -291,7 +291,7 @@ def test_a_redrive_stops_between_two_transactions_and_another_goes_on(
     second = Redrive(cluster, RedriveOrder(dlq, Filter()))
     assert (second.plan.records, second.plan.fates[LetterFate.DONE]) == (6, 4)
     second.run(lambda _: None)
-    assert sorted(int(each.value() or b"") for each in pond.consume(topic, 10)) == list(range(10))
+    assert sorted(int(each.value or b"") for each in pond.consume(topic, 10)) == list(range(10))
 
 
 class Behind(Cluster):
@@ -329,7 +329,7 @@ def test_a_redriven_record_is_for_the_group_that_failed_it(
     assert [each.value for each in seen["g"]] == [b"a"]
     assert seen["g"][0].headers == (("own", b"1"),)
     assert len(seen["other"]) == for_all
-    assert [each.value() for each in pond.consume(topic, 1)] == [b"a"], "a plain consumer sees it"
+    assert [each.value for each in pond.consume(topic, 1)] == [b"a"], "a plain consumer sees it"
 
 
 def test_an_agreed_redrive_sends_what_was_shown_and_nothing_that_came_since(
@@ -352,7 +352,7 @@ def test_an_agreed_redrive_sends_what_was_shown_and_nothing_that_came_since(
     apply_purge(cluster, plan_purge(cluster, dlq))
     with pytest.raises(Refused, match="cannot be read any more"):
         Redrive(cluster, again.order, agreed=again)
-    assert sorted(each.value() or b"" for each in pond.consume(topic, 2)) == [b"0", b"1"]
+    assert sorted(each.value or b"" for each in pond.consume(topic, 2)) == [b"0", b"1"]
 
 
 def test_what_is_refused_or_has_nothing_to_send_takes_over_from_nobody(
