@@ -346,13 +346,13 @@ class Story(SmallRequests):
                 join = m.JoinGroupRequest(
                     group_id="crew",
                     session_timeout_ms=10_000,
-                    rebalance_timeout_ms=100,
+                    rebalance_timeout_ms=1_000,
                     member_id=member,
                     protocol_type="consumer",
                     protocols=[protocol],
                 )
                 self._all("deliver", self._root, self._frame(join, 9))
-            self._all("pass_time", 200)
+            self._all("pass_time", 400)
         group = self._group("crew")
         if group is not None and hasattr(group, "generation"):
             kind = m.SyncGroupRequest.SyncGroupRequestAssignment
