@@ -23,7 +23,7 @@ DELIVERIES = ["at_least_once", "exactly_once", "at_most_once"]
 CLOSE_S = 2.0
 SLACK_S = 6.0
 """For a busy machine; without the bound it takes more than a hundred seconds."""
-VALUES = [b"%d" % n for n in range(40)]
+VALUES = [b"%d" % n for n in range(100)]
 
 
 @pytest.fixture
