@@ -14,6 +14,7 @@ from millpond import Message, Retry, Send, Worker
 from millpond.base.ids import TopicPartition
 from millpond.client.aside import Aside
 from millpond.client.engine import Engine
+from millpond.client.guarded_calls import GuardedCalls
 
 WORKERS = 3
 DELIVERIES = ["at_least_once", "exactly_once", "at_most_once"]
@@ -32,6 +33,7 @@ def use_stub(monkeypatch: pytest.MonkeyPatch, group: Group) -> None:
         monkeypatch.setattr(f"millpond.client.{module}.make", stub_make(group))
     # Its caller waits for it in any case, and the stub never blocks: one thread less to schedule.
     monkeypatch.setattr(Aside, "run", lambda _, function, *arguments: function(*arguments))
+    monkeypatch.setattr(GuardedCalls, "run", lambda _, call, _timeout_s: call())
 
 
 class Crew:
