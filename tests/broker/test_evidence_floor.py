@@ -255,3 +255,69 @@ def test_without_the_floor_a_deleted_key_would_return(pair: Compacted, monkeypat
     pair.put(A, b"last", b"1")
     pair.come_back()
     assert pair.table(B) == {b"gone": b"1", b"last": b"1"}
+
+
+def test_a_follower_that_was_emptied_and_missed_a_marker_starts_over(pair: Compacted) -> None:
+    """Its log is as empty as that of a new follower, but it still knows of the transaction."""
+    pair.put(A, b"key", b"in a transaction", sequence=0)
+    pair.in_step()
+    pair.partition(A).log.delete_before(pair.partition(A).log.end_offset)
+    pair.partition(A).tell_start()
+    pair.sim.run_for(8_000)
+    assert pair.partition(B).log.start_offset == pair.partition(B).log.end_offset
+    pair.nodes[B].kill()
+    pair.tell(BrokerRegistrationChangeRecord(B, 5, fenced=1), PartitionChangeRecord(0, POND, isr=(A,)))
+    pair.end_transaction(A, committed=False)
+    pair.put(A, b"key", b"later")
+    pair.partition(A).log.producers.entries.clear()
+    pair.compact(A)
+    pair.put(A, b"last", b"1")
+    pair.come_back()
+    pair.sim.run_for(2_000)
+    assert pair.partition(B).log.last_stable_offset == pair.partition(A).log.last_stable_offset
+    assert pair.starts_over()
+
+
+def test_what_was_committed_is_kept_where_an_unclean_leader_has_a_floor(pair: Compacted) -> None:
+    """A real divergence is cut first, which keeps the batches; only then the replica starts over."""
+    pair.put(A, b"kept", b"1")
+    pair.put(A, b"gone", b"1")
+    pair.in_step()
+    pair.nodes[B].kill()
+    pair.tell(BrokerRegistrationChangeRecord(B, 5, fenced=1), PartitionChangeRecord(0, POND, isr=(A,)))
+    for number in range(4):
+        pair.put(A, b"only here %d" % number, b"committed")
+    pair.sim.run_for(8_000)
+    pair.nodes[A].stop()
+    pair.sim.run_for(1_000)
+    pair.start(B)
+    pair.tell(
+        BrokerRegistrationChangeRecord(B, 5, fenced=-1),
+        BrokerRegistrationChangeRecord(A, 5, fenced=1),
+        PartitionChangeRecord(0, POND, isr=(B,), leader=B),
+    )
+    pair.sim.run_for(100)
+    for number in range(6):
+        pair.put(B, b"new %d" % number, b"1")
+    pair.put(B, b"gone", None)
+    pair.put(B, b"x", b"1")
+    pair.compact(B)
+    pair.put(B, b"last", b"1")
+    assert pair.partition(B).log.evidence_floor > 1
+    pair.start(A)
+    pair.tell(BrokerRegistrationChangeRecord(A, 5, fenced=-1))
+    pair.sim.run_for(3_000)
+    assert pair.partition(A).log.evidence_floor == pair.partition(B).log.evidence_floor, (
+        "it was copied from the start"
+    )
+    assert any(b"only here" in content for content in pair.nodes[A].disk.contents().values())
+
+
+def test_an_eligible_replica_never_starts_over(pair: Compacted) -> None:
+    pair.put(A, b"key", b"1")
+    pair.in_step()
+    pair.partition(A).log.compaction.inherit_floor(100)
+    leading = pair.partition(A).leading
+    assert leading is not None
+    pair.tell(PartitionChangeRecord(0, POND, isr=(A,), eligible_leader_replicas=(B,)))
+    assert not leading.must_start_over(B, 5, 1, 0, 0)

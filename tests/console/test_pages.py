@@ -189,7 +189,7 @@ def test_no_button_of_the_bar_is_out_of_reach_however_wide_the_window_is(tab: Ta
     page = tab.open("/plan")
     for width in (800, 1024, 1200, 1366, 1440):
         page.set_viewport_size({"width": width, "height": 700})
-        button = page.get_by_role("button", name="Auto colours. Change").bounding_box()
+        button = page.get_by_role("button", name="Theme: auto. Change").bounding_box()
         assert button["x"] + button["width"] <= width
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
@@ -212,8 +212,8 @@ def test_a_page_comes_in_a_browser_that_keeps_nothing(browser: Any, console: Con
     page = tab.open("/topics/orders/records")
     page.locator("button.open").first.click()
     page.locator("pre.data").first.wait_for()
-    page.get_by_role("button", name="Auto colours. Change").click()
-    page.get_by_role("button", name="Light colours. Change").wait_for()
+    page.get_by_role("button", name="Theme: auto. Change").click()
+    page.get_by_role("button", name="Theme: light. Change").wait_for()
     tab.context.close()
     assert tab.faults == []
 

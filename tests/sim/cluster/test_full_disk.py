@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ REBALANCE = {"leader.imbalance.check.interval.seconds": "2"}
 
 
 class FullDisk(Lives):
-    def __init__(self) -> None:
-        super().__init__(texts=REBALANCE)
+    def __init__(self, texts: Mapping[str, str] | None = None) -> None:
+        super().__init__(texts={**REBALANCE, **(texts or {})})
         self.victim = self.other(self.controller_id)
         self.create(self.victim, partitions=4)
 
@@ -68,6 +69,7 @@ def test_a_node_with_room_again_catches_up_and_leads_again() -> None:
     full.wait(full.is_whole)
     assert disk.exists(f"{DATA_FOLDER}/{RESERVE_FILE}")
     full.wait(lambda: full.leaders() == {full.victim})
+    full.wait(lambda: full.nodes[full.victim].broker.partitions.get("pond", 0).is_leader)
     assert full.write() is ErrorCode.NONE
 
 
@@ -132,3 +134,40 @@ def test_a_disk_that_fills_while_the_node_is_down_does_not_keep_it_from_starting
     node.disk.make_room()
     lives.sim.run_for(3_000)
     assert any("disk has room again" in line for line in node.journal_lines)
+
+
+@pytest.mark.parametrize(
+    "intervals", [{}, {"broker.heartbeat.interval.ms": "2000", "broker.session.timeout.ms": "9000"}]
+)
+def test_a_full_leader_has_no_lease_once_others_may_lead(intervals: dict[str, str]) -> None:
+    """The controller gives its partitions away without waiting for a lease to end."""
+    full = FullDisk(intervals)
+    victim = full.victim
+    assert full.write() is ErrorCode.NONE
+    full.sim.run_for(1_500)
+    full.fill()
+    produce(full, victim, acks=-1)
+    full.wait(lambda: full.partition().leader != victim)
+    for other in full.nodes.keys() - {victim}:
+        full.sim.network.partition(f"node{victim}", f"node{other}")
+    for _ in range(300):
+        full.sim.run_for(10)
+        partition = full.nodes[victim].broker.partitions.get("pond", 0)
+        assert partition.leading is None or not partition.leading.is_certain
+
+
+def test_a_full_follower_does_not_come_and_go_in_idle_partitions() -> None:
+    full = Lives()
+    victim = full.other(full.controller_id)
+    leader = full.other(full.controller_id, victim)
+    full.create(leader, partitions=20)
+    full.wait(full.is_whole)
+    full.sim.run_for(2_000)
+    full.nodes[victim].disk.fill()
+    produce(full, leader, acks=-1)
+    full.wait(lambda: victim in full.image.full_brokers, within_ms=30_000)
+    full.sim.run_for(5_000)
+    epochs = [each.partition_epoch for each in full.image.topics["pond"].partitions]
+    full.sim.run_for(30_000)
+    assert [each.partition_epoch for each in full.image.topics["pond"].partitions] == epochs
+    assert all(victim not in each.isr for each in full.image.topics["pond"].partitions)

@@ -135,8 +135,9 @@ function theme(name) {
   else document.documentElement.dataset.theme = name;
   const button = document.getElementById("theme");
   const word = { system: "Auto", light: "Light", dark: "Dark" }[name];
-  button.textContent = `Theme: ${word.toLowerCase()}`;
-  button.setAttribute("aria-label", `${word} colours. Change`);
+  const label = `Theme: ${word.toLowerCase()}`;
+  button.textContent = label;
+  button.setAttribute("aria-label", `${label}. Change`);
   button.onclick = () => {
     const next = THEMES[(THEMES.indexOf(name) + 1) % THEMES.length];
     store("theme", next);
