@@ -147,7 +147,7 @@ def check_that_it_serves(environment: Environment, folder: Path, kernel: str) ->
     """A node of the installed package, and records through it with the installed client."""
     assert environment.run("millpond", "--version") == f"Millpond {PROJECT['version']}\n"
     assert re.search(rf"kernel +{kernel}", environment.run("millpond", "version"))
-    assert "## Running as a service" in environment.run("millpond", "help", "operations")
+    assert "Running as a service" in environment.run("millpond", "help", "operations")
     where = environment.run("python", "-c", "import millpond; print(millpond.__file__)")
     assert where.startswith(str(environment.site))
     with subprocess.Popen(

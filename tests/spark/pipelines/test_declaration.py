@@ -97,6 +97,7 @@ def test_the_whole_of_a_file_equals_the_same_in_python(load: Load, tmp_path: Pat
         checkpoint=str(tmp_path / "state"),
         trigger="10 seconds",
         source=Source(
+            bootstrap="127.0.0.1:9092",
             topic=["orders", "refunds"],  # type: ignore[arg-type]
             start=datetime(2026, 1, 31, 8, 30, tzinfo=UTC),
             group="orders-test",
