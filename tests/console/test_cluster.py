@@ -121,7 +121,7 @@ def test_a_node_that_is_away_is_said_and_the_pages_go_on(browser: Any, three: tu
     page.get_by_label("Partition", exact=True).locator("option", has_text="(no leader)").wait_for(state="attached")
     page = tab.open("/")
     cluster[2].start()
-    page.get_by_text("All is well").wait_for()
+    page.get_by_text("Node 2 is away.").wait_for(state="detached")
     tab.context.close()
     assert tab.faults == []
 
