@@ -156,9 +156,6 @@ class PartitionLeader:
         assert view.leader_epoch == self.view.leader_epoch, "another epoch is another leader"
         if view.partition_epoch <= self.view.partition_epoch:
             return False
-        for broker in self.followers.keys() & (set(self.view.isr) - set(view.isr)):
-            # It joins again by what it fetches from now on: one whose disk is full fetches nothing.
-            self.followers[broker] = FollowerProgress()
         self.view = view
         self.pending = None
         for broker in view.replicas:

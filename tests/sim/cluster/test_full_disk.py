@@ -154,20 +154,3 @@ def test_a_full_leader_has_no_lease_once_others_may_lead(intervals: dict[str, st
         full.sim.run_for(10)
         partition = full.nodes[victim].broker.partitions.get("pond", 0)
         assert partition.leading is None or not partition.leading.is_certain
-
-
-def test_a_full_follower_does_not_come_and_go_in_idle_partitions() -> None:
-    full = Lives()
-    victim = full.other(full.controller_id)
-    leader = full.other(full.controller_id, victim)
-    full.create(leader, partitions=20)
-    full.wait(full.is_whole)
-    full.sim.run_for(2_000)
-    full.nodes[victim].disk.fill()
-    produce(full, leader, acks=-1)
-    full.wait(lambda: victim in full.image.full_brokers, within_ms=30_000)
-    full.sim.run_for(5_000)
-    epochs = [each.partition_epoch for each in full.image.topics["pond"].partitions]
-    full.sim.run_for(30_000)
-    assert [each.partition_epoch for each in full.image.topics["pond"].partitions] == epochs
-    assert all(victim not in each.isr for each in full.image.topics["pond"].partitions)
