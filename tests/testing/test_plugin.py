@@ -43,7 +43,7 @@ def test_a_users_tests_get_brokers_fresh_and_shared(pytester: pytest.Pytester) -
         def test_shared(millpond_shared, seen, number):
             topic = millpond_shared.new_topic()
             millpond_shared.produce(topic, str(number))
-            assert [m.value() for m in millpond_shared.consume(topic)] == [str(number).encode()]
+            assert [m.value for m in millpond_shared.consume(topic)] == [str(number).encode()]
             assert topic not in seen
             seen.add(topic)
             seen.add(millpond_shared.bootstrap)
