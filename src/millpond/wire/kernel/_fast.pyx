@@ -552,10 +552,8 @@ cdef tuple _headers(Cursor* cursor, Py_ssize_t end, int32_t count):
         if not 0 <= length <= end - at:
             raise MalformedMessage(f"a header name of {length} bytes in {end - at}")
         cursor.at = at + length
-        try:
-            name = PyUnicode_DecodeUTF8(<const char*>cursor.start + at, length, NULL)
-        except UnicodeDecodeError:
-            raise MalformedMessage("a header name is not UTF-8") from None
+        # Any client may write any bytes: what cannot be read of a name must not cost the reader the whole batch.
+        name = PyUnicode_DecodeUTF8(<const char*>cursor.start + at, length, b"replace")
         found.append((name, _nullable(cursor, end)))
     return tuple(found)
 

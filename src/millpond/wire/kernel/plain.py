@@ -355,10 +355,8 @@ def _headers(data: bytes, at: int, end: int, count: int) -> tuple[Headers, int]:
         if name is None:
             raise MalformedMessage("a header without a name")
         value, at = _nullable(data, at, end)
-        try:
-            headers.append((name.decode(), value))
-        except UnicodeDecodeError:
-            raise MalformedMessage("a header name is not UTF-8") from None
+        # Any client may write any bytes: what cannot be read of a name must not cost the reader the whole batch.
+        headers.append((name.decode(errors="replace"), value))
     return tuple(headers), at
 
 
