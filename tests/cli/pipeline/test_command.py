@@ -385,10 +385,10 @@ def test_what_init_writes_for_a_secure_cluster_is_in_order(lonely: Any, tmp_path
 
 def test_run_tells_of_a_missing_topic_before_spark_starts(millpond: Any, tmp_path: Path) -> None:
     file = tmp_path / "absent.toml"
-    file.write_text(ORDERS.replace('topic = "orders"', 'topic = "not-here"').replace("options = {", "# {"))
+    file.write_text(ORDERS.replace('topic = "orders"', 'topic = "zq77zq77zq"').replace("options = {", "# {"))
     done = millpond("pipeline", "run", str(file), "--once")
     assert done.code == 1
-    assert "has no topic not-here; create it with `millpond topic create not-here`" in done.err
+    assert "has no topic zq77zq77zq; create it with `millpond topic create zq77zq77zq`" in done.err
     assert not (tmp_path / ".millpond").exists()
 
 

@@ -358,17 +358,11 @@ EDGES = ["\ud7ff", "\ue000", "\U0010ffff", "\u0800", "\U00010000", "\x80", "é"]
         [b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc1\xbf", b"\xe0\x9f\xbf", b"\xf0\x8f\xbf\xbf", b"\xc3"]
     )
 )
-def test_header_names_are_utf8_as_python_reads_it(name: bytes) -> None:
-    try:
-        name.decode()
-        is_text = True
-    except UnicodeDecodeError:
-        is_text = False
+def test_header_names_are_read_as_python_reads_them(name: bytes) -> None:
     payload = one_record(b"\x00\x00\x00\x01\x01\x02" + bytes([len(name) * 2]) + name + b"\x01")
     for kernel in filter(None, (plain, fast)):
-        for with_headers in (True, False):
-            found = outcome(kernel, with_headers, payload, 1, 0, 0, None, *ALWAYS)
-            assert (found is not MalformedMessage) == is_text
+        assert outcome(kernel, True, payload, 1, 0, 0, None, *ALWAYS) == decoded(payload, 1, 0, *ALWAYS)
+        assert outcome(kernel, False, payload, 1, 0, 0, None, *ALWAYS) is not MalformedMessage
 
 
 @pytest.mark.parametrize("asked_plain", ["", "1"])

@@ -7,7 +7,9 @@ that `_reserve` has made for it just before.
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.memoryview cimport PyMemoryView_FromObject
+from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
@@ -243,6 +245,7 @@ cdef class ColumnBuilder:
 
     cdef int _read_headers(self, Cursor* cursor, Py_ssize_t end, int32_t count, bint wanted) except -1:
         cdef Field name, value
+        cdef bytes replaced
         if wanted:
             if count > self.column_max - self.names.rows:
                 raise _too_large(self.column_max)
@@ -253,7 +256,10 @@ cdef class ColumnBuilder:
             if name.length < 0:
                 raise MalformedMessage("a header without a name")
             if not _is_utf8(name.start, name.length):
-                raise MalformedMessage("a header name is not UTF-8")
+                # As `decode_records` reads it; `replaced` is alive until the name is copied.
+                replaced = PyUnicode_DecodeUTF8(<const char*>name.start, name.length, b"replace").encode()
+                name.start = <const uint8_t*>PyBytes_AS_STRING(replaced)
+                name.length = <int32_t>len(replaced)
             _read_field(cursor, end, &value)
             if wanted:
                 _append(&self.names, &name, self.column_max)
