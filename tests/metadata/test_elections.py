@@ -33,6 +33,7 @@ from millpond.metadata.records import (
     ResourceType,
     TopicRecord,
 )
+from millpond.metadata.unclean_recovery import LogEnd, LogEnds, ReplicaLogEnd
 
 A, B = UUID(int=1), UUID(int=2)
 LAYERS = NodeLayers(node_settings({}))
@@ -302,16 +303,65 @@ def test_the_preferred_leader_is_elected_where_it_is_in_sync() -> None:
     assert lead_first(image, LAYERS, 2).records == []
 
 
+def reported(**ends: tuple[int, int]) -> LogEnds:
+    """What brokers say of partition a-0, as b1=(last epoch, end offset); each in its present life."""
+    return {("a", 0): {int(name[1:]): ReplicaLogEnd(100 + int(name[1:]), LogEnd(*end)) for name, end in ends.items()}}
+
+
 def test_an_unclean_leader_is_elected_only_when_somebody_asks_for_it() -> None:
     lost = PartitionRecord(0, A, THREE, (), leader=-1, eligible_leader_replicas=(2,), leader_epoch=5)
     image = cluster(lost, whole(1), fenced=(2, 3))
     assert come_back(image, LAYERS, 1).records == []
-    decision = decide_elect_leaders(image, LAYERS, ElectionType.UNCLEAN, [("a", 0), ("a", 1)])
+    ends = reported(b1=(0, 0))
+    decision = decide_elect_leaders(image, LAYERS, ElectionType.UNCLEAN, [("a", 0), ("a", 1)], ends)
     assert [each.verdict.code for each in decision.reply] == [ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED]
     replay(image, decision.records)
     partition = image.topics["a"].partitions[0]
     assert (partition.leader, partition.isr, partition.elr, partition.is_recovering) == (1, (1,), (), True)
+    assert (partition.leader_epoch, partition.partition_epoch) == (6, 1)
     nobody = cluster(lost, fenced=THREE)
-    decision = decide_elect_leaders(nobody, LAYERS, ElectionType.UNCLEAN, [("a", 0)])
-    assert [each.verdict.code for each in decision.reply] == [ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE]
+    decision = decide_elect_leaders(nobody, LAYERS, ElectionType.UNCLEAN, [("a", 0)], ends)
+    (elected,) = decision.reply
+    assert elected.verdict.code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    assert elected.verdict.message == "none of the brokers [1, 2, 3] is alive"
     assert decision.records == ()
+
+
+@pytest.mark.parametrize(
+    ("ends", "leader"),
+    [
+        pytest.param({"b1": (3, 10), "b2": (3, 11)}, 2, id="the longer log"),
+        pytest.param({"b1": (3, 99), "b2": (4, 11)}, 2, id="the later epoch first"),
+        pytest.param({"b1": (3, 11), "b2": (3, 11)}, 1, id="equal logs go by the order of the replicas"),
+        pytest.param({"b2": (-1, 0)}, 2, id="only those that report"),
+        pytest.param({"b1": (3, 10), "b2": (3, 11), "b3": (9, 99)}, 2, id="fenced brokers do not count"),
+    ],
+)
+def test_an_unclean_election_goes_by_the_logs(ends: dict[str, tuple[int, int]], leader: int) -> None:
+    lost = PartitionRecord(0, A, THREE, (3,), leader=-1)
+    image = cluster(lost, fenced=(3,))
+    decision = decide_elect_leaders(image, LAYERS, ElectionType.UNCLEAN, None, reported(**ends))
+    replay(image, decision.records)
+    assert image.topics["a"].partitions[0].leader == leader
+
+
+def test_an_unclean_election_without_reports_elects_nobody() -> None:
+    lost = PartitionRecord(0, A, THREE, (3,), leader=-1)
+    image = cluster(lost, fenced=(3,))
+    earlier_life = {("a", 0): {1: ReplicaLogEnd(7, LogEnd(3, 10))}}
+    for ends in ({}, earlier_life):
+        decision = decide_elect_leaders(image, LAYERS, ElectionType.UNCLEAN, [("a", 0)], ends)
+        (elected,) = decision.reply
+        assert elected.verdict.code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        assert "none of the live replicas [1, 2] reported where its log ends" in (elected.verdict.message or "")
+        assert decision.records == ()
+
+
+def test_a_replica_that_can_lead_cleanly_wins_over_a_longer_log() -> None:
+    """It came back between the question and the decision."""
+    image = cluster(PartitionRecord(0, A, THREE, (2,), leader=-1))
+    ends = reported(b1=(3, 11), b2=(3, 10), b3=(3, 12))
+    decision = decide_elect_leaders(image, LAYERS, ElectionType.UNCLEAN, [("a", 0)], ends)
+    replay(image, decision.records)
+    partition = image.topics["a"].partitions[0]
+    assert (partition.leader, partition.is_recovering) == (2, False)

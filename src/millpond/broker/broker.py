@@ -350,6 +350,7 @@ class Broker:
         self.marker_peers = self._new_peers()
         self.markers = Markers(self)
         self.permission_peers = self._new_peers()
+        self.replica_peers = self._new_peers()
         self.permissions = Permissions(self)
         self.append_order = AppendOrder()
         self.ready: Later[None] = Later()

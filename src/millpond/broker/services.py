@@ -160,6 +160,7 @@ class Services(Protocol):
     fetch_sessions: FetchSessions
     parked_fetches: ParkedFetches
     replica_sessions: ReplicaSessions
+    replica_peers: Peers
     producer_ids: ProducerIds
 
     def absence(self, topic: str | UUID, index: int) -> ErrorCode: ...

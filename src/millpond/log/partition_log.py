@@ -20,7 +20,7 @@ from millpond.log.checkpoints import encode_metadata
 from millpond.log.checks import RecordFaults, assign_offsets, checked_headers, stamped_headers, trusted_headers
 from millpond.log.compaction import Compaction, CompactionPlan
 from millpond.log.durability import Durability, SyncTicket, run_tickets
-from millpond.log.epochs import LeaderEpochs
+from millpond.log.epochs import NO_EPOCH, LeaderEpochs
 from millpond.log.limits import LogLimits
 from millpond.log.lookup import LatestLookup, LookupBudget, TimedOffset, TimeLookup
 from millpond.log.markers import Marker, encode_marker, read_marker
@@ -115,6 +115,15 @@ class PartitionLog:
     def last_epoch(self) -> int:
         """The leader epoch of the last record, or one that has begun since; -1 if none is known."""
         return self.epochs.latest
+
+    @property
+    def last_written_epoch(self) -> int:
+        """The leader epoch of the last record, although a later one may have begun since; -1 if none is known."""
+        if not self.end_offset:
+            return NO_EPOCH
+        written = self.epochs.of(self.end_offset - 1)
+        # Retention may have removed all records; the latest epoch is then the best that is known.
+        return self.epochs.latest if written == NO_EPOCH else written
 
     @property
     def evidence_floor(self) -> Offset:

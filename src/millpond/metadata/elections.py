@@ -11,10 +11,12 @@ One that has no leader, because it was to move away while its broker was gone an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
@@ -35,6 +37,7 @@ from millpond.metadata.leadership import (
     change,
     concerns,
     decide_isr_change,
+    elect_unclean,
     without,
 )
 from millpond.metadata.moves import settled
@@ -46,6 +49,7 @@ from millpond.metadata.records import (
     PartitionChangeRecord,
     Record,
 )
+from millpond.metadata.unclean_recovery import LogEnds, ReplicaLogEnd, longest_log
 
 SLICE: Final = 250
 """How many partitions one decision changes at most: that takes the loop some 10 ms."""
@@ -322,11 +326,15 @@ class Elected:
 
 
 def decide_elect_leaders(
-    image: Image, layers: NodeLayers, kind: ElectionType, wanted: Sequence[tuple[str, int]] | None
+    image: Image,
+    layers: NodeLayers,
+    kind: ElectionType,
+    wanted: Sequence[tuple[str, int]] | None,
+    log_ends: LogEnds = MappingProxyType({}),
 ) -> Decision[tuple[Elected, ...]]:
     """One reply for each partition that is named; of all of them (None) for those that change.
 
-    Of all of them a slice changes at most: whoever wants more asks again.
+    Of all of them a slice changes at most: whoever wants more asks again. An unclean election goes by `log_ends`.
     """
     rules = TopicRules(image, layers)
     records: list[Record] = []
@@ -341,7 +349,11 @@ def decide_elect_leaders(
             unknown = f"there is no partition {topic_name}-{index}"
             verdict = Verdict.of(Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, unknown))
         else:
-            verdict, after = _elected(before, kind, rules.of(topic_name), image.is_active)
+            if kind is ElectionType.PREFERRED:
+                verdict, after = _elect_preferred(before, rules.of(topic_name), image.is_active)
+            else:
+                reported = log_ends.get((topic_name, index), {})
+                verdict, after = _elect_unclean(image, before, rules.of(topic_name), reported)
             after = settled(before, after, rules.of(topic_name), image.is_active)
             if after != before:
                 records.append(change_record(topic.id, index, before, after))
@@ -355,21 +367,33 @@ def _everything(image: Image) -> Iterator[tuple[str, int]]:
     return ((topic.name, index) for topic in image.topics.values() for index in range(len(topic.partitions)))
 
 
-def _elected(before: Partition, kind: ElectionType, rules: Rules, can_lead: CanLead) -> tuple[Verdict, Partition]:
-    if kind is ElectionType.PREFERRED:
-        first = before.replicas[0]
-        if before.leader == first:
-            return Verdict(ErrorCode.ELECTION_NOT_NEEDED, f"broker {first} leads already"), before
-        if first not in before.isr or not can_lead(first):
-            return Verdict(
-                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {first} is not alive and in sync now"
-            ), before
-        return OK, change(before, before.isr, rules, can_lead, prefer_first=True)
+def _elect_preferred(before: Partition, rules: Rules, can_lead: CanLead) -> tuple[Verdict, Partition]:
+    first = before.replicas[0]
+    if before.leader == first:
+        return Verdict(ErrorCode.ELECTION_NOT_NEEDED, f"broker {first} leads already"), before
+    if first not in before.isr or not can_lead(first):
+        return Verdict(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {first} is not alive and in sync now"
+        ), before
+    return OK, change(before, before.isr, rules, can_lead, prefer_first=True)
+
+
+def _elect_unclean(
+    image: Image, before: Partition, rules: Rules, reported: Mapping[int, ReplicaLogEnd]
+) -> tuple[Verdict, Partition]:
     if before.leader != NO_LEADER:
         return Verdict(ErrorCode.ELECTION_NOT_NEEDED, f"broker {before.leader} leads"), before
-    after = change(before, before.isr, Rules(rules.min_isr, may_elect_unclean=True), can_lead)
-    if after.leader == NO_LEADER:
-        return Verdict(
-            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"none of the brokers {list(before.replicas)} is alive"
-        ), before
-    return OK, after
+    after = change(before, before.isr, replace(rules, may_elect_unclean=False), image.is_active)
+    if after.leader != NO_LEADER:
+        return OK, after
+    longest = longest_log(image, before, reported, image.is_active)
+    if longest is not None:
+        return OK, elect_unclean(before, longest)
+    alive = [each for each in before.replicas if image.is_active(each)]
+    why = f"none of the brokers {list(before.replicas)} is alive"
+    if alive:
+        why = (
+            f"none of the live replicas {alive} reported where its log ends: they did not answer in time, cannot "
+            "open the log, or run an earlier version. Try again"
+        )
+    return Verdict(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, why), before

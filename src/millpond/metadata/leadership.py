@@ -145,6 +145,12 @@ def _uncleanly(state: L, broker: int) -> L:
     return replace(state, leader=broker, isr=(broker,), elr=(), last_known=(), is_recovering=True)
 
 
+def elect_unclean(before: L, broker: int) -> L:
+    """Let this replica lead a partition without a leader. What it lacks is lost."""
+    after = _uncleanly(before, broker)
+    return replace(after, leader_epoch=before.leader_epoch + 1, partition_epoch=before.partition_epoch + 1)
+
+
 def without(before: L, broker: int, rules: Rules, can_lead: CanLead, *, loss: Loss = Loss.NOTHING) -> L:
     """A broker was fenced, is going, or came back and may have lost something.
 

@@ -2972,10 +2972,12 @@ class DescribeLogDirsRequest(Message):
         ) -> None: ...
 
     topics: list[DescribeLogDirsRequest.DescribableLogDirTopic] | None
+    with_log_ends: bool
     def __init__(
         self,
         *,
         topics: list[DescribeLogDirsRequest.DescribableLogDirTopic] | None = ...,
+        with_log_ends: bool = ...,
     ) -> None: ...
 
 class DescribeLogDirsResponse(Message):
@@ -3001,11 +3003,13 @@ class DescribeLogDirsResponse(Message):
     class DescribeLogDirsTopic(Struct):
         name: str
         partitions: list[DescribeLogDirsResponse.DescribeLogDirsPartition]
+        topic_id: UUID
         def __init__(
             self,
             *,
             name: str = ...,
             partitions: list[DescribeLogDirsResponse.DescribeLogDirsPartition] = ...,
+            topic_id: UUID = ...,
         ) -> None: ...
 
     class DescribeLogDirsPartition(Struct):
@@ -3013,6 +3017,8 @@ class DescribeLogDirsResponse(Message):
         partition_size: int
         offset_lag: int
         is_future_key: bool
+        last_epoch: int
+        end_offset: int
         def __init__(
             self,
             *,
@@ -3020,6 +3026,8 @@ class DescribeLogDirsResponse(Message):
             partition_size: int = ...,
             offset_lag: int = ...,
             is_future_key: bool = ...,
+            last_epoch: int = ...,
+            end_offset: int = ...,
         ) -> None: ...
 
     throttle_time_ms: int

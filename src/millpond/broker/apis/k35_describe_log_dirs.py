@@ -1,6 +1,7 @@
 """DescribeLogDirs (35), versions 1-5: how large each partition is on disk, and how much room is left.
 
 2 flexible · 3 a top-level error · 4 the disk's size and free space · 5 cordoned folders, of which there are none.
+A tag of our own asks where the logs end (decision 33).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from millpond.broker.security.rights import on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
+from millpond.broker.unclean_recovery import log_end_of
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -43,6 +45,9 @@ def _describe(broker: Services, request: m.DescribeLogDirsRequest) -> Steps[m.De
                 partition_size=partition.log.size_bytes,
                 offset_lag=max(partition.committed_offset - partition.log.end_offset, 0),
             )
+            if request.with_log_ends and (end := log_end_of(partition)) is not None:
+                topic.topic_id = partition.topic_id
+                described.last_epoch, described.end_offset = end
             topic.partitions.append(described)
     result = m.DescribeLogDirsResponse.DescribeLogDirsResult(log_dir=folder, topics=list(by_topic.values()))
     try:

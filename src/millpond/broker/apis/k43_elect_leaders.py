@@ -1,6 +1,7 @@
 """ElectLeaders (43), versions 0-2: let the preferred replica lead, or where nobody can, one that may lack records.
 
-1 the kind of election · 2 flexible. No partitions mean all of them, of which those that change are told.
+1 the kind of election · 2 flexible. No partitions mean all of them, of which those that change are told. An unclean
+election asks the live replicas first which of them has the longest log (KIP-966).
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
 from millpond.base.rights import Operation
 from millpond.broker.links.change_relay import relay_change
+from millpond.broker.links.to_controller import forward_ms
 from millpond.broker.security.rights import NOT_AUTHORISED, on_cluster
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
+from millpond.broker.unclean_recovery import ask_log_ends
 from millpond.metadata.elections import Elected, ElectionType, decide_elect_leaders
+from millpond.metadata.unclean_recovery import LogEnds
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -31,18 +35,29 @@ def handle(broker: Services, call: Call, request: m.ElectLeadersRequest) -> Outc
         kind = ElectionType(request.election_type)
     except ValueError:
         return _refuse(call, request, ErrorCode.INVALID_REQUEST, "there is no such kind of election")
-    if request.topic_partitions is None:
-        elected = _elect_all(broker, kind, {})
-    else:
+    wanted = None
+    if request.topic_partitions is not None:
         wanted = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
-        elected = broker.controller.submit(lambda image: decide_elect_leaders(image, broker.layers, kind, wanted))
+    log_ends: Later[LogEnds] = done({})
+    if kind is ElectionType.UNCLEAN and broker.controller.is_active:
+        # Less than a client waits whose request was sent on.
+        log_ends = ask_log_ends(broker, wanted, forward_ms(request) // 2)
+    elected = log_ends.chain(lambda ends: _elect(broker, kind, wanted, ends))
     return elected.map(_answer).recover(
         Refused, lambda refused: _refuse(call, request, refused.code, refused.message)
     )
 
 
+def _elect(
+    broker: Services, kind: ElectionType, wanted: list[tuple[str, int]] | None, log_ends: LogEnds
+) -> Later[tuple[Elected, ...]]:
+    if wanted is None:
+        return _elect_all(broker, kind, log_ends, {})
+    return broker.controller.submit(lambda image: decide_elect_leaders(image, broker.layers, kind, wanted, log_ends))
+
+
 def _elect_all(
-    broker: Services, kind: ElectionType, elected: dict[tuple[str, int], Elected]
+    broker: Services, kind: ElectionType, log_ends: LogEnds, elected: dict[tuple[str, int], Elected]
 ) -> Later[tuple[Elected, ...]]:
     """Slice by slice, until there is nothing left to change."""
 
@@ -50,9 +65,11 @@ def _elect_all(
         new = {(each.topic, each.index): each for each in more}
         if new.keys() <= elected.keys():
             return done(tuple(elected.values()))
-        return _elect_all(broker, kind, elected | new)
+        return _elect_all(broker, kind, log_ends, elected | new)
 
-    return broker.controller.submit(lambda image: decide_elect_leaders(image, broker.layers, kind, None)).chain(go_on)
+    return broker.controller.submit(
+        lambda image: decide_elect_leaders(image, broker.layers, kind, None, log_ends)
+    ).chain(go_on)
 
 
 def _answer(elected: tuple[Elected, ...]) -> m.ElectLeadersResponse:
