@@ -1,4 +1,4 @@
-"""Settings that must be the same on every node: one that differs is logged when the node registers."""
+"""Settings that must be the same on all nodes: the metadata has the value in force, or nodes compare and log."""
 
 from __future__ import annotations
 
@@ -6,38 +6,102 @@ from collections.abc import Mapping
 
 import pytest
 
+from millpond.config.node import NODE
+from millpond.metadata import brokers
+from millpond.metadata.image import ALL_BROKERS
 from millpond.sim.cluster.cluster import SimCluster
 from millpond.sim.records.history import History
 from millpond.sim.world.world import SimWorld
 
+IN_SYNC_MIN = NODE.get("min.insync.replicas")
+DIFFERS = "differs from the controller's"
+NO_EFFECT = "of this node has no effect"
 
-def journals(texts: Mapping[str, str]) -> dict[bool, list[str]]:
-    """What three nodes log about settings that differ: the one that is started again with these, and the others."""
+
+def started(texts: Mapping[str, str]) -> tuple[SimWorld, SimCluster]:
     sim = SimWorld(7)
     cluster = SimCluster(sim, 3, History())
+    for node in cluster.nodes.values():
+        node.texts.update(texts)
     for node_id in (1, 2, 3):
         assert cluster.start(node_id)
     assert sim.run_until(lambda: cluster.image is not None and len(cluster.image.brokers) == 3, within_ms=30_000)
+    return sim, cluster
+
+
+def restart(sim: SimWorld, cluster: SimCluster, texts: Mapping[str, str]) -> int:
+    """Start a node that is not the controller again, with these settings."""
     odd = next(each for each in cluster.nodes if each != cluster.controller_id)
     cluster.nodes[odd].kill()
     cluster.nodes[odd].texts.update(texts)
     assert sim.run_until(lambda: cluster.start(odd), within_ms=30_000)
     sim.run_for(10_000)
-    told: dict[bool, list[str]] = {True: [], False: []}
+    return odd
+
+
+def logged(cluster: SimCluster, odd: int, text: str) -> dict[bool, list[str]]:
+    """What the odd node (True) and the others log."""
+    lines: dict[bool, list[str]] = {True: [], False: []}
     for node_id, node in cluster.nodes.items():
-        told[node_id == odd] += [line for line in node.journal_lines if "differs from the controller's" in line]
-    return told
+        lines[node_id == odd] += [line for line in node.journal_lines if text in line]
+    return lines
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("min.insync.replicas", "1"), ("unclean.leader.election.enable", "true")]
-)
-def test_a_node_that_was_started_with_another_value_says_so(name: str, value: str) -> None:
-    lines = journals({name: value})
+def in_force(cluster: SimCluster) -> set[object]:
+    return {node.broker.layers.effective(IN_SYNC_MIN).value for node in cluster.nodes.values()}
+
+
+def test_a_node_that_was_started_with_another_value_says_so() -> None:
+    sim, cluster = started({})
+    odd = restart(sim, cluster, {"unclean.leader.election.enable": "true"})
+    lines = logged(cluster, odd, DIFFERS)
     assert len(lines[True]) == 1
-    assert name in lines[True][0]
+    assert "unclean.leader.election.enable" in lines[True][0]
     assert not lines[False]
 
 
 def test_nodes_that_agree_say_nothing() -> None:
-    assert not any(journals({"num.partitions": "3"}).values())
+    sim, cluster = started({})
+    odd = restart(sim, cluster, {"num.partitions": "3"})
+    assert not any(logged(cluster, odd, DIFFERS).values())
+    assert not any(logged(cluster, odd, NO_EFFECT).values())
+
+
+@pytest.mark.parametrize(("at_first", "later"), [("2", "1"), ("1", "2"), ("1", "3")])
+def test_min_insync_replicas_of_the_first_controller_is_the_cluster_s(at_first: str, later: str) -> None:
+    sim, cluster = started({"min.insync.replicas": at_first})
+    odd = restart(sim, cluster, {"min.insync.replicas": later})
+    assert in_force(cluster) == {int(at_first)}
+    lines = logged(cluster, odd, NO_EFFECT)
+    assert len(lines[True]) == 1
+    assert f"here={later}" in lines[True][0]
+    assert f"cluster={at_first}" in lines[True][0]
+    assert "millpond config set node all min.insync.replicas=" in lines[True][0]
+    assert not lines[False]
+
+
+def test_nodes_that_are_formed_with_different_values_use_one() -> None:
+    sim = SimWorld(7)
+    cluster = SimCluster(sim, 3, History())
+    for node_id, node in cluster.nodes.items():
+        node.texts["min.insync.replicas"] = str(node_id)
+        assert cluster.start(node_id)
+    assert sim.run_until(lambda: cluster.image is not None and len(cluster.image.brokers) == 3, within_ms=30_000)
+    sim.run_for(5_000)
+    (value,) = in_force(cluster)
+    assert value == int(cluster.nodes[cluster.controller_id or 0].texts["min.insync.replicas"])
+    lines = [line for node in cluster.nodes.values() for line in node.journal_lines if NO_EFFECT in line]
+    assert len(lines) == 2
+
+
+def test_a_cluster_that_an_earlier_version_formed_compares_values_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brokers, "_cluster_wide", lambda *_: [])
+    sim, cluster = started({})
+    monkeypatch.undo()
+    odd = restart(sim, cluster, {"min.insync.replicas": "1"})
+    assert cluster.image is not None
+    assert "min.insync.replicas" not in cluster.image.config_of(ALL_BROKERS)
+    lines = logged(cluster, odd, DIFFERS)
+    assert len(lines[True]) == 1
+    assert "min.insync.replicas" in lines[True][0]
+    assert in_force(cluster) == {1, 2}

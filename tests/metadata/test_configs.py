@@ -15,7 +15,7 @@ from millpond.metadata.configs import (
     decide_incremental_alter,
 )
 from millpond.metadata.image import ALL_BROKERS, Resource
-from millpond.metadata.records import ConfigRecord, ResourceType, TopicRecord
+from millpond.metadata.records import ConfigRecord, RegisterBrokerRecord, ResourceType, TopicRecord
 
 TOPIC = Resource(ResourceType.TOPIC, "orders")
 BROKER = Resource(ResourceType.BROKER, "1")
@@ -227,6 +227,45 @@ def test_the_clusters_name_survives_a_replacement(image, layers) -> None:
     image.replay(ConfigRecord(*ALL_BROKERS, "log.retention.ms", "7"))
     decision = decide_alter(image, layers, [ResourceConfigs(ALL_BROKERS, ())])
     assert written(decision) == [(ALL_BROKERS, "log.retention.ms", None)]
+
+
+def of_several(image) -> None:
+    for broker in (1, 2):
+        image.replay(RegisterBrokerRecord(broker, UUID(int=broker), 100 + broker, ()))
+    image.replay(ConfigRecord(*ALL_BROKERS, "min.insync.replicas", "2"))
+
+
+def test_min_insync_replicas_of_a_cluster_changes_for_all_nodes_alike(image, layers) -> None:
+    of_several(image)
+    decision = decide_incremental_alter(image, layers, [changes(ALL_BROKERS, ("min.insync.replicas", SET, "1"))])
+    assert written(decision) == [(ALL_BROKERS, "min.insync.replicas", "1")]
+    decision = decide_alter(image, layers, [ResourceConfigs(ALL_BROKERS, (("log.retention.ms", "7"),))])
+    assert written(decision) == [(ALL_BROKERS, "log.retention.ms", "7")], "a replacement does not forget it"
+
+
+@pytest.mark.parametrize(
+    ("resource", "operation", "value", "said"),
+    [
+        (BROKER, SET, "1", "must be the same on all nodes"),
+        (ALL_BROKERS, DELETE, None, "cannot be removed, only changed"),
+    ],
+)
+def test_min_insync_replicas_cannot_differ_between_nodes(
+    image, layers, resource: Resource, operation: int, value: str | None, said: str
+) -> None:
+    of_several(image)
+    request = changes(resource, ("min.insync.replicas", operation, value))
+    decision = decide_incremental_alter(image, layers, [request])
+    assert decision.reply[0].verdict.code == ErrorCode.INVALID_CONFIG
+    assert said in decision.reply[0].verdict.message
+    assert decision.records == ()
+
+
+def test_a_value_that_an_earlier_version_kept_for_one_node_can_be_removed(image, layers) -> None:
+    of_several(image)
+    image.replay(ConfigRecord(*BROKER, "min.insync.replicas", "1"))
+    decision = decide_incremental_alter(image, layers, [changes(BROKER, ("min.insync.replicas", DELETE, None))])
+    assert written(decision) == [(BROKER, "min.insync.replicas", None)]
 
 
 def test_a_replacement_is_checked_against_itself_not_against_what_it_replaces(image, layers) -> None:

@@ -3,6 +3,9 @@
 The controller elects leaders by its own values, and a leader commits by its own. Where a node was started with
 another value than the controller, and the cluster has none in its metadata, records may be acknowledged that an
 election loses. The node logs the difference when it registers.
+
+The metadata of a cluster has `min.insync.replicas` from its formation on. A node that was started with another value
+logs that its own has no effect.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from millpond.base.errors import Refused, RemoteError
 from millpond.broker.links.to_controller import NO_NODE, SHOWN_MS
 from millpond.config.node import NODE
 from millpond.config.topic import FLUSH_ACK, MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE
+from millpond.metadata.image import ALL_BROKERS
 from millpond.metadata.records import ResourceType
 from millpond.wire import messages as m
 
@@ -25,7 +29,21 @@ SHARED: Final = tuple(str(each.inherits) for each in (MIN_INSYNC_REPLICAS, FLUSH
 
 
 def compare_with_controller(broker: Services) -> None:
-    """Log each shared setting that has another value on this node than on the controller."""
+    """Log each shared setting that has another value on this node than on the controller or in the metadata."""
+    for name in SHARED:
+        in_force = broker.image.config_of(ALL_BROKERS).get(name)
+        setting = NODE.get(name)
+        if in_force is None or name not in broker.layers.static.overrides:
+            continue
+        at_start = setting.show(broker.layers.static.overrides[name])
+        if at_start != in_force:
+            broker.journal(
+                "a setting of this node has no effect: the cluster's value is in force, change it there "
+                f"(`millpond config set node all {name}=VALUE`)",
+                setting=name,
+                here=at_start,
+                cluster=in_force,
+            )
     controller_id = broker.controller.leader_id
     if controller_id in (NO_NODE, broker.node_id):
         return

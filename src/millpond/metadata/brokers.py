@@ -13,6 +13,8 @@ from uuid import UUID
 from millpond.base.errors import ErrorCode
 from millpond.base.values import dataclass
 from millpond.config.effective import NodeLayers
+from millpond.config.node import NODE
+from millpond.config.topic import MIN_INSYNC_REPLICAS
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.elections import Slice, come_back, has_left, leave
 from millpond.metadata.features import (
@@ -138,7 +140,22 @@ def decide_register(
             features=wanted.features,
         )
     )
+    if known is None and not is_alone and len(image.brokers) <= 1:
+        records += _cluster_wide(image, layers)
     return Decision(tuple(records), Registered(OK, broker_epoch))
+
+
+def _cluster_wide(image: Image, layers: NodeLayers) -> list[Record]:
+    """The settings that become the cluster's own when it is formed, with the values of its first controller.
+
+    Leaders commit by `min.insync.replicas` and the controller elects by it, so it must be the same everywhere. From
+    this record on, what nodes are started with has no effect; clusters formed by an earlier version have none.
+    """
+    name = str(MIN_INSYNC_REPLICAS.inherits)
+    if name in image.config_of(ALL_BROKERS):
+        return []
+    value = layers.effective(NODE.get(name)).text
+    return [ConfigRecord(ALL_BROKERS.type, ALL_BROKERS.name, name, value)]
 
 
 def _loss(known: Broker | None, wanted: Registration) -> Loss:

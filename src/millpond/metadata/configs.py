@@ -38,7 +38,7 @@ from millpond.config.topic import (
 )
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.elections import nobody_eligible
-from millpond.metadata.image import COORDINATOR_TOPICS, Image, Resource, Topic
+from millpond.metadata.image import ALL_BROKERS, COORDINATOR_TOPICS, Image, Resource, Topic
 from millpond.metadata.records import ConfigRecord, Record, ResourceType
 
 REGISTRIES: Mapping[int, Registry] = {
@@ -200,7 +200,13 @@ def _wish_of_replacement(image: Image, request: ResourceConfigs) -> Wish:
     _refuse_nulls(name for name, value in request.configs if value is None)
     own = image.config_of(request.resource)
     # What a broker cannot change while running, such as the cluster's id, is not the client's to forget either.
-    forgotten = [name for name in own if request.resource.type != ResourceType.BROKER or _may_change(name)]
+    # Nor is what has to be the same on all nodes.
+    forgotten = [
+        name
+        for name in own
+        if request.resource.type != ResourceType.BROKER
+        or (_may_change(name) and (request.resource != ALL_BROKERS or name != MIN_INSYNC_REPLICAS.name))
+    ]
     return dict.fromkeys(forgotten) | dict(request.configs)
 
 
@@ -257,6 +263,7 @@ def _records(image: Image, layers: NodeLayers, resource: Resource, wish: Wish) -
             _check_each(CLIENT_METRICS, given)
         case _:
             _check_broker(wish, given, own)
+            _check_in_sync_min(image, resource, wish)
     changed = {name: value for name, value in wish.items() if own.get(name) != value}
     return [ConfigRecord(resource.type, resource.name, name, value) for name, value in changed.items()]
 
@@ -317,6 +324,23 @@ def _check_broker(wish: Wish, given: Mapping[str, str], own: Mapping[str, str]) 
         raise Refused(
             ErrorCode.INVALID_CONFIG,
             f"a broker remembers at most {UNKNOWN_SETTINGS_MAX} settings that it does not know",
+        )
+
+
+def _check_in_sync_min(image: Image, resource: Resource, wish: Wish) -> None:
+    """Nodes must not differ in `min.insync.replicas`, as in Kafka with eligible leader replicas (KIP-966)."""
+    name = MIN_INSYNC_REPLICAS.name
+    if name not in wish or len(image.brokers) <= 1:
+        return
+    if resource != ALL_BROKERS and wish[name] is not None:
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"{name} must be the same on all nodes: set it for all of them, or for a topic",
+        )
+    if resource == ALL_BROKERS and wish[name] is None and name in image.config_of(resource):
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"{name} of the cluster cannot be removed, only changed: without it each node would use its own",
         )
 
 
