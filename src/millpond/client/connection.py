@@ -25,6 +25,12 @@ CALLBACKS: Final = ("error_cb", "on_commit", "on_delivery", "stats_cb", "throttl
 """What librdkafka calls, but for the one that asks for a token, whose failure librdkafka must hear of."""
 
 
+CREATE_TOPICS: Final = "allow.auto.create.topics"
+
+UNKNOWN_TOPIC_MS: Final = 3_000
+"""How long the node that is asked may not know a topic that was just created on another one."""
+
+
 class _Quiet:
     """Where librdkafka's log lines go. It calls every refused connection an error, ten times a second; what matters
     to a program comes to it as an exception anyway."""
@@ -48,6 +54,19 @@ def common_settings(bootstrap: str | None) -> dict[str, Any]:
         **for_librdkafka(given),
         "bootstrap.servers": bootstrap_servers(bootstrap, given.get("bootstrap.servers")),
     }
+
+
+def producer_settings(
+    bootstrap: str | None, own: Mapping[str, Any], given: Mapping[str, Any], *, create_topics: bool = False
+) -> dict[str, Any]:
+    """A producer's settings: our own, and those given by the user, which take precedence.
+
+    A record for a topic that does not exist fails after `UNKNOWN_TOPIC_MS`, unless missing topics are to be created.
+    """
+    chosen = {CREATE_TOPICS: create_topics} | common_settings(bootstrap) | dict(own) | dict(given)
+    if str(chosen[CREATE_TOPICS]).lower() in ("true", "t", "1"):
+        return chosen
+    return {"topic.metadata.propagation.max.ms": UNKNOWN_TOPIC_MS} | chosen
 
 
 def log_raised(name: str, error: BaseException) -> None:

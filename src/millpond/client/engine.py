@@ -81,6 +81,8 @@ class Engine:
         self._failure: BaseException | None = None
         self._producer: Producer | None = None
         self._single_producer: Producer | None = None
+        self._has_own_topics = False
+        """Whether the cluster answered when its retry topics and its dead-letter topic were to be created."""
         self._close_by: float | None = None
         """Until when the cluster is waited for, once the worker stops."""
         self._aside = Aside(self._close_deadline)
@@ -181,6 +183,9 @@ class Engine:
         while not self._stopping:
             room = self._room()
             batch = self._consumer.poll(room, self._poll_seconds()) if room else []
+            if not self._has_own_topics and self._consumer.has_joined:
+                self._ensure_topics(ANSWER_SECONDS)
+                self._has_own_topics = True
             now = time.monotonic()
             if batch and self._may_run(batch):
                 self._accept(batch, now)
@@ -297,7 +302,7 @@ class Engine:
         wanted = {name: topic for topic in options.topics for name in options.retries.topics(topic)}
         if options.dead_letters is not None:
             wanted[options.dead_letters] = options.topics[0]
-        ensure_topics(self._bootstrap, wanted, options.settings, answer_s)
+        self._has_own_topics = ensure_topics(self._bootstrap, wanted, options.settings, answer_s)
 
     def _make_settler(self) -> Settler:
         options = self._options

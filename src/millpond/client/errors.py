@@ -21,8 +21,8 @@ ADVICE = {
     "_TRANSPORT": "the connection broke: check the address in `bootstrap` and that the cluster is up",
     "_ALL_BROKERS_DOWN": "no broker answers: check the address in `bootstrap` and that the cluster is up",
     "_RESOLVE": "the host name is unknown: check the address in `bootstrap`",
-    "_UNKNOWN_TOPIC": "create the topic first, or let the cluster create topics by itself",
-    "UNKNOWN_TOPIC_OR_PART": "create the topic first, or let the cluster create topics by itself",
+    "_UNKNOWN_TOPIC": "create the topic first, or correct its name",
+    "UNKNOWN_TOPIC_OR_PART": "create the topic first, or correct its name",
     "_UNKNOWN_PARTITION": "the topic has fewer partitions than that",
     "MSG_SIZE_TOO_LARGE": "send less in one record, or raise message.max.bytes of the producer and max.message.bytes "
     "of the topic",
@@ -58,6 +58,24 @@ class MissingExtra(ClientError, ImportError):
 
 class BufferFull(ClientError):
     """The producer's buffer has no room: records are sent faster than the cluster takes them."""
+
+
+class SentToUnknownTopic(SendFailed, UnknownTopic):
+    """The topic of a record does not exist, and the producer does not create topics."""
+
+
+def send_failure(topic: str, error: KafkaError, *, retriable: bool = False) -> SendFailed:
+    """Why a record is not in its topic."""
+    if error.name() in ("_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"):
+        return SentToUnknownTopic(unknown_topic(topic), code=error.code(), retriable=retriable)
+    return SendFailed(f"{topic}: {advice_on(error)}", code=error.code(), retriable=retriable)
+
+
+def unknown_topic(topic: str) -> str:
+    return (
+        f"topic {topic!r} does not exist: create it (millpond topic create {topic}), correct its name, or make the "
+        "producer with create_topics=True"
+    )
 
 
 class Timeout(ClientError, TimeoutError):

@@ -22,23 +22,22 @@ def ensure_topics(
     wanted: Mapping[str, str],
     settings: Mapping[str, Any] | None = None,
     answer_s: float = ANSWER_SECONDS,
-) -> None:
+) -> bool:
     """Create each topic of `wanted` that is missing, with as many partitions as the topic it stands for.
 
-    It takes the largest record of that topic with what is added to it. A cluster that lets nobody create topics may
-    still create them by itself at the first record.
+    It takes the largest record of that topic with what is added to it. False if the cluster did not answer.
     """
     if not wanted:
-        return
+        return True
     admin = make(AdminClient, common_settings(bootstrap) | dict(settings or {}))
     try:
         known = admin.list_topics(timeout=answer_s).topics
     except KafkaException as fault:
         LOG.warning("cannot look whether %s exist: %s", ", ".join(wanted), advice_on(fault.args[0]))
-        return
+        return False
     alike = {name: like for name, like in wanted.items() if name not in known}
     if not alike:
-        return
+        return True
     limits = _limits(admin, {like for like in alike.values() if like in known})
     missing = [
         NewTopic(
@@ -54,6 +53,7 @@ def ensure_topics(
         except (KafkaException, TimeoutError) as fault:
             # Another worker may have been quicker; anything else shows when the first record is sent.
             LOG.info("topic %s was not created: %s", name, fault)
+    return True
 
 
 def _limits(admin: AdminClient, topics: Collection[str]) -> dict[str, int]:

@@ -31,7 +31,7 @@ from millpond.client.checks import (
     check_topic,
     check_whole,
 )
-from millpond.client.connection import common_settings, make
+from millpond.client.connection import UNKNOWN_TOPIC_MS, make, producer_settings
 from millpond.client.errors import (
     BufferFull,
     ClientError,
@@ -41,6 +41,8 @@ from millpond.client.errors import (
     Timeout,
     UnknownTopic,
     advice_on,
+    send_failure,
+    unknown_topic,
 )
 from millpond.client.inner_producer import Acks, InnerProducer
 from millpond.client.message import Delivery, HeadersGiven, as_bytes, header_list
@@ -62,6 +64,7 @@ R = TypeVar("R", bound=Record)
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 PARTITIONS_KNOWN_FOR_S = 60.0
 METADATA_SECONDS = 15.0
+LOOK_AGAIN_SECONDS = 0.1
 TEXT_OR_BYTES: Final = (str, bytes)
 
 
@@ -86,6 +89,8 @@ class ProducerGiven(TypedDict, total=False):
     """The most bytes of them."""
     delivery_timeout_s: float
     """How long a record is tried; after that its future is `SendFailed`."""
+    create_topics: bool
+    """Whether a cluster that allows it creates a missing topic at the first record; else that record fails."""
     tracing: bool
     """Whether each record is a span of OpenTelemetry, which its handler goes on with; needs `millpond[otel]`."""
     settings: Mapping[str, Any] | None
@@ -116,6 +121,9 @@ class Producer(Closable):
 
     `delivery_timeout_s` is how long a record is tried: then its future is SendFailed. Shorter than what a web server
     gives a request, longer than a cluster takes to go on without one of its nodes.
+
+    A record for a topic that does not exist fails within seconds as both SendFailed and UnknownTopic; from then on
+    `send` raises it until the topic is created. `create_topics=True` has a missing topic created instead.
     """
 
     @named_arguments("Producer")
@@ -134,6 +142,7 @@ class Producer(Closable):
         when_full: WhenFull = "block",
         full_timeout_s: float = 60.0,
         delivery_timeout_s: float = 30.0,
+        create_topics: bool = False,
         tracing: bool = False,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
@@ -154,7 +163,7 @@ class Producer(Closable):
         self._is_plain = serializer is encode
         """Bytes are sent as they are."""
         self._partitioner = _partitioner(partitioner)
-        self._settings = common_settings(bootstrap) | {
+        own = {
             "linger.ms": linger_ms,
             "batch.size": batch_bytes,
             "compression.type": compression,
@@ -164,7 +173,7 @@ class Producer(Closable):
             "queue.buffering.max.kbytes": max(buffer_bytes >> 10, 1),
             "delivery.timeout.ms": int(delivery_timeout_s * 1000),
         }
-        self._settings |= given_settings
+        self._settings = producer_settings(bootstrap, own, given_settings, create_topics=create_topics)
         if given_settings:
             # What is wrong with them is said here, and not at the first record. Without an address it asks nobody.
             # The real ones are made at their first use, so that a program may fork before.
@@ -242,17 +251,23 @@ class Producer(Closable):
         if known and known[0] > time.monotonic():
             return known[1]
         raw = self._inner(self.acks).raw
+        deadline = time.monotonic() + UNKNOWN_TOPIC_MS / 1000
+        while not (count := self._ask_partitions(raw, topic)):
+            if time.monotonic() > deadline:
+                raise UnknownTopic(unknown_topic(topic))
+            time.sleep(LOOK_AGAIN_SECONDS)
+        self._partitions[topic] = (time.monotonic() + PARTITIONS_KNOWN_FOR_S, count)
+        return count
+
+    def _ask_partitions(self, raw: RawProducer, topic: str) -> int:
+        """How many partitions the topic has; 0 if the node that is asked does not know it."""
         try:
             # A thread of its own, because a callback of a record may send, and librdkafka is asked once at a time.
             with ThreadPoolExecutor(1) as aside:
-                known_topic = aside.submit(raw.list_topics, topic, METADATA_SECONDS).result().topics[topic]
+                known = aside.submit(raw.list_topics, topic, METADATA_SECONDS).result().topics[topic]
         except KafkaException as fault:
             raise Timeout(f"the partitions of {topic!r} are not known: {advice_on(fault.args[0])}") from fault
-        if known_topic.error is not None or not known_topic.partitions:
-            raise UnknownTopic(f"topic {topic!r} does not exist; create it first")
-        count = len(known_topic.partitions)
-        self._partitions[topic] = (time.monotonic() + PARTITIONS_KNOWN_FOR_S, count)
-        return count
+        return 0 if known.error is not None else len(known.partitions)
 
     def buffered(self) -> int:
         """Records that wait for their acknowledgement, and reports that wait to be read: about, not exactly."""
@@ -404,7 +419,7 @@ if hasattr(os, "register_at_fork"):
 def _refusal(record: Record, topic: str, fault: KafkaException) -> SendFailed:
     """librdkafka did not even take it."""
     error = fault.args[0]
-    refusal = SendFailed(f"{topic}: {advice_on(error)}", code=error.code())
+    refusal = send_failure(topic, error)
     if isinstance(record, Sent):
         record.fail(refusal)  # Its trace ends here.
     return refusal

@@ -14,9 +14,9 @@ from confluent_kafka import Producer as RawProducer
 from confluent_kafka import TopicPartition as RawPartition
 
 from millpond.base.ids import TopicPartition
-from millpond.client.connection import LOG, common_settings, make
+from millpond.client.connection import LOG, make, producer_settings
 from millpond.client.consumer import Consumer
-from millpond.client.errors import Fenced, SendFailed, Timeout, advice_on
+from millpond.client.errors import Fenced, SendFailed, Timeout, advice_on, send_failure
 from millpond.client.guarded_calls import CallOverrun, GuardedCalls
 from millpond.client.in_flight import InFlight
 from millpond.client.message import Message, Send, as_bytes, header_list
@@ -80,7 +80,7 @@ class Transactional:
             # (its issues 5456 and 5511): closing idle ones soon ends that wait.
             "connections.max.idle.ms": IDLE_CONNECTION_MS,
         }
-        self._settings = common_settings(bootstrap) | own | dict(settings)
+        self._settings = producer_settings(bootstrap, own, settings)
         self._begin()
 
     def _begin(self) -> None:
@@ -204,7 +204,7 @@ class Transactional:
         return True
 
     def _note_refusal(self, wanted: Send, error: KafkaError) -> None:
-        self._refusals.append((wanted, SendFailed(f"{wanted.topic}: {advice_on(error)}", code=error.code())))
+        self._refusals.append((wanted, send_failure(wanted.topic, error)))
 
     def _produce(self, wanted: Send) -> None:
         def delivered(error: KafkaError | None, message: RawMessage) -> None:
@@ -235,7 +235,7 @@ class Transactional:
                     self._note_refusal(wanted, error)
                     raise _MustAbort(error) from fault
                 self._abandon()
-                raise SendFailed(f"{wanted.topic}: {advice_on(error)}", code=error.code()) from fault
+                raise send_failure(wanted.topic, error) from fault
 
     def _abandon(self) -> None:
         """Leave no open transaction behind when the worker stops."""

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from confluent_kafka import KafkaError
 from confluent_kafka import Message as RawMessage
 
-from millpond.client.errors import SendFailed, advice_on
+from millpond.client.errors import SendFailed, send_failure
 from millpond.client.message import Delivery, made_delivery
 from millpond.client.reach import Reach
 
@@ -111,4 +111,4 @@ def delivery(topic: str, where: Where) -> Delivery:
 
 
 def failure(topic: str, error: KafkaError) -> SendFailed:
-    return SendFailed(f"{topic}: {advice_on(error)}", code=error.code(), retriable=error.retriable())
+    return send_failure(topic, error, retriable=error.retriable())

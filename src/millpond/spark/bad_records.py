@@ -155,7 +155,11 @@ def producer_for(settings: Mapping[str, str]) -> Producer:
         if "client.id" in settings:
             own["client.id"] = settings["client.id"]
         _producers[key] = Producer(
-            settings["bootstrap.servers"], acks="all", delivery_timeout_s=DELIVERY_SECONDS, settings=own
+            settings["bootstrap.servers"],
+            acks="all",
+            delivery_timeout_s=DELIVERY_SECONDS,
+            create_topics=True,  # the dead-letter topic
+            settings=own,
         )
     return _producers[key]
 
