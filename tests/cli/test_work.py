@@ -67,6 +67,16 @@ def test_what_dies_is_started_again_and_told_to_stop_all_end_in_order(
     assert lines[-1].startswith("Stopped after ")
 
 
+def test_there_is_no_lag_before_the_group_has_partitions(run: Any, millpond: Any, topic: str, tmp_path: Path) -> None:
+    later = f"{topic}-later"
+    (tmp_path / "billing.py").write_text(PROGRAM.format(topic=later, tag="late"))
+    process = run("billing", "--every", "0.2")
+    figures = (line for line in process.stdout if b"done  " in line and b"lag unknown" not in line)
+    assert next(figures).endswith(b"waiting for partitions\n")
+    millpond("topic", "create", later)
+    assert next(line for line in figures if b"waiting" not in line).endswith(b"lag 0\n")
+
+
 def test_more_processes_than_partitions_is_told(run: Any, topic: str) -> None:
     process = run("billing", "--processes", "3")
     for line in process.stdout:

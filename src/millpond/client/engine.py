@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millpond.base.ids import TopicPartition
 from millpond.client.aside import Aside
@@ -44,6 +44,7 @@ DRAIN_CHECK_SECONDS = 0.1
 SEND_SECONDS = 60.0
 DELIVERY_SECONDS = 120.0
 STORE_TRIES = 15
+HEARTBEAT_MS = 1_000
 STORE_PAUSE_SECONDS_MAX = 5.0
 
 
@@ -109,7 +110,7 @@ class Engine:
             on_revoked=self._revoked,
             on_lost=self._lost,
             wait_for_topics=True,
-            settings=options.settings,
+            settings=_prompt_heartbeats(options) | dict(options.settings),
         )
         try:
             self._settler = self._aside.run(self._make_settler)
@@ -578,6 +579,14 @@ def _traced(handler: Handler, group: str) -> TracedHandler:
     from millpond.client.traces import TracedHandler
 
     return TracedHandler(handler, group)
+
+
+def _prompt_heartbeats(options: Options) -> dict[str, Any]:
+    """A member learns of a rebalance with its next heartbeat, and those who join wait for it until then."""
+    if options.protocol == "consumer":
+        return {}
+    session_ms = int(options.classic_session_timeout_s * 1000)
+    return {"heartbeat.interval.ms": max(min(HEARTBEAT_MS, session_ms // 3), 1)}
 
 
 def _uncancel() -> None:

@@ -17,8 +17,8 @@ from millpond.client.options import Options
 GROUP_SECONDS_MAX: Final = 60.0
 """So long a group may take to give partitions, and a cluster to hand out what is in them, beside the idle time."""
 
-WAIT_SECONDS: Final = 4.0
-"""A group that has to wait for nobody is ready in less."""
+WAIT_SECONDS: Final = 6.0
+"""A group whose members start one by one on a busy machine is ready in less."""
 
 
 class Idleness:

@@ -463,8 +463,8 @@ GROUP_INITIAL_REBALANCE_DELAY_MS = Setting(
     -1,
     "How long an empty group waits for more members before its first rebalance. -1 lets the group choose: a member "
     "that is alone gets its partitions after 0.3 s; if others join in that time, the group waits until nobody has "
-    "joined for 1 s. A group that had several members before, or whose second member joins within 3 s of the first "
-    "one's assignment, waits 3 s, as Kafka does. Any other value is Kafka's setting.",
+    "joined for 1 s, also if the second member joins within 3 s of the first one's assignment. A group that had "
+    "several members before waits 3 s for the first of them. Any other value is Kafka's setting.",
     at_least(-1),
     bits=32,
 )

@@ -486,12 +486,26 @@ def test_a_second_member_soon_after_lets_the_group_wait_for_a_third(choosing: An
     _, second = choosing.join_new()
     assert choosing.heartbeat(first, 1) == ErrorCode.REBALANCE_IN_PROGRESS
     again = choosing.join(first)
-    choosing.pass_time(2000)
+    choosing.pass_time(COMPANY_MS - 1)
     assert choosing.answer(again) is None
     _, third = choosing.join_new()
-    choosing.pass_time(7000)
+    choosing.pass_time(2 * COMPANY_MS)
     generations = [choosing.answer(each).generation_id for each in (again, second, third)]
     assert generations == [2, 2, 2]
+
+
+def test_members_that_come_one_by_one_wait_no_longer_than_for_the_last_of_them(choosing: Any) -> None:
+    """As processes of one program on a busy machine do. Each one used to make all others wait for 3 s more."""
+    first, _ = choosing.join_new()
+    choosing.pass_time(ALONE_MS)
+    choosing.answer(choosing.sync(first, 1, {first: b""}))
+    joins = []
+    for _ in range(3):
+        choosing.pass_time(800)
+        joins.append(choosing.join_new()[1])
+    joins.append(choosing.join(first))
+    choosing.pass_time(2 * COMPANY_MS)
+    assert [choosing.answer(each).generation_id for each in joins] == [2] * 4
 
 
 def test_a_first_member_that_hears_of_the_others_late_is_waited_for(choosing: Any) -> None:
@@ -525,5 +539,9 @@ def test_a_group_that_had_several_members_waits_for_them_to_come_back(choosing: 
     choosing.leave(first, second)
     _, joining = choosing.join_new()
     assert choosing.answer(joining) is None
-    choosing.pass_time(3000)
-    assert choosing.answer(joining).error_code == 0
+    choosing.pass_time(2999)
+    _, other = choosing.join_new()
+    choosing.pass_time(1)
+    assert choosing.answer(joining) is None, "nobody has joined for 1 s first"
+    choosing.pass_time(COMPANY_MS)
+    assert choosing.answer(joining).error_code == choosing.answer(other).error_code == 0

@@ -191,6 +191,7 @@ class _Lag:
                 )
 
     def text(self) -> str:
+        from millpond.admin.errors import Refused
         from millpond.admin.lag import LagWatch
         from millpond.remote.errors import ClientError
 
@@ -200,7 +201,13 @@ class _Lag:
             if self._watch is None:
                 cluster = self._stack.enter_context(self._access.open())
                 self._watch = LagWatch(cluster, self._groups, sample_seconds=0)
-            return f"  lag {sum(each.lag for each in self._watch.look()):,}"
+            lags = self._watch.look()
+            if all(each.partitions for each in lags):
+                return f"  lag {sum(each.lag for each in lags):,}"
+            return "  waiting for partitions"
+        except Refused:
+            # A group begins to exist when its first member joins.
+            return "  waiting for partitions"
         except (Failed, ClientError):
             # The workers say what is wrong with the cluster.
             return "  lag unknown"

@@ -66,7 +66,7 @@ def _gathering_ms(turn: Turn, group: ClassicGroup) -> int:
         return GATHERING_MS if group.members_seen_max > 1 else ALONE_MS
     began_ms = group.began_alone_ms
     expects_more = len(group.members) > 1 and began_ms is not None and turn.now_ms - began_ms < GATHERING_MS
-    return GATHERING_MS if expects_more else 0
+    return COMPANY_MS if expects_more else 0
 
 
 def _next_round_ms(turn: Turn, group: ClassicGroup, lasted_ms: int) -> int:
@@ -78,7 +78,7 @@ def _next_round_ms(turn: Turn, group: ClassicGroup, lasted_ms: int) -> int:
         return lasted_ms if group.has_newcomers else 0
     # A member that has been given an id joins with it next. Waiting for it once is enough: it may have died.
     expects_more = group.has_newcomers or (lasted_ms == ALONE_MS and bool(group.pending))
-    return max(lasted_ms, COMPANY_MS) if expects_more else 0
+    return COMPANY_MS if expects_more else 0
 
 
 def complete_if_all_joined(turn: Turn, group: ClassicGroup) -> None:

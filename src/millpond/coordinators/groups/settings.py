@@ -11,12 +11,13 @@ MINUTE_MS = 60 * 1000
 CHOSEN_BY_GROUP = -1
 """The delay before a first rebalance follows from what is known of the group."""
 GATHERING_MS = 3000
-"""How long it then is where several members are to be expected."""
+"""How long it then is for a group that had several members before, and how soon after the first member's assignment
+a second one must join to be waited for in company."""
 ALONE_MS = 300
 """How long it is for a first member that nobody else has joined: too short to notice, and long enough for members
 that one program starts together."""
 COMPANY_MS = 1000
-"""Once a second member has joined within that time, the group waits until nobody has joined for this long."""
+"""Once several members have joined, the group waits until nobody has joined for this long."""
 
 
 @dataclass(frozen=True, slots=True)
