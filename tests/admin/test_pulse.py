@@ -25,7 +25,7 @@ def test_two_looks_give_rates() -> None:
         look = look_at(cluster)
         pulse.add(look)
         assert look.topics["orders"].partitions == 2
-        assert look.topics["orders"].records == 10
+        assert look.topics["orders"].offsets == 10
         assert look.lag == 6
         assert pulse.rates is not None
         assert pulse.rates.written["orders"] > 0

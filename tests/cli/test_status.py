@@ -37,7 +37,13 @@ def test_partitions_that_nobody_made_are_not_counted(start_node: Callable[..., A
     internal = facts["internal"]
     assert (facts["leads"], internal["leads"]) == (internal["replicas"] + 3, internal["in_sync"])
     assert internal["leads"] > 0
-    assert f"The table leaves out {internal['leads']} partitions of internal topics." in told.lines
+    left_out = f"The table leaves out {internal['leads']} partitions of internal topics."
+    assert left_out in told.lines
+    listed = lonely("node", "list", "-b", node.address)
+    assert "3 of 3" in listed.lines[1], listed.out
+    assert left_out in listed.lines
+    (as_json,) = json.loads(lonely("node", "list", "--json", "-b", node.address).out)
+    assert (as_json["leads"], as_json["internal"]) == (facts["leads"], internal)
 
 
 def test_a_group_that_falls_behind_is_told(millpond: Any, quick: Any, topic: str) -> None:

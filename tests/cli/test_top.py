@@ -54,7 +54,7 @@ def test_the_object_has_the_same_in_plain_numbers(pulse: Pulse) -> None:
     found = json.loads(json.dumps(as_object(pulse)))
     assert (found["written_per_second"], found["lag"]) == (1000.0, 1700)
     assert found["groups"][0]["read_per_second"] == 200.0
-    assert found["topics"][0] == {"topic": "orders", "partitions": 2, "records": 3000, "written_per_second": 1000.0}
+    assert found["topics"][0] == {"topic": "orders", "partitions": 2, "offsets": 3000, "written_per_second": 1000.0}
 
 
 def test_rates_are_those_of_the_window(pulse: Pulse) -> None:

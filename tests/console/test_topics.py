@@ -31,7 +31,7 @@ def test_the_list_pages_and_filters(console: Console, pond: Pond) -> None:
     assert console.get("/api/topics?filter=many&page=99").body["page"] == 2
     assert console.get("/api/topics?page=x").status == 400
     (orders,) = console.get("/api/topics?filter=orders").body["rows"]
-    assert (orders["partitions"], orders["records"]) == (3, 31)
+    assert (orders["partitions"], orders["offsets"]) == (3, 31)
     assert orders["size_bytes"] > 0
 
 

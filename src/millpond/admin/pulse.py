@@ -22,8 +22,8 @@ class TopicSums:
     """A topic with all its partitions added up."""
 
     partitions: int
-    records: int
-    """About how many there are: a compacted topic has fewer."""
+    offsets: int
+    """From the start to the end. Compaction and transaction markers take offsets without leaving a record."""
     end: int
     """The sum of the end offsets."""
 
@@ -49,11 +49,11 @@ class Look:
 def look_at(cluster: Cluster) -> Look:
     health = look_at_health(cluster)
     topics = {name: each for name, each in cluster.topics().items() if not name.startswith(INTERNAL)}
-    records, ends = dict.fromkeys(topics, 0), dict.fromkeys(topics, 0)
+    offsets, ends = dict.fromkeys(topics, 0), dict.fromkeys(topics, 0)
     for partition, bound in bounds_of(cluster, led_partitions(topics.values())).items():
-        records[partition.topic] += max(bound.end - bound.start, 0)
+        offsets[partition.topic] += max(bound.end - bound.start, 0)
         ends[partition.topic] += bound.end
-    sums = {name: TopicSums(len(each.partitions), records[name], ends[name]) for name, each in topics.items()}
+    sums = {name: TopicSums(len(each.partitions), offsets[name], ends[name]) for name, each in topics.items()}
     return Look(time.monotonic(), health, sums)
 
 

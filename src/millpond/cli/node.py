@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -62,8 +63,8 @@ def list_command(as_json: bool, access: Access) -> None:
                 each.facts.address or NOTHING,
                 _state(each, each.node_id in drained),
                 "yes" if each.is_voter else "no",
-                f"{each.facts.leads:,}",
-                f"{each.facts.in_sync:,} of {each.facts.replicas:,}",
+                f"{each.facts.without_internal.leads:,}",
+                f"{each.facts.without_internal.in_sync:,} of {each.facts.without_internal.replicas:,}",
                 _lag(each),
             )
             for each in members.nodes
@@ -72,6 +73,8 @@ def list_command(as_json: bool, access: Access) -> None:
         otherwise="There are no nodes.",
         words=4,
     )
+    if not as_json and (internal := sum(each.facts.internal.leads for each in members.nodes)):
+        click.secho(f"The table leaves out {counted(internal, 'partition')} of internal topics.", dim=True)
 
 
 def _state(member: Member, is_drained: bool) -> str:
@@ -104,6 +107,7 @@ def _as_json(member: Member, is_drained: bool) -> dict[str, object]:
         "metadata_lag": member.metadata_lag,
         "leads": facts.leads,
         "replicas": facts.replicas,
+        "internal": asdict(facts.internal),
         "behind": [each.folder for each in facts.behind],
     }
 

@@ -87,9 +87,11 @@ def node_shape(health: Health, node_id: int) -> dict[str, Any]:
         "address": node.address,
         "rack": node.rack,
         "is_controller": node.is_controller,
-        "leads": node.leads,
-        "replicas": node.replicas,
-        "in_sync": node.in_sync,
+        # As in `millpond status`: what the cluster's own topics add says nothing to a person.
+        "leads": node.without_internal.leads,
+        "replicas": node.without_internal.replicas,
+        "in_sync": node.without_internal.in_sync,
+        "behind": len(node.behind),
         "disks": [each for each in health.disks if each.node_id == node_id],
     }
 

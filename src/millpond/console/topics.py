@@ -61,7 +61,7 @@ async def list_topics(request: Request) -> Response:
                     "name": topic.name,
                     "partitions": len(mine),
                     "replicas": max((len(each.replicas) for each in topic.partitions.values()), default=0),
-                    "records": sum(bounds[each].end - bounds[each].start for each in mine if each in bounds),
+                    "offsets": sum(bounds[each].end - bounds[each].start for each in mine if each in bounds),
                     "size_bytes": sum(sizes.get((leader, each), 0) for each, leader in leaders.items()),
                     "leaderless": sum(leader < 0 for leader in leaders.values()),
                     "behind": sum(len(each.in_sync) < len(each.replicas) for each in topic.partitions.values()),

@@ -67,17 +67,17 @@ def nodes_table(pulse: Pulse) -> Table:
 def topics_table(pulse: Pulse) -> Table:
     """The busiest first."""
     look, rates = _known(pulse)
-    names = sorted(look.topics, key=lambda name: (-rates.written.get(name, 0.0), -look.topics[name].records, name))
+    names = sorted(look.topics, key=lambda name: (-rates.written.get(name, 0.0), -look.topics[name].offsets, name))
     rows = [
         (
             safe(name, in_line=True),
             f"{look.topics[name].partitions:,}",
-            f"{look.topics[name].records:,}",
+            f"{look.topics[name].offsets:,}",
             _rate(rates.written.get(name)),
         )
         for name in names
     ]
-    return Table(("Topic", "Partitions", "Records", "Written"), 1, rows)
+    return Table(("Topic", "Partitions", "Offsets", "Written"), 1, rows)
 
 
 def groups_table(pulse: Pulse) -> Table:
@@ -151,7 +151,7 @@ def as_object(pulse: Pulse) -> dict[str, Any]:
             {
                 "topic": name,
                 "partitions": each.partitions,
-                "records": each.records,
+                "offsets": each.offsets,
                 "written_per_second": rates.written.get(name),
             }
             for name, each in sorted(look.topics.items())

@@ -38,7 +38,7 @@ function paint(body, chips, look, started) {
 }
 
 function row(node, most, started) {
-  const behind = node.replicas - node.in_sync;
+  const behind = node.behind;
   const fenced = node.quorum?.is_fenced;
   const [level, word] = !node.address ? ["bad", "away"] : fenced ? ["warn", "on its way in"] : behind ? ["warn", `behind with ${count(behind)}`] : ["good", "ready"];
   return h("tr", {},

@@ -49,7 +49,7 @@ function nodeRow(node) {
   const share = disk?.total_bytes ? 1 - disk.free_bytes / disk.total_bytes : null;
   return h("tr", {},
     h("td", { class: "name" }, `Node ${node.node_id}`, node.is_controller ? [" ", h("span", { class: "chip accent" }, "controller")] : null),
-    h("td", {}, h("span", { class: `state ${!node.address ? "bad" : node.in_sync < node.replicas ? "warn" : "good"}` }, !node.address ? "away" : node.in_sync < node.replicas ? "behind" : "ready")),
+    h("td", {}, h("span", { class: `state ${!node.address ? "bad" : node.behind ? "warn" : "good"}` }, !node.address ? "away" : node.behind ? "behind" : "ready")),
     h("td", { class: "num" }, `leads ${count(node.leads)}`),
     h("td", {}, share === null ? "" : [meter(share, `Disk ${Math.round(share * 100)} % full`, share > 0.9 ? "bad" : ""), h("span", { class: "hint" }, `${bytes(disk.free_bytes)} free`)]));
 }

@@ -45,7 +45,7 @@ async function partitions(body, topic, params, signal, chips) {
     page = Math.min(Math.max(1, page), pages);
     const shown = all.slice((page - 1) * PARTITIONS_SHOWN, page * PARTITIONS_SHOWN);
     const highest = Math.max(1, ...all.map((each) => Math.max(each.end ?? 0, each.log_end ?? 0)));
-    const records = all.reduce((sum, each) => sum + ((each.end ?? 0) - (each.start ?? 0)), 0);
+    const offsets = all.reduce((sum, each) => sum + ((each.end ?? 0) - (each.start ?? 0)), 0);
     const ends = all.reduce((sum, each) => sum + (each.end ?? 0), 0);
     const seconds = before ? look.at_seconds - before.at : 0;
     const speed = seconds > 0 ? Math.max(0, ends - before.ends) / seconds : before?.speed ?? null;
@@ -54,7 +54,7 @@ async function partitions(body, topic, params, signal, chips) {
     if (!sizes.length || sizes.at(-1).at < look.at_seconds) sizes.push({ at: look.at_seconds, size, speed: speed ?? 0 });
     if (sizes.length > GROWTH_LOOKS) sizes.shift();
     fill(chips, [
-      h("span", { class: "chip" }, counted(all.length, "partition")), h("span", { class: "chip" }, `${compact(records)} records`),
+      h("span", { class: "chip" }, counted(all.length, "partition")), h("span", { class: "chip", title: "From the start to the end of each partition. Compaction and transaction markers take offsets without leaving a record." }, `${compact(offsets)} offsets`),
       look.settings.filter((each) => ["retention.ms", "cleanup.policy", "retention.bytes"].includes(each.name)).map((each) => h("span", { class: "chip" }, keeps(each)))].flat().filter(Boolean));
     const turn = (by) => { page += by; keep({ page: page > 1 ? page : "" }); paint(last); };
     fill(body,
@@ -124,7 +124,7 @@ function log(each, look, groups, highest) {
   const isLed = each.leader >= 0 && each.end !== null;
   const behind = each.in_sync.length < each.replicas.length;
   const marks = groups.map((group, at) => [group, at, look.groups[group][each.partition]]).filter(([, , offset]) => offset !== undefined);
-  const words = isLed ? `Partition ${each.partition}: offsets ${each.start} to ${each.end}. ${marks.map(([group, , offset]) => `${group} has committed ${offset}, ${Math.max(0, each.end - offset)} unread`).join(". ")}` : `Partition ${each.partition} has no leader`;
+  const words = isLed ? `Partition ${each.partition}: offsets ${each.start} to ${each.end}. ${marks.map(([group, , offset]) => `${group} has committed ${offset}, ${counted(Math.max(0, each.end - offset), "offset")} before the end`).join(". ")}` : `Partition ${each.partition} has no leader`;
   return h("div", { class: "logrow" },
     h("div", {}, h("strong", {}, `Partition ${each.partition}`), h("div", { class: "hint" }, isLed ? bytes(each.size_bytes) : "")),
     h("div", { class: "track-cell" },

@@ -15,7 +15,7 @@ export async function draw(main, words, params, signal) {
       ["Topic", (each) => h("a", { href: `/topics/${name(each.name)}` }, each.name), "name"],
       ["Partitions", (each) => count(each.partitions), "num"],
       ["Replicas", (each) => count(each.replicas), "num optional"],
-      ["Records", (each) => compact(each.records), "num"],
+      ["Offsets", (each) => compact(each.offsets), "num"],
       ["Size", (each) => bytes(each.size_bytes), "num"],
       ["State", (each) => topicState(each), "optional"],
     ],
