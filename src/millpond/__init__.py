@@ -38,6 +38,7 @@ __all__ = [
     "SqliteIds",
     "StoreFailed",
     "Timeout",
+    "TopicPartition",
     "UnknownTopic",
     "Worker",
     "__version__",

@@ -18,6 +18,11 @@ def test_the_package_has_all_of_the_client_s_names() -> None:
     assert "Producer" in dir(millpond)
 
 
+def test_what_the_docs_commit_by_is_there() -> None:
+    """docs/client.md: `commit(offsets={TopicPartition("orders", 0): 7})`."""
+    assert millpond.TopicPartition("orders", 0) == ("orders", 0)
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="Nothing"):
         millpond.Nothing  # noqa: B018

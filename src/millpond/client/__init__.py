@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millpond.base.ids import TopicPartition
 from millpond.client.async_consumer import AsyncConsumer
 from millpond.client.async_producer import AsyncProducer
 from millpond.client.consumer import Consumer
@@ -58,6 +59,7 @@ __all__ = [
     "SqliteIds",
     "StoreFailed",
     "Timeout",
+    "TopicPartition",
     "UnknownTopic",
     "Worker",
     "by_key",
