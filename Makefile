@@ -17,6 +17,7 @@ DIST := $(VENV)/.dist
 SPARK := $(VENV)/.spark
 SITE := $(VENV)/.site
 BENCH := $(VENV)/.bench
+STUB := src/millpond/wire/messages.pyi
 INSTALL := $(BIN)/python tools/installation.py
 ARGS ?=
 # Tests wait more than they compute: more of them than cores run at a time.
@@ -32,7 +33,7 @@ test: $(DEVELOP)
 	@sh tools/java.sh
 	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations 20 --durations-min 8 $(ARGS)
 
-check: $(DEVELOP)
+check: $(DEVELOP) $(STUB)
 	@$(BIN)/ruff format --check -q .
 	@$(BIN)/ruff check -q .
 	@$(BIN)/mypy
@@ -62,9 +63,8 @@ demo: $(SPARK)
 dist: $(DIST)
 	@$(BIN)/python tools/dist.py $(ARGS)
 
-docs: $(DEVELOP)
+docs: $(DEVELOP) $(STUB)
 	@$(BIN)/python tools/config_docs.py
-	@$(BIN)/python tools/wire_stub.py
 	@$(BIN)/python tools/api_docs.py
 	@$(BIN)/python tools/client_docs.py
 	@$(BIN)/python tools/spark_docs.py
@@ -88,6 +88,10 @@ $(RUNTIME): $(VENV)/bin/python pyproject.toml setup.py $(wildcard src/millpond/w
 	@echo "Installing Millpond into $(VENV); that takes a minute or two …"
 	@$(INSTALL) -e .
 	@touch $@
+
+# An install writes it too; this follows changes of the schemas.
+$(STUB): tools/wire_stub.py src/millpond/wire/notation.py $(shell find src/millpond/wire/schemas) | $(VENV)/bin/python
+	@$(BIN)/python tools/wire_stub.py
 
 $(SPARK): $(RUNTIME)
 	@echo "Installing Spark into $(VENV) …"

@@ -6,6 +6,8 @@ Python from the oldest that is supported on, not only for the one that builds (d
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -45,10 +47,11 @@ def extensions() -> list[Extension]:
     return found
 
 
-class WithDocs(build_py):
-    """The pages of docs/ are part of the package too: `millpond help` shows them."""
+class BuildPackage(build_py):
+    """Adds what the package needs besides its modules: the stub of the messages, and docs/ for `millpond help`."""
 
     def run(self) -> None:
+        subprocess.run([sys.executable, "tools/wire_stub.py"], check=True)
         super().run()
         if not self.editable_mode:
             pages = Path(self.build_lib, "millpond/docs")
@@ -59,4 +62,4 @@ class WithDocs(build_py):
 
 built = extensions()
 tag = {"py_limited_api": f"cp{OLDEST[0]}{OLDEST[1]}"} if built and FOR_ALL else {}
-setup(cmdclass={"build_py": WithDocs}, ext_modules=built, options={"bdist_wheel": tag})
+setup(cmdclass={"build_py": BuildPackage}, ext_modules=built, options={"bdist_wheel": tag})

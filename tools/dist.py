@@ -54,6 +54,8 @@ def source_package(out: Path, no_isolation: bool) -> Path:
         shutil.copytree(
             ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
         )
+        (copy / "tools").mkdir()
+        shutil.copy(ROOT / "tools" / "wire_stub.py", copy / "tools")
         shutil.copytree(ROOT / "docs", copy / "docs", ignore=shutil.ignore_patterns("decisions"))
         options = ["--no-isolation"] if no_isolation else []
         command = [sys.executable, "-m", "build", "--sdist", *options, "--outdir", str(out.resolve()), folder]

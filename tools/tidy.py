@@ -23,7 +23,6 @@ NOUNS = {"housekeeping.py"}
 
 GENERATED = (
     "tools/config_docs.py",
-    "tools/wire_stub.py",
     "tools/api_docs.py",
     "tools/spark_docs.py",
     "tools/lesson_docs.py",

@@ -44,6 +44,9 @@ PARTS = (
     "_varints",
 )
 
+STUB = "millpond/wire/messages.pyi"
+"""Written by the build from the schemas."""
+
 CLIENT = """
 import sys
 from millpond import Consumer, Producer
@@ -177,7 +180,7 @@ def shipped() -> set[str]:
     """What a wheel must have of the sources: all but what is made by a build or needed only for one."""
     kept = (path for path in (ROOT / "src").rglob("*") if path.is_file() and path.suffix not in NOT_SHIPPED)
     names = {path.relative_to(ROOT / "src").as_posix() for path in kept}
-    return {name for name in names if ".egg-info/" not in name}
+    return {name for name in names if ".egg-info/" not in name and name != STUB}
 
 
 def pages() -> set[str]:
@@ -188,7 +191,7 @@ def pages() -> set[str]:
 def test_the_plain_wheel_has_the_sources_and_nothing_else(packages: Path) -> None:
     wheel = zipfile.ZipFile(one(packages, "*-py3-none-any.whl"))
     names = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert names == shipped() | {f"millpond/{page}" for page in pages()}
+    assert names == shipped() | {STUB} | {f"millpond/{page}" for page in pages()}
     assert {"millpond/py.typed", "millpond/wire/schemas/k00_produce.schema"} <= names
 
 
@@ -214,7 +217,7 @@ def test_the_sdist_has_what_a_build_needs_and_nothing_else(packages: Path) -> No
     assert compiled == {f"millpond/wire/kernel/{name}" for name in files}
     beside = {name for name in names if not name.startswith("src/")}
     others = {"CHANGELOG.md", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py"}
-    assert beside == others | pages()
+    assert beside == others | pages() | {"tools/wire_stub.py"}
 
 
 def test_the_plain_wheel_serves_in_an_empty_environment(packages: Path, tmp_path: Path) -> None:
@@ -228,7 +231,7 @@ def test_the_compiled_wheel_is_for_every_python_and_serves(compiled: Path, tmp_p
     wheel = one(compiled, "*-cp311-abi3-linux_*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     rooms = {f"millpond/wire/kernel/{name}.abi3.so" for name in ROOMS}
-    assert names == shipped() | rooms | {f"millpond/{page}" for page in pages()}
+    assert names == shipped() | rooms | {STUB} | {f"millpond/{page}" for page in pages()}
     environment = Environment(tmp_path / "venv")
     environment.install(wheel)
     check_that_it_serves(environment, tmp_path, "compiled")

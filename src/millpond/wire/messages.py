@@ -2,7 +2,7 @@
 
 Nothing is parsed at import: a class is built from its schema when it is first named, and the code for one version is
 generated and compiled when that version is first decoded or encoded. `messages.pyi` declares all of them to type
-checkers; `tools/wire_stub.py` writes it.
+checkers; `tools/wire_stub.py` writes it when Millpond is installed or built.
 
 Decoding copies nothing of a `records` field (it is a memoryview into the frame), gives absent fields their defaults,
 skips unknown tagged fields, and answers bytes that cannot be with MalformedMessage. Encoding is strict: a value that
