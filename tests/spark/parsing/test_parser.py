@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from millpond.spark.parsing import parser as parser_module
 from millpond.spark.parsing.errors import SchemaError
-from millpond.spark.parsing.parser import PARTS, SINGLE_ROWS, Parsed, Parser
+from millpond.spark.parsing.parser import Parsed, Parser
 from millpond.wire import kernel
 from millpond.wire.kernel.values import VALUE_BYTES_MAX
 
@@ -67,13 +67,13 @@ class Spy:
         return self._read(value)
 
 
-def test_good_rows_are_read_together_and_tombstones_are_null() -> None:
+def test_good_rows_keep_their_order_and_tombstones_are_null() -> None:
     parser = Parser("json", DDL)
     spy = Spy(parser)
     values = [None if number % 10 == 3 else order(number) for number in range(1000)]
     found = parse(values, parser)
     assert not found.faults
-    assert not spy.rows
+    assert spy.rows == (0 if parser.is_compiled else 900)
     assert [row and row["id"] for row in found.rows.to_pylist()] == [
         None if number % 10 == 3 else number for number in range(1000)
     ]
@@ -90,7 +90,7 @@ def test_bad_rows_are_found_among_good_ones_and_keep_their_places() -> None:
     assert [row for row, _ in found.faults] == sorted(bad)
     ids = [row and row["id"] for row in found.rows.to_pylist()]
     assert ids == [None if number in bad or number == 400 else number for number in range(1000)]
-    assert spy.rows < 400
+    assert spy.rows == (len(bad) if parser.is_compiled else 999)
 
 
 def test_values_in_slices_of_larger_arrays() -> None:
@@ -101,18 +101,14 @@ def test_values_in_slices_of_larger_arrays() -> None:
     assert parser.parse(pa.nulls(3, pa.binary())).rows.null_count == 3
 
 
-def test_times_as_numbers_are_read_together_too() -> None:
-    parser = Parser("json", DDL)
-    spy = Spy(parser)
-    for _ in range(2):
-        found = parse([order(number, at=1_700_000_000_000 + number) for number in range(100)], parser)
-        assert found.rows[5].as_py()["at"].timestamp() == 1_700_000_000.005
-    assert not spy.rows
+def test_times_as_numbers() -> None:
+    found = parse([order(number, at=1_700_000_000_000 + number) for number in range(100)], Parser("json", DDL))
+    assert found.rows[5].as_py()["at"].timestamp() == 1_700_000_000.005
 
 
-def test_maps_and_binary_are_read_row_by_row() -> None:
+def test_maps_and_binary() -> None:
     parser = Parser("json", "m map<string,array<int>>, b binary")
-    count = 2 * parser_module.SINGLE_ROWS_MAX + 1
+    count = 2 * parser_module.ROWS_MAX + 1
     found = parse([b'{"m":{"a":[1],"b":null},"b":"aGk="}', b'{"m":[]}'] * (count // 2) + [b"{}"], parser)
     assert found.rows[0].as_py() == {"m": [("a", [1]), ("b", None)], "b": b"hi"}
     assert found.rows[count - 1].as_py() == {"m": None, "b": None}
@@ -133,18 +129,14 @@ def test_a_value_that_is_too_long_is_bad_whether_alone_or_not() -> None:
     [b"[" * 50_000 + b"]" * 50_000, b'{"a":' * 50_000 + b"1" + b"}" * 50_000, b"9" * 10_000],
     ids=["arrays", "objects", "digits"],
 )
-def test_what_python_cannot_read_is_read_alone_as_it_is_among_others(unknown: bytes) -> None:
+def test_a_value_that_is_too_deep_or_has_endless_digits_is_bad_whether_alone_or_not(unknown: bytes) -> None:
     parser = Parser("json", DDL)
     value = order(7)[:-1] + b',"unknown":' + unknown + b"}"
-    wanted = {**parse([order(7)], parser).rows[0].as_py()}
-    assert parse([value], parser).rows.to_pylist() == [wanted]
-    assert parse([order(1)] * 100 + [value], parser).rows[100].as_py() == wanted
-    late = order(7, at="9999-12-31T23:59:59-01:00")[:-1] + b',"unknown":' + unknown + b"}"
-    found = parse([order(1), late, order(2), b"", value], parser)
-    assert [row for row, _ in found.faults] == [3]
-    assert found.rows.flatten()[0].to_pylist() == [1, 7, 2, None, 7]
-    mapped = Parser("json", "id long, m map<string,int>")
-    assert parse([value], mapped).faults[0][1].startswith("not readable: ")
+    (fault,) = parse([value], parser).faults
+    assert fault[1].startswith("not readable: ")
+    found = parse([order(1), value, order(2)], parser)
+    assert found.faults == [(1, fault[1])]
+    assert found.rows.flatten()[0].to_pylist() == [1, None, 2]
 
 
 @pytest.mark.parametrize(
@@ -153,21 +145,10 @@ def test_what_python_cannot_read_is_read_alone_as_it_is_among_others(unknown: by
 def test_a_poisoned_batch_takes_linear_time(bad: bytes) -> None:
     parser = Parser("json", DDL)
     spy = Spy(parser)
-    calls = 0
-    for reader in parser._readers:
-
-        def counted(values: pa.BinaryArray, read: Any = reader.read) -> pa.StructArray:
-            nonlocal calls
-            calls += 1
-            return read(values)
-
-        reader.read = counted  # type: ignore[method-assign]
     began = time.process_time()
     found = parse([bad] * 10_000, parser)
     assert len(found.faults) == 10_000
     assert spy.rows == 10_000
-    # Two levels of parts above the single rows, and two ways to write times.
-    assert calls <= 2 * (1 + PARTS + PARTS * PARTS)
     assert time.process_time() - began < 20
 
 
@@ -183,10 +164,10 @@ NOISE = st.one_of(
 
 
 @settings(max_examples=60)
-@given(st.lists(st.tuples(st.integers(0, 2 * SINGLE_ROWS), NOISE), max_size=6))
+@given(st.lists(st.tuples(st.integers(0, 64), NOISE), max_size=6))
 def test_a_row_does_not_depend_on_its_neighbours(noise: list[tuple[int, bytes]]) -> None:
     parser = Parser("json", DDL)
-    values: list[bytes | None] = [order(number) for number in range(2 * SINGLE_ROWS)]
+    values: list[bytes | None] = [order(number) for number in range(64)]
     for place, value in noise:
         values.insert(place, value)
     together = parse(values, parser)

@@ -17,10 +17,6 @@ class Fault(ValueError):
     """A value that is not what its schema says. The text is the reason, short, for a person."""
 
 
-class BeyondReader(Fault):
-    """Python's reader gave up: nested too deep, or a number with thousands of digits. Another may take the value."""
-
-
 def shown(text: str) -> str:
     """Something of the text, for a reason: enough to find it, never all of a large one."""
     return text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "…"

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from pyspark.sql import types
 
-from millpond.spark.parsing.errors import BeyondReader, Fault, shown
+from millpond.spark.parsing.errors import Fault, shown
 
 Reader: TypeAlias = Callable[[Any], Any]
 """From a value as Python reads JSON to one that Arrow takes; Fault for one that does not fit."""
@@ -57,11 +57,11 @@ def row_reader(kind: types.StructType) -> Callable[[bytes], dict[str, Any]]:
             where = "the value is empty" if not text.strip() else f"{fault.msg} at character {fault.pos + 1}"
             raise Fault(f"not JSON: {where}") from None
         except RecursionError:
-            raise BeyondReader("not readable: nested too deep") from None
+            raise Fault("not readable: nested too deep") from None
         except ValueError:
-            raise BeyondReader("not readable: a number has thousands of digits") from None
+            raise Fault("not readable: a number has thousands of digits") from None
         except ArithmeticError:
-            raise BeyondReader(_BEYOND_MEASURE) from None
+            raise Fault(_BEYOND_MEASURE) from None
         if not isinstance(decoded, dict):
             raise Fault(f"an object was expected, not {_named(decoded)}")
         try:

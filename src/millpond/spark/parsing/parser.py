@@ -1,8 +1,8 @@
-"""The parser: many values at once where that works, and row by row those that may be bad."""
+"""The parser: the compiled reader for whole columns, and row by row the values that it refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,23 +12,18 @@ import pyarrow.compute as pc
 from pyspark.sql import types
 
 from millpond.spark.parsing import avro_rows, json_rows
-from millpond.spark.parsing.errors import BeyondReader, Fault, SchemaError
-from millpond.spark.parsing.json_columns import ColumnReader, Refused, has_times
+from millpond.spark.parsing.errors import Fault, SchemaError
 from millpond.spark.parsing.schemas import arrow_struct, inlined, nullable, read_json, read_schema
 from millpond.spark.parsing.value_columns import ValueColumns
 from millpond.wire.kernel.values import VALUE_BYTES_MAX
 
 FORMATS: Final = ("json", "avro")
-SINGLE_ROWS: Final = 32
-"""So few rows are read one by one as quickly as together."""
-SINGLE_ROWS_MAX: Final = 4096
-"""So many at a time where only that way is open; what is read in between takes many times the space."""
+ROWS_MAX: Final = 4096
+"""How many values become Python objects at a time: as such they take many times the space."""
 TEXT_BYTES_MAX: Final = 1 << 30
 """So much text the values of one call may become: a column's offsets have 31 bits."""
 MISFITS: Final = (pa.ArrowException, OverflowError, ValueError, TypeError)
 """What Arrow raises for a value that its column cannot hold."""
-PARTS: Final = 16
-"""A run of rows that has a bad one is read again in so many parts: the cost stays linear, however many are bad."""
 
 
 @dataclass(slots=True)
@@ -58,7 +53,6 @@ class Parser:
         """The type of the column, in which everything may be null."""
         self.arrow_type: Final = arrow_struct(column)
         self._growth = 1
-        self._readers: list[ColumnReader] = []
         self._compiled: ValueColumns | None = None
         if format == "avro":
             described = read_json(text) if text.lstrip().startswith("{") else {}
@@ -77,9 +71,6 @@ class Parser:
         self._read_row = json_rows.row_reader(kind)
         if not plain:
             self._compiled = ValueColumns.of_json(kind, self.arrow_type)
-        if ColumnReader.can_read(kind):
-            ways = (False, True) if has_times(kind) else (False,)
-            self._readers = [ColumnReader(kind, self.arrow_type, epochs=each) for each in ways]
 
     @property
     def is_compiled(self) -> bool:
@@ -104,70 +95,26 @@ class Parser:
     def _parse_plain(self, values: pa.BinaryArray) -> Parsed:
         """Without the compiled reader: what it gives is the same, and so are the reasons."""
         there = values.drop_null() if values.null_count else values
-        pieces: list[pa.StructArray] = []
         faults: list[tuple[int, str]] = []
-        self._read(there, 0, pieces, faults)
-        rows = pa.concat_arrays(pieces)
+        starts = range(0, max(len(there), 1), ROWS_MAX)
+        rows = pa.concat_arrays([self._read_rows(there.slice(each, ROWS_MAX), each, faults) for each in starts])
         if values.null_count:
             rows, indices = _spread(rows, values)
             faults = [(indices[row], reason) for row, reason in faults]
         return Parsed(rows, faults)
 
-    def _read(
-        self, values: pa.BinaryArray, first: int, pieces: list[pa.StructArray], faults: list[tuple[int, str]]
-    ) -> None:
-        count, few = len(values), SINGLE_ROWS if self._readers else SINGLE_ROWS_MAX
-        if count <= few:
-            pieces.append(self._read_single(values, first, faults))
-            return
-        together = self._read_together(values)
-        if isinstance(together, pa.StructArray):
-            pieces.append(together)
-            return
-        for start, end in _parts(count, few, together):
-            self._read(values.slice(start, end - start), first + start, pieces, faults)
-
-    def _read_together(self, values: pa.BinaryArray) -> pa.StructArray | int | None:
-        """All of the rows, or the first that cannot be read so, where that is known."""
-        bad: int | None = None
-        for reader in list(self._readers):
-            try:
-                columns = reader.read(values)
-            except Refused as refusal:
-                bad = refusal.row
-                if bad == 0:
-                    continue
-                # Something was read, so times are written in the way that was tried.
-                return bad
-            # What worked comes first the next time: a topic's times are mostly written in one way.
-            self._readers = [reader, *(each for each in self._readers if each is not reader)]
-            return columns
-        return bad
-
-    def _read_single(self, values: pa.BinaryArray, first: int, faults: list[tuple[int, str]]) -> pa.StructArray:
+    def _read_rows(self, values: pa.BinaryArray, first: int, faults: list[tuple[int, str]]) -> pa.StructArray:
         rows: list[dict[str, Any] | None] = []
-        apart: dict[int, pa.StructArray] = {}
         for row, value in enumerate(values.to_pylist()):
             try:
                 rows.append(self._checked(value))
-                continue
-            except BeyondReader as fault:
-                # Among many others it would be read, so it is when it is alone.
-                alone = self._read_together(values.slice(row, 1))
-                if isinstance(alone, pa.StructArray):
-                    apart[row] = alone
-                else:
-                    faults.append((first + row, str(fault)))
             except Fault as fault:
                 faults.append((first + row, str(fault)))
-            rows.append(None)
+                rows.append(None)
         try:
-            column = self._as_column(rows)
+            return self._as_column(rows)
         except MISFITS:
-            column = self._without_misfits(rows, first, faults)
-        for row, alone in apart.items():
-            column = pa.concat_arrays([column.slice(0, row), alone, column.slice(row + 1)])
-        return column
+            return self._without_misfits(rows, first, faults)
 
     def _checked(self, value: bytes) -> dict[str, Any]:
         if len(value) > VALUE_BYTES_MAX:
@@ -192,20 +139,6 @@ class Parser:
                 faults.append((first + number, f"does not fit: {str(fault).splitlines()[0][:200]}"))
         faults.sort()
         return self._as_column(rows)
-
-
-def _parts(count: int, few: int, bad: int | None) -> Iterator[tuple[int, int]]:
-    """Where to read again, from and to: around the bad row, unless it is so early that it says little of the rest."""
-    step = max(few, -(-count // PARTS))
-    if bad is not None and step <= bad < count:
-        yield 0, bad
-        yield bad, bad + 1
-        step = count
-        start = bad + 1
-    else:
-        start = 0
-    for each in range(start, count, step):
-        yield each, min(each + step, count)
 
 
 def _replaced(rows: pa.StructArray, at: list[int], others: pa.StructArray) -> pa.StructArray:
