@@ -2,7 +2,7 @@
 #   make up      install into .venv and run a node in the foreground
 #   make test    install what the tests need and run them all
 #   make check   format, lint, types, layers, tidy
-#   make coverage  which functions of each room its tests call; minutes, not part of make test
+#   make coverage  which functions of each package its tests call; minutes, not part of make test
 #   make docs-site  the docs as a site, in build/site
 #   make bench   measure; prints a table (ARGS=--peers: beside others; ARGS=--check: beside stored figures)
 #   make dist    what others can install, in dist/: an sdist and two wheels
@@ -54,7 +54,7 @@ chaos: $(DEVELOP)
 	@$(BIN)/python tests/campaigns/chaos.py $(ARGS)
 
 coverage: $(DEVELOP)
-	@$(BIN)/python tools/coverage.py $(ARGS)
+	@$(BIN)/python tools/function_coverage.py $(ARGS)
 
 demo: $(SPARK)
 	@sh tools/java.sh --must

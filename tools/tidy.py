@@ -6,10 +6,10 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import dead
-from dead import tree
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "millpond"
@@ -27,6 +27,11 @@ GENERATED = (
     "tools/spark_docs.py",
     "tools/lesson_docs.py",
 )
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def main() -> int:

@@ -14,7 +14,6 @@ Offset = NewType("Offset", int)
 NodeId = NewType("NodeId", int)
 LeaderEpoch = NewType("LeaderEpoch", int)
 ProducerId = NewType("ProducerId", int)
-ProducerEpoch = NewType("ProducerEpoch", int)
 
 NO_PRODUCER_ID = ProducerId(-1)
 NO_TOPIC_ID = UUID(int=0)
