@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import wraps
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -23,31 +25,110 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 OPERATIONS = tuple(each.name.lower().replace("_", "-") for each in Operation if each is not Operation.ANY)
 
-USERS = click.option("--user", "users", metavar="NAME", multiple=True, help="Who; `*` is everybody. Repeatable.")
-PRINCIPALS = click.option("--principal", "principals", metavar="USER:NAME", multiple=True, hidden=True)
-HOST = click.option("--host", metavar="ADDRESS", help="From this address alone.  [default: anywhere]")
-OPERATION = click.option(
-    "-o",
-    "--operation",
-    "operations",
-    type=click.Choice(OPERATIONS, case_sensitive=False),
-    multiple=True,
-    help="What they may do; may be repeated.",
-)
-DENY = click.option("--deny", is_flag=True, help="They may not, whatever else allows it.")
-PREFIXED = click.option("--prefixed", is_flag=True, help="The names are beginnings of names.")
+ONLY_DENIED = "Only what is denied."
+
+Named = tuple[AclResource, str, PatternType]
 
 
-def _resources(function: F) -> F:
-    for add in (
-        click.option("--topic", "topics", metavar="NAME", type=TopicName(), multiple=True, help="On this topic."),
-        click.option("--group", "groups", metavar="NAME", type=GroupName(), multiple=True, help="On this group."),
-        click.option("--transactional-id", "transactions", metavar="ID", multiple=True, help="On this id."),
-        click.option("--token", "tokens", metavar="ID", multiple=True, help="On this delegation token."),
-        click.option("--cluster", "is_cluster", is_flag=True, help="On the cluster itself."),
-    ):
-        function = add(function)
-    return function
+@dataclass(frozen=True)
+class Selection:
+    """The options that all commands share."""
+
+    users: tuple[str, ...]
+    principals: tuple[str, ...]
+    topics: tuple[str, ...]
+    groups: tuple[str, ...]
+    transactions: tuple[str, ...]
+    tokens: tuple[str, ...]
+    is_cluster: bool
+    prefixed: bool
+    operations: tuple[str, ...]
+    deny: bool
+    host: str | None
+
+    def who(self, *, must: bool = True) -> list[str]:
+        """The principals."""
+        for each in self.principals:
+            if ":" not in each:
+                raise click.UsageError(f"--principal {each}: give it as User:name, or take --user {each}.")
+        who = [*(f"User:{each}" for each in self.users), *self.principals]
+        if must and not who:
+            raise click.UsageError("Say who, with --user NAME.")
+        return who
+
+    def named(self, *, must: bool = True) -> list[Named]:
+        """The resources."""
+        by_kind = {
+            AclResource.TOPIC: self.topics,
+            AclResource.GROUP: self.groups,
+            AclResource.TRANSACTIONAL_ID: self.transactions,
+            AclResource.DELEGATION_TOKEN: self.tokens,
+        }
+        named = [
+            # All of them, in Kafka, is the literal name `*`.
+            (kind, name, PatternType.PREFIXED if self.prefixed and name != WILDCARD else PatternType.LITERAL)
+            for kind, names in by_kind.items()
+            for name in names
+        ]
+        if self.is_cluster:
+            named.append((AclResource.CLUSTER, CLUSTER_NAME, PatternType.LITERAL))
+        if must and not named:
+            raise click.UsageError("Say on what: --topic, --group, --transactional-id, --token or --cluster.")
+        return named
+
+    def check(self) -> None:
+        """Nodes take any text as Kafka does, and nobody would ever fit these: least of all what is denied by them."""
+        if self.host is not None and self.host != WILDCARD:
+            try:
+                ip_address(self.host.removeprefix("[").removesuffix("]"))
+            except ValueError:
+                raise click.UsageError(
+                    f"--host {self.host}: give the address in numbers; nodes ask nobody for names."
+                ) from None
+        for each in self.topics:
+            if each != WILDCARD and WILDCARD in each:
+                raise click.UsageError(
+                    f"--topic {each}: no topic has a * in its name. For all that begin alike, give the beginning and "
+                    "--prefixed."
+                )
+            if not self.prefixed and each != WILDCARD and (fault := topic_name_fault(each)) is not None:
+                raise click.UsageError(f"--topic {each}: {fault}.")
+
+
+def _who_and_what(
+    *,
+    prefixed: str = "The names are beginnings of names.",
+    deny: str = "They may not, whatever else allows it.",
+) -> Callable[[F], F]:
+    """Adds the shared options to a command, which gets them together as `selection`."""
+
+    def decorate(function: F) -> F:
+        @click.option("--user", "users", metavar="NAME", multiple=True, help="Who; `*` is everybody. Repeatable.")
+        @click.option("--principal", "principals", metavar="USER:NAME", multiple=True, hidden=True)
+        @click.option("--cluster", "is_cluster", is_flag=True, help="On the cluster itself.")
+        @click.option("--token", "tokens", metavar="ID", multiple=True, help="On this delegation token.")
+        @click.option("--transactional-id", "transactions", metavar="ID", multiple=True, help="On this id.")
+        @click.option("--group", "groups", metavar="NAME", type=GroupName(), multiple=True, help="On this group.")
+        @click.option("--topic", "topics", metavar="NAME", type=TopicName(), multiple=True, help="On this topic.")
+        @click.option("--prefixed", is_flag=True, help=prefixed)
+        @click.option(
+            "-o",
+            "--operation",
+            "operations",
+            type=click.Choice(OPERATIONS, case_sensitive=False),
+            multiple=True,
+            help="What they may do; may be repeated.",
+        )
+        @click.option("--deny", is_flag=True, help=deny)
+        @click.option("--host", metavar="ADDRESS", help="From this address alone.  [default: anywhere]")
+        @wraps(function)
+        def run(**options: Any) -> Any:
+            selection = Selection(**{each.name: options.pop(each.name) for each in fields(Selection)})
+            return function(selection=selection, **options)
+
+        return cast(F, run)
+
+    return decorate
 
 
 @click.group("acl")
@@ -68,34 +149,12 @@ def command() -> None:
 
 
 @command.command("add")
-@USERS
-@PRINCIPALS
-@_resources
-@PREFIXED
-@OPERATION
-@DENY
-@HOST
+@_who_and_what()
 @click.option("--producer", is_flag=True, help="All that writing to these topics needs.")
 @click.option("--consumer", is_flag=True, help="All that reading these topics in these groups needs.")
 @AS_JSON
 @cluster_options
-def add_command(
-    users: tuple[str, ...],
-    principals: tuple[str, ...],
-    topics: tuple[str, ...],
-    groups: tuple[str, ...],
-    transactions: tuple[str, ...],
-    tokens: tuple[str, ...],
-    is_cluster: bool,
-    prefixed: bool,
-    operations: tuple[str, ...],
-    deny: bool,
-    host: str | None,
-    producer: bool,
-    consumer: bool,
-    as_json: bool,
-    access: Access,
-) -> None:
+def add_command(selection: Selection, producer: bool, consumer: bool, as_json: bool, access: Access) -> None:
     """Allow, or with --deny forbid, users to do something.
 
     \b
@@ -105,33 +164,33 @@ def add_command(
       millpond acl add --user billing --topic orders --group billing --consumer
       millpond acl add --user '*' --topic payroll --operation all --deny
     """
-    from dataclasses import replace
-
     from millpond.admin.acls import add_acls, consumer_acls, producer_acls
 
-    _check(topics, host, prefixed)
-    named = _named(topics, groups, transactions, tokens, is_cluster, prefixed)
-    who = _principals(users, principals)
-    permission = Permission.DENY if deny else Permission.ALLOW
-    if not operations and not producer and not consumer:
+    selection.check()
+    named = selection.named()
+    who = selection.who()
+    permission = Permission.DENY if selection.deny else Permission.ALLOW
+    if not selection.operations and not producer and not consumer:
         raise click.UsageError("Say what they may do: --operation read, or --producer, or --consumer.")
-    if (producer or consumer) and (deny or operations):
+    if (producer or consumer) and (selection.deny or selection.operations):
         raise click.UsageError("--producer and --consumer say by themselves what is allowed: use one or the other.")
-    if (producer or consumer) and not topics:
+    if (producer or consumer) and not selection.topics:
         raise click.UsageError("Name the topics with --topic.")
-    if consumer and not groups:
+    if consumer and not selection.groups:
         raise click.UsageError("Whoever reads does so in a group: name it with --group, or --group '*'.")
     acls: list[Acl] = []
     for principal in who:
         wanted = {kind: [(name, pattern) for each, name, pattern in named if each is kind] for kind in AclResource}
         if producer:
             acls += producer_acls(
-                principal, wanted[AclResource.TOPIC], transactional_id=transactions[0] if transactions else None
+                principal,
+                wanted[AclResource.TOPIC],
+                transactional_id=selection.transactions[0] if selection.transactions else None,
             )
         if consumer:
             acls += consumer_acls(principal, wanted[AclResource.TOPIC], wanted[AclResource.GROUP])
-        acls += _acls(principal, named, operations, permission, WILDCARD)
-    acls = [replace(each, host=host or WILDCARD) for each in dict.fromkeys(acls)]
+        acls += _acls(principal, named, selection.operations, permission, WILDCARD)
+    acls = [replace(each, host=selection.host or WILDCARD) for each in dict.fromkeys(acls)]
     with access.open() as cluster:
         add_acls(cluster, acls)
     if as_json:
@@ -141,32 +200,11 @@ def add_command(
 
 
 @command.command("list")
-@USERS
-@PRINCIPALS
-@_resources
-@click.option("--prefixed", is_flag=True, help="Only those whose names are beginnings of names.")
+@_who_and_what(prefixed="Only those whose names are beginnings of names.", deny=ONLY_DENIED)
 @click.option("--match", is_flag=True, help="All that the name falls under: beginnings and `*` too.")
-@OPERATION
-@click.option("--deny", is_flag=True, help="Only what is denied.")
-@HOST
 @AS_JSON
 @cluster_options
-def list_command(
-    users: tuple[str, ...],
-    principals: tuple[str, ...],
-    topics: tuple[str, ...],
-    groups: tuple[str, ...],
-    transactions: tuple[str, ...],
-    tokens: tuple[str, ...],
-    is_cluster: bool,
-    prefixed: bool,
-    match: bool,
-    operations: tuple[str, ...],
-    deny: bool,
-    host: str | None,
-    as_json: bool,
-    access: Access,
-) -> None:
+def list_command(selection: Selection, match: bool, as_json: bool, access: Access) -> None:
     """List ACLs: all of them, or those of a user or of a thing.
 
     \b
@@ -177,14 +215,14 @@ def list_command(
     """
     from millpond.admin.acls import list_acls
 
-    pattern = PatternType.MATCH if match else PatternType.PREFIXED if prefixed else PatternType.ANY
-    permission = Permission.DENY if deny else Permission.ANY
+    pattern = PatternType.MATCH if match else PatternType.PREFIXED if selection.prefixed else PatternType.ANY
+    permission = Permission.DENY if selection.deny else Permission.ANY
     filters = _filters(
-        _principals(users, principals, must=False),
-        _named(topics, groups, transactions, tokens, is_cluster, prefixed, must=False),
-        operations,
+        selection.who(must=False),
+        selection.named(must=False),
+        selection.operations,
         permission,
-        host,
+        selection.host,
         pattern,
     )
     with access.open() as cluster:
@@ -200,32 +238,11 @@ def list_command(
 
 
 @command.command("change")
-@USERS
-@PRINCIPALS
-@_resources
-@PREFIXED
-@OPERATION
-@DENY
-@HOST
+@_who_and_what()
 @YES
 @AS_JSON
 @cluster_options
-def change_command(
-    users: tuple[str, ...],
-    principals: tuple[str, ...],
-    topics: tuple[str, ...],
-    groups: tuple[str, ...],
-    transactions: tuple[str, ...],
-    tokens: tuple[str, ...],
-    is_cluster: bool,
-    prefixed: bool,
-    operations: tuple[str, ...],
-    deny: bool,
-    host: str | None,
-    yes: bool,
-    as_json: bool,
-    access: Access,
-) -> None:
+def change_command(selection: Selection, yes: bool, as_json: bool, access: Access) -> None:
     """Let users do these operations on these things, and no others: what is missing is added, the rest removed.
 
     \b
@@ -234,14 +251,14 @@ def change_command(
     """
     from millpond.admin.acls import add_acls, list_acls, remove_acls
 
-    if not operations:
+    if not selection.operations:
         raise click.UsageError("Say what they may do with --operation; `millpond acl remove` takes all away.")
-    _check(topics, host, prefixed)
-    named = _named(topics, groups, transactions, tokens, is_cluster, prefixed)
-    permission = Permission.DENY if deny else Permission.ALLOW
-    at = host or WILDCARD
-    who = _principals(users, principals)
-    wanted = {acl for each in who for acl in _acls(each, named, operations, permission, at)}
+    selection.check()
+    named = selection.named()
+    permission = Permission.DENY if selection.deny else Permission.ALLOW
+    at = selection.host or WILDCARD
+    who = selection.who()
+    wanted = {acl for each in who for acl in _acls(each, named, selection.operations, permission, at)}
     filters = _filters(who, named, (), permission, at, None)
     with access.open() as cluster:
         there = {acl for each in filters for acl in list_acls(cluster, each)}
@@ -259,32 +276,11 @@ def change_command(
 
 
 @command.command("remove")
-@USERS
-@PRINCIPALS
-@_resources
-@PREFIXED
-@OPERATION
-@click.option("--deny", is_flag=True, help="Only what is denied.")
-@HOST
+@_who_and_what(deny=ONLY_DENIED)
 @YES
 @AS_JSON
 @cluster_options
-def remove_command(
-    users: tuple[str, ...],
-    principals: tuple[str, ...],
-    topics: tuple[str, ...],
-    groups: tuple[str, ...],
-    transactions: tuple[str, ...],
-    tokens: tuple[str, ...],
-    is_cluster: bool,
-    prefixed: bool,
-    operations: tuple[str, ...],
-    deny: bool,
-    host: str | None,
-    yes: bool,
-    as_json: bool,
-    access: Access,
-) -> None:
+def remove_command(selection: Selection, yes: bool, as_json: bool, access: Access) -> None:
     """Remove ACLs: those of a user, of a thing, or of a user on a thing.
 
     \b
@@ -294,12 +290,12 @@ def remove_command(
     """
     from millpond.admin.acls import list_acls, remove_acls
 
-    who = _principals(users, principals, must=False)
-    named = _named(topics, groups, transactions, tokens, is_cluster, prefixed, must=False)
+    who = selection.who(must=False)
+    named = selection.named(must=False)
     if not who and not named:
         raise click.UsageError("Say whose ACLs, with --user, or on what, with --topic or the like.")
-    permission = Permission.DENY if deny else Permission.ANY
-    filters = _filters(who, named, operations, permission, host, None)
+    permission = Permission.DENY if selection.deny else Permission.ANY
+    filters = _filters(who, named, selection.operations, permission, selection.host, None)
     with access.open() as cluster:
         found = sorted({acl for each in filters for acl in list_acls(cluster, each)})
         if found:
@@ -309,69 +305,6 @@ def remove_command(
         print_json([_as_json(each) for each in found])
     else:
         click.echo(f"Removed {counted(len(found), 'ACL')}.")
-
-
-# What was given.
-
-Named = tuple[AclResource, str, PatternType]
-
-
-def _principals(users: Sequence[str], principals: Sequence[str], *, must: bool = True) -> list[str]:
-    for each in principals:
-        if ":" not in each:
-            raise click.UsageError(f"--principal {each}: give it as User:name, or take --user {each}.")
-    who = [*(f"User:{each}" for each in users), *principals]
-    if must and not who:
-        raise click.UsageError("Say who, with --user NAME.")
-    return who
-
-
-def _check(topics: Sequence[str], host: str | None, prefixed: bool) -> None:
-    """Nodes take any text as Kafka does, and nobody would ever fit these: least of all what is denied by them."""
-    if host is not None and host != WILDCARD:
-        try:
-            ip_address(host.removeprefix("[").removesuffix("]"))
-        except ValueError:
-            raise click.UsageError(
-                f"--host {host}: give the address in numbers; nodes ask nobody for names."
-            ) from None
-    for each in topics:
-        if each != WILDCARD and WILDCARD in each:
-            raise click.UsageError(
-                f"--topic {each}: no topic has a * in its name. For all that begin alike, give the beginning and "
-                "--prefixed."
-            )
-        if not prefixed and each != WILDCARD and (fault := topic_name_fault(each)) is not None:
-            raise click.UsageError(f"--topic {each}: {fault}.")
-
-
-def _named(
-    topics: Sequence[str],
-    groups: Sequence[str],
-    transactions: Sequence[str],
-    tokens: Sequence[str],
-    is_cluster: bool,
-    prefixed: bool,
-    *,
-    must: bool = True,
-) -> list[Named]:
-    given = {
-        AclResource.TOPIC: topics,
-        AclResource.GROUP: groups,
-        AclResource.TRANSACTIONAL_ID: transactions,
-        AclResource.DELEGATION_TOKEN: tokens,
-    }
-    named = [
-        # All of them, in Kafka, is the literal name `*`.
-        (kind, name, PatternType.PREFIXED if prefixed and name != WILDCARD else PatternType.LITERAL)
-        for kind, names in given.items()
-        for name in names
-    ]
-    if is_cluster:
-        named.append((AclResource.CLUSTER, CLUSTER_NAME, PatternType.LITERAL))
-    if must and not named:
-        raise click.UsageError("Say on what: --topic, --group, --transactional-id, --token or --cluster.")
-    return named
 
 
 def _operations(names: Sequence[str]) -> list[Operation]:
