@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import struct
+import time
+import weakref
 from contextlib import suppress
+from errno import ENOMEM
+from mmap import mmap
 
 import pytest
 from hypothesis import example, given
@@ -12,6 +16,7 @@ from hypothesis import strategies as st
 from millpond.base.errors import MalformedMessage
 from millpond.wire import frames
 from millpond.wire.frames import FrameReader, SpareRoom
+from support.cpu import TRIES
 
 SCRATCH_BYTES = 64
 
@@ -168,3 +173,82 @@ def test_no_more_room_is_kept_than_allowed() -> None:
     assert spare_room.take(100 << 10) is None
     assert [spare_room.take(1), spare_room.take(1), spare_room.take(1)] == [rooms[1], rooms[2], None]
     assert spare_room.take(1) is None
+
+
+def test_a_large_frame_is_mapped_once_and_never_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "_ROOM_BYTES_FIRST", 100)
+    monkeypatch.setattr(frames, "MAPPED_FROM_BYTES", 1_000)
+    target = reader()
+    body = bytes(range(256)) * 200
+    at = SCRATCH_BYTES - 4
+    assert feed(target, prefixed(body)[:SCRATCH_BYTES]) == []
+    rooms = []
+    held = []
+    received: list[bytes] = []
+    while not received:
+        rooms.append(target.buffer().obj)
+        held.append(target.held_bytes)
+        received = feed(target, body[at : at + 50])
+        at += 50
+    assert received == [body]
+    mapped = [room for room in rooms if isinstance(room, mmap)]
+    assert len(mapped) > 900, "all but its beginning"
+    assert len({id(room) for room in mapped}) == 1
+    assert max(now for now, arrived in zip(held, range(60, at, 50), strict=True) if arrived < 500) <= 2_000
+    assert held == sorted(held)
+    assert held[-1] == len(body), "what has yet to arrive is not held"
+
+
+def test_mapped_room_is_reused_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "MAPPED_FROM_BYTES", 300 << 10)
+    target = FrameReader(memoryview(bytearray(SCRATCH_BYTES)), 1 << 20, SpareRoom(8 << 20))
+    body = bytes(range(256)) * (3 << 10)
+    first = large(target, body)
+    room = first.obj
+    assert isinstance(room, mmap)
+    assert large(target, body).obj is not room, "somebody still has it"
+    part = first[5:9]
+    del first
+    assert large(target, body).obj is not room, "nor while there is a view of a part of it"
+    del part
+    again = large(target, body)
+    assert again == body
+    assert again.obj is room
+    del again
+    reference = weakref.ref(room)
+    del room
+    target._spare_room._spares.clear()
+    assert reference() is None
+
+
+def test_a_system_that_promises_no_memory_gives_it_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> mmap:
+        raise OSError(ENOMEM, "planted")
+
+    monkeypatch.setattr(frames, "MAPPED_FROM_BYTES", 300 << 10)
+    monkeypatch.setattr(frames, "mmap", type("Refusing", (mmap,), {"__new__": refuse}))
+    body = bytes(range(256)) * (3 << 10)
+    assert large(reader(), body) == body
+
+
+def test_room_for_the_largest_frame_takes_no_long_turn() -> None:
+    size, chunk = 96 << 20, bytes(256 << 10)
+
+    def longest_seconds() -> float:
+        target = FrameReader(memoryview(bytearray(SCRATCH_BYTES)), size, SpareRoom(0))
+        assert feed(target, struct.pack(">i", size)) == []
+        arrived, longest = 0, 0.0
+        while arrived < size:
+            began = time.thread_time()
+            room = target.buffer()
+            longest = max(longest, time.thread_time() - began)
+            count = min(len(room), len(chunk))
+            # A page that is first written to costs time, too, but only for as much as one read brings.
+            room[:count] = chunk[:count]
+            began = time.thread_time()
+            target.advance(count)
+            longest = max(longest, time.thread_time() - began)
+            arrived += count
+        return longest
+
+    assert min(longest_seconds() for _ in range(TRIES)) < 0.02

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from typing import TypeAlias
 
 from millpond.base.errors import MalformedMessage
 
@@ -14,6 +16,12 @@ _ROOM_BYTES_FIRST = 64 << 10
 _ROOM_GROWTH = 4
 
 _ROOM_STEP_BYTES = 256 << 10
+
+MAPPED_FROM_BYTES = 4 << 20
+"""Once a frame needs a buffer of this size, all of it is mapped: the kernel zeroes the memory page by page, as bytes
+arrive. Zeroing a bytearray of 30 MB, or moving that much to a larger one, would hold the loop for 20 ms and more."""
+
+Room: TypeAlias = "bytearray | mmap"
 
 
 class SpareRoom:
@@ -28,9 +36,9 @@ class SpareRoom:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._kept_bytes = 0
-        self._spares: list[bytearray] = []
+        self._spares: list[Room] = []
 
-    def take(self, length: int) -> bytearray | None:
+    def take(self, length: int) -> Room | None:
         """Room for so many bytes or more, if there is some that nobody uses any more."""
         for index, spare in enumerate(self._spares):
             if len(spare) >= length and _is_free(spare):
@@ -38,7 +46,7 @@ class SpareRoom:
                 return self._spares.pop(index)
         return None
 
-    def keep(self, room: bytearray) -> None:
+    def keep(self, room: Room) -> None:
         """A frame in it has been handed out: once nobody has it any more there is room for another one."""
         if _ROOM_BYTES_FIRST <= len(room) <= self._bytes_max:
             self._spares.append(room)
@@ -47,10 +55,13 @@ class SpareRoom:
                 self._kept_bytes -= len(self._spares.pop(0))
 
 
-def _is_free(room: bytearray) -> bool:
+def _is_free(room: Room) -> bool:
     """Whether no view of it is left: Python lets nobody change the length of a buffer that somebody looks at."""
     try:
-        room.append(room.pop())
+        if isinstance(room, mmap):
+            room.resize(len(room))
+        else:
+            room.append(room.pop())
     except BufferError:
         return False
     return True
@@ -87,7 +98,7 @@ class FrameReader:
         self._scratch = scratch
         self._prefix = b""
         self._spare_room = spare_room
-        self._room = bytearray()
+        self._room: Room = bytearray()
         self._pending: memoryview | None = None
         """The part of the room that the frame, as far as there is room for it, takes."""
         self._filled = 0
@@ -164,9 +175,17 @@ class FrameReader:
 
     def _keep(self, part: memoryview) -> None:
         """Move what has arrived of a frame to a buffer with room for more of it."""
+        if isinstance(self._room, mmap):
+            # The whole frame is mapped. Bytes that have not arrived take no memory, and do not count as held.
+            self._pending = memoryview(self._room)[: min(self._room_bytes(len(part)), self._length)]
+            return
         spare = self._spare_room.take(self._length) if self._length >= _ROOM_BYTES_FIRST else None
-        self._room = bytearray(self._room_bytes(len(part))) if spare is None else spare
-        self._pending = memoryview(self._room)[: self._length]
+        size = self._room_bytes(len(part))
+        if spare is not None:
+            self._room, size = spare, self._length
+        else:
+            self._room = bytearray(size) if size < MAPPED_FROM_BYTES else _mapped(_whole_steps(self._length), size)
+        self._pending = memoryview(self._room)[: min(size, self._length)]
         self._pending[: len(part)] = part
         self._filled = len(part)
 
@@ -177,4 +196,16 @@ class FrameReader:
         if self._length < _ROOM_BYTES_FIRST:
             return self._length
         # Frames of one sender are of many sizes that are nearly the same: this one's room should do for the next.
-        return -(-self._length // _ROOM_STEP_BYTES) * _ROOM_STEP_BYTES
+        return _whole_steps(self._length)
+
+
+def _mapped(length: int, size: int) -> Room:
+    """Memory for a whole frame; only for as much as is needed now where the system refuses to promise all of it."""
+    try:
+        return mmap(-1, length, MAP_PRIVATE | MAP_ANONYMOUS)
+    except OSError:
+        return bytearray(size)
+
+
+def _whole_steps(length: int) -> int:
+    return -(-length // _ROOM_STEP_BYTES) * _ROOM_STEP_BYTES

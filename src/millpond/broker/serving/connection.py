@@ -184,7 +184,7 @@ class Connection:
         self._muted_until_ms = 0
         self._turns = turns or Turns(dispatcher.clock)
         self._resting = False
-        self._backlog: list[bytearray] = []
+        self._backlog: list[memoryview] = []
         self._held_until: Later[None] | None = None
         self._is_in_steps = False
         """Whether a large request is under way."""
@@ -214,7 +214,7 @@ class Connection:
                 number += 1
                 if self._paused:
                     # The frame lives in a buffer that the next connection reuses: keep a copy of our own.
-                    self._backlog.append(bytearray(frame))
+                    self._backlog.append(self._reader.lasting(frame))
                     continue
                 self._dispatcher.handle(self, frame)
                 if len(self._slots) >= self._in_flight_max:
@@ -266,7 +266,7 @@ class Connection:
 
     def hold(self, frame: memoryview, until: Later[None]) -> None:
         """Handle this request and all that come after it once `until` has ended; its failure ends the connection."""
-        self._backlog.append(bytearray(frame))
+        self._backlog.append(self._reader.lasting(frame))
         # Not more of them than of those that arrive: whoever sends the largest at once must not take all the memory.
         self._early_bytes = len(frame)
         self._held_until = until
@@ -537,7 +537,7 @@ class Connection:
         served = 0
         try:
             while self._backlog and self._is_light():
-                self._dispatcher.handle(self, memoryview(self._backlog.pop(0)))
+                self._dispatcher.handle(self, self._backlog.pop(0))
                 served += 1
                 if served % FEW_REQUESTS == 0 and self._backlog and self._turns.is_over(since_us):
                     self._rest()
