@@ -155,3 +155,47 @@ def _structs(value: Any) -> int:
         if isinstance(inner, list) and inner and hasattr(inner[0], "_names"):
             found += len(inner) + sum(map(_structs, inner))
     return found
+
+
+def test_long_names_make_smaller_pieces() -> None:
+    pieces = way("coordinator_keys", "coordinators")
+    request = m.FindCoordinatorRequest(coordinator_keys=["x" * 10_000 for _ in range(500)])
+    cut = list(pieces.cut(request, 3_000))
+    assert sum(len(piece.coordinator_keys) for piece, _ in cut) == 500
+    assert max(len(piece.coordinator_keys) for piece, _ in cut) == pieces.items // 11
+
+
+OFFSETS = way("groups.topics.partition_indexes", "groups.topics.partitions")
+
+
+def answered_group(name: str, code: ErrorCode, partitions: list[int]) -> m.OffsetFetchResponse:
+    kind = m.OffsetFetchResponse
+    topic = kind.OffsetFetchResponseTopics(
+        name="pond",
+        partitions=[
+            kind.OffsetFetchResponsePartitions(partition_index=each, committed_offset=7, metadata="")
+            for each in partitions
+        ],
+    )
+    topics = [topic] if code is ErrorCode.NONE else []
+    return kind(groups=[kind.OffsetFetchResponseGroup(group_id=name, error_code=code, topics=topics)])
+
+
+@pytest.mark.parametrize("failed", [0, 1, 2])
+def test_a_group_of_which_one_piece_failed_has_failed(failed: int) -> None:
+    """Half of its offsets would pass for all of them, and its consumers would begin where they must not."""
+    codes = [ErrorCode.NOT_COORDINATOR if number == failed else ErrorCode.NONE for number in range(3)]
+    answers = [(answered_group("crew", code, [number]), 2) for number, code in enumerate(codes)]
+    (group,) = OFFSETS.join(answers).groups
+    assert (group.error_code, group.topics) == (ErrorCode.NOT_COORDINATOR, [])
+
+
+def test_another_group_is_not_touched_by_that() -> None:
+    answers = [
+        (answered_group("crew", ErrorCode.NONE, [0]), 0),
+        (answered_group("guild", ErrorCode.NOT_COORDINATOR, []), 1),
+    ]
+    assert [(each.group_id, each.error_code) for each in OFFSETS.join(answers).groups] == [
+        ("crew", ErrorCode.NONE),
+        ("guild", ErrorCode.NOT_COORDINATOR),
+    ]

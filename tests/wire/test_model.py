@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Generator
+from typing import Any, NamedTuple
 
 import pytest
 
 from millpond.base.errors import MalformedMessage
-from millpond.wire import messages
+from millpond.wire import messages, runtime
+from millpond.wire import messages as m
 
 
 def test_values_behave() -> None:
@@ -74,3 +76,41 @@ def test_errors_name_message_version_and_field(all_types: Any) -> None:
         all_types.decode(b"", 0)
     with pytest.raises(ValueError, match="All v0 strings: "):
         all_types(strings=[7]).encode(0)
+
+
+def test_steps_end_after_many_bytes_as_well_as_after_many_items() -> None:
+    names = [f"{number}" + "é" * 10_000 for number in range(300)]
+    request = m.DescribeGroupsRequest(groups=names)
+    data = request.encode(5)
+    steps = request.encode_in_steps(5)
+    written = finished(steps)
+    parts = [bytes(part) for part in written.value]  # type: ignore[arg-type]
+    assert b"".join(parts) == data
+    assert max(map(len, parts)) < runtime.STEP_BYTES + 30_000, "no part of megabytes has to grow"
+    assert written.count >= len(data) // (runtime.STEP_BYTES + 30_000)
+    read = finished(m.DescribeGroupsRequest.decode_in_steps(data, 5, 0, 1_000))
+    assert read.value == (request, len(data))
+    assert read.count >= len(data) // (runtime.STEP_BYTES + 30_000)
+
+
+def test_a_tagged_field_stays_in_one_part() -> None:
+    kind = m.FetchResponse
+    nodes = [kind.NodeEndpoint(node_id=number, host="h" * 30_000, port=1) for number in range(30)]
+    response = kind(responses=[], node_endpoints=nodes)
+    assert b"".join(map(bytes, finished(response.encode_in_steps(16)).value)) == response.encode(16)
+
+
+class Finished(NamedTuple):
+    value: Any
+    count: int
+
+
+def finished(steps: Generator[None, None, Any]) -> Finished:
+    """What the steps return, and how often they yielded."""
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return Finished(end.value, count)
+        count += 1

@@ -13,7 +13,7 @@ import struct
 
 from millpond.wire.generator import Generator, Source, default_expression, minimal_size
 from millpond.wire.notation import Field, Struct
-from millpond.wire.runtime import FIXED, STRING_LENGTH_MAX
+from millpond.wire.runtime import FIXED, STEP_BYTES, STEP_ITEMS, STRING_LENGTH_MAX
 
 
 class DecoderGenerator(Generator):
@@ -23,6 +23,8 @@ class DecoderGenerator(Generator):
         self.source.lines.append("def decode(buffer, p, end, left):")
         self.source.fields.append("")
         self.begin_steps()
+        if self.in_steps:
+            self.emit(f"step_end = p + {STEP_BYTES}")
         target = self.fresh("o")
         self.emit(f"{target} = new({self.class_name(self.message.root)})")
         self.struct(self.message.root, target)
@@ -40,6 +42,9 @@ class DecoderGenerator(Generator):
         self.emit(f"p += {packer.size}")
         for text in run.then:
             self.emit(text)
+
+    def end_step(self) -> None:
+        self.emit(f"if not turn or p > step_end: turn = {STEP_ITEMS}; step_end = p + {STEP_BYTES}; yield")
 
     def struct(self, struct_: Struct, target: str) -> None:
         """Read the fields of a structure into the attributes of `target`; the last run may still wait."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from millpond.wire.generator import Generator, Run, Source
 from millpond.wire.notation import Field, Struct
-from millpond.wire.runtime import FIXED, STRING_LENGTH_MAX
+from millpond.wire.runtime import FIXED, STEP_BYTES, STEP_ITEMS, STRING_LENGTH_MAX
 
 MESSAGE_LENGTH_MAX = STRING_LENGTH_MAX // 4
 """How much of the message of an error is sent; a character takes four bytes at most."""
@@ -17,6 +17,9 @@ MESSAGE_LENGTH_MAX = STRING_LENGTH_MAX // 4
 
 class EncoderGenerator(Generator):
     """Writes `def encode(o)`, which returns the message as parts; a `records` field becomes parts of its own."""
+
+    tag_depth = 0
+    """How many tagged fields the one being written is in."""
 
     def generate(self) -> Source:
         self.source.lines.append("def encode(o):")
@@ -29,6 +32,16 @@ class EncoderGenerator(Generator):
         self.emit("if out or not parts: parts.append(out)")
         self.emit("return parts")
         return self.source
+
+    def end_step(self) -> None:
+        if self.tag_depth:
+            # Its length comes first, so that it stays in one piece.
+            self.emit(f"if not turn: turn = {STEP_ITEMS}; yield")
+            return
+        self.emit(f"if not turn or len(out) > {STEP_BYTES}:")
+        self.emit(f"    turn = {STEP_ITEMS}")
+        self.emit(f"    if len(out) > {STEP_BYTES}: parts.append(out); out = bytearray()")
+        self.emit("    yield")
 
     def flush(self) -> None:
         match self.run.formats:
@@ -168,8 +181,10 @@ class EncoderGenerator(Generator):
             self.depth += 1
             self.emit(f"{held} = out")
             self.emit("out = bytearray()")
+            self.tag_depth += 1
             self.value(each, f"{holder}.{each.name}")
             self.flush()
+            self.tag_depth -= 1
             self.emit(f"{body} += varint({each.tag}) + varint(len(out)) + out")
             self.emit(f"out = {held}")
             self.emit(f"{number} += 1")

@@ -47,7 +47,7 @@ class Run:
 class Generator:
     """What decoder and encoder share: lines with their fields, fresh names, the waiting run.
 
-    With `in_steps` the function is a generator, which yields after every so many items of lists.
+    With `in_steps` the function is a generator, which yields after every so many items of lists, or bytes of them.
     """
 
     def __init__(self, message: Message, version: int, *, in_steps: bool = False) -> None:
@@ -76,7 +76,11 @@ class Generator:
         """One item of a list has been read or written."""
         if self.in_steps:
             self.emit("turn -= 1")
-            self.emit(f"if not turn: turn = {STEP_ITEMS}; yield")
+            self.end_step()
+
+    def end_step(self) -> None:
+        """Yield if enough items, or bytes, have been read or written."""
+        raise NotImplementedError
 
     def fresh(self, prefix: str) -> str:
         return f"{prefix}{next(self._numbers)}"

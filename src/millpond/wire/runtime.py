@@ -16,6 +16,9 @@ STRING_LENGTH_MAX = 0x7FFF
 STEP_ITEMS = 500
 """So many items of lists are read or written in one step, where that is done in steps: one or two milliseconds."""
 
+STEP_BYTES = 256 << 10
+"""A step ends after this many bytes, too: long strings take a few milliseconds for each megabyte."""
+
 HEADER_TAGS_MAX = 100
 """So many tagged fields the header of a message may have. Nobody sends any so far."""
 

@@ -247,8 +247,31 @@ def _subscribes(broker: Services, call: Call, request: m.ConsumerGroupHeartbeatR
     return Screened(request, mend=mend)
 
 
-COMMITTED_AT_ONCE: Final = 4_000
-"""So many offsets of one request are committed as one; Kafka takes about 10,000, what its largest batch can hold."""
+COMMITTED_AT_ONCE: Final = 500
+"""This many offsets of one request are committed as one batch, which takes 5 to 10 ms of the loop. The offsets of
+different partitions do not depend on each other; where they must be committed together, clients use a transaction."""
+
+DESCRIBED_AT_ONCE: Final = 100
+LARGE_BYTES: Final = 128 << 10
+"""An answer with more members than that, or more bytes of them, is encoded by a worker."""
+
+
+def _has_many_members(response: m.JoinGroupResponse) -> bool:
+    members = response.members
+    return len(members) > DESCRIBED_AT_ONCE or sum(len(each.metadata) for each in members) > LARGE_BYTES
+
+
+def _has_large_assignment(response: m.SyncGroupResponse) -> bool:
+    return len(response.assignment) > LARGE_BYTES
+
+
+def _describes_many_members(response: m.DescribeGroupsResponse) -> bool:
+    members = [member for group in response.groups for member in group.members]
+    return (
+        len(members) > DESCRIBED_AT_ONCE
+        or sum(len(each.member_metadata) + len(each.member_assignment) for each in members) > LARGE_BYTES
+    )
+
 
 READ_GROUP = on_group(Operation.READ)
 WAIT_IN_GROUP = to_the_end(READ_GROUP, lambda request: request.group_id, _refuse_group, kept_of)
@@ -263,7 +286,7 @@ APIS = (
         ask,
         short=commit_short,
         lists="topics",
-        # One batch, so that nobody sees half of it; a dozen microseconds for each. More of them are several batches.
+        at_once=COMMITTED_AT_ONCE,
         pieces=(way("topics.partitions", "topics.partitions", items=COMMITTED_AT_ONCE, one_by_one=True),),
         rights=both(
             READ_GROUP,
@@ -274,11 +297,20 @@ APIS = (
             ),
         ),
     ),
-    Api(11, "JoinGroup", (0, 9), ask, rights=WAIT_IN_GROUP),
+    Api(11, "JoinGroup", (0, 9), ask, waits=True, is_large=_has_many_members, rights=WAIT_IN_GROUP),
     Api(HEARTBEAT, "Heartbeat", (0, 4), ask, short=heartbeat_short, rights=READ_GROUP),
     Api(13, "LeaveGroup", (0, 5), ask, rights=READ_GROUP),
     # As many assignments as there are members; a microsecond for each.
-    Api(14, "SyncGroup", (0, 5), ask, whole_max=20_000, rights=WAIT_IN_GROUP),
+    Api(
+        14,
+        "SyncGroup",
+        (0, 5),
+        ask,
+        waits=True,
+        whole_max=20_000,
+        is_large=_has_large_assignment,
+        rights=WAIT_IN_GROUP,
+    ),
     Api(
         15,
         "DescribeGroups",
@@ -286,6 +318,7 @@ APIS = (
         each_of("groups", "groups"),
         lists="groups",
         pieces=(way("groups", "groups", once=str, one_by_one=True),),
+        is_large=_describes_many_members,
         rights=on_groups(Operation.DESCRIBE, "groups", "groups", m.DescribeGroupsResponse.DescribedGroup),
     ),
     Api(
@@ -308,6 +341,7 @@ APIS = (
         (0, 0),
         ask,
         lists="topics",
+        at_once=COMMITTED_AT_ONCE,
         pieces=(way("topics.partitions", "topics.partitions", items=COMMITTED_AT_ONCE, one_by_one=True),),
         rights=both(
             on_group(Operation.DELETE),

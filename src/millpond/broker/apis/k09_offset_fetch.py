@@ -39,8 +39,9 @@ GIVEN_UP: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABL
 AGAIN_WITHIN_MS: Final = 1_500
 """So soon it asks again; operators do not."""
 SENT_AWAY_MAX: Final = 100
-GROUP_ITEMS_MAX: Final = 24_000
-"""So many topics and partitions of one group can be asked for: each takes two or three microseconds."""
+READ_AT_ONCE: Final = 500
+"""This many topics and partitions of a group are read in one turn of the loop, between two commits. Readers who must
+not see a transaction half committed ask for stable offsets: while any of them is not, they are told to ask again."""
 
 
 def handle(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Outcome:
@@ -180,8 +181,15 @@ API = Api(
     versions=(1, 10),
     handle=handle,
     lists="groups",
-    # All that is asked of one group is read at once, between two commits.
-    pieces=(way("groups", "groups", once=_whole_group, one_by_one=True),),
-    whole_max=GROUP_ITEMS_MAX,
+    pieces=(
+        way(
+            "groups.topics.partition_indexes",
+            "groups.topics.partitions",
+            once=_whole_group,
+            items=READ_AT_ONCE,
+            one_by_one=True,
+        ),
+        way("topics.partition_indexes", "topics.partitions", items=READ_AT_ONCE, one_by_one=True),
+    ),
     rights=Rights((ON_GROUP, ON_TOPIC), _screen),
 )

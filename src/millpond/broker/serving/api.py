@@ -57,6 +57,8 @@ class Api:
     """Whether a request with short lists would hold the loop for too long all the same: then it is cut, too."""
     prepare: Callable[[Services, Call, Any], Later[Any] | None] | None = None
     """What has to be done off the loop before a piece of a request is handled, if anything."""
+    waits: bool = False
+    """Whether its answer may wait for other clients: what comes after a large request is not held up meanwhile."""
     whole_max: int = WHOLE_MAX
     """So many items may be in what is not cut: the request, or one thing in the list that is."""
     quick: Callable[[Services, Connection, RequestHeader, memoryview], bool] | None = None

@@ -6,10 +6,11 @@ Knows no socket: it is driven through `base.ports.Link`, by `node` and by `sim` 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from millpond.base.errors import RemoteError
 from millpond.base.later import Later
+from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Clock, FileRange, Link, ReplyPart, Timer
 from millpond.base.principal import ANONYMOUS, Principal
 from millpond.broker.serving.astray import Astray
@@ -57,6 +58,13 @@ class Awaited(Protocol):
     """What a reply waits for: a `Later`, or whatever else can be told that nobody waits any more."""
 
     def cancel(self) -> None: ...
+
+
+class Awaiting(NamedTuple):
+    """What the steps of a large request end in where the answer may wait for other clients."""
+
+    later: Later[Any]
+    encode: Encode
 
 
 class Slot:
@@ -355,14 +363,14 @@ class Connection:
 
     def reply_in_steps(
         self,
-        steps: Steps[list[ReplyPart] | None],
+        steps: Steps[list[ReplyPart] | Awaiting | None],
         frame: memoryview,
         on_step: Callable[[int], None],
     ) -> None:
         """The same for a large request, whose steps end in the parts of the reply, if it has one.
 
-        What comes after it waits until it is done, as it would have done if it had been handled at once. It is done
-        whether or not the client is still there.
+        What comes after it waits until its steps are done, as it would have done if it had been handled at once. They
+        are taken whether or not the client is still there.
         """
         slot = Slot(None, None)
         self._slots.append(slot)
@@ -370,9 +378,14 @@ class Connection:
         self._is_in_steps = True
         self._pause()
 
-        def use(parts: list[ReplyPart] | None) -> None:
+        def use(result: list[ReplyPart] | Awaiting | None) -> None:
             self._is_in_steps = False
-            self.fill(slot, parts or [])
+            if not isinstance(result, Awaiting):
+                self.fill(slot, result or [])
+            elif self._open:
+                self.fill_later(slot, result.later, result.encode)
+            else:
+                result.later.cancel()
             self._end_early()
 
         def on_failure(failure: Exception) -> None:
@@ -471,7 +484,9 @@ class Connection:
 
     def _weigh(self, parts: list[ReplyPart]) -> None:
         """These have to wait for an earlier answer."""
-        if len(self._slots) > HEAVY_COUNT or (parts and len(parts[0]) > self._heavy_bytes):
+        # The first part has the header; where the fields are large they are the second.
+        fields = [len(part) for part in parts[:2] if not isinstance(part, FileRange)]
+        if len(self._slots) > HEAVY_COUNT or sum(fields) > self._heavy_bytes:
             self._on_heavy(self)
 
     def fill(self, slot: Slot, parts: list[ReplyPart]) -> None:

@@ -16,6 +16,7 @@ from millpond.broker.security.login import IllegalLoginState
 from millpond.broker.security.logins import API_VERSIONS, AUTHENTICATE, BEFORE_LOGIN, HANDSHAKE
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call, is_of_node
+from millpond.broker.serving.connection import Awaiting
 from millpond.broker.serving.pieces import Indivisible, Pieces, weight
 from millpond.broker.serving.replies import (
     Outcome,
@@ -43,7 +44,8 @@ Tell = Callable[[Any], None]
 PRODUCE: Final = 0
 
 LARGE_BYTES: Final = 1 << 20
-"""Of a smaller request it need not be asked whether it is too large."""
+"""Of a smaller request it need not be asked whether it is too large. One without records that is larger is handled in
+slices however short its lists are: names of 32 KB each take a few milliseconds for each megabyte."""
 
 NOTED: Final = DEEDS | OF_NODES
 """What the audit log tells of."""
@@ -131,6 +133,9 @@ class Dispatcher:
         arrived_us = connection.arrived_us
         meter = None if charge is None else charge.meter
         call = Call(connection, version, header.client_id, arrived_us, broker.access, meter)
+        if len(frame) > LARGE_BYTES and not api.has_records:
+            self._begin_steps(api, call, header, frame, charge)
+            return
         try:
             request, _ = decode(
                 frame, version, header.body_position, items_max if items_max < api.at_once else api.at_once
@@ -197,10 +202,12 @@ class Dispatcher:
 
     def _handle_in_steps(
         self, api: Api, call: Call, header: RequestHeader, frame: memoryview, charge: Charge | None
-    ) -> Steps[list[ReplyPart] | None]:
+    ) -> Steps[list[ReplyPart] | Awaiting | None]:
         request = yield from self._decode_in_steps(api, header, frame)
         if api.lists is not None:
             self._check_count(api, request)
+        if api.waits:
+            return self._awaiting(api, call, header, charge, self._outcome(api, call, request))
         ways = (each for each in api.pieces if getattr(request, each.of[0]))
         response: Any = yield from self._serve_in_pieces(api, call, request, next(ways, None))
         if response is None:
@@ -211,6 +218,16 @@ class Dispatcher:
         self.requests.on_answer(api.key, call.arrived_us, response)
         parts = yield from encode_reply_in_steps(header, response)
         return parts
+
+    def _awaiting(
+        self, api: Api, call: Call, header: RequestHeader, charge: Charge | None, outcome: Outcome
+    ) -> Awaiting:
+        if charge is not None:
+            outcome = self._charged(call.connection, charge, outcome)
+        later = outcome if isinstance(outcome, Later) else done(outcome)
+        if api.is_large is not None:
+            later = later.chain(partial(self._encode_apart, api.is_large, call.version))
+        return Awaiting(later, partial(self._encode, header, call.arrived_us))
 
     def _decode_in_steps(self, api: Api, header: RequestHeader, frame: memoryview) -> Steps[Any]:
         items_max = self._broker.settings[MAX_REQUEST_ITEMS]

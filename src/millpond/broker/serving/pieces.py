@@ -19,6 +19,10 @@ PIECE_ITEMS: Final = 250
 """So many items a piece has: the slowest of them take a few milliseconds."""
 
 
+CHARACTERS_PER_ITEM: Final = 1_000
+"""Strings of this length together count as another item of a piece."""
+
+
 class Indivisible(RemoteError):
     """More items belong together than can be handled in one turn of the loop."""
 
@@ -101,6 +105,21 @@ def weight(value: Any) -> int:
     return total
 
 
+def bulk(value: Any) -> int:
+    """How many items the strings of a value count for, beside the value itself."""
+    return _characters(value) // CHARACTERS_PER_ITEM
+
+
+def _characters(value: Any) -> int:
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, list):
+        return sum(map(_characters, value)) if value and isinstance(value[0], str | bytes | Struct) else 0
+    if isinstance(value, Struct):
+        return sum(_characters(getattr(value, name)) for name in value._names)
+    return 0
+
+
 class _Cut:
     def __init__(
         self,
@@ -139,6 +158,10 @@ class _Cut:
                 )
             if self._weigh is not None and inner_name is None:
                 heavy = self._weigh(each)
+            elif goes_on:
+                heavy += sum(bulk(getattr(each, name)) for name in each._names if name != inner_name)
+            else:
+                heavy += bulk(each)
             if self._weight and self._weight + heavy > self._items:
                 yield self._copies[0], self._common
                 self._begin_piece(depth)
@@ -177,11 +200,26 @@ def _extend(there: Struct, more: Struct, into: tuple[str, ...], common: int) -> 
     name, *rest = into
     begun, further = getattr(there, name), getattr(more, name)
     if common and rest and begun and further and _are_one(begun[-1], further[0], rest[0]):
-        _extend(begun[-1], further[0], tuple(rest), common - 1)
+        if not _failed(begun[-1]):
+            if _failed(further[0]):
+                # Half of what was asked for, without an error, would pass for all of it.
+                begun[-1] = further[0]
+            else:
+                _extend(begun[-1], further[0], tuple(rest), common - 1)
         further = further[1:]
     begun += further
 
 
+def _failed(value: Struct) -> bool:
+    return bool(getattr(value, "error_code", 0))
+
+
+_OF_ERRORS: Final = ("error_code", "error_message")
+
+
 def _are_one(first: Struct, second: Struct, name: str) -> bool:
-    """Whether two structures differ in this list alone."""
-    return all(getattr(first, each) == getattr(second, each) for each in first._names if each != name)
+    """Whether two structures differ in this list alone, or because one of them is an error."""
+    names = first._names
+    if _failed(first) or _failed(second):
+        names = tuple(each for each in names if each not in _OF_ERRORS)
+    return all(getattr(first, each) == getattr(second, each) for each in names if each != name)
