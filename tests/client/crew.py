@@ -12,9 +12,8 @@ import pytest
 from client.stub_group import TERM, TOPIC, Group, StubSender, stub_make
 from millpond import Message, Retry, Send, Worker
 from millpond.base.ids import TopicPartition
-from millpond.client.aside import Aside
+from millpond.client.call_thread import CallThread
 from millpond.client.engine import Engine
-from millpond.client.guarded_calls import GuardedCalls
 
 WORKERS = 3
 DELIVERIES = ["at_least_once", "exactly_once", "at_most_once"]
@@ -32,8 +31,7 @@ def use_stub(monkeypatch: pytest.MonkeyPatch, group: Group) -> None:
     for module in ("consumer", "transactions"):
         monkeypatch.setattr(f"millpond.client.{module}.make", stub_make(group))
     # Its caller waits for it in any case, and the stub never blocks: one thread less to schedule.
-    monkeypatch.setattr(Aside, "run", lambda _, function, *arguments: function(*arguments))
-    monkeypatch.setattr(GuardedCalls, "run", lambda _, call, _timeout_s: call())
+    monkeypatch.setattr(CallThread, "run", lambda _self, function, *arguments, **_: function(*arguments))
 
 
 class Crew:

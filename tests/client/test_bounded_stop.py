@@ -9,14 +9,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 
 from client.conftest import Cluster
-from millpond import Message, Send, Timeout, Worker
-from millpond.client.aside import Aside
+from millpond import ClientError, Consumer, Message, Send, Timeout, Worker
+from millpond.client.engine import Engine
 from support.node import Node, eventually
 
 DELIVERIES = ["at_least_once", "exactly_once", "at_most_once"]
@@ -107,15 +109,47 @@ def test_sigterm_is_heard_while_the_cluster_is_away(node: Node, delivery: str) -
         process.wait()
 
 
-def test_a_call_that_is_given_up_leaves_the_thread_alone() -> None:
-    deadline: list[float | None] = [None]
-    aside = Aside(lambda: deadline[0])
-    assert aside.run(lambda: 7) == 7
-    with pytest.raises(ZeroDivisionError):
-        aside.run(lambda: 1 / 0)
-    deadline[0] = time.monotonic()
-    with pytest.raises(Timeout):
-        aside.run(time.sleep, 5)
-    assert aside.is_abandoned
-    with pytest.raises(Timeout):
-        aside.run(lambda: 7)
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_a_stop_during_a_rebalance_is_bounded(node: Node, delivery: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster goes away while a partition is being handed over."""
+    cluster = Cluster("millpond", node.bootstrap)
+    cluster.create("in", 2)
+    cluster.create("out", 1)
+    cluster.fill("in", VALUES, keys=20)
+    revoking, running, released = Event(), Event(), Event()
+    revoked = Engine._revoked
+
+    def note_revoked(engine: Engine, partitions: Any) -> None:
+        revoking.set()
+        revoked(engine, partitions)
+
+    monkeypatch.setattr(Engine, "_revoked", note_revoked)
+
+    def handle(message: Message) -> Send:
+        running.set()
+        released.wait(60)
+        return Send("out", message.value)
+
+    # All at once, so that some run in the partition that goes.
+    options: Any = {"group": "g", "delivery": delivery, "close_timeout_s": CLOSE_S, "concurrency": len(VALUES)}
+    worker = Worker(handle, "in", **options).start(node.bootstrap)
+    assert running.wait(60)
+    other = Consumer("g", ["in"], bootstrap=node.bootstrap)
+    try:
+        assert eventually(lambda: not other.poll(1, 0.1) and revoking.is_set())
+        os.kill(node.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        stopping = Thread(target=_stop, args=(worker,), daemon=True)
+        stopping.start()
+        time.sleep(0.5)
+        released.set()
+        stopping.join(CLOSE_S + SLACK_S)
+        assert not stopping.is_alive(), f"still stopping after {time.monotonic() - began:.0f} s"
+    finally:
+        os.kill(node.pid, signal.SIGCONT)
+        other.close()
+
+
+def _stop(worker: Worker) -> None:
+    with suppress(ClientError):
+        worker.stop()

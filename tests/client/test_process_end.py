@@ -6,11 +6,13 @@ import subprocess
 import sys
 import time
 from concurrent.futures import wait
+from pathlib import Path
 
 import pytest
 
 from client.conftest import Cluster
 from millpond import Producer
+from support.node import Node
 
 
 def run(program: str, *arguments: str, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
@@ -92,3 +94,33 @@ def test_a_callback_that_raises_keyboard_interrupt_leaves_no_future_open(pond: C
         # Nobody flushes: the delivery thread alone reads the reports.
         assert not wait(futures, 30).not_done
         assert producer.send(topic, b"after").result(30).offset == 20
+
+
+STUCK = """
+import asyncio, os, signal, sys
+from millpond import AsyncConsumer
+
+async def main():
+    consumer = AsyncConsumer(sys.argv[2], [sys.argv[3]], bootstrap=sys.argv[1])
+    found = await consumer.poll(1, 30.0)
+    assert found
+    os.kill(int(sys.argv[4]), signal.SIGSTOP)
+    try:
+        await asyncio.wait_for(consumer.commit(), 0.5)
+    except TimeoutError:
+        print("given up", flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_ends_while_an_async_consumer_waits_for_the_cluster(tmp_path: Path) -> None:
+    node = Node(tmp_path).start()
+    try:
+        cluster = Cluster("millpond", node.bootstrap)
+        cluster.create("orders", 1)
+        cluster.fill("orders", [b"x"])
+        done = run(STUCK, node.bootstrap, "g", "orders", str(node.pid), seconds=30.0)
+        assert (done.returncode, done.stdout) == (0, "given up\n"), done.stderr
+    finally:
+        node.kill9()

@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, Unpack
 
 from millpond.base.ids import TopicPartition
+from millpond.client.call_thread import CallThread
 from millpond.client.consumer import Consumer, ConsumerGiven, Partitions
 from millpond.client.message import Message
 
@@ -27,7 +28,7 @@ class AsyncConsumer:
         self, group: str | None = None, topics: Sequence[str] = (), **options: Unpack[ConsumerGiven]
     ) -> None:
         self._consumer = Consumer(group, topics, **options)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="millpond-consumer")
+        self._thread = CallThread("millpond-consumer")
         self._closed = False
         self._failure: BaseException | None = None
         """What a call raised whose caller was cancelled; it is for the next who asks."""
@@ -105,7 +106,7 @@ class AsyncConsumer:
         if self._consumer.is_of_parent:
             return
         await self._run(self._consumer.close)
-        self._thread.shutdown(wait=False)
+        self._thread.close()
 
     async def __aenter__(self) -> AsyncConsumer:
         return self

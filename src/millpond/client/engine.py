@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millpond.base.ids import TopicPartition
-from millpond.client.aside import Aside
+from millpond.client.call_thread import CallThread
 from millpond.client.connection import LOG
 from millpond.client.consumer import Consumer
 from millpond.client.dead_letters import error_name
@@ -86,7 +86,7 @@ class Engine:
         """Whether the cluster answered when its retry topics and its dead-letter topic were to be created."""
         self._close_by: float | None = None
         """Until when the cluster is waited for, once the worker stops."""
-        self._aside = Aside(self._close_deadline)
+        self._aside = CallThread("millpond-settling", self._close_deadline)
 
     # The polling thread
 
@@ -139,14 +139,14 @@ class Engine:
         try:
             if self._aside.is_abandoned:
                 # In a process that lives on, it must not stay a member of the group when the cluster is back.
-                self._aside.run_later(self._consumer.close)
+                self._aside.submit(self._consumer.close)
             else:
                 self._aside.run(self._consumer.close)
         except Timeout as late:
             # Its session ends by itself.
             LOG.warning("the group %s was not left within the time to stop: %s", self._options.group, late)
         finally:
-            self._aside.end()
+            self._aside.close()
             for producer in (self._producer, self._single_producer):
                 if producer is not None:
                     self._close_producer(producer, max(deadline - time.monotonic(), 0.0))
@@ -318,7 +318,9 @@ class Engine:
                 settings=options.settings,
             )
         kind = AtMostOnce if options.delivery == "at_most_once" else AtLeastOnce
-        return kind(self._consumer, self._sender, self._in_flight, self._fail, self._single_sender)
+        return kind(
+            self._consumer, self._sender, self._in_flight, self._fail, self._single_sender, lambda: self._stopping
+        )
 
     def _make_runners(self) -> Runners:
         if self._handler.is_async:
@@ -382,9 +384,7 @@ class Engine:
                 break
         self._in_flight.drop(partitions, keep_gaps=False)
         if not is_last:
-            # Inside poll. confluent-kafka blocks calls on a consumer from other threads until the callback returns:
-            # waiting here for such a call would never end.
-            self._settler.hand_over(partitions, timeout_s)
+            self._settler.hand_over_in_callback(partitions, timeout_s, self._aside.run)
             return
         # Handlers had their own time. From here on it is the cluster that is waited for.
         self._close_by = time.monotonic() + self._options.close_timeout_s

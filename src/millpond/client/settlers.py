@@ -66,6 +66,9 @@ REFUSED_SENDS = frozenset(
 BATCH_REFUSALS = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
 """Refusals of a whole batch. Only a record that was sent alone is known to be the cause."""
 
+RunAside: TypeAlias = "Callable[[Callable[[], None]], None]"
+"""Makes a call on another thread and returns when it does; Timeout when the worker has no more time to stop."""
+
 OnRefused: TypeAlias = "Callable[[SendFailed], Send]"
 """Makes the dead letter of a record whose Send was refused; HandlerFailed when there is no topic for it."""
 
@@ -95,6 +98,11 @@ class Settler(Protocol):
         """Others go on with these. Nothing of them runs any more; what is finished is settled now."""
         ...
 
+    def hand_over_in_callback(self, partitions: Sequence[TopicPartition], timeout_s: float, run: RunAside) -> None:
+        """The same inside a rebalance callback, where no other thread can use the consumer: confluent-kafka blocks
+        such calls until the callback returns. Only what does not use the consumer may be given to `run`."""
+        ...
+
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
         """These are not ours any more: what is not settled is dropped."""
         ...
@@ -120,12 +128,14 @@ class AtLeastOnce:
         in_flight: InFlight,
         fail: Callable[[BaseException], None],
         single_producer: Callable[[], Producer] | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._consumer = consumer
         self._producer = producer
         self._in_flight = in_flight
         self._fail = fail
         self._single_producer = single_producer or producer
+        self._is_stopping = is_stopping
         self._unsent = 0
         self._offsets: dict[TopicPartition, int] = {}
         """To be committed."""
@@ -208,6 +218,17 @@ class AtLeastOnce:
         self._in_flight.wait_for(lambda: not self._unsent, timeout_s)
         self.settle()
 
+    def hand_over_in_callback(self, partitions: Sequence[TopicPartition], timeout_s: float, run: RunAside) -> None:
+        if not self._is_stopping():
+            self._in_flight.wait_for(lambda: not self._unsent or self._is_stopping(), timeout_s)
+        if not self._is_stopping():
+            self.hand_over(partitions, 0.0)
+            return
+        # A commit that is waited for has no limit in here. librdkafka sends this one before the member joins again.
+        self._offsets |= {partition: offset for partition, offset, _ in self._in_flight.take_finished()}
+        if self._offsets:
+            self._consumer.commit(offsets=self._offsets, wait=False)
+
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
         for each in partitions:
             self._offsets.pop(each, None)
@@ -264,6 +285,9 @@ class AtMostOnce(AtLeastOnce):
         # What no handler has seen is given back, or an orderly stop would lose it.
         if offsets := self._in_flight.not_started(partitions):
             self._commit(offsets)
+
+    def hand_over_in_callback(self, partitions: Sequence[TopicPartition], timeout_s: float, run: RunAside) -> None:
+        self.hand_over(partitions, timeout_s)
 
 
 def commit(consumer: Consumer, offsets: Mapping[TopicPartition, int]) -> bool:

@@ -14,14 +14,21 @@ from confluent_kafka import Producer as RawProducer
 from confluent_kafka import TopicPartition as RawPartition
 
 from millpond.base.ids import TopicPartition
+from millpond.client.call_thread import CallOverrun, CallThread
 from millpond.client.connection import LOG, make, producer_settings
 from millpond.client.consumer import Consumer
 from millpond.client.errors import Fenced, SendFailed, Timeout, advice_on, send_failure
-from millpond.client.guarded_calls import CallOverrun, GuardedCalls
 from millpond.client.in_flight import InFlight
 from millpond.client.message import Message, Send, as_bytes, header_list
 from millpond.client.progress import Job
-from millpond.client.settlers import BATCH_REFUSALS, GROUP_MOVED_ON, RECORD_BYTES_MAX, REFUSED_SENDS, OnRefused
+from millpond.client.settlers import (
+    BATCH_REFUSALS,
+    GROUP_MOVED_ON,
+    RECORD_BYTES_MAX,
+    REFUSED_SENDS,
+    OnRefused,
+    RunAside,
+)
 
 CALL_SECONDS = 30.0
 GRACE_SECONDS = 5.0
@@ -63,6 +70,8 @@ class Transactional:
         """What no further transaction could send either."""
         self._is_one_by_one = False
         """Whether each record goes out in a batch of its own: a broker refuses whole batches."""
+        self._group: Any = None
+        """The consumer's group metadata, while it cannot be asked for them."""
         self._is_abandoned = False
         """The worker has stopped waiting. A transaction that is not being committed yet must not be."""
         own = {
@@ -85,7 +94,7 @@ class Transactional:
 
     def _begin(self) -> None:
         """Fences an earlier producer of this transactional id, and aborts what it left open."""
-        self._guarded = GuardedCalls()
+        self._calls = CallThread("millpond-transaction")
         self._raw = make(RawProducer, self._settings)
         self._call("begin to use transactions", lambda: self._raw.init_transactions(CALL_SECONDS))
 
@@ -118,6 +127,13 @@ class Transactional:
     def hand_over(self, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
         self.settle()
 
+    def hand_over_in_callback(self, partitions: Sequence[TopicPartition], timeout_s: float, run: RunAside) -> None:
+        self._group = self._consumer.raw.consumer_group_metadata()
+        try:
+            run(self.settle)
+        finally:
+            self._group = None
+
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
         for each in partitions:
             self._finished.pop(each, None)
@@ -133,7 +149,7 @@ class Transactional:
         self._is_abandoned = True
 
     def close(self) -> None:
-        self._guarded.close()
+        self._calls.close()
         self._raw.flush(0)
 
     def _transact(self) -> bool:
@@ -155,6 +171,7 @@ class Transactional:
                 return False
             self._count_abort(fault)
             LOG.warning("librdkafka hangs in send_offsets_to_transaction, starting a new producer: %s", fault)
+            self._calls.close()
             self._begin()
             return False
         except _MustAbort as fault:
@@ -177,9 +194,13 @@ class Transactional:
 
     def _send_offsets(self, offsets: Sequence[RawPartition]) -> None:
         """CallOverrun where librdkafka does not keep to the timeout that it is given."""
-        raw, group = self._raw, self._consumer.raw.consumer_group_metadata()
-        self._guarded.run(
-            lambda: raw.send_offsets_to_transaction(list(offsets), group, CALL_SECONDS), CALL_SECONDS + GRACE_SECONDS
+        group = self._group or self._consumer.raw.consumer_group_metadata()
+        self._calls.run(
+            self._raw.send_offsets_to_transaction,
+            list(offsets),
+            group,
+            CALL_SECONDS,
+            timeout_s=CALL_SECONDS + GRACE_SECONDS,
         )
 
     def _replace_refused(self) -> bool:
