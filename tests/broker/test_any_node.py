@@ -301,6 +301,27 @@ def test_a_repeated_creation_is_refused_for_the_topic_of_another(shared: Play) -
     assert result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
+def test_a_repeated_creation_with_an_assignment_is_refused_for_a_topic_with_fewer_partitions(shared: Play) -> None:
+    """The node compared partition by partition, and the topic of the other client had only one: an IndexError."""
+    play = shared
+    kind = m.CreateTopicsRequest
+    assigned = [kind.CreatableReplicaAssignment(partition_index=each, broker_ids=[1, 2]) for each in range(3)]
+
+    def request(partitions: int) -> m.CreateTopicsRequest:
+        topic = kind.CreatableTopic(
+            name="assigned", num_partitions=-1, replication_factor=-1, assignments=assigned[:partitions]
+        )
+        return kind(topics=[topic], timeout_ms=10_000)
+
+    deletion = m.DeleteTopicsRequest(
+        topics=[m.DeleteTopicsRequest.DeleteTopicState(name="assigned")], timeout_ms=5_000
+    )
+    lose_response(play, 19, (deletion, 6), (request(1), 7))
+    (result,) = play.ask(request(3), 7).topics
+    assert result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert len(play.image.topics["assigned"].partitions) == 1
+
+
 def test_a_repeated_growth_is_not_refused_for_its_own_first_attempt(shared: Play) -> None:
     play = shared
     play.create("growing")

@@ -425,6 +425,19 @@ def test_compaction_keeps_the_latest_of_each_key(play: Play) -> None:
     assert "compacted pond-0" in play.journal
 
 
+def test_nothing_is_compacted_while_the_disk_is_full(play: Play) -> None:
+    """A compaction writes a log anew: it would take the room that the reserve gave back for the metadata."""
+    partition = play.make("pond", COMPACT)
+    play.append_safely(partition, b"a", b"b", b"a", b"c", b"last")
+    play.store.files.room.is_short = True
+    play.run(3 * COMPACTION_MS)
+    assert [key for _, key in play.keys(partition)] == [b"a", b"b", b"a", b"c", b"last"]
+    assert play.journal == []
+    play.store.files.room.is_short = False
+    play.run(COMPACTION_MS + 10 * WORKERS_MS)
+    assert "compacted pond-0" in play.journal
+
+
 def test_a_clock_that_leaps_ahead_ends_no_tombstone(play: Play) -> None:
     partition = play.make("pond", replace(COMPACT, delete_retention_ms=24 * 3_600_000))
     play.append(partition, b"a")

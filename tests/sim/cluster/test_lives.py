@@ -574,3 +574,24 @@ def test_a_node_that_is_cut_off_tells_of_the_others_though_it_cannot_make_a_topi
     assert lives.wait(lambda: bool(replies)) <= 3_100
     assert len(replies[0].brokers) == len(lives.nodes)
     assert replies[0].topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_node_that_is_behind_does_not_say_that_a_topic_does_not_exist() -> None:
+    """The topic was created while the node was cut off: whether it is there, only the controller knows."""
+    lives = Lives()
+    behind = lives.other(lives.controller_id)
+    cut_off(lives, behind)
+    wanted = m.CreateTopicsRequest.CreatableTopic(name="pond", num_partitions=1, replication_factor=2)
+    reply = lives.ask(lives.controller_id, m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000), 7)
+    assert [each.error_code for each in reply.topics] == [0]
+    state = m.DeleteTopicsRequest.DeleteTopicState(name="pond")
+    client, replies = SimClient(lives.sim.network, f"node{behind}", PORT, "client", timeout_ms=30_000), []
+    client.send(m.DeleteTopicsRequest(topics=[state], timeout_ms=5000), 6, replies.append)
+    lives.wait(lambda: bool(replies), within_ms=30_000)
+    (refused,) = replies[0].responses
+    assert refused.error_code in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
+    assert "pond" in lives.image.topics
+    lives.sim.network.heal()
+    lives.wait(lambda: "pond" in lives.nodes[behind].broker.image.topics)
+    (deleted,) = lives.ask(behind, m.DeleteTopicsRequest(topics=[state], timeout_ms=5000), 6).responses
+    assert deleted.error_code == ErrorCode.NONE
