@@ -37,6 +37,7 @@ def partition_context(
         flush=flush,
         can_join=can_join,
         broker_epoch_of=lambda _: 1,
+        has_room=lambda _: True,
         lag_ms_max=lambda: 10_000,
         on_isr_change=on_isr_change,
         sessions_missed=sessions_missed,

@@ -309,6 +309,7 @@ class Broker:
                 flusher=self.flusher,
                 flush=self.housekeeping.flush,
                 can_join=self._can_join,
+                has_room=lambda node_id: node_id not in self.image.full_brokers,
                 broker_epoch_of=self._broker_epoch_of,
                 lag_ms_max=lambda: self.settings[node.REPLICA_LAG_MS_MAX],
                 on_isr_change=self.isr_keeper.look_soon,
@@ -410,6 +411,7 @@ class Broker:
         self.controller.on_role(self._login_upkeep.on_role)
         self.controller.on_role(self.voter_keeper.on_role)
         self.lifecycle.on_cut_off(self._on_cut_off)
+        self.controller.on_room_change(self.isr_keeper.look_again)
         self.controller.outlived.then(lambda _: self.lifecycle.outlive())
         for setting, deed in self.image.config_of(ALL_BROKERS).items():
             if setting.startswith(RESCUE_NAME):

@@ -119,6 +119,7 @@ class Controller:
         self._offset_observers: list[Callable[[], None]] = []
         self._role_observers: list[OnRole] = []
         self._company_observers: list[Callable[[], None]] = []
+        self._room_observers: list[Callable[[], None]] = []
         self._is_applying = False
         self._has_turn = False
         self._is_outdated = False
@@ -249,6 +250,10 @@ class Controller:
     def on_company(self, observer: Callable[[], None]) -> None:
         """Call `observer` once another node has registered with this one, which was alone."""
         self._company_observers.append(observer)
+
+    def on_room_change(self, observer: Callable[[], None]) -> None:
+        """Call `observer` when the disk of another broker is full, or no longer is."""
+        self._room_observers.append(observer)
 
     # Starting.
 
@@ -422,8 +427,10 @@ class Controller:
             return done(Verdict.of(refused))
 
     def note_full(self, broker_ids: frozenset[int]) -> None:
-        """The disks of these brokers are full: decisions go by it while this node is the active controller."""
+        """The disks of these brokers are full. The active controller decides by it, and leaders choose their ISR."""
         self.image.full_brokers = self._ahead.full_brokers = broker_ids
+        for observer in self._room_observers:
+            observer()
 
     def voters(self) -> tuple[Voter, ...]:
         """As the log names them, or would. Refused where one of the list has never registered."""

@@ -163,7 +163,7 @@ class Image:
     acls: Acls = field(default_factory=Acls)
     partitions_total: int = 0
     full_brokers: frozenset[int] = field(default=frozenset(), compare=False)
-    """Brokers whose disks are full, as the active controller has heard: in no record, and empty elsewhere."""
+    """Brokers whose disks are full, as the active controller has heard, and others from it: in no record."""
     topics_version: int = field(default=0, compare=False)
     """Grows with every topic that comes or goes."""
     _names_by_sound: dict[str, dict[str, None]] = field(default_factory=dict)

@@ -154,3 +154,52 @@ def test_a_full_leader_has_no_lease_once_others_may_lead(intervals: dict[str, st
         full.sim.run_for(10)
         partition = full.nodes[victim].broker.partitions.get("pond", 0)
         assert partition.leading is None or not partition.leading.is_certain
+
+
+class FullFollower(FullDisk):
+    """A node whose disk is full follows partitions of which only the first one is written to."""
+
+    def __init__(self) -> None:
+        Lives.__init__(self, texts=REBALANCE)
+        self.victim = self.other(self.controller_id)
+        self.create(self.other(self.controller_id, self.victim), partitions=8)
+        self.wait(self.is_whole)
+        self.fill()
+        self.wait(lambda: self.write() is ErrorCode.NONE and self.victim in self.image.full_brokers)
+        self.sim.run_for(5_000)
+
+    def epochs(self) -> list[int]:
+        return [each.partition_epoch for each in self.image.topics["pond"].partitions]
+
+
+def test_a_full_follower_stays_out_of_the_isr_of_idle_partitions() -> None:
+    """Its fetches say that it has everything; that it has no room for more, its leader hears from the controller."""
+    full = FullFollower()
+    epochs = full.epochs()
+    for _ in range(60):
+        full.sim.run_for(500)
+        assert all(full.victim not in each.isr for each in full.image.topics["pond"].partitions)
+    assert full.epochs() == epochs
+    full.nodes[full.victim].disk.make_room()
+    full.wait(full.is_whole, within_ms=5_000)
+
+
+def test_a_full_follower_stays_out_when_the_controller_changes() -> None:
+    full = FullFollower()
+    epochs, was = full.epochs(), full.controller_id
+    full.nodes[was].broker.controller.resign()
+    full.wait(lambda: full.controller_id not in (0, was))
+    full.sim.run_for(20_000)
+    assert full.victim in full.image.full_brokers
+    assert sum(full.epochs()) - sum(epochs) <= 2 * len(epochs), "each partition may be granted once and taken back"
+    full.nodes[full.victim].disk.make_room()
+    full.wait(full.is_whole, within_ms=5_000)
+
+
+def test_full_followers_are_in_sync_where_the_leader_is_full_too() -> None:
+    """Nobody would gain if they stayed out, and what is there would be on one disk."""
+    full = FullFollower()
+    for node in full.nodes.values():
+        node.disk.fill()
+    full.wait(lambda: (full.write() is not ErrorCode.NONE) and len(full.image.full_brokers) == 3, within_ms=30_000)
+    full.wait(lambda: all(len(each.isr) == 3 for each in full.image.topics["pond"].partitions[1:]), within_ms=30_000)

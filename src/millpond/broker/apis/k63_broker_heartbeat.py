@@ -1,7 +1,7 @@
 """BrokerHeartbeat (63), versions 0-1: a broker says that it lives, and hears whether it is let in or may leave.
 
 1 folders that take no records: a node has one, and names it while its disk is full. Not advertised: it is for brokers
-alone.
+alone. A tag of our own in the response names all brokers whose disks are full.
 """
 
 from __future__ import annotations
@@ -32,15 +32,18 @@ def handle(broker: Services, call: Call, request: m.BrokerHeartbeatRequest) -> O
         is_full=bool(request.offline_log_dirs),
     )
     replied = broker.sessions.heartbeat(beat)
-    return replied.recover(Refused, lambda refused: HeartbeatReply(Verdict.of(refused))).map(_answer)
+    return replied.recover(Refused, lambda refused: HeartbeatReply(Verdict.of(refused))).map(
+        lambda reply: _answer(broker, reply)
+    )
 
 
-def _answer(reply: HeartbeatReply) -> m.BrokerHeartbeatResponse:
+def _answer(broker: Services, reply: HeartbeatReply) -> m.BrokerHeartbeatResponse:
     return m.BrokerHeartbeatResponse(
         error_code=reply.verdict.code,
         is_caught_up=reply.is_caught_up,
         is_fenced=reply.is_fenced,
         should_shut_down=reply.may_shut_down,
+        full_brokers=sorted(broker.image.full_brokers),
     )
 
 

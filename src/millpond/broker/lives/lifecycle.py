@@ -365,6 +365,7 @@ class Lifecycle:
                         self._lease_since_ms = self._asked_ms
                     self._lease_ms = self._asked_ms + lease_ms(self._settings)
                 self._on_heard()
+                self._note_full(frozenset(response.full_brokers))
                 self._on_state(response)
             case ErrorCode.STALE_BROKER_EPOCH | ErrorCode.BROKER_ID_NOT_REGISTERED:
                 self._journal("this node is not known any more, and registers again")
@@ -372,6 +373,11 @@ class Lifecycle:
             case code:
                 self._journal("this node was not heard", error=ErrorCode(code).name)
                 self._later(self._interval_ms, self._beat)
+
+    def _note_full(self, broker_ids: frozenset[int]) -> None:
+        """The active controller knows it already, and may have heard more since it answered."""
+        if not self._controller.is_active and broker_ids != self._controller.image.full_brokers:
+            self._controller.note_full(broker_ids)
 
     def _on_state(self, response: m.BrokerHeartbeatResponse) -> None:
         if self._left is not None and response.should_shut_down:

@@ -371,8 +371,12 @@ class LeaderRole:
 
     def _can_join(self, broker: int, broker_epoch: int) -> bool:
         """A follower joins once its log begins where ours does, and once that is in its checkpoint: if it led next,
-        records would be back whose deletion was acknowledged while it was away."""
-        return self._starts.get(broker, -1) >= self.log.start_offset and self._context.can_join(broker, broker_epoch)
+        records would be back whose deletion was acknowledged while it was away. One whose disk is full has to wait
+        for room, because the controller would remove it from the ISR again; not where the leader's is full, too."""
+        if self._starts.get(broker, -1) < self.log.start_offset:
+            return False
+        is_welcome = self._context.has_room(broker) or not self._context.has_room(self._context.node_id)
+        return is_welcome and self._context.can_join(broker, broker_epoch)
 
     def _is_there(self, broker: int) -> bool:
         return self._context.can_join(broker, self._context.broker_epoch_of(broker))

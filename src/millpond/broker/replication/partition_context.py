@@ -22,6 +22,8 @@ class PartitionContext:
     can_join: CanJoin
     broker_epoch_of: Callable[[int], int]
     """As the metadata knows it; -1 for a node that it does not know."""
+    has_room: Callable[[int], bool]
+    """Whether a node can write what it fetches, as far as the controller knows."""
     lag_ms_max: Callable[[], int]
     """How long a follower may be behind before it leaves the ISR."""
     on_isr_change: Callable[[UUID, int], None]
