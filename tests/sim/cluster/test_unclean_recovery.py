@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -182,3 +183,45 @@ def test_an_epoch_that_began_without_a_record_does_not_count() -> None:
     assert log.last_epoch > pond.nodes[SECOND].broker.partitions.get("pond", 0).log.last_epoch
     assert pond.elect().error_code == ErrorCode.NONE
     assert pond.partition().leader == SECOND
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_unclean_election_loses_no_more_than_the_longest_log_lacks(seed: int) -> None:
+    """Replicas come and go at random while records are acknowledged, until the last that had all of them is gone."""
+    random = Random(f"unclean {seed}")
+    pond = Abandoned()
+    names = (FIRST, SECOND, LAST)
+    for _ in range(random.randint(3, 8)):
+        pond.write(random.randint(0, 3))
+        up = [each for each in names if pond.nodes[each].is_up]
+        down = [each for each in names if each not in up]
+        if down and random.random() < 0.4:
+            pond.bring_back(random.choice(down))
+            if random.random() < 0.5:
+                pond.wait(lambda: len(pond.partition().isr) == sum(pond.nodes[each].is_up for each in names))
+        elif len(up) > 1:
+            # Somebody who has everything stays until the end.
+            pond.lose(random.choice([each for each in up if set(pond.partition().isr) - {each}]))
+            pond.wait(lambda: pond.partition().leader != -1)
+    pond.write(1)
+    (*others, last) = sorted(names, key=lambda each: (each == pond.partition().leader, each))
+    for node_id in (each for each in others if pond.nodes[each].is_up):
+        pond.lose(node_id)
+    pond.write(1)
+    acknowledged = pond.log_end(last)
+    pond.nodes[last].kill()
+    pond.bring_back(*random.sample(others, random.randint(1, 2)))
+    pond.wait(lambda: pond.image.brokers[last].fenced)
+    assert pond.partition().leader == -1
+    live = [each for each in others if pond.nodes[each].is_up]
+    ends = {each: pond.log_end(each) for each in live}
+    assert all(end < acknowledged for end in ends.values()), "something is lost whoever leads"
+    assert pond.elect().error_code == ErrorCode.NONE
+    leader = pond.partition().leader
+    assert ends[leader] == max(ends.values())
+    pond.write(1)
+    for node_id in names:
+        if not pond.nodes[node_id].is_up:
+            pond.bring_back(node_id)
+    pond.wait(lambda: len(pond.partition().isr) == 3, within_ms=30_000)
+    assert {pond.log_end(each)[1] for each in names} == {ends[leader][1] + 1}
