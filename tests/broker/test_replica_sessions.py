@@ -331,3 +331,44 @@ def test_a_leader_that_hears_of_all_at_once_obeys_the_new_settings_in_its_new_ro
     play.settle()
     assert play.partition(0).view.isr == (ME,)  # type: ignore[union-attr]
     assert play.partition(0).committed_offset == 0
+
+
+def test_more_partitions_than_are_looked_at_in_a_turn_are_all_told(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "LOOKED_AT_ONCE", 2)
+    monkeypatch.setattr(sessions, "WISHES_AT_ONCE", 1)
+    monkeypatch.setattr(sessions, "WISHES_PER_STEP", 2)
+    for index in range(COUNT):
+        play.write(index)
+    play.ask(everything())
+    told = play.settle()
+    for _ in range(COUNT):
+        play.ask()
+        told += play.settle()
+    assert [sorted(each) for each in told[:3]] == [[0, 1], [2, 3], [4]]
+    assert all(each == [0] for answer in told[:3] for each in answer.values())
+
+
+def test_the_last_of_many_partitions_is_told_though_the_first_have_no_news(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "LOOKED_AT_ONCE", 2)
+    monkeypatch.setattr(sessions, "WISHES_AT_ONCE", 1)
+    play.write(COUNT - 1)
+    play.ask(everything())
+    (told,) = play.settle()
+    assert told[COUNT - 1] == [0]
+
+
+def test_a_session_that_ends_while_its_wishes_are_taken_watches_nothing(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "WISHES_AT_ONCE", 1)
+    monkeypatch.setattr(sessions, "WISHES_PER_STEP", 1)
+    play.ask(everything())
+    (session,) = play.desk.broker.replica_sessions._sessions.values()
+    session.end()
+    told = play.settle()
+    assert told == [{-1: "FETCH_SESSION_ID_NOT_FOUND"}]
+    assert not any(play.partition(index).replica_watchers for index in range(COUNT))

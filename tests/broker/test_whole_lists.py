@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -278,3 +279,94 @@ def test_a_large_join_does_not_hold_up_what_comes_after_it(target: Target, clien
     _, position = decode_response_header(reply, 11, 3)
     answer, _ = m.JoinGroupResponse.decode(reply, 3, position)
     assert (answer.error_code, len(answer.members)) == (0, 1)
+
+
+def fetch(topics: list[Any], **more: Any) -> m.FetchRequest:
+    return m.FetchRequest(**{"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 64 << 20, "topics": topics} | more)
+
+
+def fetch_topic(partitions: int, offset: int = 0, **named: Any) -> Any:
+    kind = m.FetchRequest
+    wanted = [
+        kind.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
+        for index in range(partitions)
+    ]
+    return kind.FetchTopic(**named, partitions=wanted)
+
+
+def fetched(reply: Any) -> int:
+    return sum(len(each.partitions) for each in reply.responses)
+
+
+@pytest.mark.parametrize("version", [11, 15])
+@pytest.mark.parametrize(("topics", "partitions"), [(1, 29_990), (9_990, 2)])
+def test_fetches_of_as_many_partitions_as_a_request_may_name(
+    client: Client, version: int, topics: int, partitions: int
+) -> None:
+    named = [
+        {"topic": name} if version < 13 else {"topic_id": UUID(int=number + 1)}
+        for number, name in enumerate(names(topics))
+    ]
+    request = fetch([fetch_topic(partitions, **each) for each in named])
+
+    def act() -> None:
+        assert fetched(client.ask(request, version)) == topics * partitions
+
+    assert client.longest_turn(act) < SLOWEST_SECONDS
+
+
+def test_fetches_of_topics_with_such_names(client: Client, many_names: list[str]) -> None:
+    request = fetch([fetch_topic(1, topic=name) for name in many_names])
+
+    def act() -> None:
+        assert fetched(client.ask(request, 11)) == len(many_names)
+
+    assert client.longest_turn(act) < SLOWEST_SECONDS
+
+
+def test_sessions_of_as_many_partitions_as_a_request_may_name(client: Client) -> None:
+    kind = m.FetchRequest
+    topics = [fetch_topic(2, topic=name) for name in names(9_990)]
+    others = [fetch_topic(1, offset=3, topic=name) for name in names(4_990)]
+    forgotten = [kind.ForgottenTopic(topic=name, partitions=[1]) for name in names(9_990)]
+
+    def act() -> None:
+        begun = client.ask(fetch(topics, session_epoch=0), 11)
+        assert fetched(begun) == 19_980
+        assert begun.session_id
+        more = client.ask(fetch(others, session_epoch=1, session_id=begun.session_id), 11)
+        assert fetched(more) == 19_980, "all of them are errors, of which it hears again"
+        fewer = client.ask(
+            fetch([], session_epoch=2, session_id=begun.session_id, forgotten_topics_data=forgotten), 11
+        )
+        assert fetched(fewer) == 9_990
+        client.ask(fetch([], session_epoch=-1, session_id=begun.session_id), 11)
+
+    assert client.longest_turn(act) < SLOWEST_SECONDS
+
+
+def test_a_session_of_many_partitions_hears_only_of_news(client: Client) -> None:
+    """What it was told is not forgotten where its wishes are looked up in steps."""
+    topics = [fetch_topic(WIDE, topic="wide")]
+    begun = client.ask(fetch(topics, session_epoch=0), 11)
+    assert fetched(begun) == WIDE
+    again = client.ask(fetch(topics, session_epoch=1, session_id=begun.session_id), 11)
+    assert fetched(again) == 0, "nothing has changed"
+    elsewhere = [fetch_topic(WIDE, offset=99, topic="wide")]
+    beyond = client.ask(fetch(elsewhere, session_epoch=2, session_id=begun.session_id), 11)
+    assert {each.error_code for each in beyond.responses[0].partitions} == {ErrorCode.OFFSET_OUT_OF_RANGE}
+    assert fetched(beyond) == WIDE
+    # The request is small, its answer is not.
+    small = fetch([], session_epoch=3, session_id=begun.session_id)
+    assert fetched(client.ask(small, 11)) == WIDE
+    client.ask(fetch([], session_epoch=-1, session_id=begun.session_id), 11)
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(1, 29_990), (9_990, 2)])
+def test_fetches_in_the_name_of_a_replica(client: Client, topics: int, partitions: int) -> None:
+    request = fetch([fetch_topic(partitions, topic=name) for name in names(topics)], replica_id=1)
+
+    def act() -> None:
+        client.ask(request, 11)
+
+    assert client.longest_turn(act) < SLOWEST_SECONDS

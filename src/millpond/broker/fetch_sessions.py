@@ -7,8 +7,9 @@ still the same. Where clients have names it is its owner's: to anybody else it d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import field
+from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
@@ -20,11 +21,16 @@ from millpond.config.node import FETCH_SESSION_SLOTS
 from millpond.config.quota import MAX_FETCH_SESSION_PARTITIONS
 from millpond.wire import messages as m
 
+if TYPE_CHECKING:
+    from millpond.broker.metrics.steps import Steps
+
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 NO_SESSION = 0
 EVICTION_MS = 120_000
 """A session that was used within this time is not thrown out for a new one."""
+
+WISHES_AT_ONCE: Final = 500
 
 Key = tuple[str, UUID, int]
 """Topic name (up to version 12), topic id (from version 13), partition."""
@@ -49,6 +55,13 @@ class Wanted:
         self.bytes_max = other.bytes_max
         self.leader_epoch = other.leader_epoch
 
+    def remember(self, before: Wanted) -> None:
+        """The client was told the same as of an earlier wish for the partition."""
+        self.told_high_watermark = before.told_high_watermark
+        self.told_start_offset = before.told_start_offset
+        self.told_error = before.told_error
+        self.is_new = before.is_new
+
     def tell(self, error_code: int, high_watermark: int, start_offset: int) -> bool:
         """The client is told this; whether it is news to it."""
         is_news = (
@@ -65,6 +78,9 @@ class Wanted:
         return is_news
 
 
+Wishes: TypeAlias = dict[Key, Wanted]
+
+
 @dataclass(slots=True)
 class FetchSession:
     id: int
@@ -73,6 +89,14 @@ class FetchSession:
     epoch: int = 1
     last_used_ms: int = 0
     wanted: dict[Key, Wanted] = field(default_factory=dict)
+
+    def ask(self, wishes: Wishes) -> None:
+        for wish in wishes.values():
+            known = self.wanted.get(wish.key)
+            if known is None:
+                self.wanted[wish.key] = wish
+            else:
+                known.ask(wish)
 
     def put_last(self, served: Wanted) -> None:
         """Who has been served goes to the back, so that a full reply cannot starve the rest."""
@@ -123,22 +147,41 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def wishes_in_steps(self, request: m.FetchRequest, owner: Principal | None) -> Steps[Wishes]:
+        """What a request with thousands of partitions wants of each, for `context`."""
+        session = self._session_of(request, owner)
+        wishes: Wishes = {}
+        for number, wish in enumerate(_each_wish(request)):
+            if number % WISHES_AT_ONCE == WISHES_AT_ONCE - 1:
+                yield None
+            before = None if session is None else session.wanted.get(wish.key)
+            if before is not None:
+                wish.remember(before)
+            wishes[wish.key] = wish
+        return wishes
+
     def context(
-        self, request: m.FetchRequest, version: int, now_ms: int, owner: Principal | None = None
+        self,
+        request: m.FetchRequest,
+        version: int,
+        now_ms: int,
+        owner: Principal | None = None,
+        wishes: Wishes | None = None,
     ) -> FetchContext:
         """The partitions that this request is about. Refused when it names a session that we do not have.
 
-        `owner` is who asks, where that matters.
+        `owner` is who asks, where that matters. `wishes` are those of the request, if `wishes_in_steps` found them.
         """
-        wishes = _wishes(request)
-        session = self._sessions.get(request.session_id)
-        if session is not None and session.owner is not owner and session.owner != owner:
-            session = None
+        are_known = wishes is not None
+        if wishes is None:
+            # A partition that is named more than once is wanted once, as it was named last.
+            wishes = {wish.key: wish for wish in _each_wish(request)}
+        session = self._session_of(request, owner)
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if session is not None:
                 self._forget(session.id)
             if request.session_epoch == FINAL_EPOCH:
-                return FetchContext(NO_SESSION, wishes, is_incremental=False)
+                return FetchContext(NO_SESSION, list(wishes.values()), is_incremental=False)
             return self._start(wishes, version, now_ms, owner)
         if session is None:
             raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -146,7 +189,21 @@ class FetchSessions:
             raise Refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != (version >= 13):
             raise Refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        return self._go_on(session, request, wishes, now_ms)
+        if _has_impossible_name(wishes):
+            self._forget(session.id)
+            raise Refused(ErrorCode.INVALID_REQUEST, "no topic has so long a name")
+        before = len(session.wanted)
+        if are_known:
+            session.wanted.update(wishes)
+        else:
+            session.ask(wishes)
+        return self._go_on(session, request, before, now_ms)
+
+    def _session_of(self, request: m.FetchRequest, owner: Principal | None) -> FetchSession | None:
+        session = self._sessions.get(request.session_id)
+        if session is not None and session.owner is not owner and session.owner != owner:
+            return None
+        return session
 
     def of_one(
         self, session_id: int, epoch: int, owner: Principal | None, *, uses_topic_ids: bool
@@ -174,31 +231,20 @@ class FetchSessions:
         # The least recently used comes first in the dictionary.
         self._sessions[session.id] = self._sessions.pop(session.id)
 
-    def _start(self, wishes: list[Wanted], version: int, now_ms: int, owner: Principal | None) -> FetchContext:
+    def _start(self, wishes: Wishes, version: int, now_ms: int, owner: Principal | None) -> FetchContext:
         if not wishes or _has_impossible_name(wishes) or not self._has_room(len(wishes), now_ms):
-            return FetchContext(NO_SESSION, wishes, is_incremental=False)
+            return FetchContext(NO_SESSION, list(wishes.values()), is_incremental=False)
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = self._entropy.below((1 << 31) - 1)
         session = FetchSession(session_id, version >= 13, owner, last_used_ms=now_ms)
-        session.wanted = {wanted.key: wanted for wanted in wishes}
+        session.wanted = wishes
         self._sessions[session_id] = session
         self._total += len(wishes)
-        return FetchContext(session_id, wishes, is_incremental=False, session=session)
+        return FetchContext(session_id, list(wishes.values()), is_incremental=False, session=session)
 
-    def _go_on(
-        self, session: FetchSession, request: m.FetchRequest, wishes: list[Wanted], now_ms: int
-    ) -> FetchContext:
-        if _has_impossible_name(wishes):
-            self._forget(session.id)
-            raise Refused(ErrorCode.INVALID_REQUEST, "no topic has so long a name")
-        before = len(session.wanted)
-        for wish in wishes:
-            known = session.wanted.get(wish.key)
-            if known is None:
-                session.wanted[wish.key] = wish
-            else:
-                known.ask(wish)
+    def _go_on(self, session: FetchSession, request: m.FetchRequest, before: int, now_ms: int) -> FetchContext:
+        """`before` is how many partitions it had before this request."""
         for topic in request.forgotten_topics_data:
             for partition in topic.partitions:
                 session.wanted.pop((topic.topic, topic.topic_id, partition), None)
@@ -241,21 +287,17 @@ class FetchSessions:
             self._total -= len(session.wanted)
 
 
-def _has_impossible_name(wishes: list[Wanted]) -> bool:
+def _has_impossible_name(wishes: Wishes) -> bool:
     """A session remembers the names of its topics: those of 32 KiB, by the thousand, would fill the memory."""
-    return any(len(wish.key[0]) > TOPIC_NAME_LENGTH_MAX for wish in wishes)
+    return any(len(name) > TOPIC_NAME_LENGTH_MAX for name, _, _ in wishes)
 
 
-def _wishes(request: m.FetchRequest) -> list[Wanted]:
-    """A partition that is named more than once is wanted once, as it was named last."""
-    wishes: dict[Key, Wanted] = {}
+def _each_wish(request: m.FetchRequest) -> Iterator[Wanted]:
     for topic in request.topics:
         for partition in topic.partitions:
-            key = (topic.topic, topic.topic_id, partition.partition)
-            wishes[key] = Wanted(
-                key,
+            yield Wanted(
+                (topic.topic, topic.topic_id, partition.partition),
                 partition.fetch_offset,
                 partition.partition_max_bytes,
                 partition.current_leader_epoch,
             )
-    return list(wishes.values())

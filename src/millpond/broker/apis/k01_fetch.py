@@ -14,14 +14,15 @@ so that no other client waits for the disk.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.later import Later
 from millpond.base.ports import FileRange
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchContext, Wanted
+from millpond.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchContext, Wanted, Wishes
 from millpond.broker.metrics.steps import Steps, in_slices
 from millpond.broker.quorum.wire import is_metadata_fetch
 from millpond.broker.replication.closest_replica import closest
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 READ_COMMITTED = 1
 WARM_STEP_BYTES = 1 << 20
-AT_ONCE_MAX: Final = 1_000
+AT_ONCE_MAX: Final = 500
 """So many partitions are read in one turn of the loop; of more, a part in each turn: each takes ten microseconds or
 more."""
 STEP_PARTITIONS: Final = 300
@@ -52,14 +53,28 @@ ON_TOPIC = Need(Operation.READ, AclResource.TOPIC)
 CURRENT_LEADER_FROM, REPLICA_STATE_FROM, NODE_ENDPOINTS_FROM = 12, 15, 16
 
 
+def prepare(broker: Services, call: Call, request: m.FetchRequest) -> Later[Any] | None:
+    """Thousands of partitions are looked up before the request is handled, some of them in each turn of the loop."""
+    replica_id = request.replica_state.replica_id if call.version >= REPLICA_STATE_FROM else request.replica_id
+    if replica_id >= 0 or is_metadata_fetch(request, call.version):
+        return None
+
+    def keep(wishes: Wishes) -> None:
+        call.wishes = wishes
+
+    owner = call.principal if call.access.is_on else None
+    return call.connection.run_in_turns(broker.fetch_sessions.wishes_in_steps(request, owner)).map(keep)
+
+
 def handle(broker: Services, call: Call, request: m.FetchRequest) -> Outcome:
     if is_metadata_fetch(request, call.version):
         return broker.controller.host.answer(request, call.connection.number, call.connection.link.listener)
     state = request.replica_state
     if call.version >= REPLICA_STATE_FROM and state.replica_id >= 0:
-        return broker.replica_sessions.fetch(request, state.replica_id, state.replica_epoch)
+        in_turns = call.connection.run_in_turns
+        return broker.replica_sessions.fetch(request, state.replica_id, state.replica_epoch, in_turns)
     if call.version < REPLICA_STATE_FROM and request.replica_id >= 0:
-        return broker.replica_sessions.fetch(request, request.replica_id, -1)
+        return broker.replica_sessions.fetch(request, request.replica_id, -1, call.connection.run_in_turns)
     consumer = None if call.meter is None else call.meter.consumer
     owes = consumer is not None and consumer.wait_ms(broker.clock.monotonic_ms()) > 0
     if owes and request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -67,7 +82,8 @@ def handle(broker: Services, call: Call, request: m.FetchRequest) -> Outcome:
         return m.FetchResponse(session_id=NO_SESSION, responses=[])
     owner = call.principal if call.access.is_on else None
     try:
-        context = broker.fetch_sessions.context(request, call.version, broker.clock.monotonic_ms(), owner)
+        now_ms = broker.clock.monotonic_ms()
+        context = broker.fetch_sessions.context(request, call.version, now_ms, owner, call.wishes)
     except Refused as refusal:
         return m.FetchResponse(error_code=refusal.code, session_id=0, responses=[])
     if owes:
@@ -95,6 +111,9 @@ def _answer_now(broker: Services, call: Call, request: m.FetchRequest, context: 
 
 
 _Read = tuple[Wanted, m.FetchResponse.PartitionData, list[FileRange]]
+
+
+_Topics = dict[tuple[str, object], m.FetchResponse.FetchableTopicResponse]
 
 
 class _Watched:
@@ -376,7 +395,8 @@ class _Fetch:
                 self._release()
                 self._unpark()
             elif is_answered:
-                self._finish()
+                self._unpark()
+                self._connection.run_in_turns(self._answer_in_steps()).then(self._end_steps)
             else:
                 self._release()
 
@@ -402,10 +422,37 @@ class _Fetch:
                 return False
             self._release()
 
+    def _answer_in_steps(self) -> Steps[m.FetchResponse | None]:
+        """The response; None where nobody waits for it any more."""
+        cold: list[FileRange] = []
+        for some in in_slices(self._reads, STEP_PARTITIONS):
+            cold += _cold_ranges(some)
+            yield None
+        if cold:
+            try:
+                yield self._broker.workers.run(partial(_fill_page_cache, cold))
+            except OSError:
+                self._release()
+                return _unreadable()
+        topics: _Topics = {}
+        for some in in_slices(self._reads, STEP_PARTITIONS):
+            if self._reply.ended:
+                return None
+            self._put(some, topics)
+            yield None
+        return self._joined(topics)
+
+    def _end_steps(self, response: m.FetchResponse | None) -> None:
+        if response is None or self._reply.ended:
+            self._release()
+        else:
+            self._reads = []
+            self._reply.finish(response)
+
     # Answering.
 
     def outcome(self) -> Outcome:
-        cold = self._cold_ranges()
+        cold = _cold_ranges(self._reads)
         if not cold:
             # Else each would keep the other, and the connection, until the next collection of garbage.
             self._reply.cancel()
@@ -415,26 +462,13 @@ class _Fetch:
 
     def _finish(self) -> None:
         self._unpark()
-        cold = self._cold_ranges()
+        cold = _cold_ranges(self._reads)
         if cold:
             self._warm(cold)
         else:
             self._reply.finish(self._response())
 
-    def _cold_ranges(self) -> list[FileRange]:
-        return [
-            part
-            for _, _, ranges in self._reads
-            for part in ranges
-            if not part.file.is_cached(part.position, part.length)
-        ]
-
     def _warm(self, cold: list[FileRange]) -> None:
-        def fill_page_cache() -> None:
-            for part in cold:
-                for position in range(part.position, part.position + part.length, WARM_STEP_BYTES):
-                    part.file.read_at(position, min(WARM_STEP_BYTES, part.position + part.length - position))
-
         def warmed(_: None) -> None:
             if self._reply.ended:
                 self._release()
@@ -445,13 +479,19 @@ class _Fetch:
             if not isinstance(error, OSError):
                 raise error
             self._release()
-            self._reply.finish(m.FetchResponse(error_code=ErrorCode.KAFKA_STORAGE_ERROR, responses=[]))
+            self._reply.finish(_unreadable())
 
-        self._broker.workers.run(fill_page_cache).then(warmed, failed)
+        self._broker.workers.run(partial(_fill_page_cache, cold)).then(warmed, failed)
 
     def _response(self) -> m.FetchResponse:
-        topics: dict[tuple[str, object], m.FetchResponse.FetchableTopicResponse] = {}
-        for wanted, reply, ranges in self._reads:
+        topics: _Topics = {}
+        self._put(self._reads, topics)
+        self._reads = []
+        return self._joined(topics)
+
+    def _put(self, reads: Iterable[_Read], topics: _Topics) -> None:
+        """Put what the client has to hear of these into the response."""
+        for wanted, reply, ranges in reads:
             if ranges and not self._is_for_node and (partition := self._partition(wanted)) is not None:
                 partition.read_bytes += sum(part.length for part in ranges)
             if not self._context.keep_in_reply(wanted, reply):
@@ -463,7 +503,8 @@ class _Fetch:
                     topic=name, topic_id=topic_id, partitions=[]
                 )
             topic.partitions.append(reply)
-        self._reads = []
+
+    def _joined(self, topics: _Topics) -> m.FetchResponse:
         return m.FetchResponse(
             session_id=self._context.session_id,
             responses=list(topics.values()),
@@ -472,6 +513,20 @@ class _Fetch:
                 for node_id, host, port, rack in endpoints(self._broker, self._connection, self._leaders)
             ],
         )
+
+
+def _cold_ranges(reads: Iterable[_Read]) -> list[FileRange]:
+    return [part for _, _, ranges in reads for part in ranges if not part.file.is_cached(part.position, part.length)]
+
+
+def _unreadable() -> m.FetchResponse:
+    return m.FetchResponse(error_code=ErrorCode.KAFKA_STORAGE_ERROR, responses=[])
+
+
+def _fill_page_cache(cold: list[FileRange]) -> None:
+    for part in cold:
+        for position in range(part.position, part.position + part.length, WARM_STEP_BYTES):
+            part.file.read_at(position, min(WARM_STEP_BYTES, part.position + part.length - position))
 
 
 def _screen(broker: Services, call: Call, request: m.FetchRequest) -> Screened | None:
@@ -503,6 +558,10 @@ def _refuse_topic(topic: m.FetchRequest.FetchTopic) -> m.FetchResponse.Fetchable
     )
 
 
+def _has_many_partitions(response: m.FetchResponse) -> bool:
+    return sum(len(topic.partitions) for topic in response.responses) > AT_ONCE_MAX
+
+
 API = Api(
     key=1,
     name="Fetch",
@@ -510,6 +569,9 @@ API = Api(
     handle=handle,
     short=short,
     lists="topics",
+    prepare=prepare,
+    is_large=_has_many_partitions,
+    has_ranges=True,
     whole_max=ITEMS_MAX,
     rights=Rights((ON_TOPIC, OF_NODES), _screen),
 )

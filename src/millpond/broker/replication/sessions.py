@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
+from functools import partial
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import EpochEnd
-from millpond.base.later import Later
+from millpond.base.later import Later, done
 from millpond.base.ports import Clock, Entropy, FileRange, Workers
 from millpond.base.settings import Settings
 from millpond.base.values import dataclass
 from millpond.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
+from millpond.broker.metrics.steps import Steps, in_slices, run_steps
 from millpond.broker.replication.partitions import Partition, Partitions
 from millpond.broker.replication.throttle import Throttle
 from millpond.broker.serving.replies import Outcome, release_ranges
@@ -32,6 +34,15 @@ WARM_STEP_BYTES: Final = 1 << 20
 
 SHARE_BYTES_MIN: Final = 1 << 20
 """So much of one answer each partition may have, however many have something."""
+
+WISHES_AT_ONCE: Final = 1_000
+"""A request that says what it wants of more partitions is taken in steps. One with fewer may be cancelled while it
+waits, and a cancelled request must not leave steps behind whose files nobody gives back."""
+
+WISHES_PER_STEP: Final = 500
+
+LOOKED_AT_ONCE: Final = 500
+"""This many partitions are looked at for one answer, or in one turn of the loop while there is nothing to tell."""
 
 MOVED_MAX: Final = 500
 """Of how many partitions without records one answer tells that their high watermark has moved."""
@@ -74,6 +85,8 @@ class _Served:
     """How often it has asked for them again."""
 
 
+InTurns: TypeAlias = "Callable[[Steps[Any]], Later[Any]]"
+
 _Read: TypeAlias = "tuple[_Wanted, m.FetchResponse.PartitionData, list[FileRange]]"
 
 
@@ -111,8 +124,10 @@ class ReplicaSessions:
         lately_ms = self._source.settings()[BROKER_SESSION_TIMEOUT_MS] // 2
         return fetched_ms is not None and self._source.clock.monotonic_ms() - fetched_ms < lately_ms
 
-    def fetch(self, request: m.FetchRequest, node_id: int, broker_epoch: int) -> Outcome:
-        """Serve one request of a follower."""
+    def fetch(
+        self, request: m.FetchRequest, node_id: int, broker_epoch: int, in_turns: InTurns | None = None
+    ) -> Outcome:
+        """Serve one request of a follower. `in_turns` takes the steps of a large one."""
         session = self._sessions.get(node_id)
         is_stranger = broker_epoch < 0 or broker_epoch != self._source.broker_epoch_of(node_id)
         if request.session_epoch == FINAL_EPOCH or (request.session_epoch == INITIAL_EPOCH and is_stranger):
@@ -133,7 +148,7 @@ class ReplicaSessions:
             return _refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if not is_stranger:
             self._fetched_ms[node_id] = self._source.clock.monotonic_ms()
-        return session.fetch(request, broker_epoch)
+        return session.fetch(request, broker_epoch, in_turns or partial(run_steps, self._source.clock))
 
     def forget(self, session: _Session) -> None:
         if self._sessions.get(session.node_id) is session:
@@ -162,10 +177,13 @@ class _Session:
         self._is_called = False
         self._is_awaited = False
         """Whether a consumer that reads at the follower can be shown more as soon as that hears of it."""
+        self._is_unfinished = False
+        """Whether partitions were ready that nobody has looked at for want of time."""
+        self._has_ended = False
 
     # What the follower asks.
 
-    def fetch(self, request: m.FetchRequest, broker_epoch: int) -> Outcome:
+    def fetch(self, request: m.FetchRequest, broker_epoch: int, in_turns: InTurns) -> Outcome:
         self.answer()
         self.broker_epoch = broker_epoch
         self._bytes_max = min(request.max_bytes, self._source.settings()[FETCH_MAX_BYTES])
@@ -173,9 +191,28 @@ class _Session:
         for topic in request.forgotten_topics_data:
             for index in topic.partitions:
                 self._drop((topic.topic_id, index))
+        if sum(len(wished.partitions) for wished in request.topics) > WISHES_AT_ONCE:
+            return in_turns(self._fetch_in_steps(request)).chain(_as_later)
         for wished in request.topics:
             for wish in wished.partitions:
                 self._take_wish((wished.topic_id, wish.partition), wish)
+        return self._answer_or_wait(request)
+
+    def _fetch_in_steps(self, request: m.FetchRequest) -> Steps[Outcome]:
+        wishes = ((topic.topic_id, wish) for topic in request.topics for wish in topic.partitions)
+        for some in in_slices(wishes, WISHES_PER_STEP):
+            if self._has_ended:
+                return _refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            for topic_id, wish in some:
+                self._take_wish((topic_id, wish.partition), wish)
+            yield None
+        if self._has_ended:
+            return _refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        # Another request of the session may have come by another connection meanwhile, and may wait.
+        self.answer()
+        return self._answer_or_wait(request)
+
+    def _answer_or_wait(self, request: m.FetchRequest) -> Outcome:
         reads = self._read()
         has_much = len(self._moved) >= MOVED_MAX
         if reads or has_much or request.max_wait_ms <= 0 or not self._wanted or self._is_awaited:
@@ -236,6 +273,7 @@ class _Session:
 
     def end(self) -> None:
         """The follower begins anew, or is gone."""
+        self._has_ended = True
         self.answer()
         for wanted in self._wanted.values():
             self._unwatch(wanted)
@@ -283,6 +321,7 @@ class _Session:
     def _wait(self, wait_ms: int) -> Outcome:
         waiting: Later[m.FetchResponse] = Later(lambda: self._on_end(waiting))
         self._waiting = waiting
+        self._look_further()
         waiting.expire_after(self._clock, wait_ms, self.answer)
         return waiting
 
@@ -298,6 +337,13 @@ class _Session:
             reads = self._read()
             if reads or self._is_awaited:
                 self._answer(reads)
+            else:
+                self._look_further()
+
+    def _look_further(self) -> None:
+        """Partitions that are ready, and that nobody has looked at for want of time, have their turn."""
+        if self._is_unfinished:
+            self._call_soon()
 
     def answer(self) -> None:
         """Answer whoever waits with what there is, however little."""
@@ -317,7 +363,8 @@ class _Session:
         bytes_left = self._bytes_max
         # One that is alone gets as much as it wants; among many nobody waits long for one that is far behind.
         share = max(bytes_left // max(len(self._ready), 1), SHARE_BYTES_MIN)
-        for key in list(self._ready):
+        ready = len(self._ready)
+        for key in list(islice(self._ready, LOOKED_AT_ONCE)):
             wanted = self._wanted[key]
             reply, ranges = self._read_one(wanted, min(share, bytes_left), first=bytes_left == self._bytes_max)
             bytes_left -= sum(part.length for part in ranges)
@@ -334,6 +381,7 @@ class _Session:
                 del self._ready[key]
             if bytes_left <= 0:
                 break
+        self._is_unfinished = ready > LOOKED_AT_ONCE and len(self._ready) < ready
         return reads
 
     def _is_news(self, wanted: _Wanted, reply: m.FetchResponse.PartitionData) -> bool:
@@ -500,6 +548,10 @@ class _Session:
     ) -> None:
         wanted.told_high_watermark, wanted.told_start_offset = reply.high_watermark, reply.log_start_offset
         topics.setdefault(wanted.key[0], []).append(reply)
+
+
+def _as_later(outcome: Outcome) -> Later[Any]:
+    return outcome if isinstance(outcome, Later) else done(outcome)
 
 
 def _refused(code: ErrorCode) -> m.FetchResponse:

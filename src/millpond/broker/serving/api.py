@@ -72,6 +72,8 @@ class Api:
     refuse: Callable[[Services, int, memoryview], Response] | None = None
     is_large: Callable[[Any], bool] | None = None
     """Whether a response that came later is so large that a worker encodes it."""
+    has_ranges: bool = False
+    """Whether its responses have records, which leave as they lie in files: then it is encoded in steps instead."""
     at_controller: bool = False
     """Only the active controller can answer: any other node asks it for its client."""
     forward: Callable[[Services, Call, Any], Later[Any]] | None = None

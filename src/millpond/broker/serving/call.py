@@ -15,6 +15,7 @@ from millpond.coordinators.shard import Sees, sees_all
 from millpond.log.checks import RecordFaults
 
 if TYPE_CHECKING:
+    from millpond.broker.fetch_sessions import Wishes
     from millpond.broker.security.quotas import Meter
     from millpond.broker.serving.connection import Connection
 
@@ -42,6 +43,8 @@ class Call:
     """What is wrong with the records of a Produce request, where somebody has looked at them (`record_checks`)."""
     named_twice: Container[tuple[UUID, str, int]] | None = None
     """The partitions that a Produce request names more than once, where only a piece of it is at hand."""
+    wishes: Wishes | None = None
+    """What a Fetch request wants of each partition, where it has so many that they were looked for in steps."""
     is_piece: bool = False
     """Whether the request is a piece of a larger one: its response is joined with others, and must not be encoded."""
     asker: Principal | None = None

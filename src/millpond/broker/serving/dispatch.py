@@ -24,6 +24,7 @@ from millpond.broker.serving.replies import (
     encode_reply,
     encode_reply_in_steps,
     encoded,
+    encoded_in_steps,
 )
 from millpond.broker.serving.request_counts import RequestCounts
 from millpond.config.node import MAX_REQUEST_ITEMS, MAX_REQUEST_PLAIN_BYTES, MAX_REQUEST_TOPICS
@@ -155,7 +156,7 @@ class Dispatcher:
         if charge is not None:
             outcome = self._charged(connection, charge, outcome)
         if api.is_large is not None and isinstance(outcome, Later):
-            outcome = outcome.chain(partial(self._encode_apart, api.is_large, version))
+            outcome = outcome.chain(partial(self._encode_apart, api, call))
         if outcome is None:
             self.requests.on_answer(header.api_key, arrived_us)
         else:
@@ -226,7 +227,7 @@ class Dispatcher:
             outcome = self._charged(call.connection, charge, outcome)
         later = outcome if isinstance(outcome, Later) else done(outcome)
         if api.is_large is not None:
-            later = later.chain(partial(self._encode_apart, api.is_large, call.version))
+            later = later.chain(partial(self._encode_apart, api, call))
         return Awaiting(later, partial(self._encode, header, call.arrived_us))
 
     def _decode_in_steps(self, api: Api, header: RequestHeader, frame: memoryview) -> Steps[Any]:
@@ -341,11 +342,13 @@ class Dispatcher:
         self.requests.on_answer(header.api_key, arrived_us, response)
         return encode_reply(header, response)
 
-    def _encode_apart(self, is_large: Callable[[Any], bool], version: int, response: Any) -> Later[Any]:
-        """The time that a large response takes is not the loop's."""
-        if not is_large(response):
+    def _encode_apart(self, api: Api, call: Call, response: Any) -> Later[Any]:
+        """The time that a large response takes is not the loop's, or is spread over several turns."""
+        if api.is_large is None or not api.is_large(response):
             return done(response)
-        return self._broker.workers.run(lambda: encoded(response, version))
+        if api.has_ranges:
+            return call.connection.run_in_turns(encoded_in_steps(response, call))
+        return self._broker.workers.run(lambda: encoded(response, call.version))
 
     def _is_early(self, connection: Connection, header: RequestHeader) -> bool:
         """Whether a client asks a node that has been started and has yet to hear of its cluster.

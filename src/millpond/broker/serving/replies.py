@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from struct import Struct
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from millpond.base.errors import RemoteError
 from millpond.base.later import Later
 from millpond.base.ports import FileRange, ReplyPart
 from millpond.wire import model
 from millpond.wire.header import RequestHeader, response_header
+
+if TYPE_CHECKING:
+    from millpond.broker.serving.call import Call
 
 _LENGTH = Struct(">i")
 _COPIED_BYTES_MAX = 64 << 10
@@ -35,6 +38,18 @@ class Encoded:
         return [self.body]
 
 
+class EncodedParts:
+    """The same with records."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: list[ReplyPart]) -> None:
+        self._parts = parts
+
+    def encode_parts(self, version: int) -> list[ReplyPart]:
+        return self._parts
+
+
 Outcome: TypeAlias = "Response | Later[Any] | None"
 """A reply now, a reply later, or no reply at all (a produce request with acks=0)."""
 
@@ -52,6 +67,20 @@ def encoded(response: model.Message, version: int) -> Encoded:
         return Encoded(response.encode(version))
     except ValueError as error:
         raise UnwritableReply(str(error)) from error
+
+
+def encoded_in_steps(response: model.Message, call: Call) -> Generator[None, None, EncodedParts]:
+    """A reply with records as parts, some of them in each step."""
+    try:
+        parts = yield from response.encode_in_steps(call.version)
+    except ValueError as error:
+        release_ranges(list(_ranges_in(response)))
+        raise UnwritableReply(str(error)) from error
+    if not call.is_wanted:
+        # The connection has ended meanwhile, and nobody else would give the files back.
+        release_ranges(parts)
+        return EncodedParts([b""])
+    return EncodedParts(parts)
 
 
 def encode_reply(header: RequestHeader, response: Response) -> list[ReplyPart]:
