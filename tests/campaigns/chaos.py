@@ -38,11 +38,7 @@ def main() -> int:
         ["slow_clients.py"],
         ["fuzz.py", "--frames", "200000", "--node"],
         ["fuzz.py", "--frames", wanted.frames],
-        ["simulate.py", "--seeds", wanted.seeds],
-        ["simulate_coordination.py", "--seeds", wanted.seeds, "--jobs", "2"],
-        ["simulate_machines.py", "--seeds", wanted.seeds, "--jobs", "2"],
-        ["simulate_cluster.py", "--scenario", "all", "--seeds", wanted.seeds, "--jobs", "2"],
-        ["simulate_crews.py", "--seeds", wanted.seeds, "--jobs", "2"],
+        ["simulate.py", "all", "--seeds", wanted.seeds],
     ):
         print(f"\n{' '.join(words)}", flush=True)
         failed += subprocess.run([sys.executable, str(FOLDER / words[0]), *words[1:]], check=False).returncode != 0

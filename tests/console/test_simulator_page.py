@@ -113,12 +113,12 @@ def test_a_seed_that_fails_opens_by_what_its_campaign_prints(
     """The whole way: a campaign fails, somebody opens the link in its output, and sees the run and what was found."""
     (tmp_path / "sitecustomize.py").write_text(BROKEN)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    words = ["--machine", "quorum", "--seeds", "1", "--start", "17", "--jobs", "1"]
+    words = ["quorum", "--seeds", "1", "--start", "17", "--jobs", "1"]
     campaign = subprocess.run(
-        [sys.executable, CAMPAIGNS / "simulate_machines.py", *words], capture_output=True, text=True, timeout=200
+        [sys.executable, CAMPAIGNS / "simulate.py", *words], capture_output=True, text=True, timeout=200
     )
     assert campaign.returncode == 1, campaign.stdout + campaign.stderr
-    assert "quorum seed 17: two leaders of one epoch" in campaign.stdout
+    assert "quorum seed 17 failed:\n  two leaders of one epoch\n" in campaign.stdout
     (path,) = re.findall(r"http://127\.0\.0\.1:8080(/simulator\?tape=\S+)", campaign.stdout)
     console = Console(pond.bootstrap)
     tab = Tab(browser, console)

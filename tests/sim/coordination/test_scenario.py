@@ -17,7 +17,7 @@ def test_nothing_that_must_never_happen_happens(first: int) -> None:
     for seed in seeds(range(first, first + PER_TEST)):
         outcome = run_coordination_seed(seed)
         assert outcome.violations == [], (
-            f"play it again: python tests/campaigns/simulate_coordination.py --replay {seed}"
+            f"play it again: python tests/campaigns/simulate.py coordination --replay {seed}"
         )
 
 

@@ -23,7 +23,7 @@ def test_nothing_that_must_never_happen_happens(first: int) -> None:
             is_same = run_seed(seed).trace_hash == outcome.trace_hash
             pytest.fail(
                 f"{outcome.violations}; played again it is {'the same' if is_same else 'ANOTHER'} run: "
-                f"python tests/campaigns/simulate.py --replay {seed}"
+                f"python tests/campaigns/simulate.py records --replay {seed}"
             )
         assert outcome.events > 100
         assert outcome.lives >= 2

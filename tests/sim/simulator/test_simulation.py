@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -228,6 +231,27 @@ def test_every_campaign_by_seeds_has_links() -> None:
         "faults", "racks", "compacted", "members", "moves", "upgrade", "crews", "coordination", "records",
         "quorum", "replication", "voters",
     }  # fmt: skip
-    scripts = Path(__file__).parents[2] / "campaigns"
-    for path in scripts.glob("simulate*.py"):
-        assert "where_to_see()" in path.read_text(), path
+
+
+def test_the_campaign_script_counts_every_fault_of_a_machine() -> None:
+    ran = run_campaign("voters", "--seeds", "2", "--jobs", "1")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "voters: 2 seeds in " in ran.stdout
+    outcomes = [MACHINES["voters"](seed) for seed in range(2)]
+    assert f"committed {sum(each.committed for each in outcomes):,}\n" in re.sub(" +", " ", ran.stdout)
+    for name in {name for each in outcomes for name in each.faults}:
+        assert f"  {name.replace('_', ' ')} " in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "takers"), [("records --shrink 1", "compacted, faults"), ("all --nodes 3", "compacted, crews, faults")]
+)
+def test_the_campaign_script_refuses_options_that_a_scenario_does_not_take(words: str, takers: str) -> None:
+    ran = run_campaign(*words.split())
+    assert ran.returncode == 2
+    assert f"{words.split()[1]} is only for these: {takers}" in ran.stderr
+
+
+def run_campaign(*words: str) -> subprocess.CompletedProcess[str]:
+    script = Path(__file__).parents[2] / "campaigns" / "simulate.py"
+    return subprocess.run([sys.executable, script, *words], capture_output=True, text=True, timeout=200)

@@ -242,8 +242,3 @@ class CoordinationScenario:
             virtual_ms=self.sim.clock.now_ms,
             trace_hash=hashlib.sha256("\n".join(evidence).encode()).hexdigest(),
         )
-
-
-def run_coordination_seed(seed: int) -> CoordinationOutcome:
-    """One run; an error of the broker itself goes through to the caller."""
-    return CoordinationScenario(seed).run()
