@@ -28,9 +28,9 @@ from millpond.cli.cluster.nodes_file import resolved
 from millpond.cli.cluster.ports import free_ports
 from millpond.cli.cluster.spare import Spare
 from millpond.cli.console_process import ConsoleProcess
-from millpond.cli.errors import Failed, cause
+from millpond.cli.errors import Failed
 from millpond.cli.first_steps import first_steps
-from millpond.cli.folders import identity_of, in_use, missing_folders, remove_folders
+from millpond.cli.folders import identity_of, in_use, missing_folders, remove_folders, unusable
 from millpond.cli.secure import first_secure_steps
 from millpond.cli.stop import Stop, noted
 from millpond.cli.terminal import Row, panel
@@ -121,9 +121,7 @@ def _locked(folder: str) -> Iterator[None]:
     except BlockingIOError:
         raise in_use(folder) from None
     except OSError as error:
-        raise Failed(
-            f"The data folder {folder} cannot be used ({cause(error)}): choose another with --data DIR."
-        ) from None
+        raise unusable(folder, error) from None
     try:
         yield
     finally:

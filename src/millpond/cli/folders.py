@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from millpond.cli.errors import Failed
+from millpond.cli.errors import Failed, cause
 
 if TYPE_CHECKING:
     from millpond.broker.lives.identity import Identity
@@ -24,6 +24,10 @@ def in_use(folder: str) -> Failed:
     return Failed(
         f"Another process uses the data folder {folder}: stop it, or choose another folder with --data DIR."
     )
+
+
+def unusable(folder: str | Path, error: OSError) -> Failed:
+    return Failed(f"The data folder {folder} cannot be used ({cause(error)}): choose another with --data DIR.")
 
 
 def missing_folders(folder: str) -> list[Path]:

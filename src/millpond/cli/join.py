@@ -15,8 +15,8 @@ from millpond.cli.access import PROBE_SECONDS, Access
 from millpond.cli.addresses import shown_address
 from millpond.cli.cluster.nodes_file import resolved
 from millpond.cli.cluster.ports import free_ports
-from millpond.cli.errors import Failed, cause
-from millpond.cli.folders import identity_of, in_use
+from millpond.cli.errors import Failed
+from millpond.cli.folders import identity_of, in_use, unusable
 from millpond.config.node import (
     ADVERTISED_LISTENER,
     BROKER_RACK,
@@ -155,9 +155,7 @@ def _take_number(join: str, folder: str, first: int, texts: Mapping[str, str]) -
         except Refused as fault:
             raise Failed(str(fault)) from None
         except OSError as error:
-            raise Failed(
-                f"The data folder {folder} cannot be used ({cause(error)}): choose another with --data DIR."
-            ) from None
+            raise unusable(folder, error) from None
     return number
 
 
@@ -174,9 +172,7 @@ def _held(folder: str) -> Iterator[None]:
     except BlockingIOError:
         raise in_use(folder) from None
     except OSError as error:
-        raise Failed(
-            f"The data folder {folder} cannot be used ({cause(error)}): choose another with --data DIR."
-        ) from None
+        raise unusable(folder, error) from None
     try:
         yield
     finally:

@@ -9,8 +9,8 @@ import click
 
 from millpond.base.settings import Settings
 from millpond.cli.addresses import shown_address
-from millpond.cli.errors import Failed, cause
-from millpond.cli.folders import in_use
+from millpond.cli.errors import Failed
+from millpond.cli.folders import in_use, unusable
 from millpond.cli.terminal import Row
 from millpond.config.listeners import LISTEN_PROTOCOL, LISTENERS, listeners_of
 from millpond.config.node import DATA_FOLDER, is_loopback
@@ -42,9 +42,7 @@ def make_secure(data: str, hosts: Iterable[str]) -> SecureFolder:
     except OpenToOthers as fault:
         raise Failed(f"The data folder {data} is not safe: {fault}.") from None
     except OSError as error:
-        raise Failed(
-            f"The data folder {data} cannot be used ({cause(error)}): choose another with --data DIR."
-        ) from None
+        raise unusable(data, error) from None
 
 
 def secured(data: str) -> SecureFolder | None:

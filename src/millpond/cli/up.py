@@ -27,6 +27,7 @@ from millpond.cli.folders import (
     missing_folders,
     node_folder,
     remove_folders,
+    unusable,
 )
 from millpond.cli.options import pair
 from millpond.cli.terminal import Row, panel
@@ -490,7 +491,7 @@ def _explain(error: OSError, settings: Settings) -> NoReturn:
     if isinstance(error, UnusableFiles):
         raise Failed(f"The node cannot start: {error.strerror}.")
     if error.filename is not None:
-        raise Failed(f"The data folder {folder} cannot be used ({cause(error)}): choose another with --data DIR.")
+        raise unusable(folder, error)
     match error.errno:
         case errno.EADDRINUSE:
             other = shown_address(host, _free_port(host, port))

@@ -21,9 +21,9 @@ from millpond.cli.cluster.children import NODE, CannotRun, Child, Crew, Event, w
 from millpond.cli.cluster.nodes_file import NodesFile, read_nodes, write_nodes
 from millpond.cli.cluster.ports import free_ports
 from millpond.cli.cluster.view import Lines, View, live_table, row, warnings
-from millpond.cli.errors import Failed, cause, sentence
+from millpond.cli.errors import Failed, sentence
 from millpond.cli.first_steps import first_steps
-from millpond.cli.folders import node_folder
+from millpond.cli.folders import node_folder, unusable
 from millpond.cli.secure import check_asks, first_secure_steps, make_secure, node_texts, secured, warn_if_open
 from millpond.cli.stop import Stop, noted
 from millpond.cli.terminal import Row, panel
@@ -119,9 +119,7 @@ def _keep(file: NodesFile, folder: Path) -> None:
         make_private_folder(folder)
         write_nodes(folder / NODES_FILE, file)
     except OSError as error:
-        raise Failed(
-            f"The data folder {folder} cannot be used ({cause(error)}): choose another with --data DIR."
-        ) from None
+        raise unusable(folder, error) from None
 
 
 class _Run:
