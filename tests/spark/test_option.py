@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.spark.option import at_least, boolean, duration_ms, one_of, text
+from millpond.base.settings import SettingError, one_of
+from millpond.spark.option import READS, Option
+
+DELAY = Option("delay", 0, "A time.", is_duration=True, where=READS)
 
 
 @pytest.mark.parametrize(
@@ -12,33 +15,19 @@ from millpond.spark.option import at_least, boolean, duration_ms, one_of, text
     [("15m", 900_000), ("10s", 10_000), ("500ms", 500), ("250", 250), ("2 h", 7_200_000), ("1D", 86_400_000)],
 )
 def test_a_duration_is_written_as_spark_writes_it(given: str, wanted: int) -> None:
-    assert duration_ms(given) == wanted
+    assert DELAY.parse(given) == wanted
 
 
 @pytest.mark.parametrize("given", ["", "m", "-5s", "5 weeks", "1.5h", "9" * 30])
 def test_what_is_no_duration(given: str) -> None:
-    with pytest.raises(ValueError, match="500ms"):
-        duration_ms(given)
+    with pytest.raises(SettingError, match="500ms"):
+        DELAY.parse(given)
 
 
-def test_other_kinds() -> None:
-    assert (boolean("TRUE"), boolean(" false ")) == (True, False)
-    assert at_least(1)(" 7 ") == 7
-    assert one_of("json", "avro")("JSON") == "json"
-    assert text("  a b ") == "a b"
-
-
-@pytest.mark.parametrize(
-    ("parse", "given", "reason"),
-    [
-        (boolean, "yes", "true or false"),
-        (at_least(1), "0", "at least 1"),
-        (at_least(1), "1.5", "whole number"),
-        (at_least(0), "", "whole number"),
-        (one_of("json", "avro"), "xml", "json, avro"),
-        (text, "  ", "empty"),
-    ],
-)
-def test_a_refusal_says_what_is_right(parse, given: str, reason: str) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(ValueError, match=reason):
-        parse(given)
+def test_a_word_may_be_in_upper_case_and_no_text_is_empty() -> None:
+    option = Option("format", "raw", "A format.", one_of("raw", "json"), any_case=True, where=READS)
+    assert option.parse(" JSON ") == "json"
+    with pytest.raises(SettingError, match="format=xml: must be one of raw, json"):
+        option.parse("xml")
+    with pytest.raises(SettingError, match="format is empty"):
+        option.parse("  ")

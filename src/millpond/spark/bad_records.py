@@ -118,7 +118,7 @@ class Sieve:
         )
 
     def _dead_letter_topic(self, topic: str) -> str:
-        return self._options[DEAD_LETTER_TOPIC] or topic + BAD_ENDING
+        return self._options.get(DEAD_LETTER_TOPIC) or topic + BAD_ENDING
 
     def _bury(self, batch: pa.RecordBatch, topic: str, partition: int, faults: list[tuple[int, str]]) -> None:
         target = self._dead_letter_topic(topic)
@@ -128,7 +128,7 @@ class Sieve:
                 "with deadLetterTopic, or read fewer"
             )
         producer = producer_for(self._options.kafka)
-        group = self._options[COMMIT_GROUP] or GROUP_DEFAULT
+        group = self._options.get(COMMIT_GROUP) or GROUP_DEFAULT
         now_ms = time.time_ns() // 1_000_000
         for message, (_, reason) in zip(_messages(batch, topic, partition, faults), faults, strict=True):
             letter = dead_letter(

@@ -10,181 +10,180 @@ import difflib
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from millpond.base.names import DEAD_LETTERS_ENDING
+from millpond.base.settings import SettingError, V, at_least, one_of
 from millpond.remote.bootstrap import bootstrap_servers
 from millpond.remote.client_file import client_settings
 from millpond.remote.cluster import SETTINGS
 from millpond.remote.errors import ConfigError
 from millpond.remote.security import SETTINGS as SECURITY_SETTINGS
 from millpond.spark import kafka_settings
-from millpond.spark.option import BATCH, READS, STREAM, WRITE, WRITES, at_least, boolean, duration_ms, one_of, text
+from millpond.spark.option import BATCH, READS, STREAM, WRITE, WRITES
 from millpond.spark.option import Option as Option
 from millpond.spark.option import OptionError as OptionError
 from millpond.spark.option import Where as Where
 
 LOG = logging.getLogger("millpond.spark")
 
-T = TypeVar("T")
-
-SUBSCRIBE = Option[str | None](
-    "subscribe", None, "Topics to read, with commas between them.", text, READS, "one of the three is needed"
+SUBSCRIBE = Option(
+    "subscribe", "", "Topics to read, with commas between them.", where=READS, shown="one of the three is needed"
 )
-SUBSCRIBE_PATTERN = Option[str | None](
-    "subscribePattern", None, "Read the topics whose whole name matches this regular expression.", text, READS,
-    "one of the three is needed",
+SUBSCRIBE_PATTERN = Option(
+    "subscribePattern", "", "Read the topics whose whole name matches this regular expression.", where=READS,
+    shown="one of the three is needed",
 )  # fmt: skip
-ASSIGN = Option[str | None](
-    "assign", None, 'Partitions to read: `{"orders":[0,1]}`.', text, READS, "one of the three is needed"
+ASSIGN = Option(
+    "assign", "", 'Partitions to read: `{"orders":[0,1]}`.', where=READS, shown="one of the three is needed"
 )
-STARTING_TIMESTAMP = Option[int | None](
-    "startingTimestamp", None,
+STARTING_TIMESTAMP = Option(
+    "startingTimestamp", 0,
     "Start each partition at its first record of this time or later, in milliseconds. Goes before "
     "`startingOffsetsByTimestamp` and `startingOffsets`.",
-    at_least(0), READS, "not used",
+    at_least(0), where=READS, shown="not used",
 )  # fmt: skip
-STARTING_OFFSETS_BY_TIMESTAMP = Option[str | None](
-    "startingOffsetsByTimestamp", None,
+STARTING_OFFSETS_BY_TIMESTAMP = Option(
+    "startingOffsetsByTimestamp", "",
     'The same for each partition: `{"orders":{"0":1700000000000}}`. Goes before `startingOffsets`.',
-    text, READS, "not used",
+    where=READS, shown="not used",
 )  # fmt: skip
-STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY = Option[str](
+STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY = Option(
     "startingOffsetsByTimestampStrategy", "error",
     "What to do when a partition has no record so late: `error`, or start at its `latest` offset.",
-    one_of("error", "latest"), READS,
+    one_of("error", "latest"), any_case=True, where=READS,
 )  # fmt: skip
-STARTING_OFFSETS = Option[str | None](
-    "startingOffsets", None,
+STARTING_OFFSETS = Option(
+    "startingOffsets", "",
     'Where a new query starts: `earliest`, `latest`, or `{"orders":{"0":23,"1":-2}}` with -2 for earliest and -1 for '
     "latest. A query that has a checkpoint goes on where it was.",
-    text, READS, "latest for streams, earliest for batches",
+    where=READS, shown="latest for streams, earliest for batches",
 )  # fmt: skip
-ENDING_TIMESTAMP = Option[int | None](
-    "endingTimestamp", None,
+ENDING_TIMESTAMP = Option(
+    "endingTimestamp", 0,
     "End before the first record of this time or later, in milliseconds; at the latest offset where there is none. "
     "Goes before `endingOffsetsByTimestamp` and `endingOffsets`.",
-    at_least(0), BATCH, "not used",
+    at_least(0), where=BATCH, shown="not used",
 )  # fmt: skip
-ENDING_OFFSETS_BY_TIMESTAMP = Option[str | None](
-    "endingOffsetsByTimestamp", None, "The same for each partition. Goes before `endingOffsets`.", text, BATCH,
-    "not used",
+ENDING_OFFSETS_BY_TIMESTAMP = Option(
+    "endingOffsetsByTimestamp", "", "The same for each partition. Goes before `endingOffsets`.", where=BATCH,
+    shown="not used",
 )  # fmt: skip
-ENDING_OFFSETS = Option[str](
+ENDING_OFFSETS = Option(
     "endingOffsets", "latest",
-    'Where a batch ends: `latest`, or `{"orders":{"0":50,"1":-1}}`, the offset after the last record.', text, BATCH,
+    'Where a batch ends: `latest`, or `{"orders":{"0":50,"1":-1}}`, the offset after the last record.', where=BATCH,
 )  # fmt: skip
-FAIL_ON_DATA_LOSS = Option[bool](
+FAIL_ON_DATA_LOSS = Option(
     "failOnDataLoss", True,
     "Fail when records that were to be read are gone (retention, a topic deleted or recreated). `false` warns and "
     "goes on at the earliest offset there is.",
-    boolean, READS, harmless=True,
+    where=READS, harmless=True,
 )  # fmt: skip
-MAX_OFFSETS_PER_TRIGGER = Option[int | None](
-    "maxOffsetsPerTrigger", None,
+MAX_OFFSETS_PER_TRIGGER = Option(
+    "maxOffsetsPerTrigger", 0,
     "At most so many offsets a batch, shared among the partitions by what each has waiting.",
-    at_least(1), STREAM, "no limit", harmless=True,
+    at_least(1), where=STREAM, shown="no limit", harmless=True,
 )  # fmt: skip
-MIN_OFFSETS_PER_TRIGGER = Option[int | None](
-    "minOffsetsPerTrigger", None, "Wait for so many offsets before a batch starts, at most `maxTriggerDelay`.",
-    at_least(1), STREAM, "do not wait", harmless=True,
+MIN_OFFSETS_PER_TRIGGER = Option(
+    "minOffsetsPerTrigger", 0, "Wait for so many offsets before a batch starts, at most `maxTriggerDelay`.",
+    at_least(1), where=STREAM, shown="do not wait", harmless=True,
 )  # fmt: skip
-MAX_TRIGGER_DELAY_MS = Option[int](
-    "maxTriggerDelay", 15 * 60_000, "How long `minOffsetsPerTrigger` may hold a batch back.", duration_ms, STREAM,
-    "15m", harmless=True,
+MAX_TRIGGER_DELAY_MS = Option(
+    "maxTriggerDelay", 15 * 60_000, "How long `minOffsetsPerTrigger` may hold a batch back.", is_duration=True,
+    where=STREAM, shown="15m", harmless=True,
 )  # fmt: skip
-MIN_PARTITIONS = Option[int | None](
-    "minPartitions", None, "Split large ranges so that there are at least about so many tasks.", at_least(1), READS,
-    "one task for each topic partition", harmless=True,
+MIN_PARTITIONS = Option(
+    "minPartitions", 0, "Split large ranges so that there are at least about so many tasks.", at_least(1),
+    where=READS, shown="one task for each topic partition", harmless=True,
 )  # fmt: skip
-MAX_RECORDS_PER_PARTITION = Option[int | None](
-    "maxRecordsPerPartition", None, "Split ranges so that no task has more offsets than this.", at_least(1), READS,
-    "no limit", harmless=True,
+MAX_RECORDS_PER_PARTITION = Option(
+    "maxRecordsPerPartition", 0, "Split ranges so that no task has more offsets than this.", at_least(1), where=READS,
+    shown="no limit", harmless=True,
 )  # fmt: skip
-INCLUDE_HEADERS = Option[bool](
-    "includeHeaders", False, "Add the column `headers`: `array<struct<key:string,value:binary>>`.", boolean, READS,
+INCLUDE_HEADERS = Option(
+    "includeHeaders", False, "Add the column `headers`: `array<struct<key:string,value:binary>>`.", where=READS,
     harmless=True,
 )  # fmt: skip
-GROUP_ID_PREFIX = Option[str | None](
-    "groupIdPrefix", None,
+GROUP_ID_PREFIX = Option(
+    "groupIdPrefix", "",
     "Accepted and not needed: the source reads without a consumer group, so queries cannot disturb each other. To "
     "show the progress of a query as a group, see `commitGroup`.",
-    text, READS, "not used", harmless=True,
+    where=READS, shown="not used", harmless=True,
 )  # fmt: skip
-POLL_TIMEOUT_MS = Option[int | None](
-    "kafkaConsumer.pollTimeoutMs", None, "How long a task waits for records before it fails.", duration_ms, READS,
-    "2m", harmless=True,
+POLL_TIMEOUT_MS = Option(
+    "kafkaConsumer.pollTimeoutMs", 0, "How long a task waits for records before it fails.", is_duration=True,
+    where=READS, shown="2m", harmless=True,
 )  # fmt: skip
-FETCH_OFFSET_RETRIES = Option[int | None](
-    "fetchOffset.numRetries", None,
+FETCH_OFFSET_RETRIES = Option(
+    "fetchOffset.numRetries", 0,
     "Accepted and not needed: offsets are asked for again until `kafka.default.api.timeout.ms` has passed.",
-    at_least(0), READS, "not used", harmless=True,
+    at_least(0), where=READS, shown="not used", harmless=True,
 )  # fmt: skip
-FETCH_OFFSET_RETRY_INTERVAL_MS = Option[int | None](
-    "fetchOffset.retryIntervalMs", None, "Accepted and not needed, as `fetchOffset.numRetries`.", duration_ms, READS,
-    "not used", harmless=True,
+FETCH_OFFSET_RETRY_INTERVAL_MS = Option(
+    "fetchOffset.retryIntervalMs", 0, "Accepted and not needed, as `fetchOffset.numRetries`.", is_duration=True,
+    where=READS, shown="not used", harmless=True,
 )  # fmt: skip
-COMMIT_GROUP = Option[str | None](
-    "commitGroup", None,
+COMMIT_GROUP = Option(
+    "commitGroup", "",
     "Commit the offsets that the query has finished as this consumer group, so that group tools show its lag. The "
     "query itself starts from its checkpoint, never from there.",
-    text, STREAM, "no commits",
+    where=STREAM, shown="no commits",
 )  # fmt: skip
-VALUE_FORMAT = Option[str](
+VALUE_FORMAT = Option(
     "valueFormat", "raw", "`json` or `avro`: add the column `parsed`, the value read by `valueSchema`.",
-    one_of("raw", "json", "avro"), READS,
+    one_of("raw", "json", "avro"), any_case=True, where=READS,
 )  # fmt: skip
-VALUE_SCHEMA = Option[str | None](
-    "valueSchema", None,
-    "The schema of the value: Spark's notation (`id long, name string`), or an Avro schema as JSON.", text, READS,
-    "needed with `valueFormat`",
+VALUE_SCHEMA = Option(
+    "valueSchema", "",
+    "The schema of the value: Spark's notation (`id long, name string`), or an Avro schema as JSON.", where=READS,
+    shown="needed with `valueFormat`",
 )  # fmt: skip
-AVRO_PREFIX = Option[str](
+AVRO_PREFIX = Option(
     "avroPrefix", "none",
     "`confluent`: Avro values begin with a zero byte and the four of a schema registry's id, which are skipped.",
-    one_of("none", "confluent"), READS,
+    one_of("none", "confluent"), any_case=True, where=READS,
 )  # fmt: skip
-BAD_RECORDS = Option[str](
+BAD_RECORDS = Option(
     "badRecords", "fail",
     "A value that does not parse: `fail` the query; `null` keeps the row with `parsed` null and the reason in the "
     "column `fault`; `dead_letters` sends the record to `deadLetterTopic` and goes on without it.",
-    one_of("fail", "null", "dead_letters"), READS,
+    one_of("fail", "null", "dead_letters"), any_case=True, where=READS,
 )  # fmt: skip
 BAD_ENDING: Final = f".bad{DEAD_LETTERS_ENDING}"
 """Of topics for bad records: not those of workers, which would be sent back to a group that never failed them."""
 
-DEAD_LETTER_TOPIC = Option[str | None](
-    "deadLetterTopic", None, "Where `badRecords=dead_letters` sends what does not parse.", text, READS,
-    "the topic's name and `.bad.dlq`",
+DEAD_LETTER_TOPIC = Option(
+    "deadLetterTopic", "", "Where `badRecords=dead_letters` sends what does not parse.", where=READS,
+    shown="the topic's name and `.bad.dlq`",
 )  # fmt: skip
-TOPIC = Option[str | None](
-    "topic", None, "Write all rows to this topic; without it the column `topic` says where.", text, WRITES,
-    "the column `topic`",
+TOPIC = Option(
+    "topic", "", "Write all rows to this topic; without it the column `topic` says where.", where=WRITES,
+    shown="the column `topic`",
 )  # fmt: skip
-DELIVERY = Option[str](
+DELIVERY = Option(
     "delivery", "at_least_once",
     "`exactly_once` writes each batch of a stream in transactions: readers with isolation level read_committed see "
     "each row once, whatever crashes.",
-    one_of("at_least_once", "exactly_once"), WRITES,
+    one_of("at_least_once", "exactly_once"), any_case=True, where=WRITES,
 )  # fmt: skip
-INCLUDE_TIMESTAMPS = Option[bool](
+INCLUDE_TIMESTAMPS = Option(
     "includeTimestamps", False, "Write the column `timestamp` as the time of the record, instead of the time of "
-    "writing.", boolean, WRITES,
+    "writing.", where=WRITES,
 )  # fmt: skip
-TRANSACTION_TIMEOUT_MS = Option[int](
+TRANSACTION_TIMEOUT_MS = Option(
     "transactionTimeout", 15 * 60_000,
     "How long a transaction of `delivery=exactly_once` may stay open: longer than a batch takes. The cluster allows "
     "up to its `transaction.max.timeout.ms`.",
-    duration_ms, WRITES, "15m",
+    is_duration=True, where=WRITES, shown="15m",
 )  # fmt: skip
-TXN_APP_ID = Option[str | None](
-    "txnAppId", None,
+TXN_APP_ID = Option(
+    "txnAppId", "",
     "For `df.write` with `delivery=exactly_once`, as in foreachBatch: a name for what writes. With `txnVersion`, a "
     "write into the same topic that was already done is left out; other rows under the same number are an error.",
-    text, WRITE, "each write is a new one",
+    where=WRITE, shown="each write is a new one",
 )  # fmt: skip
-TXN_VERSION = Option[int | None](
-    "txnVersion", None, "The number of this write, rising for one `txnAppId`.", at_least(0), WRITE, "none"
+TXN_VERSION = Option(
+    "txnVersion", 0, "The number of this write, rising for one `txnAppId`.", at_least(0), where=WRITE, shown="none"
 )
 
 OPTIONS: Final[tuple[Option[Any], ...]] = tuple(each for each in list(globals().values()) if isinstance(each, Option))
@@ -245,12 +244,13 @@ class Options:
     values: Mapping[str, Any] = field(default_factory=dict)
     """What was given, by declared name."""
 
-    def __getitem__(self, option: Option[T]) -> T:
-        value: T = self.values.get(option.name, option.default)
+    def __getitem__(self, option: Option[V]) -> V:
+        value: V = self.values.get(option.name, option.default)
         return value
 
-    def is_given(self, option: Option[Any]) -> bool:
-        return option.name in self.values
+    def get(self, option: Option[V]) -> V | None:
+        """What was given, for options without a default."""
+        return self.values.get(option.name)
 
     @property
     def bootstrap(self) -> str:
@@ -283,7 +283,10 @@ def read_options(given: Mapping[str, str], where: Where) -> Options:
         if where not in option.where:
             _misplaced(option, where)
             continue
-        values[option.name] = _parsed(option, str(value))
+        try:
+            values[option.name] = option.parse(str(value))
+        except SettingError as fault:
+            raise OptionError(f"option {fault}") from None
     told = _told_by_file()
     kafka["bootstrap.servers"] = bootstrap_servers(kafka.get("bootstrap.servers"), told.get("bootstrap.servers"))
     return Options(where, {**told, **kafka}, values)
@@ -303,13 +306,6 @@ def nearest(name: str, known: Collection[str]) -> str | None:
     by_lower = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), list(by_lower), n=1)
     return by_lower[near[0]] if near else None
-
-
-def _parsed(option: Option[T], given: str) -> T:
-    try:
-        return option.parse(given)
-    except ValueError as fault:
-        raise OptionError(f"option {option.name} cannot be {given!r}: {fault}") from None
 
 
 def _checked_setting(setting: str, value: str, where: Where) -> str:

@@ -176,7 +176,7 @@ def test_two_writes_under_one_number_in_one_batch_of_a_stream(
     [
         ({"id": LongType()}, {}, "a row needs a column value"),
         ({"value": LongType()}, {}, "column value is bigint, and must be string or binary"),
-        ({"value": StringType()}, {"topic": ""}, "option topic cannot be ''"),
+        ({"value": StringType()}, {"topic": ""}, "option topic is empty"),
         ({"value": StringType()}, {"acks": "all"}, "there is no option acks"),
         ({"value": StringType()}, {"kafka.key.serializer": "x"}, r"option kafka\.key\.serializer cannot be set"),
         ({"value": StringType()}, {"txnAppId": "a"}, "txnAppId and txnVersion belong together"),

@@ -28,7 +28,7 @@ def parsed_fields(options: Options) -> list[types.StructField]:
 
 def parser_of(options: Options) -> Parser:
     """OptionError where the schema is missing or cannot be read."""
-    schema = options[VALUE_SCHEMA]
+    schema = options.get(VALUE_SCHEMA)
     if schema is None:
         raise OptionError(
             f"valueFormat={options[VALUE_FORMAT]} needs the option valueSchema, such as "

@@ -76,11 +76,11 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 
 def _plan(given: Mapping[str, str], schema: StructType, where: Where) -> WritePlan:
     options = read_options(given, where)
-    if options.is_given(TXN_APP_ID) != options.is_given(TXN_VERSION):
+    if (options.get(TXN_APP_ID) is None) != (options.get(TXN_VERSION) is None):
         raise OptionError("txnAppId and txnVersion belong together: give both")
-    if options.is_given(TXN_APP_ID) and options[DELIVERY] != "exactly_once":
+    if options.get(TXN_APP_ID) is not None and options[DELIVERY] != "exactly_once":
         raise OptionError("txnAppId and txnVersion need delivery=exactly_once")
-    shape = shape_of(schema, options[TOPIC], with_timestamps=options[INCLUDE_TIMESTAMPS])
+    shape = shape_of(schema, options.get(TOPIC), with_timestamps=options[INCLUDE_TIMESTAMPS])
     settings = write_settings(options.kafka, exactly_once=options[DELIVERY] == "exactly_once")
     return WritePlan(options, settings, shape)
 
@@ -94,10 +94,10 @@ class TopicWriter(DataSourceArrowWriter):
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
-        app_id, version = plan.options[TXN_APP_ID], plan.options[TXN_VERSION]
+        app_id, version = plan.options.get(TXN_APP_ID), plan.options.get(TXN_VERSION)
         self._unit = None
         if app_id is not None and version is not None:
-            self._unit = job_unit(app_id, version, plan.options[TOPIC])
+            self._unit = job_unit(app_id, version, plan.options.get(TOPIC))
         self._owner = self._unit.owner if self._unit else str(uuid4())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -161,7 +161,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
                 exactly_once.abort(cluster, self._unit(_owner(messages), batchId), parts)
 
     def _unit(self, query: str, batch: int) -> Unit:
-        return Unit(query, batch, self._plan.options[TOPIC])
+        return Unit(query, batch, self._plan.options.get(TOPIC))
 
 
 def _task() -> TaskContext:

@@ -52,7 +52,7 @@ def _checked(given: Mapping[str, str], schema: StructType, where: Where) -> Opti
 
 def _portable(options: Options) -> Options:
     """Options that mean the same on every machine: where a schema is a file's name, what the file says."""
-    schema = options[VALUE_SCHEMA]
+    schema = options.get(VALUE_SCHEMA)
     if options[VALUE_FORMAT] == "raw" or schema is None:
         return options
     from millpond.spark.parsing import inlined

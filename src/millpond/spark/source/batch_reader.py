@@ -43,8 +43,8 @@ class BatchReader(DataSourceReader):
             InputPartition(each)
             for each in split(
                 ranges,
-                tasks_min=self._options[MIN_PARTITIONS],
-                offsets_max=self._options[MAX_RECORDS_PER_PARTITION],
+                tasks_min=self._options.get(MIN_PARTITIONS),
+                offsets_max=self._options.get(MAX_RECORDS_PER_PARTITION),
             )
         ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from millpond.base.ids import TopicPartition
 from millpond.spark.options import (
@@ -115,19 +115,19 @@ def from_json(given: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 def _bound(
     options: Options,
-    timestamp: Option[int | None],
-    by_timestamp: Option[str | None],
-    offsets: Option[Any],
+    timestamp: Option[int],
+    by_timestamp: Option[str],
+    offsets: Option[str],
     default: _Edge,
     no_match: _NoMatch,
 ) -> Bound:
-    moment = options[timestamp]
+    moment = options.get(timestamp)
     if moment is not None:
         return AtTimes(moment, no_match)
-    moments = options[by_timestamp]
+    moments = options.get(by_timestamp)
     if moments is not None:
         return AtTimes(_parsed(by_timestamp.name, moments, 0), no_match)
-    given: str | None = options[offsets]
+    given = options.get(offsets)
     match given.lower() if given else default:
         case "earliest":
             return Edge("earliest")

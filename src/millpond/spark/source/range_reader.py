@@ -103,7 +103,7 @@ def _raw_batches(cluster: Cluster, options: Options, work: Range) -> Iterator[tu
         report_loss(lost, fails=fails)
         return
     at, end = work.start, work.end
-    poll_timeout_ms = options[POLL_TIMEOUT_MS]
+    poll_timeout_ms = options.get(POLL_TIMEOUT_MS)
     while at < end:
         try:
             for batch in read_range(

@@ -54,9 +54,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._subscription = subscription_of(options)
         self._start = starting(options)
         self._offsets = StreamOffsets(self._subscription, options.isolation, fails=options[FAIL_ON_DATA_LOSS])
-        group = options[COMMIT_GROUP]
+        group = options.get(COMMIT_GROUP)
         self._group = None if group is None else GroupProgress(group, options.kafka)
-        offsets_min = options[MIN_OFFSETS_PER_TRIGGER]
+        offsets_min = options.get(MIN_OFFSETS_PER_TRIGGER)
         self._gate = None if offsets_min is None else Gate(offsets_min, options[MAX_TRIGGER_DELAY_MS], _now_ms)
         self._connected: Cluster | None = None
         self._initial: Offsets | None = None
@@ -76,7 +76,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        offsets_max, offsets_min = self._options[MAX_OFFSETS_PER_TRIGGER], self._options[MIN_OFFSETS_PER_TRIGGER]
+        offsets_max, offsets_min = (
+            self._options.get(MAX_OFFSETS_PER_TRIGGER),
+            self._options.get(MIN_OFFSETS_PER_TRIGGER),
+        )
         # Spark cannot combine the two; any limit but ReadAllAvailable means here that both options hold.
         if offsets_max is not None:
             return ReadMaxRows(offsets_max)
@@ -110,8 +113,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         parts = split(
             self._offsets.ranges(self._cluster, begun, ends),
-            tasks_min=self._options[MIN_PARTITIONS],
-            offsets_max=self._options[MAX_RECORDS_PER_PARTITION],
+            tasks_min=self._options.get(MIN_PARTITIONS),
+            offsets_max=self._options.get(MAX_RECORDS_PER_PARTITION),
         )
         return [InputPartition(each) for each in parts]
 
@@ -181,7 +184,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._distinct(begun, ends)
         if self._gate is not None and not self._is_available_now and not self._gate.opens(starts, ends):
             return begun
-        offsets_max = self._options[MAX_OFFSETS_PER_TRIGGER]
+        offsets_max = self._options.get(MAX_OFFSETS_PER_TRIGGER)
         return self._distinct(begun, ends if offsets_max is None else capped(starts, ends, offsets_max))
 
     def _until_target(self, begun: Offsets, span: Span) -> Offsets:

@@ -47,18 +47,18 @@ class Subscribed:
 def subscription_of(options: Options) -> Subscription:
     """The one of the three that was given."""
     ways = (SUBSCRIBE, SUBSCRIBE_PATTERN, ASSIGN)
-    given = [way.name for way in ways if options.is_given(way)]
+    given = [way.name for way in ways if options.get(way) is not None]
     if len(given) != 1:
         names = ", ".join(way.name for way in ways)
         raise OptionError(f"give exactly one of {names}; given: {', '.join(given) or 'none'}")
-    if (topics := options[SUBSCRIBE]) is not None:
+    if (topics := options.get(SUBSCRIBE)) is not None:
         return _named(topics)
-    if (pattern := options[SUBSCRIBE_PATTERN]) is not None:
+    if (pattern := options.get(SUBSCRIBE_PATTERN)) is not None:
         try:
             return Matching(re.compile(pattern))
         except re.error as fault:
             raise OptionError(f"option subscribePattern is no regular expression: {pattern!r}: {fault}") from None
-    return _assigned(options[ASSIGN] or "")
+    return _assigned(options.get(ASSIGN) or "")
 
 
 def look(cluster: Cluster, subscription: Subscription, *, all_must_exist: bool = False) -> Subscribed:
