@@ -1,6 +1,7 @@
 # The two commands of the README, and the house's own.
 #   make up      install into .venv and run a node in the foreground
-#   make test    install what the tests need and run them all
+#   make test    install what the tests need and run the quick ones, and one of each kind with real processes
+#   make test-all  run all other tests: real nodes, clients, clusters, Spark, browsers; after make test
 #   make check   format, lint, types, layers, tidy
 #   make coverage  which functions of each package its tests call; minutes, not part of make test
 #   make docs-site  the docs as a site, in build/site
@@ -23,15 +24,22 @@ ARGS ?=
 # Tests wait more than they compute: more of them than cores run at a time.
 WORKERS ?= 3
 
-.PHONY: up test check format bench chaos coverage demo dist docs docs-site clean
+.PHONY: up test test-all test-tools check format bench chaos coverage demo dist docs docs-site clean
 
 up: $(RUNTIME)
 	@$(BIN)/millpond up $(ARGS)
 
-test: $(DEVELOP)
+PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations 20 --durations-min 8
+
+test: $(DEVELOP) test-tools
+	@$(PYTEST) -m "not extended" $(ARGS)
+
+test-all: $(DEVELOP) test-tools
+	@$(PYTEST) -m extended $(ARGS)
+
+test-tools:
 	@sh tools/system_packages.sh kcat redis-server chromium prometheus
 	@sh tools/java.sh
-	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations 20 --durations-min 8 $(ARGS)
 
 check: $(DEVELOP) $(STUB)
 	@$(BIN)/ruff format --check -q .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parent.parent))  # for `bench`
 
-from support import patience, seeds
+from support import patience, seeds, tiers
 from support.last_words import LastWords
 from support.node import Node
 from support.raw import Raw
@@ -49,13 +50,28 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(LastWords())
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Collect without the garbage collector: thousands of tests are made, and all of them stay until the end. Later
+    collections need not look at them either."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The tests of one file about Spark or the console run in one process: what they share is dear to start. Of Spark
-    no more than two run at a time. Long tests have to be asked for."""
+    no more than two run at a time. Long tests have to be asked for. `tiers` says what `make test` leaves out."""
     spark_files: dict[str, int] = {}
     for item in items:
         path = item.path.as_posix()
+        folder = path.rpartition("/tests/")[2].partition("/")[0]
+        if tiers.is_extended(folder, tiers.fixtures_of(item), {mark.name for mark in item.iter_markers()}):
+            item.add_marker("extended")
         if "/tests/spark/" in path:
             number = spark_files.setdefault(path, len(spark_files))
             item.add_marker(pytest.mark.xdist_group(f"spark-{number % SPARKS_AT_ONCE}"))

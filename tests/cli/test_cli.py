@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from millpond.cli import COMMANDS, command
 
 
+@pytest.mark.smoke
 def test_the_overview_names_every_command_and_fits_on_80_columns(lonely: Any) -> None:
     told = lonely("--help")
     assert told.code == 0
@@ -51,12 +52,14 @@ def test_the_overview_starts_fast() -> None:
     assert min(float(run.stdout.split("seconds ")[1]) for run in runs) < 0.2
 
 
+@pytest.mark.smoke
 def test_an_unknown_command_is_told_with_the_nearest_one(lonely: Any) -> None:
     told = lonely("prodcue", "orders")
     assert told.code == 2
     assert "There is no command 'prodcue'; did you mean produce?" in told.err
 
 
+@pytest.mark.smoke
 def test_the_version_says_what_it_runs_on(lonely: Any) -> None:
     from millpond import __version__
 

@@ -88,6 +88,7 @@ def test_only_the_partitions_asked_for(millpond: Any, quick: Any) -> None:
     assert millpond("consume", "three", "--until-end", "-p", "1", "--from", "9").lines == ["1"]
 
 
+@pytest.mark.smoke
 def test_keys_headers_and_times_stand_before_the_value(millpond: Any, quick: Any, topic: str) -> None:
     quick.send(topic, "v", key="k", headers=[("a", b"1"), ("b", None)], timestamp=1_700_000_000_123)
     quick.producer.produce(topic, None, timestamp=1_700_000_000_124)
@@ -117,6 +118,7 @@ def test_bytes_that_are_no_text_are_escaped(
     assert r"\xff\xfetea\x1b[2J" in screen.text, "a record must not command the terminal"
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_follows_until_it_is_stopped(millpond: Any, quick: Any, topic: str, number: int) -> None:
     process = millpond.start("consume", topic)

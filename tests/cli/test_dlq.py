@@ -313,6 +313,7 @@ def test_a_topic_with_another_name_is_known_by_its_letters_and_by_its_marks(
 # Redriving.
 
 
+@pytest.mark.smoke
 def test_redriven_records_are_as_they_were_and_in_their_partition(run: Callable[..., Told], box: Box) -> None:
     for number in range(4):
         box.put(str(number), key="k", partition=number % 2, trace="t")

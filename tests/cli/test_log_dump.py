@@ -37,6 +37,7 @@ def rows(lines: list[str]) -> list[list[str]]:
     return [line.split() for line in lines if line.split()[0].isdigit() and ("ok" in line or "BAD" in line)]
 
 
+@pytest.mark.smoke
 def test_batches_are_rows(millpond: Any, segment: Path) -> None:
     told = millpond("log", "dump", str(segment))
     assert told.code == 0

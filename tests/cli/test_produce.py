@@ -18,6 +18,7 @@ from support.node import eventually
 RECORDS = 10_000
 
 
+@pytest.mark.smoke
 def test_lines_with_keys_and_headers(millpond: Any, topic: str) -> None:
     sent = millpond(
         "produce", topic, "-k", r"\t", "--headers", "from=here", "--headers", "n=1", given="tea\t2\nplain\n\na\tb\tc"
@@ -76,6 +77,7 @@ def test_ten_thousand_records_come_back_as_they_went(
         assert codecs == {codec}
 
 
+@pytest.mark.smoke
 def test_what_consume_prints_produce_sends(millpond: Any, topic: str) -> None:
     odd = [
         {"key": {"$base64": "/wA="}, "value": None, "headers": [["a", "1"], ["a", {"$base64": "/g=="}]]},

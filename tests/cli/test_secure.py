@@ -352,6 +352,7 @@ def test_no_secret_is_in_the_words_of_a_process(secure: SecureNode, admin: Asker
 # Its next starts.
 
 
+@pytest.mark.smoke
 def test_it_stays_secure_without_the_option(start_node: Callable[..., Node], tmp_path: Path) -> None:
     first = SecureNode(tmp_path / "data", "--no-console")
     first.stop()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from tests.cli.conftest import Quick
 
@@ -16,6 +17,7 @@ from millpond.client.message import Message, header_list
 from support.console import Console
 
 
+@pytest.mark.smoke
 def test_all_is_well_where_nothing_is_wrong(start_node: Callable[..., Any], lonely: Any) -> None:
     node = start_node()
     told = lonely("status", "--free", "1B", "-b", node.address)

@@ -6,7 +6,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 
+
+@pytest.mark.smoke
 def test_the_life_of_a_topic(millpond: Any, quick: Any) -> None:
     made = millpond("topic", "create", "life", "--partitions", "3", "--set", "retention.ms=5000")
     assert (made.code, made.out) == (0, "Created topic life with 3 partitions.\n")
@@ -93,6 +96,7 @@ def test_deleting_asks_first(millpond: Any, topic: str, in_terminal: Callable[..
     assert agreed.finish() == 0
 
 
+@pytest.mark.smoke
 def test_a_terminal_gets_a_table_of_80_columns(in_terminal: Callable[..., Any], topic: str) -> None:
     screen = in_terminal("topic", "describe", topic)
     assert screen.finish() == 0

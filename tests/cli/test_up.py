@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_cleanly(start_node: Callable[..., Any], number: int) -> None:
     """How long it may wait for others before is a matter of the broker's drain, on simulated clocks."""
@@ -21,6 +22,7 @@ def test_a_signal_ends_it_cleanly(start_node: Callable[..., Any], number: int) -
     assert (node.data / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.smoke
 def test_the_panel_says_where_it_is_and_how_to_reach_it(start_node: Callable[..., Any]) -> None:
     node = start_node()
     host, _, port = node.address.rpartition(":")
@@ -69,6 +71,7 @@ def test_settings_come_from_the_file_and_the_command_line_goes_before_it(
     assert node.panel["cluster"] == "from-file, node 7"
 
 
+@pytest.mark.smoke
 def test_a_taken_port_is_told_with_a_free_one(lonely: Any, node: Any, tmp_path: Path) -> None:
     told = lonely("up", "--listen", node.address, "--data", str(tmp_path / "d"))
     assert told.code == 1

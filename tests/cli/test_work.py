@@ -50,6 +50,7 @@ def run(millpond: Any, quick: Any, topic: str, tmp_path: Path) -> Iterator[Calla
         each.communicate()
 
 
+@pytest.mark.smoke
 def test_what_dies_is_started_again_and_told_to_stop_all_end_in_order(
     run: Any, quick: Any, topic: str, tmp_path: Path
 ) -> None:

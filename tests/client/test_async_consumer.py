@@ -12,6 +12,7 @@ from millpond.base.ids import TopicPartition
 VALUES = [b"%d" % n for n in range(10)]
 
 
+@pytest.mark.smoke
 def test_iterating_committing_and_going_on(pond) -> None:
     topic, group = pond.topic(), pond.group()
     pond.fill(topic, VALUES, partition=0)

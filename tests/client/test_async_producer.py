@@ -9,6 +9,7 @@ import pytest
 from millpond import AsyncProducer, BufferFull, ConfigError, Delivery, SendFailed
 
 
+@pytest.mark.smoke
 def test_awaiting_a_send_gives_its_place(cluster) -> None:
     topic = cluster.topic()
 

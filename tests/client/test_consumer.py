@@ -34,6 +34,7 @@ def filled(cluster) -> str:
     return topic
 
 
+@pytest.mark.smoke
 def test_a_group_reads_everything_once_and_goes_on_where_it_committed(cluster, filled) -> None:
     group = cluster.group()
     with Consumer(
@@ -49,6 +50,7 @@ def test_a_group_reads_everything_once_and_goes_on_where_it_committed(cluster, f
         assert consumer.poll(10, 0.1) == []
 
 
+@pytest.mark.smoke
 def test_iterating_and_committing_message_by_message(pond) -> None:
     filled, group = pond.topic(), pond.group()
     pond.fill(filled, VALUES, keys=8)
@@ -86,6 +88,7 @@ def test_without_a_group_all_partitions_are_read_and_nothing_is_committed(cluste
             consumer.commit()
 
 
+@pytest.mark.smoke
 def test_seeking(cluster) -> None:
     topic = cluster.topic()
     cluster.fill(topic, VALUES, partition=2)
@@ -194,6 +197,7 @@ def test_a_paused_partition_is_silent_until_resumed(cluster) -> None:
         assert take(consumer, 5) == [b"0"] * 5
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_rebalance_callbacks_tell_who_has_what(pond, protocol) -> None:
     """Millpond only: the mock does not speak the newer protocol, and the older one is tested by all the others."""
@@ -246,6 +250,7 @@ def test_the_end_is_known_when_it_is_reached(cluster) -> None:
         assert not consumer.is_at_end()
 
 
+@pytest.mark.smoke
 def test_lag_counts_what_is_left(pond) -> None:
     topic = pond.topic()
     pond.fill(topic, VALUES, partition=1)
@@ -274,6 +279,7 @@ def test_the_end_of_a_transaction_is_no_lag(pond) -> None:
         assert consumer.lag() == {only: 1}
 
 
+@pytest.mark.smoke
 def test_a_topic_that_is_not_there(make_node) -> None:
     node = make_node({"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0"})
     with pytest.raises(UnknownTopic, match="nowhere"):

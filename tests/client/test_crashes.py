@@ -51,6 +51,7 @@ ALL_ONCE = Counter(range(RECORDS))
 
 
 class TestAtLeastOnce:
+    @pytest.mark.smoke
     def test_killed_between_processing_and_commit_a_record_runs_twice_and_none_is_lost(self, run) -> None:
         ran = run("at_least_once", "after_effect")
         assert set(ran) == set(range(RECORDS))
@@ -126,6 +127,7 @@ class TestExactlyOnceByProcessedIds:
         assert set(counts.values()) == {1}
 
 
+@pytest.mark.smoke
 def test_sigterm_finishes_what_runs_commits_and_leaves(pond, child, tmp_path: Path) -> None:
     topic = pond.topic(partitions=1)
     pond.fill(topic, [b"%d" % n for n in range(RECORDS)])

@@ -30,6 +30,7 @@ class Order(msgspec.Struct):
     id: int
 
 
+@pytest.mark.smoke
 def test_every_record_is_processed_and_committed(cluster) -> None:
     topic, group = cluster.topic(), cluster.group()
     cluster.fill(topic, VALUES, keys=6)
@@ -45,6 +46,7 @@ def test_every_record_is_processed_and_committed(cluster) -> None:
         assert sum(at or 0 for at in consumer.committed(partitions).values()) == 60
 
 
+@pytest.mark.smoke
 def test_poison_goes_to_the_dead_letters_and_the_partition_moves_on(cluster) -> None:
     topic, letters = cluster.topic(), cluster.topic()
     with Producer(cluster.bootstrap) as producer:
@@ -111,6 +113,7 @@ def test_a_rejected_record_is_not_tried_again(pond) -> None:
     assert read_dead_letter(pond.read(letters)[0]).error_message == "not for us"
 
 
+@pytest.mark.smoke
 def test_without_dead_letters_the_worker_stops_before_the_record_and_loses_nothing(pond) -> None:
     topic, group = pond.topic(1), pond.group()
     pond.fill(topic, VALUES[:10])
@@ -128,6 +131,7 @@ def test_without_dead_letters_the_worker_stops_before_the_record_and_loses_nothi
     assert seen == VALUES[5:10]
 
 
+@pytest.mark.smoke
 def test_a_retry_holds_back_its_key_alone(pond) -> None:
     topic = pond.topic(1)
     with Producer(pond.bootstrap) as producer:
@@ -164,6 +168,7 @@ def test_with_order_none_records_of_the_key_overtake(pond) -> None:
     assert ran == [b"1", b"2", b"3", b"1"]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 def test_retry_topics_bring_a_record_back_when_it_is_due(pond, delivery: str) -> None:
     topic, letters, group = pond.topic(2), pond.topic(1), pond.group()

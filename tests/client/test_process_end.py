@@ -66,6 +66,7 @@ if sys.argv[3] == "collected":
 """
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("how", ["kept", "collected"])
 def test_a_program_that_ends_without_close_flushes(pond: Cluster, how: str) -> None:
     topic = pond.topic(1)

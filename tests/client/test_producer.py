@@ -27,6 +27,7 @@ from support.node import eventually
 NOBODY = "127.0.0.1:1"
 
 
+@pytest.mark.smoke
 def test_a_send_tells_where_the_record_is(cluster) -> None:
     topic = cluster.topic()
     with Producer(cluster.bootstrap) as producer:
@@ -39,6 +40,7 @@ def test_a_send_tells_where_the_record_is(cluster) -> None:
         assert abs(place.timestamp_ms / 1000 - time.time()) < 60
 
 
+@pytest.mark.smoke
 def test_keys_go_where_java_puts_them(cluster) -> None:
     topic = cluster.topic()
     keys = [f"key-{n}" for n in range(30)]
@@ -74,6 +76,7 @@ def test_each_send_chooses_its_acknowledgement(cluster) -> None:
     assert {message.value for message in cluster.read(topic, 3)} == {b"0", b"1", b"all"}
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_compression(pond, compression: str) -> None:
     topic = pond.topic()
@@ -134,6 +137,7 @@ def test_a_record_nobody_takes_fails_with_advice() -> None:
     producer.close()
 
 
+@pytest.mark.smoke
 def test_a_record_too_large_is_refused_at_once(pond) -> None:
     with Producer(pond.bootstrap) as producer, pytest.raises(SendFailed, match=r"message\.max\.bytes"):
         producer.send(pond.topic(), b"x" * 2_000_000)

@@ -19,6 +19,7 @@ def ids(redis_url: str, request: pytest.FixtureRequest):  # type: ignore[no-unty
     store.close()
 
 
+@pytest.mark.smoke
 def test_the_second_time_there_is_nothing_to_do(ids: RedisIds) -> None:
     with ids.once("a") as unit:
         assert unit is not None

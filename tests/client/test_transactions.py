@@ -19,6 +19,7 @@ VALUES = [b"%d" % n for n in range(50)]
 REFRESH_MS = 1_000
 
 
+@pytest.mark.smoke
 def test_what_is_sent_and_the_position_are_one(cluster) -> None:
     """On the mock too: it has transactions, though it hides nothing that was aborted."""
     topic, out, group = cluster.topic(), cluster.topic(), cluster.group()
@@ -41,6 +42,7 @@ def test_what_is_sent_and_the_position_are_one(cluster) -> None:
         assert sum(at or 0 for at in committed.values()) == 50
 
 
+@pytest.mark.smoke
 def test_dead_letters_are_in_the_transaction_and_the_failed_record_s_sends_are_not(pond) -> None:
     topic, out, letters = pond.topic(1), pond.topic(1), pond.topic(1)
     pond.fill(topic, VALUES)

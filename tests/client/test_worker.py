@@ -30,6 +30,7 @@ def test_the_decorated_function_is_a_worker_and_still_a_function() -> None:
     assert not charge.is_running()
 
 
+@pytest.mark.smoke
 def test_started_in_the_background_it_stops_with_the_block(pond) -> None:
     topic = pond.topic(1)
     seen: list[bytes | None] = []

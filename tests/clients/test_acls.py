@@ -139,6 +139,7 @@ def test_a_user_without_rights_sees_and_does_nothing(mill: Mill) -> None:
     assert refusal(lambda: described.result(SECONDS)) == "TOPIC_AUTHORIZATION_FAILED"
 
 
+@pytest.mark.smoke
 def test_rights_let_a_producer_and_a_consumer_work(mill: Mill) -> None:
     topic = mill.topic()
     mill.allow("alice", AclOperation.WRITE, topic)

@@ -52,6 +52,7 @@ def configs_of(admin, name, kind=ResourceType.TOPIC):
 # Creating topics.
 
 
+@pytest.mark.smoke
 def test_a_created_topic_has_what_was_asked_for(admin, topic):
     outcome(admin.create_topics([NewTopic(topic, 3, 1, config={"retention.ms": "60000"})]))
     found = described(admin, topic)
@@ -138,6 +139,7 @@ def test_one_refused_topic_does_not_keep_the_others_from_being(admin, topic):
 # Growing and deleting.
 
 
+@pytest.mark.smoke
 def test_partitions_are_added_and_can_be_written_to(admin, raw, topic):
     outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
     raw.produce(topic, 0, batch(b"before"))
@@ -195,6 +197,7 @@ def test_deletion_can_be_switched_off(make_node, topic):
     assert topic in admin.list_topics(timeout=60).topics
 
 
+@pytest.mark.smoke
 def test_records_are_deleted_up_to_an_offset(admin, raw, topic):
     outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
     for number in range(10):
@@ -293,6 +296,7 @@ def test_what_the_node_was_started_with_is_the_source_of_a_topics_default(make_n
     assert "log.retention.ms" in found.synonyms
 
 
+@pytest.mark.smoke
 def test_settings_change_one_by_one(admin, raw, topic):
     outcome(admin.create_topics([NewTopic(topic, 1, 1, config={"retention.ms": "1000000"})]))
 

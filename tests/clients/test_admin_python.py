@@ -24,6 +24,7 @@ def python_admin(node):
     client.close()
 
 
+@pytest.mark.smoke
 def test_kafka_python_creates_describes_grows_and_deletes(python_admin, topic):
     python_admin.create_topics({topic: {"num_partitions": 2, "configs": {"retention.ms": "99000"}}})
     (found,) = python_admin.describe_topics([topic])
@@ -142,6 +143,7 @@ def test_kafka_python_sees_how_large_partitions_are(python_admin, node, raw, top
 # And through aiokafka.
 
 
+@pytest.mark.smoke
 def test_aiokafka_administers_topics(node, raw, topic):
     from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
     from aiokafka.admin import NewPartitions as AioNewPartitions

@@ -116,6 +116,7 @@ def test_a_node_with_a_torn_tail_starts_serves_and_goes_on(crashed, cut):
         assert raw.read_all("torn")[-1].value == b"next"
 
 
+@pytest.mark.smoke
 def test_after_a_kill_the_log_is_read_and_not_believed(crashed):
     """A byte flipped in the last batch is found: recovery did run."""
     path = crashed.data / "torn-0" / LOG
@@ -262,6 +263,7 @@ def test_a_crash_begins_a_new_leader_epoch_and_a_clean_end_does_not(make_node):
 # Two nodes.
 
 
+@pytest.mark.smoke
 def test_a_second_node_on_the_same_folder_is_turned_away_and_harms_nothing(make_node, tmp_path):
     node = make_node()
     with Raw(node.port) as raw:

@@ -19,6 +19,7 @@ LONGER_THAN_RAW_MS = 100_000
 # Waiting.
 
 
+@pytest.mark.smoke
 def test_a_fetch_waits_for_data_and_comes_back_with_it(node, raw, topic):
     raw.create_topic(topic)
     raw.send(fetch_request(topic, wait_ms=LONGER_THAN_RAW_MS), 12)
@@ -146,6 +147,7 @@ def told(reply):
     }
 
 
+@pytest.mark.smoke
 def test_a_session_tells_only_what_changes(raw, topic):
     raw.create_topic(topic, 3)
     first = raw.call(session_request(0, 0, topic, [(0, 0), (1, 0), (2, 0)]), 12)

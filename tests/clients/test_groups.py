@@ -29,6 +29,7 @@ def partitions_and_offsets(records):
 EVERYTHING = [(partition, offset) for partition in range(2) for offset in range(10)]
 
 
+@pytest.mark.smoke
 @every_client
 def test_a_consumer_goes_on_from_what_it_committed(node, raw, filled, join):
     first = join(node.bootstrap, filled, [filled])

@@ -86,6 +86,7 @@ def test_a_commit_of_a_member_epoch_that_is_over_is_refused(raw, ready):
     assert fetch_offsets(raw, ready) == {(ready, 0): 7}
 
 
+@pytest.mark.smoke
 def test_a_static_member_is_fenced_by_its_successor(node, raw, ready):
     with ClassicMember(node.port, ready, "i") as old, ClassicMember(node.port, ready, "i") as young:
         joined_alone(old, ready)

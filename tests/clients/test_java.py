@@ -7,6 +7,7 @@ import pytest
 from support.java_programs import compiled, run_java
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_the_java_client_tells_bad_records_from_good_ones_and_alters_settings_of_all_kinds(
     node, raw, topic, tmp_path_factory

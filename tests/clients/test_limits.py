@@ -151,6 +151,7 @@ def sample_requests():
     ]
 
 
+@pytest.mark.smoke
 def test_half_a_request_and_then_silence_hurts_nobody(node):
     whole = frame(produce_request("nowhere", 0, batch(b"x" * 1000)), 9, 1)
     silent = []
@@ -388,6 +389,7 @@ def peak_bytes(node):
 # The end.
 
 
+@pytest.mark.smoke
 def test_sigterm_with_parked_fetches_ends_soon_cleanly_and_answers(make_node, topic):
     node = make_node()
     waiting = [Raw(node.port) for _ in range(20)]

@@ -59,6 +59,7 @@ def odd_messages(client):
     ]
 
 
+@pytest.mark.smoke
 @each_codec
 @each_client
 def test_what_one_client_writes_every_client_reads_the_same(node, raw, topic, client, codec):

@@ -226,6 +226,7 @@ def small_requests(raw, topic):
     }
 
 
+@pytest.mark.smoke
 def test_every_advertised_version_of_every_api_is_answered_with_something_that_decodes(node, raw, topic):
     raw.create_topic(topic)
     requests = small_requests(raw, topic)
@@ -262,6 +263,7 @@ def test_one_request_per_version_is_really_in_the_answer(raw, topic):
 # The order of replies.
 
 
+@pytest.mark.smoke
 def test_replies_leave_in_the_order_of_requests_even_behind_a_parked_fetch(node, raw, topic):
     raw.create_topic(topic)
     # Longer than any connection of the test waits: only the record wakes it.

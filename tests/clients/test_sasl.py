@@ -184,6 +184,7 @@ CLIENTS: dict[str, Client] = {
 }
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("mechanism", [*MECHANISMS, "OAUTHBEARER"])
 @pytest.mark.parametrize("client", CLIENTS)
 def test_who_logs_in_writes_and_reads(node: Node, client: str, mechanism: str) -> None:

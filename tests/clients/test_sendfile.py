@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 
+import pytest
+
 from millpond.wire.batch import walk
 from support.node import Node
 from support.raw import Raw, batch, fetch_request
@@ -35,6 +37,7 @@ def fetched(port, end):
     return replies
 
 
+@pytest.mark.smoke
 def test_every_way_out_gives_the_same_bytes(make_node, tmp_path):
     writer = make_node({"log.segment.bytes": "2000000"})
     sent = b""

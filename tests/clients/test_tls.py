@@ -47,6 +47,7 @@ def mutual(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory)
     node.terminate()
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("kind", CLIENTS)
 def test_clients_over_tls(encrypted: Node, certificates: Certificates, kind: type[TlsClient]) -> None:
     client = kind(certificates.authority, None)

@@ -30,6 +30,7 @@ def write_end(raw, topic, partitions):
         assert not raw.produce(topic, partition, batch(END)).error_code
 
 
+@pytest.mark.smoke
 @every_writer
 def test_committed_records_are_read_and_aborted_ones_are_not(node, raw, made, open_writer):
     other = f"{made}-other"

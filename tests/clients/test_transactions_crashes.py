@@ -309,6 +309,7 @@ def test_a_producer_outlives_the_memory_of_its_id(make_node, transactional):
         assert committed_values(raw, TOPIC) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.smoke
 def test_a_zombie_stays_fenced_through_a_crash(make_node):
     node = make_node(NODE_SETTINGS)
     with Raw(node.port) as raw:

@@ -52,6 +52,7 @@ def test_writing_takes_the_partition_into_the_transaction(raw, made, producer):
     assert [committed_values(raw, made, partition) for partition in (0, 1)] == [[b"a"], [b"b"]]
 
 
+@pytest.mark.smoke
 def test_every_end_raises_the_epoch(raw, made, producer):
     known, epoch = producer.id, producer.epoch
     for number in range(1, 4):

@@ -24,6 +24,7 @@ def numbered(producer, sequence, *values, epoch=0):
     return batch(*values, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
 
 
+@pytest.mark.smoke
 def test_a_batch_sent_twice_is_stored_once_and_answered_with_its_first_offset(raw, topic):
     raw.create_topic(topic)
     raw.produce(topic, 0, batch(b"other"))
@@ -130,6 +131,7 @@ def test_a_compacted_topic_wants_keys(raw, topic):
 # All at once.
 
 
+@pytest.mark.smoke
 def test_writers_and_readers_at_the_same_time_agree(node, topic):
     """Eight connections at once: every write is answered with an offset of its own, and all are read."""
     with Raw(node.port) as raw:

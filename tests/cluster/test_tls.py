@@ -45,6 +45,7 @@ def test_clients_with_certificates(ponds: Ponds, certificates: Certificates, kin
     assert client.write_and_read(ponds.bootstrap, f"cluster-{kind.__name__}", VALUES) == VALUES
 
 
+@pytest.mark.smoke
 def test_the_cluster_survives_the_loss_of_a_node_and_takes_it_back(ponds: Ponds, certificates: Certificates) -> None:
     client = Librdkafka(certificates.authority, certificates.named("alice"))
     assert client.write_and_read(ponds.bootstrap, "before", VALUES) == VALUES

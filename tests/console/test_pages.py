@@ -239,6 +239,7 @@ def test_a_group_shows_topics_whatever_they_are_called(tab: Tab, pond: Pond) -> 
     reader.close()
 
 
+@pytest.mark.smoke
 def test_html_in_a_record_is_text(tab: Tab) -> None:
     page = tab.open("/topics/orders/records?search=onerror")
     row = page.locator("td.value", has_text="<img src=x onerror=")
@@ -270,6 +271,7 @@ def test_a_topic_is_made_with_the_keyboard_alone(tab: Tab) -> None:
     assert page.url.endswith("/topics/by-keyboard")
 
 
+@pytest.mark.smoke
 def test_a_record_is_produced_and_seen_live(tab: Tab) -> None:
     page = tab.open("/topics/orders/records?live=1")
     page.get_by_text("Waiting for what comes").wait_for()

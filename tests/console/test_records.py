@@ -134,6 +134,7 @@ def test_half_a_sign_is_refused(console: Console, pond: Pond) -> None:
     assert console.get("/api/topics?filter=%ED%A0%80").status == 200
 
 
+@pytest.mark.smoke
 def test_a_record_is_produced(console: Console, pond: Pond) -> None:
     topic = pond.new_topic(3)
     path = f"/api/topics/{topic}/records"

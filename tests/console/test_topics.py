@@ -12,6 +12,7 @@ from millpond.testing import Pond
 from support.console import Console
 
 
+@pytest.mark.smoke
 def test_the_overview_says_how_the_cluster_is(console: Console) -> None:
     look = console.first_event("/api/live/overview")
     assert look["concerns"] == []
@@ -63,6 +64,7 @@ def test_a_topic_that_is_not_there_is_said_in_a_sentence(console: Console) -> No
     assert console.get("/api/topics/order/settings").status == 409
 
 
+@pytest.mark.smoke
 def test_a_topic_is_made_changed_and_deleted(console: Console) -> None:
     made = console.change(
         "POST", "/api/topics", {"name": "made", "partitions": 2, "settings": {"retention.ms": "1000"}}

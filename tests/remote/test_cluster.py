@@ -17,6 +17,7 @@ from support.node import Node, free_port
 from support.topics import add_partitions, create_topic
 
 
+@pytest.mark.smoke
 def test_topics_are_described_and_missing_ones_left_out(node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic, 3)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:

@@ -54,6 +54,7 @@ def create_topic(settings: dict[str, str], name: str) -> int:
         return len(cluster.topics([name], create=True)[name].partitions)
 
 
+@pytest.mark.smoke
 def test_every_login_works_and_a_wrong_password_is_refused(behind_door: MakeDoor, certificates: Certificates) -> None:
     settings = behind_door(server_context(certificates.server), LOGINS)
     settings |= {"security.protocol": "SASL_SSL", "ssl.ca.location": str(certificates.authority)}

@@ -50,6 +50,7 @@ def numbered(first: int, count: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, first + count)]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("acks", "codec"), [(-1, 0), (-1, ZSTD), (1, 0)])
 def test_everything_is_there_once_and_in_order(node: Node, topic: str, acks: int, codec: int) -> None:
     create_topic(node.bootstrap, topic, 3)
@@ -98,6 +99,7 @@ def test_crashes_of_the_node_lose_double_and_reorder_nothing(make_node: Callable
             assert committed_values(raw, topic, partition) == expected
 
 
+@pytest.mark.smoke
 def test_a_transaction_shows_when_it_is_committed(node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic, 1)
     partition = TopicPartition(topic, 0)

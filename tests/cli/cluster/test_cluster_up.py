@@ -84,6 +84,7 @@ def pid_of(data: Path) -> int:
     raise AssertionError(f"nobody runs on {data}")
 
 
+@pytest.mark.smoke
 def test_it_says_where_it_is_starts_again_what_dies_and_ends_all(
     start_cluster: Callable[..., Running], tmp_path: Path
 ) -> None:

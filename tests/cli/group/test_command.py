@@ -36,6 +36,7 @@ def described(millpond: Any, group: str, sample: str = "0") -> dict[str, Any]:
     return found
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_with_a_member(
     millpond: Any, quick: Any, read_as: Callable[..., Any], topic: str, protocol: str
@@ -181,6 +182,7 @@ def test_watching_goes_on_until_it_is_stopped(millpond: Any, quick: Any, topic: 
     assert watching.wait(60) == 0
 
 
+@pytest.mark.smoke
 def test_a_dry_run_changes_nothing_and_a_reset_does_what_it_showed(millpond: Any, quick: Any) -> None:
     topic = quick.create("resets", 2)
     for index in (0, 1):

@@ -53,6 +53,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.smoke
 def test_check_says_what_it_understood_and_hides_passwords(lonely: Command, file: Path) -> None:
     done = lonely("pipeline", "check", str(file))
     assert done.code == 0, done.err

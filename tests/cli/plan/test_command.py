@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 
+@pytest.mark.smoke
 def test_without_options_it_shows_the_worked_example(lonely: Any) -> None:
     told = lonely("plan")
     assert told.code == 0

@@ -162,6 +162,7 @@ def test_update_mode_through_foreach_batch(spark: SparkSession, tmp_path: Path, 
     assert sorted(row["part"] for row in rows_of(path)) == list(range(7))
 
 
+@pytest.mark.smoke
 def test_batch_writes_and_reads(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     zone = spark.conf.get("spark.sql.session.timeZone")

@@ -23,6 +23,7 @@ ROWS = (["a", "b"], ["c"], ["d", "e", "f"])
 ALL = ["a", "b", "c", "d", "e", "f"]
 
 
+@pytest.mark.smoke
 def test_a_batch_shows_when_it_is_committed(play: Play) -> None:
     parts = play.tasks(0, *ROWS)
     assert [part.rows for part in parts] == [2, 1, 3]
@@ -43,6 +44,7 @@ def test_a_task_without_rows_costs_no_transaction(play: Play) -> None:
     assert DecisionLog(play.cluster).find(play.query).batch == 0  # type: ignore[union-attr]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("step", "nth"),
     [(Step.CHECKED, 1), (Step.DECIDED, 1), (Step.ENDED_SOME, 1), (Step.ENDED_SOME, 2), (Step.ENDED_ALL, 1)],

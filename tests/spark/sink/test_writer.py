@@ -72,6 +72,7 @@ def test_rows_arrive_as_they_are(node: Node, topic: str, rows: DataFrame, delive
     assert {number for number in range(0, ROWS, 2) if number % 3} <= set(in_one), "as the column partition says"
 
 
+@pytest.mark.smoke
 def test_a_stream_writes_and_reads_the_same(
     spark: SparkSession, node: Node, topic: str, rows: DataFrame, checkpoint: str
 ) -> None:

@@ -36,6 +36,7 @@ def filled(node: Node, topic: str) -> str:
     return topic
 
 
+@pytest.mark.smoke
 def test_ranges(node: Node, filled: str) -> None:
     assert planned(node, subscribe=filled) == [(0, 3, 10), (1, 0, 20)]
     assert planned(node, assign=f'{{"{filled}":[1,2]}}', maxRecordsPerPartition="8") == [

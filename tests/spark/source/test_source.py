@@ -70,6 +70,7 @@ def as_bytes(found: bytearray | None) -> bytes | None:
     return None if found is None else bytes(found)
 
 
+@pytest.mark.smoke
 def test_every_byte_of_every_codec(spark: SparkSession, node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic, len(CODECS))
     for partition, codec in enumerate(CODECS):

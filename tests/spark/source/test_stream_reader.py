@@ -60,6 +60,7 @@ def planned(reader: StreamReader, start: Json, end: Json) -> list[tuple[int, int
     return [(each.partition.partition, each.start, each.end) for each in found]
 
 
+@pytest.mark.smoke
 def test_from_the_earliest_to_the_end_in_one_batch(make: Make, topic: str) -> None:
     reader = make(startingOffsets="earliest", minPartitions="4")
     start = reader.initialOffset()
@@ -139,6 +140,7 @@ def test_not_before_enough_waits(make: Make, node: Node, topic: str) -> None:
     assert step(delayed, start) == {topic: {"0": 29, "1": 31}}
 
 
+@pytest.mark.smoke
 def test_available_now_ends_where_the_log_ended_when_it_began(make: Make, node: Node, topic: str) -> None:
     reader = make(startingOffsets="earliest", maxOffsetsPerTrigger="25", minOffsetsPerTrigger="39")
     reader.prepareForTriggerAvailableNow()
