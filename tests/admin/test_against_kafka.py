@@ -43,8 +43,9 @@ from millpond.remote.cluster import Cluster
 from millpond.remote.topics import TopicExists, create_topic
 from support.kafka_broker import PASSWORD, USER, KafkaBroker
 from support.node import eventually
+from support.patience import with_time
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [with_time, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,8 @@ import pytest
 
 from support.console import until
 
+pytestmark = pytest.mark.boundary
+
 UP = (sys.executable, "-c", "import sys; from millpond.cli import main; sys.exit(main(['up', *sys.argv[1:]]))")
 Rows = dict[str, str]
 

@@ -24,6 +24,8 @@ from millpond.admin.restore import restore
 from millpond.broker.lives.identity import Identity, write_identity
 from millpond.node.disk import RealDisk
 
+pytestmark = pytest.mark.boundary
+
 PARTITIONS = 6
 
 

@@ -23,6 +23,10 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from tests.cli.conftest import Command, Finished, Node
 
+from support.patience import with_time
+
+pytestmark = pytest.mark.boundary
+
 
 class SecureNode(Node):
     def __init__(self, data: Path, *arguments: str) -> None:
@@ -129,6 +133,7 @@ def test_metrics_ask_nobody_and_so_name_nothing(secure: SecureNode, admin: Asker
     assert "unheard-of" not in page
 
 
+@pytest.mark.smoke
 def test_nobody_comes_in_without_a_login(secure: SecureNode, tmp_path: Path) -> None:
     told = Command(secure.address)("topic", "list")
     assert told.code == 1
@@ -212,6 +217,7 @@ def test_the_life_of_a_user(secure: SecureNode, admin: Asker, tmp_path: Path) ->
 # Everybody's clients.
 
 
+@pytest.mark.smoke
 def test_librdkafka(secure: SecureNode) -> None:
     settings = secure.settings().SETTINGS
     producer = Producer({**settings, "log_level": 0})
@@ -269,6 +275,7 @@ def test_kcat(secure: SecureNode, goods: str) -> None:
     assert goods in done.stdout
 
 
+@with_time
 def test_kafkas_own_tools(secure: SecureNode, goods: str) -> None:
     from support.kafka_tools import kafka_tool
 
@@ -352,7 +359,6 @@ def test_no_secret_is_in_the_words_of_a_process(secure: SecureNode, admin: Asker
 # Its next starts.
 
 
-@pytest.mark.smoke
 def test_it_stays_secure_without_the_option(start_node: Callable[..., Node], tmp_path: Path) -> None:
     first = SecureNode(tmp_path / "data", "--no-console")
     first.stop()

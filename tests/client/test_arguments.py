@@ -58,19 +58,19 @@ def record(**wrong: Any) -> dict[str, Any]:
     return {"topic": "t", "value": b"v", **wrong}
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def _topic(pond: Cluster) -> None:
     pond.create("t", 1)
 
 
 @pytest.fixture(scope="module")
-def producer(pond: Cluster) -> Iterator[Producer]:
+def producer(pond: Cluster, _topic: None) -> Iterator[Producer]:
     with Producer(pond.bootstrap) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def consumer(pond: Cluster) -> Iterator[Consumer]:
+def consumer(pond: Cluster, _topic: None) -> Iterator[Consumer]:
     with Consumer(pond.group(), ["t"], bootstrap=pond.bootstrap) as made:
         assert eventually(lambda: bool(made.poll(1000, 0.1) is not None and made.is_at_end()))
         yield made
@@ -85,15 +85,21 @@ def test_a_bad_record_is_refused(producer: Producer, wrong: dict[str, Any]) -> N
         producer.partitions("t")
 
 
-@pytest.mark.parametrize("wrong", [*BAD_RECORDS, *BAD_SENDS], ids=described)
-def test_a_bad_record_is_refused_by_the_async_producer(pond: Cluster, wrong: dict[str, Any]) -> None:
-    async def send() -> None:
+@pytest.mark.usefixtures("_topic")
+def test_bad_records_are_refused_by_the_async_producer(pond: Cluster) -> None:
+    async def is_sent(producer: AsyncProducer, wrong: dict[str, Any]) -> bool:
+        try:
+            await producer.send(**record(**wrong))
+        except ClientError:
+            return False
+        return True
+
+    async def accepted() -> list[str]:
         async with AsyncProducer(pond.bootstrap) as producer:
             await producer.send("t", b"first")
-            with pytest.raises(ClientError):
-                await producer.send(**record(**wrong))
+            return [described(wrong) for wrong in (*BAD_RECORDS, *BAD_SENDS) if await is_sent(producer, wrong)]
 
-    asyncio.run(send())
+    assert asyncio.run(accepted()) == []
 
 
 def test_a_key_and_a_value_may_have_a_nul_character(pond: Cluster, producer: Producer) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from support.patience import with_time
+
 TREE = Path(__file__).parent.parent.parent
 INSTALL_SECONDS_MAX = 300
 STEP_SECONDS_MAX = 60
@@ -59,7 +61,7 @@ def address_announced_by(process, log):
     raise AssertionError(f"make up took more than {INSTALL_SECONDS_MAX} s: {log.read_text()[-3000:]}")
 
 
-@pytest.mark.slow
+@with_time
 @pytest.mark.timeout(INSTALL_SECONDS_MAX + 6 * STEP_SECONDS_MAX)
 def test_the_start_of_the_readme_works_on_a_clean_copy(clean_copy, tmp_path):
     if fault := packages_fault(tmp_path / "packages"):

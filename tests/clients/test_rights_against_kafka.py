@@ -17,10 +17,11 @@ from millpond.config.security import STANDARD_AUTHORIZER
 from millpond.wire import messages as m
 from support.kafka_broker import PASSWORD, USER, KafkaBroker
 from support.node import eventually
+from support.patience import with_time
 from support.raw import Closed, Raw
 from support.rights_cases import CASES, Case, Right, Scene, build, code_of, codes_in
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [with_time, pytest.mark.timeout(900)]
 
 OTHERWISE = frozenset(
     {

@@ -28,6 +28,8 @@ from millpond.sim.simulator.simulation import TooMuch
 from millpond.sim.simulator.tape import encode
 from support.console import until
 
+pytestmark = pytest.mark.boundary
+
 T = TypeVar("T")
 
 GREEDY = (

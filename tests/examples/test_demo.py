@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from support.patience import with_time
+
 ROOT = Path(__file__).parent.parent.parent
 pytest.importorskip("pyspark", reason="pip install 'millpond[spark,demo]'")
 pytest.importorskip("matplotlib", reason="pip install 'millpond[spark,demo]'")
 
 
-@pytest.mark.slow
+@with_time
 @pytest.mark.timeout(400)
 def test_the_demo_ends_with_every_check_and_a_chart(tmp_path: Path) -> None:
     folder = tmp_path / "demo"

@@ -23,12 +23,13 @@ from millpond.wire import kernel
 from millpond.wire.compression import ZSTD
 from support.kafka_broker import MECHANISMS, KafkaBroker
 from support.node import eventually
+from support.patience import with_time
 from support.topics import create_topic, delete_records
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [with_time, pytest.mark.timeout(600)]
 WAIT_SECONDS = 60
 
 

@@ -97,6 +97,7 @@ IMPATIENT = {"kafkaConsumer__pollTimeoutMs": 2000}
 TIMES = json.dumps({"many": {"0": MOMENT_MS, "1": MOMENT_MS + 305, "2": MOMENT_MS + 990}})
 
 
+@with_time
 @pytest.mark.parametrize(
     ("options", "rows"),
     [
@@ -140,19 +141,20 @@ def test_odd_records_are_what_was_written(child: SparkChild, filled: str) -> Non
     assert both(child, filled, subscribe="stamped")["rows"][0][6] == 1
 
 
+@with_time
 @pytest.mark.parametrize(
     "options",
     [
         {"subscribe": "nowhere"},
         {"subscribe": "many", "startingOffsets": '{"many":{"0":1}}'},
-        pytest.param({"subscribe": "many", "startingOffsets": "latest"}, marks=with_time),
-        pytest.param({"subscribe": "many", "endingOffsets": "earliest"}, marks=with_time),
-        pytest.param({"subscribe": "many", "endingOffsets": BEYOND, **IMPATIENT}, marks=with_time),
-        pytest.param({"subscribe": "many", "startingOffsets": ENDS, "endingOffsets": OFFSETS}, marks=with_time),
+        {"subscribe": "many", "startingOffsets": "latest"},
+        {"subscribe": "many", "endingOffsets": "earliest"},
+        {"subscribe": "many", "endingOffsets": BEYOND, **IMPATIENT},
+        {"subscribe": "many", "startingOffsets": ENDS, "endingOffsets": OFFSETS},
         {"subscribe": "many", "startingTimestamp": MOMENT_MS + 5_000},
-        pytest.param({"subscribe": "many", "assign": '{"many":[0]}'}, marks=with_time),
-        pytest.param({"subscribe": "trimmed", "startingOffsets": '{"trimmed":{"0":1}}'}, marks=with_time),
-        pytest.param({"subscribe": "many", "kafka__auto__offset__reset": "latest"}, marks=with_time),
+        {"subscribe": "many", "assign": '{"many":[0]}'},
+        {"subscribe": "trimmed", "startingOffsets": '{"trimmed":{"0":1}}'},
+        {"subscribe": "many", "kafka__auto__offset__reset": "latest"},
         {},
     ],
     ids=lambda options: "-".join(options) or "nothing",
@@ -192,9 +194,8 @@ COPIES: list[Callable[[int], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    "kind_of_run", [pytest.param(COPIES[0], id="kafka", marks=with_time), pytest.param(COPIES[1], id="changing")]
-)
+@with_time
+@pytest.mark.parametrize("kind_of_run", COPIES, ids=["kafka", "changing"])
 def test_a_stream_goes_on_where_it_was(
     child: SparkChild, node: Node, topic: str, tmp_path: Path, kind_of_run: Callable[[int], str]
 ) -> None:

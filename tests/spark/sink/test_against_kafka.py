@@ -12,10 +12,11 @@ from millpond.spark.sink.decisions import DecisionLog
 from millpond.spark.sink.steps import Step
 from support.kafka_broker import KafkaBroker
 from support.node import eventually
+from support.patience import with_time
 from support.spark_sink_play import Play, Struck
 from support.topics import create_topic
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [with_time, pytest.mark.timeout(300)]
 
 ROWS = (["a", "b"], ["c"], ["d", "e", "f"])
 ALL = ["a", "b", "c", "d", "e", "f"]
