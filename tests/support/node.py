@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from millpond.testing.ports import HOST, free_port
+from support.fork_server import ForkedProcess, fork_server
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
@@ -53,7 +54,7 @@ class Node:
         self.environment = dict(environment or {})
         self.port = 0
         self.starts = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         root.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -90,9 +91,14 @@ class Node:
         assert self._process is None, "already running"
         self.port = self.port or free_port()
         texts = {"data.folder": str(self.data), "listen": self.bootstrap, **self.settings}
+        arguments = [f"{name}={text}" for name, text in texts.items()]
         with self.journal_path.open("ab") as journal:
+            if not self.environment:
+                self._process = fork_server().start(arguments, os.environ, journal)
+                return
+            # Its modules may read a variable when they are imported, and a library of its own may be loaded.
             self._process = subprocess.Popen(
-                [sys.executable, "-c", STARTER, *(f"{name}={text}" for name, text in texts.items())],
+                [sys.executable, "-c", STARTER, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=journal,
