@@ -64,16 +64,18 @@ def pytest_collection() -> Iterator[object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of one file about Spark or the console run in one process: what they share is dear to start. Of Spark
-    no more than two run at a time. Long tests have to be asked for. `tiers` says what `make test` leaves out."""
+    """The tests of one file that run Spark or the console run in one process: what they share is dear to start. Of
+    Spark no more than two run at a time, and those of `make test` share one. Long tests have to be asked for. `tiers`
+    says what `make test` leaves out."""
     spark_files: dict[str, int] = {}
     for item in items:
         path = item.path.as_posix()
         folder = path.rpartition("/tests/")[2].partition("/")[0]
-        if tiers.is_extended(folder, tiers.fixtures_of(item), {mark.name for mark in item.iter_markers()}):
+        fixtures, marks = tiers.fixtures_of(item), {mark.name for mark in item.iter_markers()}
+        if tiers.is_extended(folder, fixtures, marks):
             item.add_marker("extended")
-        if "/tests/spark/" in path:
-            number = spark_files.setdefault(path, len(spark_files))
+        if folder == "spark" and ("slow" in marks or tiers.is_boundary(folder, fixtures, marks)):
+            number = 0 if "smoke" in marks else spark_files.setdefault(path, len(spark_files))
             item.add_marker(pytest.mark.xdist_group(f"spark-{number % SPARKS_AT_ONCE}"))
         elif "/tests/console/" in path:
             item.add_marker(pytest.mark.xdist_group(path.rpartition("/tests/")[2]))

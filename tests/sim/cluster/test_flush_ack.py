@@ -41,5 +41,6 @@ def test_what_acknowledged_records_survive(flush_ack: str, fault: str) -> None:
     assert not violations(3, flush_ack, fault)
 
 
+@pytest.mark.slow
 def test_page_caches_do_not_survive_the_loss_of_all_power() -> None:
     assert any(violations(seed, "auto", "blackout") for seed in (3, 0, 1, 2, 4, 5))

@@ -38,6 +38,7 @@ def test_readers_of_a_rack_see_what_is_committed_and_all_of_it(seed: int) -> Non
     assert sum(reader.records_read for reader in scenario.readers) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [2])
 def test_what_was_aborted_is_left_out_at_followers_too(seed: int) -> None:
     scenario = crew_run(seed)

@@ -27,6 +27,8 @@ from millpond.log.producers import ProducerStates
 from millpond.sim.coordination.plan import Churn, ChurnPlan, CoordinationPlan, Sharing, Work, make_coordination_plan
 from millpond.sim.coordination.scenario import CoordinationScenario
 
+pytestmark = pytest.mark.slow
+
 SEEDS_MAX = 25
 
 Patch = pytest.MonkeyPatch

@@ -25,6 +25,8 @@ from millpond.log.producers import ProducerStates
 from millpond.sim.records.plan import Plan, make_plan
 from millpond.sim.records.scenario import Scenario
 
+pytestmark = pytest.mark.slow
+
 SEEDS_MAX = 40
 
 Patch = pytest.MonkeyPatch

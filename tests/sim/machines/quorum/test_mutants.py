@@ -27,6 +27,8 @@ from millpond.sim.machines.quorum import checkers, first_leader, starvation
 from millpond.sim.machines.quorum.scenario import run_seed
 from millpond.sim.machines.run import NOT_HEALED
 
+pytestmark = pytest.mark.slow
+
 
 class PromisesBeforeTheSync(Replica):
     """Votes and acknowledgements leave before they are durable (etcd 14370, NATS 2.12.1)."""

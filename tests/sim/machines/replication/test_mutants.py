@@ -17,6 +17,8 @@ from millpond.sim.machines.replication.scenario import BrokerHost, Controller, S
 from millpond.sim.machines.run import NOT_HEALED
 from millpond.sim.machines.toy_log import ToyLog
 
+pytestmark = pytest.mark.slow
+
 Patch = pytest.MonkeyPatch
 
 
