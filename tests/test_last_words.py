@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.boundary
+
 HOUSE = Path(__file__).parent
 
 CONFTEST = """

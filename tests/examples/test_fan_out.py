@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from millpond.testing import Pond
 
 SERVICES = ("billing", "shipping", "email", "stats")
 
 
+@pytest.mark.smoke
 def test_every_service_gets_every_order(millpond: Pond, stage: Any) -> None:
     millpond.create_topic("fan-out.orders", 3)
     services = {name: stage.start("service.py", name) for name in SERVICES}

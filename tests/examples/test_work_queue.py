@@ -22,7 +22,6 @@ def wait(is_done: Callable[[], bool], seconds: float = 100.0) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.smoke
 @pytest.mark.millpond(settings={"group.min.session.timeout.ms": 500})
 def test_workers_compete_come_and_go(millpond: Pond, stage: Any) -> None:
     millpond.create_topic("jobs", 8)

@@ -23,6 +23,7 @@ def trace_of(kind: str, seed: int, hash_seed: str, gc_threshold: int) -> str:
     return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.boundary
 @pytest.mark.parametrize(("kind", "seed"), [("records", 12), ("cluster", 1)])
 def test_a_run_is_the_same_in_every_process(kind: str, seed: int) -> None:
     assert trace_of(kind, seed, "1", 700) == trace_of(kind, seed, "2", 100_000) != ""

@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.boundary
+
 
 def test_it_says_its_port_and_ends_when_its_input_ends(tmp_path: Path) -> None:
     child = subprocess.Popen(

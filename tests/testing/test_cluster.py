@@ -9,6 +9,8 @@ import pytest
 
 from millpond.testing import Ponds, TooFew, ponds
 
+pytestmark = pytest.mark.boundary
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Ponds]:
@@ -27,6 +29,7 @@ def within(seconds: float, condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.smoke
 def test_records_are_on_three_nodes_and_survive_the_death_of_any(cluster: Ponds) -> None:
     topic = cluster.new_topic()
     cluster.produce(topic, "one")

@@ -19,6 +19,8 @@ from millpond.base.settings import SettingError
 from millpond.testing import Pond, TooFew
 from support.node import eventually
 
+pytestmark = pytest.mark.boundary
+
 
 def values(messages: list[Message]) -> list[bytes | None]:
     return [message.value for message in messages]
@@ -101,6 +103,7 @@ def test_its_own_folder_goes_with_it() -> None:
     assert not pond.folder.exists()
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("mode", ["thread", "process"])
 def test_killed_and_restarted_it_has_what_it_acknowledged(mode: str, make_millpond: Callable[..., Pond]) -> None:
     pond = make_millpond(mode=mode)

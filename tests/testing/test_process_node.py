@@ -15,6 +15,8 @@ import pytest
 
 from millpond.testing.process_node import NodeEnded, ProcessNode
 
+pytestmark = pytest.mark.boundary
+
 
 @pytest.fixture
 def texts(tmp_path: Path) -> dict[str, str]:
@@ -25,6 +27,7 @@ def silent(event: str, **facts: object) -> None:
     pass
 
 
+@pytest.mark.smoke
 def test_it_lives_stands_still_and_ends_in_both_ways(texts: dict[str, str], tmp_path: Path) -> None:
     node = ProcessNode(texts, silent)
     port = node.start()

@@ -12,7 +12,10 @@ from millpond.remote.cluster import Cluster
 from millpond.remote.errors import ClusterError
 from millpond.testing import Pond, Ponds
 
+pytestmark = pytest.mark.boundary
 
+
+@pytest.mark.smoke
 @pytest.mark.parametrize(("mode", "secure"), [("thread", True), ("process", True), ("thread", "certificates")])
 def test_a_secure_broker_serves_its_own_clients_and_no_stranger(mode: Any, secure: Any) -> None:
     with Pond(mode=mode, secure=secure) as pond:

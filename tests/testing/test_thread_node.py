@@ -16,6 +16,8 @@ from tests.support.own_process import in_own_process
 from millpond.log.store import FolderInUse
 from millpond.testing.thread_node import ThreadNode
 
+pytestmark = pytest.mark.boundary
+
 QUESTION = bytes.fromhex("0000000a" + "0012" + "0000" + "00000007" + "ffff")
 """ApiVersions, version 0, correlation id 7, no client name."""
 

@@ -71,6 +71,7 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.put_in.__name__)
 def test_a_mutant_is_found(mutant: Mutant, monkeypatch: Patch) -> None:
     mutant.put_in(monkeypatch)

@@ -91,6 +91,7 @@ def test_voters_come_and_go_and_nothing_is_lost(first: int) -> None:
     assert sum(each.faults.get("changed", 0) for each in outcomes) > 4, "hardly any change of voters was made"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_mutant_breaks_the_promise_that_names_it(mutant: type[Replica]) -> None:
     names, seeds = MUTANTS[mutant]
