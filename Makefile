@@ -2,6 +2,7 @@
 #   make up      install into .venv and run a node in the foreground
 #   make test    install what the tests need and run the quick ones, and one of each kind with real processes
 #   make test-all  run all other tests: real nodes, clients, clusters, Spark, browsers; after make test
+#   make chaos   campaigns, comparisons with Apache Kafka, the demo, the README on a clean copy; hours
 #   make check   format, lint, types, layers, tidy
 #   make coverage  which functions of each package its tests call; minutes, not part of make test
 #   make docs-site  the docs as a site, in build/site

@@ -1,5 +1,6 @@
 """All campaigns, one after the other: real kills under load and under transactions, faults and operations on a
-cluster, churned groups, slow and hostile clients, then many simulated runs.
+cluster, churned groups, slow and hostile clients, then many simulated runs. At the end the tests that are marked
+`with_time`: comparisons with Apache Kafka, the demo, the README on a clean copy, and long runs.
 
 python tests/campaigns/chaos.py --loops 200 --records 100000 --faults 200 --minutes 6 --seeds 1000
 """

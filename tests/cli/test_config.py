@@ -12,7 +12,6 @@ import pytest
 from millpond.config.topic import TOPIC
 
 
-@pytest.mark.smoke
 def test_the_life_of_a_setting(millpond: Any, topic: str) -> None:
     assert millpond("config", "set", "topic", topic, "retention.ms=5000").out == "retention.ms: 604800000 → 5000\n"
     assert millpond("config", "get", "topic", topic, "retention.ms", "--value").out == "5000\n"

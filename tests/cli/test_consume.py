@@ -118,7 +118,6 @@ def test_bytes_that_are_no_text_are_escaped(
     assert r"\xff\xfetea\x1b[2J" in screen.text, "a record must not command the terminal"
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_follows_until_it_is_stopped(millpond: Any, quick: Any, topic: str, number: int) -> None:
     process = millpond.start("consume", topic)

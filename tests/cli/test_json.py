@@ -135,7 +135,6 @@ def run(node: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-@pytest.mark.smoke
 def test_what_json_prints_is_json(run: Any, node: Any, quick: Any, topic: str, tmp_path: Path) -> None:
     certificates = ("--folder", str(tmp_path / "tls"))
     quick.create("letters.dlq")

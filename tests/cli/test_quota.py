@@ -14,7 +14,6 @@ def listed(millpond: Any, *words: str) -> list[dict[str, Any]]:
     return json.loads(told.out)
 
 
-@pytest.mark.smoke
 def test_the_life_of_a_quota(millpond: Any) -> None:
     made = millpond("quota", "add", "--user", "alice", "--produce", "10MB/s", "--fetch", "1048576")
     assert (made.code, made.out) == (

@@ -66,7 +66,6 @@ def test_rates_are_those_of_the_window(pulse: Pulse) -> None:
     assert pulse.rates.lag_growth["billing"] == 0
 
 
-@pytest.mark.smoke
 def test_once_prints_plain_lines(millpond: Any, quick: Any) -> None:
     millpond("topic", "create", "top-lines", "--partitions", "2")
     looking = millpond.start("top", "--once", "--every", "2")

@@ -47,7 +47,6 @@ def stable_end(admin: AdminClient, topic: str) -> int:
     return int(future.result(60).offset)
 
 
-@pytest.mark.smoke
 def test_a_transaction_whose_producer_died_is_found_and_aborted(
     millpond: Any, quick: Any, topic: str, left_open: Callable[[str, str], None]
 ) -> None:

@@ -108,7 +108,6 @@ def test_a_cancelled_task_is_a_failure_of_the_record(pond, whose) -> None:
     assert "CancelledError" in read_dead_letter(letter).error_type
 
 
-@pytest.mark.smoke
 def test_a_handler_may_stop_its_worker(pond) -> None:
     topic, group = pond.topic(1), pond.group()
     pond.fill(topic, VALUES)
@@ -385,7 +384,6 @@ def test_a_poll_that_fails_commits_what_was_done_first(pond) -> None:
     assert seen == VALUES, "nothing runs again"
 
 
-@pytest.mark.smoke
 def test_without_its_dead_letter_topic_a_worker_stops_before_the_record(make_node, monkeypatch) -> None:
     # As if this user were not allowed to create it.
     monkeypatch.setattr("millpond.client.engine.ensure_topics", lambda *_: None)

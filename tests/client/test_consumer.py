@@ -88,7 +88,6 @@ def test_without_a_group_all_partitions_are_read_and_nothing_is_committed(cluste
             consumer.commit()
 
 
-@pytest.mark.smoke
 def test_seeking(cluster) -> None:
     topic = cluster.topic()
     cluster.fill(topic, VALUES, partition=2)

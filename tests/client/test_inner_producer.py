@@ -27,7 +27,6 @@ def lane_to(bootstrap: str, **more: object) -> InnerProducer:
     return InnerProducer(RawProducer(settings), Reach(settings))
 
 
-@pytest.mark.smoke
 def test_reports_come_without_anybody_asking(cluster) -> None:
     topic = cluster.topic()
     inner = lane_to(cluster.bootstrap)

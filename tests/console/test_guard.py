@@ -56,7 +56,6 @@ JSON = {"Content-Type": "application/json"}
 OURS = {"X-Millpond-Console": "1"}
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("headers", "status"),
     [

@@ -41,7 +41,6 @@ def fill(node: Node, topic: str, count: int, **settings: object) -> None:
     producer.flush()
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_a_range_has_every_record_once(node: Node, topic: str, codec: str) -> None:
     fill(node, topic, 500, **{"compression.type": codec})

@@ -44,7 +44,6 @@ def test_a_task_without_rows_costs_no_transaction(play: Play) -> None:
     assert DecisionLog(play.cluster).find(play.query).batch == 0  # type: ignore[union-attr]
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("step", "nth"),
     [(Step.CHECKED, 1), (Step.DECIDED, 1), (Step.ENDED_SOME, 1), (Step.ENDED_SOME, 2), (Step.ENDED_ALL, 1)],
