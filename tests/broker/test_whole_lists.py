@@ -370,3 +370,37 @@ def test_fetches_in_the_name_of_a_replica(client: Client, topics: int, partition
         client.ask(request, 11)
 
     assert client.longest_turn(act) < SLOWEST_SECONDS
+
+
+@pytest.mark.parametrize("version", [5, 8])
+def test_all_offsets_of_a_group_with_very_many(client: Client, version: int) -> None:
+    client.ask(commit_of(["wide"], WIDE, "é" * 2_000), 8)
+    request = m.OffsetFetchRequest(group_id="crew", topics=None) if version < 8 else offset_fetch(None)
+
+    def act() -> None:
+        reply = client.ask(request, version)
+        topics = {each.name: each for each in (reply.topics if version < 8 else reply.groups[0].topics)}
+        partitions = topics["wide"].partitions
+        assert [(each.partition_index, each.committed_offset) for each in partitions] == [
+            (index, 7) for index in range(WIDE)
+        ]
+        assert {each.metadata for each in partitions} == {"é" * 2_000}
+
+    assert client.longest_turn(act) < SLOWEST_SECONDS
+
+
+def test_offsets_that_are_read_in_steps_are_those_of_one_moment(target: Target, client: Client) -> None:
+    client.ask(commit_of(["wide"], WIDE), 8)
+    client.send(offset_fetch(None), 8)
+    other = Client(target)
+    newer = commit_of(["wide"], 400)
+    for each in newer.topics[0].partitions:
+        each.committed_offset = 9
+    # It is served at once, before the answer of the other is built.
+    other.send(newer, 8)
+    target.pass_time(2_000)
+    assert other._data
+    _, position = decode_response_header(b"".join(client._data)[4:], 9, 8)
+    reply, _ = m.OffsetFetchResponse.decode(b"".join(client._data)[4:], 8, position)
+    (topic,) = [each for each in reply.groups[0].topics if each.name == "wide"]
+    assert {each.committed_offset for each in topic.partitions} == {7}

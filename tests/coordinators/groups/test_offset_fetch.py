@@ -5,6 +5,7 @@ from uuid import UUID
 import pytest
 
 from millpond.base.errors import ErrorCode
+from millpond.coordinators.groups import offset_fetch
 from millpond.wire import messages as m
 
 Kind = m.OffsetFetchRequest
@@ -79,3 +80,32 @@ def test_all_stable_offsets_name_those_that_are_not(read) -> None:
 def test_fetch_offsets_is_one_group_without_a_step(read) -> None:
     asked = Kind.OffsetFetchRequestGroup(group_id="g", topics=None)
     assert read.shard.fetch_offsets(asked, 9, False).topics[0].partitions[0].committed_offset == 5
+
+
+@pytest.mark.parametrize("require_stable", [False, True])
+@pytest.mark.parametrize("version", [8, 9, 10])
+def test_what_is_built_in_steps_is_what_is_built_at_once(
+    read, remove_topic, monkeypatch: pytest.MonkeyPatch, version: int, require_stable: bool
+) -> None:
+    read.commit_in_transaction(1, partition=1)
+    read.commit_in_transaction(1, partition=4)
+    read.commit(8, topic="t", partition=2)
+    remove_topic("u")
+    asked = Kind.OffsetFetchRequestGroup(group_id="g", topics=None)
+    at_once = read.shard.fetch_offsets(asked, version, require_stable)
+    monkeypatch.setattr(offset_fetch, "BUILT_AT_ONCE", 1)
+    group = read.shard.fetch_offsets(asked, version, require_stable)
+    assert isinstance(group.topics, offset_fetch.AllOffsets)
+    # What is committed from now on is not part of it.
+    read.commit(99, topic="t", partition=2)
+    steps = group.topics.topics_in_steps()
+    yields = 0
+    while True:
+        try:
+            next(steps)
+            yields += 1
+        except StopIteration as end:
+            group.topics = end.value
+            break
+    assert yields >= 2
+    assert group == at_once

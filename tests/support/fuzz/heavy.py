@@ -20,6 +20,9 @@ NAMES_MAX: Final = 9_990
 FULL_RECORDS: Final = 100_000
 REQUEST_BYTES_MAX: Final = 4 << 20
 FAR_MS: Final = 1 << 40
+LONG_STEM: Final = "\N{CJK UNIFIED IDEOGRAPH-4E2D}" * 10_000
+NAMES_BYTES_MAX: Final = 15 << 20
+ITEMS_MAX: Final = 29_900
 
 Made = tuple[m.Message, int]
 """A request and its version."""
@@ -53,9 +56,13 @@ class HeavyMaker:
         makers: dict[int, Callable[[], Made]] = {
             0: self._produce,
             2: self._list_offsets,
+            1: self._fetch,
             3: self._metadata,
+            8: self._offset_commit,
             9: self._offset_fetch,
             10: self._find_coordinator,
+            11: self._join_group,
+            14: self._sync_group,
             15: self._describe_groups,
             32: self._describe_configs,
             42: self._delete_groups,
@@ -73,8 +80,14 @@ class HeavyMaker:
 
     def _names(self) -> list[str]:
         count = self._draw.choice((90, 300, 1_000, 3_000, NAMES_MAX))
-        stem = self._draw.choice(("unknown", "x" * 200, "__", "pond."))
+        stem = self._draw.choice(("unknown", "x" * 200, "__", "pond.", LONG_STEM))
+        if stem is LONG_STEM:
+            count = min(count, NAMES_BYTES_MAX // len(stem.encode()))
         return [f"{stem}{each}" for each in range(count)]
+
+    def _partitions(self) -> int:
+        """Of one topic."""
+        return self._draw.choice((1, 2, 90, 1_000, 20_000))
 
     # Records
 
@@ -146,7 +159,67 @@ class HeavyMaker:
         ]
         return kind(resources=resources, include_synonyms=True), 4
 
+    def _topics(self) -> tuple[list[str], int]:
+        """Names of topics, and how many partitions of each: together no more than a request may name."""
+        names = [WIDE] if self._draw.random() < 0.3 else self._names()
+        return names, min(self._partitions(), (ITEMS_MAX - len(names)) // len(names))
+
+    def _fetch(self) -> Made:
+        draw, kind = self._draw, m.FetchRequest
+        names, count = self._topics()
+        wanted = [
+            kind.FetchPartition(partition=index, fetch_offset=draw.choice((0, 5)), partition_max_bytes=1 << 20)
+            for index in range(count)
+        ]
+        request = kind(
+            replica_id=draw.choice((-1, -1, 1, 2)),
+            max_wait_ms=draw.choice((0, 100)),
+            min_bytes=1,
+            max_bytes=1 << 20,
+            session_epoch=draw.choice((-1, 0)),
+            topics=[kind.FetchTopic(topic=name, partitions=wanted) for name in names],
+        )
+        return request, draw.choice((8, 11, 12))
+
+    def _offset_commit(self) -> Made:
+        draw, kind = self._draw, m.OffsetCommitRequest
+        names, count = self._topics()
+        committed = [
+            kind.OffsetCommitRequestPartition(partition_index=index % WIDE_PARTITIONS, committed_offset=index)
+            for index in range(count)
+        ]
+        topics = [kind.OffsetCommitRequestTopic(name=name, partitions=committed) for name in names]
+        return kind(group_id="crew", generation_id_or_member_epoch=-1, topics=topics), draw.choice((6, 8))
+
+    def _join_group(self) -> Made:
+        draw, kind = self._draw, m.JoinGroupRequest
+        metadata = bytes(draw.choice((1, 300)))
+        request = kind(
+            group_id=draw.choice(("crew", "guild", "heavy")),
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=1_000,
+            protocol_type="consumer",
+            protocols=[kind.JoinGroupRequestProtocol(name=name, metadata=metadata) for name in self._names()[:2_900]],
+        )
+        return request, draw.choice((2, 5, 9))
+
+    def _sync_group(self) -> Made:
+        draw, kind = self._draw, m.SyncGroupRequest
+        assignment = bytes(draw.choice((1, 300)))
+        members = [
+            kind.SyncGroupRequestAssignment(member_id=name, assignment=assignment)
+            for name in self._names() * draw.choice((1, 2))
+        ]
+        request = kind(group_id=draw.choice(("crew", "heavy")), generation_id=1, member_id="m", assignments=members)
+        return request, draw.choice((3, 4))
+
     def _offset_fetch(self) -> Made:
         kind = m.OffsetFetchRequest
+        if self._draw.random() < 0.5:
+            names, count = self._topics()
+            indexes = list(range(count))
+            topics = [kind.OffsetFetchRequestTopics(name=name, partition_indexes=indexes) for name in names]
+            group = kind.OffsetFetchRequestGroup(group_id="crew", topics=self._draw.choice((topics, topics, None)))
+            return kind(groups=[group]), 8
         groups = [kind.OffsetFetchRequestGroup(group_id=name, topics=None) for name in self._names()]
         return kind(groups=groups), 8

@@ -275,7 +275,6 @@ class Target:
     def deliver(self, link: HostileLink, data: bytes, frame: bytes) -> None:
         """`data` is the frame, or a piece of it."""
         self.doing = frame
-        self.turn.keys.append(int.from_bytes(frame[:2], "big"))
         self.acts.append(("deliver", link.number, data))
         self.turn.begin()
         try:

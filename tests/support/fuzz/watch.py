@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable
 from types import FrameType
 from typing import TypeVar
@@ -19,11 +18,6 @@ T = TypeVar("T")
 
 TURN_SECONDS_MAX = 0.02
 """Of processor time, so that a busy machine is nobody's fault."""
-
-WHOLE_LIST_SECONDS_MAX = 0.1
-WHOLE_LIST_KEYS = frozenset((1, 8, 9, 10, 11, 14, 15, 65))
-"""Fetch, OffsetCommit, OffsetFetch, FindCoordinator, JoinGroup, SyncGroup, DescribeGroups and DescribeTransactions
-still do something for all items of a long list in one turn: for the longest lists they may take this long."""
 
 ENDLESS_SECONDS = 20.0
 """Of the processor's time for the turns of one connection, which is a thousand times what they take."""
@@ -114,8 +108,6 @@ class Turn:
 
     def __init__(self) -> None:
         self.longest_seconds = 0.0
-        self.keys: deque[int] = deque(maxlen=100)
-        """The API keys of the latest requests, whose work the present turn may be."""
         self.most_items = 0
         """So many items of lists were given to a handler in one turn."""
         self._items = 0
@@ -134,12 +126,8 @@ class Turn:
         self._began = now
         if took > self.longest_seconds:
             self.longest_seconds = took
-            if took > self._seconds_max():
+            if took > TURN_SECONDS_MAX:
                 raise Slow(f"{what} took {1000 * took:.0f} ms of the loop")
-
-    def _seconds_max(self) -> float:
-        has_whole_list = not WHOLE_LIST_KEYS.isdisjoint(self.keys)
-        return max(TURN_SECONDS_MAX, WHOLE_LIST_SECONDS_MAX) if has_whole_list else TURN_SECONDS_MAX
 
     def take_items(self, items: int, at_once: int, what: object) -> None:
         """A handler is given so many items, and may be given so many at once."""

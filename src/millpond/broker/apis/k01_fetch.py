@@ -535,7 +535,8 @@ def _screen(broker: Services, call: Call, request: m.FetchRequest) -> Screened |
     replica_id = request.replica_state.replica_id if call.version >= REPLICA_STATE_FROM else request.replica_id
     if (not is_metadata and replica_id < 0) or demand_node(call):
         return None
-    if is_metadata:
+    if is_metadata or sum(len(topic.partitions) for topic in request.topics) > AT_ONCE_MAX:
+        # No client that calls itself a replica by mistake names that many.
         return Screened(None, m.FetchResponse(error_code=OF_NODES.refusal, responses=[]))
     return Screened(None, m.FetchResponse(responses=[_refuse_topic(topic) for topic in request.topics]))
 

@@ -49,6 +49,10 @@ ON_CLUSTER = Need(Operation.CREATE, AclResource.CLUSTER)
 PARTITIONS_AT_ONCE_MAX = 500
 """What the loop describes by itself."""
 
+PIECE_TOPICS: Final = 50
+"""A request that names more than `SLICE_TOPICS` is cut into pieces of this many: looking up the authorised operations
+takes a tenth of a millisecond for each topic."""
+
 SLICE_TOPICS: Final = 100
 """What is looked for in one turn of the loop. The slowest is a topic that the client may not see, which is noted."""
 
@@ -303,6 +307,6 @@ API = Api(
     handle=handle,
     lists="topics",
     at_once=SLICE_TOPICS,
-    pieces=(way("topics", "topics", once=lambda each: (each.name, each.topic_id), items=SLICE_TOPICS),),
+    pieces=(way("topics", "topics", once=lambda each: (each.name, each.topic_id), items=PIECE_TOPICS),),
     rights=by_handler(SEEN, ON_TOPIC, ON_CLUSTER),
 )

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
-from millpond.base.later import Later
+from millpond.base.later import Later, done
 from millpond.base.rights import AclResource, Operation
 from millpond.broker.coordination.group_calls import GROUPS_AT_ONCE, ask_group, refuse_group
-from millpond.broker.metrics.steps import ask_in_steps
+from millpond.broker.metrics.steps import Steps, ask_in_steps
 from millpond.broker.security.rights import Need, Rights, Screened, demand_topic, may_topic
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
@@ -44,8 +44,12 @@ READ_AT_ONCE: Final = 500
 not see a transaction half committed ask for stable offsets: while any of them is not, they are told to ask again."""
 
 
+LARGE_BYTES: Final = 128 << 10
+"""An answer with more metadata than this is encoded by a worker."""
+
+
 def handle(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Outcome:
-    answer = _ask(broker, call, request)
+    answer = _ask(broker, call, request).chain(partial(_whole, call))
     if "rdkafka" not in call.connection.client_software:
         return answer
     return answer.map(lambda response: _to_be_asked_again(broker, call, request.group_id, response))
@@ -67,6 +71,29 @@ def _ask(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Later[m
         for group in groups
     )
     return ask_in_steps(broker.clock, questions, GROUPS_AT_ONCE).map(_join)
+
+
+def _whole(call: Call, response: m.OffsetFetchResponse) -> Later[m.OffsetFetchResponse]:
+    """The answer about groups with very many offsets is built in steps, from what they were when they were read."""
+    # Not at the head of the file: it brings all of the coordinator with it, which a start can do without.
+    from millpond.coordinators.groups.offset_fetch import AllOffsets
+
+    answered: list[Any] = [response, *response.groups]
+    unbuilt = [each for each in answered if isinstance(each.topics, AllOffsets)]
+
+    def build() -> Steps[m.OffsetFetchResponse]:
+        for each in unbuilt:
+            each.topics = yield from each.topics.topics_in_steps()
+        return response
+
+    return call.connection.run_in_turns(build()) if unbuilt else done(response)
+
+
+def _has_many_offsets(response: m.OffsetFetchResponse) -> bool:
+    everywhere: list[Any] = [response, *response.groups]
+    partitions = [topic.partitions for each in everywhere for topic in each.topics]
+    count = sum(map(len, partitions))
+    return count > READ_AT_ONCE or sum(len(each.metadata or "") for some in partitions for each in some) > LARGE_BYTES
 
 
 def _whole_once(groups: list[Any]) -> list[Any]:
@@ -191,5 +218,6 @@ API = Api(
         ),
         way("topics.partition_indexes", "topics.partitions", items=READ_AT_ONCE, one_by_one=True),
     ),
+    is_large=_has_many_offsets,
     rights=Rights((ON_GROUP, ON_TOPIC), _screen),
 )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SEEN = Need(Operation.DESCRIBE, AclResource.TOPIC)
 
-SLICE_TOPICS: Final = 100
+SLICE_TOPICS: Final = 50
 """What is looked for in one turn of the loop. The slowest is a topic that the client may not see, which is noted."""
 
 LARGE_ITEMS: Final = 500

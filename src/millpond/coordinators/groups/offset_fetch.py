@@ -7,13 +7,14 @@ of a consumer group; 10 names topics by id.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Generator
+from typing import Any, Final, cast
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.coordinators.groups.group import Group
-from millpond.coordinators.groups.offsets import Offsets
+from millpond.coordinators.groups.offsets import ByPartition, Committed, Offsets
 from millpond.coordinators.groups.records import OffsetKey
 from millpond.metadata.image import Image
 from millpond.wire.messages import OffsetFetchRequest, OffsetFetchResponse
@@ -23,6 +24,9 @@ SEVERAL_GROUPS_FROM = 8
 TOPIC_IDS_FROM = 10
 
 NOT_COMMITTED = -1
+
+BUILT_AT_ONCE: Final = 500
+"""The answer about a group with more offsets than this is built in steps of this many."""
 
 AskedGroup = OffsetFetchRequest.OffsetFetchRequestGroup
 AnsweredGroup = OffsetFetchResponse.OffsetFetchResponseGroup
@@ -54,8 +58,33 @@ class OffsetReader:
                 group.check_fetch(asked.member_id, asked.member_epoch)
             except Refused as refused:
                 return AnsweredGroup(group_id=asked.group_id, error_code=refused.code)
-        topics = self._everything(asked.group_id) if asked.topics is None else self._chosen(asked)
+        if asked.topics is not None:
+            topics: list[AnsweredTopic] | AllOffsets = self._chosen(asked)
+        elif self._offsets.count_of_group(asked.group_id) > BUILT_AT_ONCE:
+            topics = AllOffsets(self, asked.group_id)
+        else:
+            topics = self._everything(asked.group_id)
         return AnsweredGroup(group_id=asked.group_id, topics=cast("Any", topics))
+
+    def snapshot(self, group_id: str) -> tuple[dict[str, ByPartition], list[OffsetKey]]:
+        """The offsets of a group, and those that a transaction under way would change, if that matters."""
+        committed = {topic: dict(each) for topic, each in self._offsets.by_group.get(group_id, {}).items()}
+        return committed, self._offsets.pending_of_group(group_id) if self._require_stable else []
+
+    def answered(self, key: OffsetKey, committed: Committed | None, *, unstable: bool) -> AnsweredPartition:
+        if unstable:
+            return self._unanswered(key.partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        if committed is None or self._offsets.is_deleted(key.topic, committed):
+            return self._unanswered(key.partition, ErrorCode.NONE)
+        return self._partition_kind(
+            partition_index=key.partition,
+            committed_offset=committed.offset,
+            committed_leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+        )
+
+    def is_told(self, key: OffsetKey, committed: Committed) -> bool:
+        return not self._offsets.is_deleted(key.topic, committed)
 
     def _chosen(self, asked: AskedGroup) -> list[AnsweredTopic]:
         topics = []
@@ -83,6 +112,9 @@ class OffsetReader:
         keys = dict.fromkeys((*committed, *unstable))
         for key in keys:
             by_topic.setdefault(key.topic, []).append(self._partition(key))
+        return self.named(by_topic)
+
+    def named(self, by_topic: dict[str, list[AnsweredPartition]]) -> list[AnsweredTopic]:
         return [
             self._topic(name, self._id_of(name), partitions)
             for name, partitions in by_topic.items()
@@ -105,17 +137,42 @@ class OffsetReader:
         return topic.id if topic else NO_TOPIC_ID
 
     def _partition(self, key: OffsetKey) -> AnsweredPartition:
-        if self._require_stable and self._offsets.is_pending(key):
-            return self._unanswered(key.partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-        committed = self._offsets.get(key)
-        if committed is None or self._offsets.is_deleted(key.topic, committed):
-            return self._unanswered(key.partition, ErrorCode.NONE)
-        return self._partition_kind(
-            partition_index=key.partition,
-            committed_offset=committed.offset,
-            committed_leader_epoch=committed.leader_epoch,
-            metadata=committed.metadata,
-        )
+        unstable = self._require_stable and self._offsets.is_pending(key)
+        return self.answered(key, self._offsets.get(key), unstable=unstable)
+
+
+class AllOffsets:
+    """All offsets of a group with very many, as they were in one moment, in place of the topics of an answer."""
+
+    def __init__(self, reader: OffsetReader, group_id: str) -> None:
+        self._reader = reader
+        self._group_id = group_id
+        self._committed, self._unstable = reader.snapshot(group_id)
+
+    def topics_in_steps(self) -> Generator[None, None, list[AnsweredTopic]]:
+        """The topics; it yields where others should have a turn."""
+        reader, unstable = self._reader, dict.fromkeys(self._unstable)
+        by_topic: dict[str, list[AnsweredPartition]] = {}
+        built = 0
+        for topic, partitions in self._committed.items():
+            answered = []
+            for partition, committed in partitions.items():
+                built += 1
+                if built % BUILT_AT_ONCE == 0:
+                    yield
+                key = OffsetKey(self._group_id, topic, partition)
+                is_unstable = key in unstable
+                if is_unstable or reader.is_told(key, committed):
+                    unstable.pop(key, None)
+                    answered.append(reader.answered(key, committed, unstable=is_unstable))
+            if answered:
+                by_topic[topic] = answered
+        for key in unstable:
+            built += 1
+            if built % BUILT_AT_ONCE == 0:
+                yield
+            by_topic.setdefault(key.topic, []).append(reader.answered(key, None, unstable=True))
+        return reader.named(by_topic)
 
 
 def asked_groups(body: OffsetFetchRequest, version: int) -> list[AskedGroup]:
