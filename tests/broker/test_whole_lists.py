@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -15,6 +16,7 @@ from uuid import UUID
 import pytest
 
 from millpond.base.errors import ErrorCode
+from millpond.broker.coordination import coordination
 from millpond.wire import messages as m
 from millpond.wire.header import decode_response_header, encode_request_header
 from millpond.wire.kernel import COMPILED
@@ -404,3 +406,49 @@ def test_offsets_that_are_read_in_steps_are_those_of_one_moment(target: Target, 
     reply, _ = m.OffsetFetchResponse.decode(b"".join(client._data)[4:], 8, position)
     (topic,) = [each for each in reply.groups[0].topics if each.name == "wide"]
     assert {each.committed_offset for each in topic.partitions} == {7}
+
+
+def test_members_of_a_large_group_are_answered_some_in_each_turn(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordination, "REPLIES_AT_ONCE", 2)
+    kind = m.JoinGroupRequest
+    clients = [Client(target) for _ in range(7)]
+    answered: list[int] = []
+    end = target.turn.end
+
+    def count(what: object) -> None:
+        answered.append(sum(bool(each._data) for each in clients))
+        end(what)
+
+    def join(client: Client, member_id: str = "") -> None:
+        protocols = [kind.JoinGroupRequestProtocol(name="range", metadata=b"m")]
+        client.send(
+            kind(
+                group_id="choir",
+                session_timeout_ms=30_000,
+                rebalance_timeout_ms=30_000,
+                member_id=member_id,
+                protocol_type="consumer",
+                protocols=protocols,
+            ),
+            3,
+        )
+
+    def answer(client: Client) -> Any:
+        reply = b"".join(client._data)[4:]
+        _, position = decode_response_header(reply, 11, 3)
+        return m.JoinGroupResponse.decode(reply, 3, position)[0]
+
+    for each in clients:
+        join(each)
+    target.pass_time(100)
+    early = [each for each in clients if each._data]
+    for each in early:
+        join(each, answer(each).member_id)
+    monkeypatch.setattr(target.turn, "end", count)
+    target.pass_time(10_000)
+    replies = [answer(each) for each in clients]
+    assert {each.error_code for each in replies} == {0}
+    assert len({each.generation_id for each in replies}) == 1
+    assert max(after - before for before, after in pairwise(answered)) <= 2

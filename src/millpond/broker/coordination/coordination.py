@@ -67,6 +67,8 @@ TOO_FEW_AGAIN_MS_MAX = 1_000
 
 STALL_MS = 1_000
 """A timer that comes so much too late shows that the loop stood still, and signs of life may wait to be read."""
+REPLIES_AT_ONCE = 200
+"""This many clients that waited for the same decision are answered in one turn of the loop."""
 READ_FIRST_MS = 10
 """So long they are read before anybody is given up for want of them."""
 
@@ -373,7 +375,13 @@ class Home(Generic[S]):
             # Orders first: some replies wait for what is under way.
             for order in effects.orders:
                 self._carry_out(order)
-            end_all(effects.replies)
+            self._end_replies(effects.replies)
+
+    def _end_replies(self, replies: list[Any]) -> None:
+        """Answer all members of a large group, some of them in each turn of the loop: each has its own response."""
+        end_all(replies[:REPLIES_AT_ONCE])
+        if len(replies) > REPLIES_AT_ONCE:
+            self._clock.call_soon(partial(self._end_replies, replies[REPLIES_AT_ONCE:]))
 
     # Time.
 
