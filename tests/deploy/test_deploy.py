@@ -99,6 +99,7 @@ def test_the_build_gets_all_that_it_copies() -> None:
     names = {name for line in copied for name in line.split()}
     assert names == sent
     assert all((ROOT / name).exists() for name in names)
+    assert names >= set(re.findall(r'"(tools/\w+\.py)"', (ROOT / "setup.py").read_text())), "what a build runs"
 
 
 def test_one_node_in_compose_agrees_with_the_image() -> None:
