@@ -104,7 +104,7 @@ def test_a_wrong_declaration_is_told_with_its_place(
 
 def test_run_says_what_spark_lacks_before_it_starts(lonely: Command, file: Path, tmp_path: Path) -> None:
     lonely.environment["JAVA_HOME"] = str(tmp_path)  # type: ignore[attr-defined]
-    done = lonely("pipeline", "run", str(file))
+    done = lonely("pipeline", "run", str(file), cwd=file.parent)
     assert (done.code, done.out.splitlines()[:1]) == (1, [done.out.splitlines()[0]])
     assert f"JAVA_HOME is {tmp_path}, but there is no bin/java in it" in done.err
     assert "Traceback" not in done.err
@@ -123,7 +123,7 @@ def test_run_says_what_spark_lacks_before_it_starts(lonely: Command, file: Path,
     ],
 )
 def test_run_asked_for_in_a_wrong_way(lonely: Command, file: Path, arguments: tuple[str, ...], told: str) -> None:
-    done = lonely("pipeline", "run", str(file), *arguments)
+    done = lonely("pipeline", "run", str(file), *arguments, cwd=file.parent)
     assert done.code == 2
     assert told in done.err
 
@@ -387,7 +387,7 @@ def test_what_init_writes_for_a_secure_cluster_is_in_order(lonely: Any, tmp_path
 def test_run_tells_of_a_missing_topic_before_spark_starts(millpond: Any, tmp_path: Path) -> None:
     file = tmp_path / "absent.toml"
     file.write_text(ORDERS.replace('topic = "orders"', 'topic = "zq77zq77zq"').replace("options = {", "# {"))
-    done = millpond("pipeline", "run", str(file), "--once")
+    done = millpond("pipeline", "run", str(file), "--once", cwd=file.parent)
     assert done.code == 1
     assert "has no topic zq77zq77zq; create it with `millpond topic create zq77zq77zq`" in done.err
     assert not (tmp_path / ".millpond").exists()
