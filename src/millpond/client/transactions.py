@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
 from typing import Any
 from uuid import uuid4
 
@@ -20,6 +22,7 @@ from millpond.client.consumer import Consumer
 from millpond.client.errors import Fenced, SendFailed, Timeout, advice_on, send_failure
 from millpond.client.in_flight import InFlight
 from millpond.client.message import Message, Send, as_bytes, header_list
+from millpond.client.outbox import Outbox, OutgoingSend, Portion, outgoing_sends
 from millpond.client.progress import Job
 from millpond.client.settlers import (
     BATCH_REFUSALS,
@@ -35,17 +38,28 @@ GRACE_SECONDS = 5.0
 """A call that takes this much longer than it was allowed to will not return."""
 
 IDLE_CONNECTION_MS = 5_000
+FLUSH_STEP_SECONDS = 0.05
+SENDS_MAX = 10_000
+"""In one transaction."""
+SHARE_TO_PRODUCE = 0.25
+SHARE_TO_FLUSH = 0.5
+SHARE_OF_A_CALL = 0.25
+"""Of the transaction timeout. A coordinator that aborts a transaction for its timeout fences its producer, too."""
 ABORTS_MAX = 5
 RETRIES_MAX = 20
 FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 
 
-@dataclass(slots=True)
-class _Finished:
-    """Finished records of one partition that are not in a committed transaction yet."""
+@dataclass(slots=True, frozen=True)
+class _Refusal:
+    send: OutgoingSend
+    failure: SendFailed
+    partition: tuple[str, int] | None
+    """None where librdkafka refused it, and not a broker with the batch it was in."""
 
-    offset: int
-    outgoing: list[Send] = field(default_factory=list)
+    @property
+    def is_of_batch(self) -> bool:
+        return self.partition is not None and self.failure.code in BATCH_REFUSALS
 
 
 class Transactional:
@@ -64,14 +78,23 @@ class Transactional:
     ) -> None:
         self._consumer = consumer
         self._in_flight = in_flight
-        self._finished: dict[TopicPartition, _Finished] = {}
+        self._outbox = Outbox()
         self._aborts = 0
-        self._refusals: list[tuple[Send, SendFailed]] = []
+        self._refusals: list[_Refusal] = []
         """What no further transaction could send either."""
-        self._is_one_by_one = False
-        """Whether each record goes out in a batch of its own: a broker refuses whole batches."""
         self._group: Any = None
         """The consumer's group metadata, while it cannot be asked for them."""
+        self._suspects: list[OutgoingSend] = []
+        """The batches that a broker refused: at least one of these Sends is the cause."""
+        self._batch_bytes: dict[str, int] = {}
+        """By topic, the largest batch to send where a larger one was refused although each of its Sends was not."""
+        self._sends_max = SENDS_MAX
+        self._delivery_error: KafkaError | None = None
+        """Why something in the open transaction was not delivered."""
+        self._number = 0
+        """Counts transactions, to tell late delivery reports from those of the open one."""
+        self._began_at: float | None = None
+        """When the open transaction began."""
         self._is_abandoned = False
         """The worker has stopped waiting. A transaction that is not being committed yet must not be."""
         own = {
@@ -90,10 +113,13 @@ class Transactional:
             "connections.max.idle.ms": IDLE_CONNECTION_MS,
         }
         self._settings = producer_settings(bootstrap, own, settings)
+        self._timeout_s = int(self._settings["transaction.timeout.ms"]) / 1000
+        self._call_s = min(CALL_SECONDS, SHARE_OF_A_CALL * self._timeout_s)
         self._begin()
 
     def _begin(self) -> None:
         """Fences an earlier producer of this transactional id, and aborts what it left open."""
+        self._began_at = None
         self._calls = CallThread("millpond-transaction")
         self._raw = make(RawProducer, self._settings)
         self._call("begin to use transactions", lambda: self._raw.init_transactions(CALL_SECONDS))
@@ -102,20 +128,23 @@ class Transactional:
         return True
 
     def finished(self, job: Job, outgoing: list[Send], on_refused: OnRefused | None = None) -> None:
-        if on_refused is not None and outgoing:
-            outgoing = list(_Outgoing(outgoing, on_refused))
-        self._in_flight.finish(job, outgoing)
+        self._in_flight.finish(job, outgoing_sends(outgoing, job.message.offset, on_refused))
 
     def settle(self) -> None:
+        self._settle_within(self._timeout_s)
+
+    def hand_over(self, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
+        self._settle_within(timeout_s)
+
+    def _settle_within(self, timeout_s: float) -> None:
+        """What takes longer is left for the next time: the worker must poll to stay in its group."""
         for partition, offset, outgoing in self._in_flight.take_finished():
-            finished = self._finished.setdefault(partition, _Finished(offset))
-            finished.offset = offset
-            finished.outgoing += outgoing
+            self._outbox.add(partition, offset, outgoing)
+        until = time.monotonic() + timeout_s
         may_repeat = False
-        while self._finished and not self._is_abandoned:
-            if self._transact():
-                self._finished.clear()
-                self._is_one_by_one = False
+        while self._outbox and not self._is_abandoned:
+            if self._search() if self._suspects else self._transact():
+                pass
             elif self._replace_refused():
                 # librdkafka goes on behind the sequence numbers of what was refused, so the next one fails, too.
                 may_repeat = True
@@ -123,25 +152,22 @@ class Transactional:
                 may_repeat = False
             else:
                 return
-
-    def hand_over(self, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
-        self.settle()
+            if time.monotonic() > until:
+                return
 
     def hand_over_in_callback(self, partitions: Sequence[TopicPartition], timeout_s: float, run: RunAside) -> None:
         self._group = self._consumer.raw.consumer_group_metadata()
         try:
-            run(self.settle)
+            run(lambda: self._settle_within(timeout_s))
         finally:
             self._group = None
 
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
-        for each in partitions:
-            self._finished.pop(each, None)
+        self._outbox.forget(partitions)
+        self._suspects = [each for each in self._suspects if self._outbox.has(each)]
 
     def left(self) -> str:
-        partitions = ", ".join(
-            f"{topic}[{number}] up to {each.offset}" for (topic, number), each in self._finished.items()
-        )
+        partitions = str(self._outbox)
         return f"the transaction of {partitions} uncommitted" if partitions else "its group without saying so"
 
     def abandon(self) -> None:
@@ -153,15 +179,63 @@ class Transactional:
         self._raw.flush(0)
 
     def _transact(self) -> bool:
-        """Whether it is committed; False when it was aborted and may be tried again."""
-        offsets = [RawPartition(*partition, each.offset) for partition, each in self._finished.items()]
+        """Whether the first portion of the outbox is committed; False when it was aborted and may be tried again."""
+        portion = self._outbox.first(self._sends_max)
+
+        def work() -> None:
+            nonlocal portion
+            portion = self._send(portion)
+            offsets = [RawPartition(*partition, offset) for partition, offset in portion.offsets.items()]
+            self._call(
+                "put the offsets into the transaction",
+                lambda: self._send_offsets(offsets),
+                until=self._open_until(SHARE_TO_FLUSH + SHARE_OF_A_CALL),
+            )
+            self._call("commit", lambda: self._raw.commit_transaction(self._call_s))
+
+        if not self._run_transaction(work):
+            return False
+        self._outbox.remove(portion)
+        self._aborts = 0
+        self._sends_max = min(2 * self._sends_max, SENDS_MAX)
+        return True
+
+    def _search(self) -> bool:
+        """Send suspects again, in groups that grow from one, until the broker refuses a group; commits nothing.
+
+        True when it refuses none: then their batch was too large, and no Send in it.
+        """
+        suspects = self._suspects
+
+        def work() -> None:
+            begin, count = 0, 1
+            while group := suspects[begin : begin + count]:
+                for each in group:
+                    self._produce(each)
+                self._flush()
+                begin, count = begin + count, 2 * count
+            raise _NoneRefused
+
+        try:
+            self._run_transaction(work)
+        except _NoneRefused:
+            self._abort()
+        else:
+            return False
+        for topic in {each.topic for each in suspects}:
+            batch_bytes = sum(_size(each) for each in suspects if each.topic == topic)
+            self._batch_bytes[topic] = min(batch_bytes, self._batch_bytes.get(topic, batch_bytes)) // 2
+        self._suspects = []
+        return True
+
+    def _run_transaction(self, work: Callable[[], None]) -> bool:
+        """Whether `work` went through; False when the transaction was aborted and may be tried again."""
+        self._delivery_error = None
+        self._number += 1
         try:
             self._call("begin a transaction", self._raw.begin_transaction)
-            for finished in self._finished.values():
-                for each in finished.outgoing:
-                    self._produce(each)
-            self._call("put the offsets into the transaction", lambda: self._send_offsets(offsets))
-            self._call("commit", lambda: self._raw.commit_transaction(CALL_SECONDS))
+            self._began_at = time.monotonic()
+            work()
         except _Abandoned:
             self._abandon()
             return False
@@ -174,9 +248,15 @@ class Transactional:
             self._calls.close()
             self._begin()
             return False
+        except _TooSlow as fault:
+            self._abort()
+            if self._sends_max == 1 or self._suspects:
+                self._count_abort(fault)
+            self._sends_max = max(min(self._sends_max, fault.sends) // 2, 1)
+            LOG.info("transaction aborted, a smaller one will be tried: %s", fault)
+            return False
         except _MustAbort as fault:
-            self._call("abort", lambda: self._raw.abort_transaction(CALL_SECONDS))
-            self._raw.poll(0)
+            self._abort()
             if self._refusals:
                 LOG.info("transaction aborted, the cluster refuses what a record wants sent: %s", fault)
                 return False
@@ -184,8 +264,13 @@ class Transactional:
                 self._count_abort(fault)
             LOG.info("transaction aborted, will be done again: %s", fault)
             return False
-        self._aborts = 0
+        self._began_at = None
         return True
+
+    def _abort(self) -> None:
+        self._call("abort", lambda: self._raw.abort_transaction(self._call_s))
+        self._began_at = None
+        self._raw.poll(0)
 
     def _count_abort(self, fault: Exception) -> None:
         self._aborts += 1
@@ -199,8 +284,8 @@ class Transactional:
             self._raw.send_offsets_to_transaction,
             list(offsets),
             group,
-            CALL_SECONDS,
-            timeout_s=CALL_SECONDS + GRACE_SECONDS,
+            self._call_s,
+            timeout_s=self._call_s + GRACE_SECONDS,
         )
 
     def _replace_refused(self) -> bool:
@@ -209,64 +294,104 @@ class Transactional:
         if not refusals:
             return False
         self._aborts = 0
-        if not self._is_one_by_one and all(each.code in BATCH_REFUSALS for _, each in refusals):
-            # The others in its batch were refused with it: find out which one it was.
-            self._is_one_by_one = True
-            return True
-        for refused, refusal in refusals:
-            if not isinstance(refused, _OutgoingSend):
-                raise refusal
-            letter: Send | None = None
-            for finished in self._finished.values():
-                kept = [each for each in finished.outgoing if not refused.is_with(each)]
-                if len(kept) < len(finished.outgoing):
-                    letter = letter or refused.outgoing.on_refused(refusal)
-                    finished.outgoing = [*kept, letter]
+        by_partition = Counter(each.partition for each in refusals if each.is_of_batch)
+        suspects: list[OutgoingSend] = []
+        for each in refusals:
+            if each.is_of_batch and by_partition[each.partition] > 1:
+                suspects.append(each.send)
+            elif self._outbox.has(each.send):
+                # Else another Send of the same record was refused, too.
+                letter = _replacement(each)
+                # The records up to this one are committed first: a worker that ends here finds no refusal twice.
+                self._sends_max = self._outbox.replace(each.send.record, letter) + 1
+        self._suspects = [each for each in suspects if self._outbox.has(each)]
         return True
 
-    def _note_refusal(self, wanted: Send, error: KafkaError) -> None:
-        self._refusals.append((wanted, send_failure(wanted.topic, error)))
+    def _send(self, portion: Portion) -> Portion:
+        """Send the portion and wait until it is delivered. What took too long is left out, up to whole records."""
+        produce_until = self._open_until(SHARE_TO_PRODUCE)
+        unflushed: Counter[str] = Counter()
+        for count, each in enumerate(portion.sends):
+            is_new_record = count and portion.sends[count - 1].record is not each.record
+            if is_new_record and time.monotonic() > produce_until:
+                portion = self._outbox.first(count)
+                break
+            limit = self._batch_bytes.get(each.topic)
+            if limit is not None:
+                if unflushed[each.topic] and unflushed[each.topic] + _size(each) > limit:
+                    self._flush()
+                    unflushed.clear()
+                unflushed[each.topic] += _size(each)
+            self._produce(each)
+        self._flush(len(portion.sends))
+        return portion
 
-    def _produce(self, wanted: Send) -> None:
+    def _produce(self, wanted: OutgoingSend) -> None:
+        number = self._number
+
         def delivered(error: KafkaError | None, message: RawMessage) -> None:
-            if error is not None and error.code() in REFUSED_SENDS:
-                self._note_refusal(wanted, error)
+            if error is None or number != self._number:
+                return
+            self._delivery_error = self._delivery_error or error
+            if error.code() in REFUSED_SENDS:
+                self._refusals.append(
+                    _Refusal(wanted, send_failure(wanted.topic, error), (wanted.topic, message.partition() or 0))
+                )
 
         options: dict[str, Any] = {"headers": header_list(wanted.headers), "on_delivery": delivered}
         if wanted.partition is not None:
             options["partition"] = wanted.partition
-        deadline = time.monotonic() + CALL_SECONDS
         while True:
             try:
                 self._raw.produce(wanted.topic, wanted.value, as_bytes(wanted.key), **options)
-                if self._is_one_by_one:
-                    self._raw.flush(CALL_SECONDS)
                 return
             except BufferError:
-                if time.monotonic() > deadline:
-                    raise Timeout("the cluster does not take what the transaction sends") from None
-                self._raw.poll(0.05)
+                if time.monotonic() > self._open_until(SHARE_TO_FLUSH):
+                    raise _TooSlow("the cluster does not take what the transaction sends", self._sends_max) from None
+                self._raw.poll(FLUSH_STEP_SECONDS)
             except KafkaException as fault:
                 error = fault.args[0]
                 if error.fatal() or error.code() in FENCED:
-                    raise Fenced(advice_on(error), code=error.code()) from fault
+                    raise self._fenced("send", error) from fault
                 if error.txn_requires_abort() or error.code() == KafkaError._STATE:
                     raise _MustAbort(error) from fault
                 if error.code() in REFUSED_SENDS:
-                    self._note_refusal(wanted, error)
+                    self._refusals.append(_Refusal(wanted, send_failure(wanted.topic, error), None))
                     raise _MustAbort(error) from fault
                 self._abandon()
                 raise send_failure(wanted.topic, error) from fault
 
+    def _flush(self, sends: int = 1) -> None:
+        """Wait until everything is delivered; _MustAbort as soon as something was not.
+
+        A commit would wait for that, too, but librdkafka ends its wait neither for a refusal nor for an abort: the
+        coordinator would abort the transaction first, and fence the producer.
+        """
+        until = self._open_until(SHARE_TO_FLUSH)
+        while len(self._raw) and self._delivery_error is None:
+            if self._is_abandoned:
+                raise _Abandoned
+            if time.monotonic() > until:
+                raise _TooSlow(f"{len(self._raw)} records are not acknowledged in time", sends)
+            self._raw.flush(FLUSH_STEP_SECONDS)
+        if self._delivery_error is not None:
+            raise _MustAbort(self._delivery_error)
+
+    def _open_until(self, share: float) -> float:
+        """When this share of the time that the transaction may be open is over."""
+        assert self._began_at is not None, "no transaction is open"
+        return self._began_at + share * self._timeout_s
+
     def _abandon(self) -> None:
         """Leave no open transaction behind when the worker stops."""
         try:
-            self._raw.abort_transaction(CALL_SECONDS)
+            self._raw.abort_transaction(self._call_s)
         except KafkaException as fault:
             LOG.warning("a transaction was left to time out: %s", fault)
 
-    def _call(self, what: str, call: Callable[[], Any]) -> None:
-        for _ in range(RETRIES_MAX):
+    def _call(self, what: str, call: Callable[[], Any], until: float | None = None) -> None:
+        tries = RETRIES_MAX * ceil(CALL_SECONDS / self._call_s)
+        for _ in range(tries):
             if self._is_abandoned and what != "abort":
                 raise _Abandoned
             try:
@@ -275,40 +400,54 @@ class Transactional:
             except KafkaException as fault:
                 error = fault.args[0]
                 if error.fatal() or error.code() in FENCED:
-                    raise Fenced(f"cannot {what}: {advice_on(error)}", code=error.code()) from fault
+                    raise self._fenced(what, error) from fault
                 if error.txn_requires_abort():
                     raise _MustAbort(error) from fault
                 if not error.retriable():
                     raise SendFailed(f"cannot {what}: {advice_on(error)}", code=error.code()) from fault
+                if until is not None and time.monotonic() > until:
+                    raise _MustAbort(error) from fault
                 time.sleep(0.05)
-        raise Timeout(f"cannot {what}: no success in {RETRIES_MAX} tries; check that the cluster is up")
+        raise Timeout(f"cannot {what}: no success in {tries} tries; check that the cluster is up")
 
-
-class _Outgoing:
-    """All that one record wants sent, and what is sent in its place when a part of it is refused."""
-
-    def __init__(self, sends: Sequence[Send], on_refused: OnRefused) -> None:
-        self.on_refused = on_refused
-        self._sends = sends
-
-    def __iter__(self) -> Iterator[Send]:
-        return (
-            _OutgoingSend(each.topic, each.value, each.key, each.headers, each.partition, outgoing=self)
-            for each in self._sends
+    def _fenced(self, what: str, error: KafkaError) -> Fenced:
+        """A coordinator fences a producer for a newer one of the same name, or for a transaction that timed out."""
+        open_s = 0.0 if self._began_at is None else time.monotonic() - self._began_at
+        if open_s < self._timeout_s:
+            return Fenced(f"cannot {what}: {advice_on(error)}", code=error.code())
+        return Fenced(
+            f"cannot {what}: {error.str()} ({error.name()}); the transaction was open for {open_s:.1f} s and its "
+            f"coordinator aborted it after {self._timeout_s:g} s: start the worker again, and raise "
+            "transaction_timeout_s if the cluster is often this slow",
+            code=error.code(),
         )
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
-class _OutgoingSend(Send):
-    outgoing: _Outgoing
+def _size(send: Send) -> int:
+    return len(send.value or b"") + len(as_bytes(send.key) or b"")
 
-    def is_with(self, other: Send) -> bool:
-        """Whether the same record wants it sent."""
-        return isinstance(other, _OutgoingSend) and other.outgoing is self.outgoing
+
+def _replacement(refusal: _Refusal) -> Send:
+    on_refused = refusal.send.record.on_refused
+    if on_refused is None:
+        raise refusal.failure
+    return on_refused(refusal.failure)
 
 
 class _Abandoned(Exception):
     """The worker stopped waiting while the transaction was under way."""
+
+
+class _NoneRefused(Exception):
+    """All suspects were delivered."""
+
+
+class _TooSlow(Exception):
+    """The transaction could time out before it is committed."""
+
+    def __init__(self, text: str, sends: int) -> None:
+        super().__init__(text)
+        self.sends = sends
 
 
 class _MustAbort(Exception):
