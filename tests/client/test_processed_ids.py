@@ -130,3 +130,46 @@ def test_a_handler_that_ends_the_transaction_itself_is_refused(ids: SqliteIds, t
         unit.execute("RELEASE part")
     with sqlite3.connect(tmp_path / "ids.db") as database:
         assert database.execute("SELECT balance FROM account").fetchone() == (1,)
+
+
+ROLLS_BACK = {
+    "or rollback": "INSERT OR ROLLBACK INTO taken VALUES ('a')",
+    "on conflict rollback": "INSERT INTO strict VALUES ('a')",
+    "raise rollback": "INSERT INTO guarded VALUES ('a')",
+}
+
+
+@pytest.mark.parametrize("through", ["connection", "cursor", "many", "nothing"])
+@pytest.mark.parametrize("statement", ROLLS_BACK)
+def test_a_unit_that_sqlite_rolled_back_goes_no_further(
+    ids: SqliteIds, tmp_path: Path, statement: str, through: str
+) -> None:
+    database = sqlite3.connect(tmp_path / "ids.db")
+    database.executescript("""
+        CREATE TABLE effects (name TEXT); CREATE TABLE taken (key TEXT PRIMARY KEY); INSERT INTO taken VALUES ('a');
+        CREATE TABLE strict (key TEXT UNIQUE ON CONFLICT ROLLBACK); INSERT INTO strict VALUES ('a');
+        CREATE TABLE guarded (key TEXT);
+        CREATE TRIGGER guard BEFORE INSERT ON guarded BEGIN SELECT RAISE(ROLLBACK, 'no'); END;
+    """)
+
+    def handle(unit: Any) -> None:
+        with pytest.raises(sqlite3.IntegrityError):
+            unit.execute(ROLLS_BACK[statement])
+        effect = "INSERT INTO effects VALUES (?)"
+        if through == "connection":
+            unit.execute(effect, ("a",))
+        elif through == "cursor":
+            unit.cursor().execute(effect, ("a",))
+        elif through == "many":
+            unit.executemany(effect, [("a",)])
+
+    def attempt() -> None:
+        with ids.once("record") as unit:
+            handle(unit)
+
+    with pytest.raises(ConfigError, match="SAVEPOINT"):
+        attempt()
+    assert database.execute("SELECT count(*) FROM effects").fetchone() == (0,)
+    database.close()
+    with ids.once("record") as unit:
+        assert unit is not None, "the record was noted as processed"

@@ -41,6 +41,32 @@ OWN_TRANSACTION: Final = (
     "would last without the record's id and be repeated: use db.execute alone, and raise to undo it; for a part that "
     "may fail use SAVEPOINT"
 )
+ROLLED_BACK: Final = (
+    "SQLite has rolled back the transaction of the unit (OR ROLLBACK, ON CONFLICT ROLLBACK, RAISE(ROLLBACK), or an "
+    f"error such as a full disk), and the handler went on; {OWN_TRANSACTION}"
+)
+
+
+class _UnitCursor(sqlite3.Cursor):
+    """SQLite commits each statement by itself once the transaction is gone: it must not run."""
+
+    def execute(self, *given: Any) -> Self:
+        _connection_of(self).check_transaction()
+        return super().execute(*given)
+
+    def executemany(self, *given: Any) -> Self:
+        _connection_of(self).check_transaction()
+        return super().executemany(*given)
+
+    def executescript(self, script: str, /) -> sqlite3.Cursor:
+        _connection_of(self).check_own()
+        return super().executescript(script)
+
+
+def _connection_of(cursor: _UnitCursor) -> _UnitConnection:
+    made = cursor.connection
+    assert isinstance(made, _UnitConnection)
+    return made
 
 
 class _UnitConnection(sqlite3.Connection):
@@ -54,12 +80,28 @@ class _UnitConnection(sqlite3.Connection):
         self.is_in_unit, self.was_denied = True, False
         try:
             yield
+            self.check_transaction()
         except sqlite3.DatabaseError as fault:
             if self.was_denied:
                 raise ConfigError(OWN_TRANSACTION) from fault
             raise
         finally:
             self.is_in_unit = False
+
+    def check_transaction(self) -> None:
+        if self.is_in_unit and not self.in_transaction:
+            raise ConfigError(ROLLED_BACK)
+
+    def cursor(self, *given: Any, **named: Any) -> Any:
+        return super().cursor(*given, **named) if given or named else super().cursor(_UnitCursor)
+
+    def execute(self, *given: Any) -> sqlite3.Cursor:
+        self.check_transaction()
+        return super().execute(*given)
+
+    def executemany(self, *given: Any) -> sqlite3.Cursor:
+        self.check_transaction()
+        return super().executemany(*given)
 
     def authorize(self, action: int, *_: object) -> int:
         """SQLite asks this for each statement that it compiles: catches db.execute("COMMIT"), too."""
@@ -69,22 +111,22 @@ class _UnitConnection(sqlite3.Connection):
         return sqlite3.SQLITE_OK
 
     def __enter__(self) -> Self:
-        self._check_own()
+        self.check_own()
         return super().__enter__()
 
     def commit(self) -> None:
-        self._check_own()
+        self.check_own()
         super().commit()
 
     def rollback(self) -> None:
-        self._check_own()
+        self.check_own()
         super().rollback()
 
     def executescript(self, script: str, /) -> sqlite3.Cursor:
-        self._check_own()
+        self.check_own()
         return super().executescript(script)
 
-    def _check_own(self) -> None:
+    def check_own(self) -> None:
         if self.is_in_unit:
             raise ConfigError(OWN_TRANSACTION)
 
