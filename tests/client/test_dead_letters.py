@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond import DecodeFailed, Message
+from millpond import DecodeFailed, Message, Send
 from millpond.client import dead_letters as dlq
 from millpond.client.message import header_list
 
@@ -75,3 +75,26 @@ def test_any_error_text_and_damaged_numbers_are_survived(text: str, damage: byte
     letter = letter_of(Message("orders", 0, 0), ValueError(text))
     damaged = Message("x", 0, 0, headers=(*letter.headers, ("dlq.offset", damage), ("dlq.redriven", damage)))
     assert isinstance(dlq.read_dead_letter(damaged).redriven, int)
+
+
+def test_a_letter_that_is_too_large_is_shortened_step_by_step() -> None:
+    message = Message("orders", 3, 1234, 0, b"key", b"value", (("trace", b"abc"),))
+    error = raised(ValueError("ü" * 500))
+    whole = dlq.dead_letter(message, error, to="dlq", origin=ORIGIN, attempts=1, group="billing", now_ms=1)
+    terse = dlq.shorter_letter(whole)
+    assert terse is not None
+    found = dict(terse.headers)
+    assert (terse.value, found["trace"], found["dlq.error.message"]) == (b"value", b"abc", "ü".encode() * 100)
+    assert "dlq.error.traceback" not in found
+    empty = dlq.shorter_letter(terse)
+    assert empty is not None
+    assert (empty.value, empty.key, dict(empty.headers)["dlq.value.omitted"]) == (None, b"key", b"5")
+    bare = dlq.shorter_letter(empty)
+    assert bare is not None
+    assert (dict(bare.headers)["dlq.headers.omitted"], "trace" in dict(bare.headers)) == (b"1", False)
+    assert dlq.letter_origin(bare) == "orders[3]@1234"
+    assert dlq.shorter_letter(bare) is None
+
+
+def test_what_is_no_letter_is_not_shortened() -> None:
+    assert dlq.shorter_letter(Send("orders", b"value")) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from confluent_kafka.admin import AdminClient
 
 from millpond.client.own_topics import ensure_topics
@@ -27,3 +29,16 @@ def test_existing_topics_are_left_alone_and_none_wanted_asks_nobody(pond) -> Non
     ensure_topics(pond.bootstrap, {other: topic})
     assert partitions(pond.bootstrap)[other] == 2
     ensure_topics("127.0.0.1:1", {})
+
+
+def test_an_existing_topic_that_takes_smaller_records_is_named(pond, caplog) -> None:
+    topic, letters = pond.topic(1), pond.topic(1)
+    with caplog.at_level(logging.WARNING, "millpond.client"):
+        ensure_topics(pond.bootstrap, {letters: topic})
+    (warning,) = caplog.messages
+    assert f"raise max.message.bytes of {letters}" in warning
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "millpond.client"):
+        for _ in range(2):
+            ensure_topics(pond.bootstrap, {f"{topic}.dlq": topic})
+    assert not caplog.messages

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from client.conftest import Cluster
-from millpond import HandlerFailed, Message, Send, SqliteIds, Worker
+from millpond import HandlerFailed, Message, Retry, Send, SqliteIds, Worker
 from millpond.client.dead_letters import read_dead_letter
 
 IDLE_S = 0.4
@@ -131,3 +131,39 @@ def test_an_error_that_cannot_be_printed_is_a_failure_like_any_other(
     else:
         with pytest.raises(HandlerFailed, match="Unprintable"):
             worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_a_dead_letter_that_is_too_large_loses_its_value_and_the_worker_goes_on(pond: Cluster, delivery: Any) -> None:
+    source, letters = pond.topic(1), small_topic(pond)
+    large = os.urandom(2 * SMALL_BYTES)
+    pond.fill(source, [large, b"small"])
+
+    def fail(message: Message) -> None:
+        raise ValueError("x" * 3_000)
+
+    worker = Worker(fail, source, group=pond.group(), delivery=delivery, dead_letters=letters)
+    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    first, second = sorted(pond.read(letters, 2), key=lambda each: read_dead_letter(each).origin.offset)
+    assert (first.value, first.header("dlq.value.omitted")) == (None, b"%d" % len(large))
+    assert (second.value, second.header("dlq.value.omitted")) == (b"small", None)
+    assert worker.stats.dead == 2
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_a_record_that_is_too_large_for_its_retry_topic_becomes_a_dead_letter(pond: Cluster, delivery: Any) -> None:
+    source, letters = pond.topic(1), pond.topic(1)
+    admin = AdminClient({"bootstrap.servers": pond.bootstrap})
+    name = f"{source}.retry.50ms"
+    admin.create_topics([NewTopic(name, 1, config={"max.message.bytes": str(SMALL_BYTES)})])[name].result(60)
+    large = os.urandom(2 * SMALL_BYTES)
+    pond.fill(source, [large])
+
+    def fail(message: Message) -> None:
+        raise ValueError("no")
+
+    retries = Retry(2, first_s=0.05, jitter=0, order="none", topics_from_s=0.01)
+    worker = Worker(fail, source, group=pond.group(), delivery=delivery, dead_letters=letters, retries=retries)
+    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    (letter,) = pond.read(letters)
+    assert (letter.value, worker.stats.dead) == (large, 1)

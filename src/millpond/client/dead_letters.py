@@ -7,12 +7,12 @@ were; what an earlier round in the dead letters had added is replaced.
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from millpond.base.names import DEAD_LETTERS_ENDING
 from millpond.client.errors import DecodeFailed
-from millpond.client.message import Header, Headers, Message, Send
+from millpond.client.message import Header, Headers, Message, Send, header_list
 
 ENDING: Final = DEAD_LETTERS_ENDING
 
@@ -32,7 +32,13 @@ REDRIVEN: Final = "dlq.redriven"
 REDRIVEN_FOR: Final = "dlq.redriven.for"
 """The group that a redriven record is for: the one that failed it. Workers of other groups pass over it."""
 
+VALUE_OMITTED: Final = "dlq.value.omitted"
+"""How many bytes the value has that was left out, because the dead-letter topic takes no record of this size."""
+HEADERS_OMITTED: Final = "dlq.headers.omitted"
+"""The same for the record's own headers: how many there were."""
+
 ERROR_MESSAGE_CHARACTERS_MAX: Final = 2_000
+ERROR_MESSAGE_BYTES_SHORT: Final = 200
 TRACEBACK_CHARACTERS_MAX: Final = 8_000
 
 
@@ -93,6 +99,35 @@ def dead_letter(
         (REDRIVEN, b"%d" % (redriven_count(message) if redriven is None else redriven)),
     ]
     return Send(to, message.value, message.key, (*own_headers(message.headers), *added))
+
+
+def letter_origin(letter: Send) -> str:
+    """Where the record of a letter was first read, for a log line."""
+    found = dict(header_list(letter.headers))
+    topic, partition, offset = (
+        (found.get(name) or b"?").decode(errors="replace") for name in (TOPIC, PARTITION, OFFSET)
+    )
+    return f"{topic}[{partition}]@{offset}"
+
+
+def shorter_letter(letter: Send) -> Send | None:
+    """The letter with less in it, for a topic that refused it for its size. None if nothing can be left out."""
+    headers = tuple(header_list(letter.headers))
+    found = dict(headers)
+    if TOPIC not in found:
+        return None
+    message = found.get(ERROR_MESSAGE) or b""
+    if ERROR_TRACEBACK in found or len(message) > ERROR_MESSAGE_BYTES_SHORT:
+        short = message[:ERROR_MESSAGE_BYTES_SHORT].decode(errors="ignore").encode()
+        kept = tuple((name, short if name == ERROR_MESSAGE else value) for name, value in headers)
+        return replace(letter, headers=tuple(each for each in kept if each[0] != ERROR_TRACEBACK))
+    if letter.value is not None:
+        return replace(letter, value=None, headers=(*headers, (VALUE_OMITTED, b"%d" % len(letter.value))))
+    own = own_headers(headers)
+    if own:
+        added = tuple(each for each in headers if each[0].startswith(PREFIX))
+        return replace(letter, headers=(*added, (HEADERS_OMITTED, b"%d" % len(own))))
+    return None
 
 
 def error_text(error: BaseException) -> str:

@@ -513,8 +513,11 @@ class Engine:
             elif self._in_flight.is_ours(job):
                 if error is None:
                     self._settler.finished(job, outgoing, partial(self._refused, job))
+                elif is_worth_another_try(self._options, job, error):
+                    later = to_retry_topic(self._options, job)
+                    self._settler.finished(job, [later], lambda _: self._dead_letter(job, error))
                 else:
-                    self._settler.finished(job, [self._sent_away(job, error)])
+                    self._settler.finished(job, [self._dead_letter(job, error)])
                 with self._lock:
                     self.stats.processed += error is None
         except BaseException as fault:
@@ -547,10 +550,8 @@ class Engine:
             self.stats.retried += 1
         return not self._options.retries.waits_in_topic(job.attempts)
 
-    def _sent_away(self, job: Job, error: BaseException) -> Send:
-        """The failed record as it goes to a retry topic or to the dead letters."""
-        if is_worth_another_try(self._options, job, error):
-            return to_retry_topic(self._options, job)
+    def _dead_letter(self, job: Job, error: BaseException) -> Send:
+        """The failed record as it goes to the dead letters."""
         letter = to_dead_letters(self._options, job, error)
         with self._lock:
             self.stats.dead += 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from millpond.base.ids import TopicPartition
 from millpond.client.message import Send
-from millpond.client.settlers import OnRefused
+from millpond.client.settlers import OnRefused, refused_letter
 
 
 @dataclass(slots=True, frozen=True, eq=False)
@@ -26,6 +26,8 @@ class OutgoingSend(Send):
 
 def outgoing_sends(sends: Sequence[Send], offset: int, on_refused: OnRefused | None) -> list[Send]:
     """The Sends of one record, tied to it."""
+    if on_refused is None and len(sends) == 1:
+        on_refused = refused_letter(sends[0])
     record = OutgoingRecord(offset, on_refused)
     return [_tied(each, record) for each in sends]
 
@@ -102,7 +104,8 @@ class Outbox:
             at = next((n for n, each in enumerate(outgoing) if each.record is record), None)
             if at is not None:
                 kept = [each for each in outgoing[at:] if each.record is not record]
-                finished.outgoing = [*outgoing[:at], _tied(letter, OutgoingRecord(record.offset, None)), *kept]
+                replacement = _tied(letter, OutgoingRecord(record.offset, refused_letter(letter)))
+                finished.outgoing = [*outgoing[:at], replacement, *kept]
                 return before + at
             before += len(outgoing)
         raise AssertionError("the record is not in the outbox")

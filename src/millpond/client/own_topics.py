@@ -25,7 +25,8 @@ def ensure_topics(
 ) -> bool:
     """Create each topic of `wanted` that is missing, with as many partitions as the topic it stands for.
 
-    It takes the largest record of that topic with what is added to it. False if the cluster did not answer.
+    It takes the largest record of that topic with what is added to it; a warning names those that exist and do not.
+    False if the cluster did not answer.
     """
     if not wanted:
         return True
@@ -36,9 +37,10 @@ def ensure_topics(
         LOG.warning("cannot look whether %s exist: %s", ", ".join(wanted), advice_on(fault.args[0]))
         return False
     alike = {name: like for name, like in wanted.items() if name not in known}
+    limits = _limits(admin, {each for pair in wanted.items() for each in pair if each in known})
+    _warn_of_small_topics(wanted, limits)
     if not alike:
         return True
-    limits = _limits(admin, {like for like in alike.values() if like in known})
     missing = [
         NewTopic(
             name,
@@ -54,6 +56,23 @@ def ensure_topics(
             # Another worker may have been quicker; anything else shows when the first record is sent.
             LOG.info("topic %s was not created: %s", name, fault)
     return True
+
+
+def _warn_of_small_topics(wanted: Mapping[str, str], limits: Mapping[str, int]) -> None:
+    for name, like in wanted.items():
+        needed = limits.get(like, 0) + ADDED_BYTES_MAX
+        if like in limits and limits.get(name, needed) < needed:
+            LOG.warning(
+                "topic %s takes records of %d bytes, %s of %d: the largest ones will not fit with the error that is "
+                "added to them; raise %s of %s to %d",
+                name,
+                limits[name],
+                like,
+                limits[like],
+                RECORD_BYTES,
+                name,
+                needed,
+            )
 
 
 def _limits(admin: AdminClient, topics: Collection[str]) -> dict[str, int]:

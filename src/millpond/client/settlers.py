@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError
 from millpond.base.ids import TopicPartition
 from millpond.client.connection import LOG
 from millpond.client.consumer import Consumer
+from millpond.client.dead_letters import letter_origin, shorter_letter
 from millpond.client.errors import CommitFailed, ConsumeFailed, SendFailed, Timeout
 from millpond.client.in_flight import InFlight
 from millpond.client.message import Delivery, Message, Send, partition_of
@@ -80,6 +81,24 @@ COMMIT_TRIES = 5
 COMMIT_RETRY_SECONDS = 0.2
 
 
+def refused_letter(letter: Send) -> OnRefused:
+    """What to do about a dead letter that is refused: a letter must not end the worker, at every start again."""
+
+    def replaced(refusal: SendFailed) -> Send:
+        shorter = shorter_letter(letter) if refusal.code == KafkaError.MSG_SIZE_TOO_LARGE else None
+        if shorter is None:
+            raise refusal
+        LOG.warning(
+            "the dead letter of %s is too large for %s%s: raise max.message.bytes of that topic",
+            letter_origin(letter),
+            letter.topic,
+            " and loses its value" if shorter.value is None else ", it is sent without a traceback",
+        )
+        return shorter
+
+    return replaced
+
+
 class Settler(Protocol):
     def before(self, batch: Sequence[Message]) -> bool:
         """Whether the batch may be processed."""
@@ -88,7 +107,8 @@ class Settler(Protocol):
     def finished(self, job: Job, outgoing: list[Send], on_refused: OnRefused | None = None) -> None:
         """Not asked about a record that wants nothing sent: that is finished without further ado.
 
-        A refused Send is replaced by what `on_refused` makes of the refusal; without that it ends the worker.
+        A refused Send is replaced by what `on_refused` makes of the refusal; without that it ends the worker, unless
+        it is a dead letter that can be shortened.
         """
         ...
 
@@ -149,6 +169,8 @@ class AtLeastOnce:
         if not outgoing:
             self._in_flight.finish(job, [])
             return
+        if on_refused is None and len(outgoing) == 1:
+            on_refused = refused_letter(outgoing[0])
         self._send(self._producer, job, outgoing, on_refused)
 
     def _send(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Container
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,7 +15,8 @@ from millpond import Worker
 from millpond.admin.dead_letters import redrive as redrive_module
 from millpond.admin.dead_letters.letters import Filter, Letter, LetterId, LetterTopic, find_letter_topics
 from millpond.admin.dead_letters.purge import apply_purge, plan_purge
-from millpond.admin.dead_letters.redrive import Edit, LetterFate, Redrive, RedriveOrder, plan_redrive
+from millpond.admin.dead_letters.redrive import Edit, LetterFate, Redrive, RedriveOrder, RedrivePlan, plan_redrive
+from millpond.admin.dead_letters.redriven import Redriven
 from millpond.admin.dead_letters.tally import NAME_SIGNS_MAX, NAMES_MAX, OTHERS, Tally
 from millpond.admin.dead_letters.topics import LetterCounts, count_letters, last_letters, list_letter_topics
 from millpond.admin.errors import NotDeadLetters, Refused
@@ -377,3 +379,16 @@ def test_an_edit_leaves_what_it_does_not_name_byte_for_byte() -> None:
     assert (sent.key, sent.value, sent.headers[:2]) == (b"new", b"\xef\xbb\xbfv\r\n", letter.message.headers)
     emptied = RedriveOrder("dlq", Filter(), edits={letter.id: Edit(value=None)}).message(letter)
     assert (emptied.key, emptied.value) == (b"k\r\n", None)
+
+
+def test_a_letter_without_its_value_is_not_sent_back_unless_it_is_given_one() -> None:
+    letter = Letter(Message("o.dlq", 0, 5, headers=(("dlq.topic", b"o"), ("dlq.value.omitted", b"9000"))))
+
+    def fate(**edit: bytes) -> LetterFate:
+        edits = {letter.id: Edit(**edit)} if edit else {}  # type: ignore[arg-type]
+        order = RedriveOrder("o.dlq", Filter(), edits=edits)
+        topic: Any = None
+        return RedrivePlan(order, topic, Redriven(), {}, frozenset({"o"})).fate(letter)
+
+    assert fate() is fate(key=b"k") is LetterFate.HOMELESS
+    assert fate(value=b"whole") is LetterFate.SENT

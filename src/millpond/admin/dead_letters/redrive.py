@@ -32,7 +32,7 @@ from millpond.admin.dead_letters.tally import Tally
 from millpond.admin.errors import Refused, unknown_topic
 from millpond.admin.offsets import Bounds
 from millpond.base.ids import TopicPartition
-from millpond.client.dead_letters import REDRIVEN, own_headers, redriven_count, redriven_headers
+from millpond.client.dead_letters import REDRIVEN, VALUE_OMITTED, own_headers, redriven_count, redriven_headers
 from millpond.client.message import Headers, Message
 from millpond.client.partitioner import by_key
 from millpond.remote.cluster import Cluster
@@ -59,7 +59,7 @@ class LetterFate(Enum):
     HELD = auto()
     """It has come back too often."""
     HOMELESS = auto()
-    """Nobody says where it came from, or it cannot go there: such a topic is not there."""
+    """Nobody says where it came from, or it cannot go there: such a topic is not there, or its value was left out."""
     SENT = auto()
 
 
@@ -117,6 +117,10 @@ class RedriveOrder:
             headers=(*own_headers(own), *counted),
         )
 
+    def has_new_value(self, letter: Letter) -> bool:
+        edit = self.edits.get(letter.id)
+        return edit is not None and edit.value is not AS_IT_WAS
+
     def group(self, letter: Letter) -> str:
         """The group that is meant; "" for all. Who reads another topic has failed nothing of it."""
         return letter.facts.group if letter.facts and not self.every_group and not self.to else ""
@@ -154,6 +158,9 @@ class RedrivePlan:
             return LetterFate.DONE
         if redriven_count(letter.message) >= self.order.redrives_max:
             return LetterFate.HELD
+        if letter.message.header(VALUE_OMITTED) is not None and not self.order.has_new_value(letter):
+            # Sent back without its value, it would delete its key from a compacted topic.
+            return LetterFate.HOMELESS
         return LetterFate.SENT if self.order.target(letter) in self.possible else LetterFate.HOMELESS
 
 
