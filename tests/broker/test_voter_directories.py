@@ -35,20 +35,20 @@ class FakeLog:
 def image_with(directory_id: UUID | None) -> Image:
     image = Image()
     if directory_id is not None:
-        image.replay_all(
-            [
-                RegisterBrokerRecord(
-                    broker_id=3,
-                    incarnation_id=UUID(int=1),
-                    broker_epoch=1,
-                    end_points=(),
-                    rack=None,
-                    fenced=False,
-                    log_dirs=(directory_id,),
-                )
-            ]
-        )
+        image.replay(registration(directory_id))
     return image
+
+
+def registration(directory_id: UUID) -> RegisterBrokerRecord:
+    return RegisterBrokerRecord(
+        broker_id=3,
+        incarnation_id=UUID(int=1),
+        broker_epoch=1,
+        end_points=(),
+        rack=None,
+        fenced=False,
+        log_dirs=(directory_id,),
+    )
 
 
 def directories(registered: UUID | None, log: Any = None, applied: int = 1) -> VoterDirectories:
@@ -115,3 +115,24 @@ def test_requests_and_votes_carry_the_directory() -> None:
             assert directory_of(decoded) == directory_id
     vote = encode_response(requests[0], VoteResponse(ErrorCode.NONE, 5, -1, granted=True), lambda _: None, NEW)
     assert directory_of(m.VoteResponse.decode(vote.encode(2), 2)[0]) == NEW
+
+
+def test_a_copy_that_has_not_registered_pins_the_voters_it_hears() -> None:
+    """All folders were copied at once: what the image says about them is from before."""
+    is_copy = True
+    known = VoterDirectories(FakeLog(), image_with(OLD), lambda: 1, lambda: is_copy)  # type: ignore[arg-type]
+    assert known.is_voter(3, NEW, is_new=True)
+    assert known.is_fetching_voter(3, NEW, 1, is_new=False)
+    assert not known.is_fetching_voter(3, OTHER, 1, is_new=False)
+    is_copy = False
+    assert known.is_fetching_voter(3, NEW, 1, is_new=False), "the leader has registered before its follower"
+    assert not known.is_fetching_voter(3, NEW, 2, is_new=False)
+
+
+def test_a_pinned_voter_gives_way_to_the_one_that_registers() -> None:
+    image = image_with(OLD)
+    known = VoterDirectories(FakeLog(), image, lambda: 1, lambda: True)  # type: ignore[arg-type]
+    assert known.is_fetching_voter(3, NEW, 1, is_new=False)
+    image.replay(registration(OTHER))
+    assert not known.is_fetching_voter(3, NEW, 1, is_new=False)
+    assert known.is_fetching_voter(3, OTHER, 1, is_new=False)

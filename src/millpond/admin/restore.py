@@ -37,6 +37,7 @@ from millpond.broker.rescue.plan import Wish, choose_source, plan_rescue
 from millpond.broker.rescue.survivor import METADATA_FOLDER, CannotRescue, NoMetadata, read_survivor
 from millpond.log.names import CORES_FOLDER, LOCK_FILE
 from millpond.node.disk import RealDisk
+from millpond.node.entropy import SystemEntropy
 from millpond.node.private_files import make_private_folder
 
 ORDER_FILE: Final = "restore.order"
@@ -142,7 +143,7 @@ def _go_on_ahead(folder: Path, manifest: Manifest) -> None:
         if order is None:
             for root in roots:
                 if disk.exists(f"{root}/{METADATA_FOLDER}"):
-                    mark_restored(disk, root)
+                    mark_restored(disk, root, SystemEntropy().uuid())
             return
         for root in roots:
             identity = read_identity(disk, root)

@@ -620,6 +620,7 @@ class Controller:
         followed = gather([observer(batch.records) for observer in self._observers]) if batch.records else None
         if batch.records:
             self._folder.learn_name(self.image)
+            self._folder.learn_registration(self.image)
         else:
             for each in self._offset_observers:
                 each()

@@ -160,10 +160,13 @@ def _cluster_wide(image: Image, layers: NodeLayers) -> list[Record]:
 
 def _loss(known: Broker | None, wanted: Registration) -> Loss:
     """What it may lack of what it had."""
-    if known is None or NO_DIRECTORY != known.directory_id != wanted.directory_id != NO_DIRECTORY:
+    if known is None:
         return Loss.ALL
     if wanted.previous_epoch == known.epoch:
+        # In another directory as well: the folder was copied to another disk after a clean shutdown.
         return Loss.NOTHING
+    if NO_DIRECTORY != known.directory_id != wanted.directory_id != NO_DIRECTORY:
+        return Loss.ALL
     return Loss.UNSYNCED if wanted.previous_epoch == after_power_cut(known.epoch) else Loss.SOME
 
 

@@ -10,7 +10,7 @@ from millpond.broker.lives.last_life import read_last_life
 from millpond.broker.rescue.plan import Wish
 from millpond.sim.cluster.plan import make_plan
 from millpond.sim.cluster.shrinker import play
-from millpond.sim.node import DATA_FOLDER
+from millpond.sim.node import DATA_FOLDER, PORT, SimNode
 from millpond.sim.world.disk import SimDisk
 
 
@@ -30,6 +30,12 @@ class OldDisks(Rescue):
 
     def put_back(self) -> None:
         self.sim.roll_back("node2", self.copy)
+
+
+def name_voters(old: OldDisks) -> None:
+    """From now on the log names the voters."""
+    old.nodes[old.controller_id].broker.controller.raise_kraft_version().then(lambda _: None)
+    old.wait(lambda: all(node.broker.controller.kraft_version for node in old.nodes.values()))
 
 
 @pytest.fixture
@@ -107,7 +113,7 @@ def test_a_copy_of_a_folder_that_was_closed_in_order_is_trusted_with_its_records
     assert old.nodes[2].start()
     old.wait(old.is_whole, within_ms=20_000)
     assert old.image.brokers[2].epoch > epoch
-    assert not old.nodes[2].broker.controller.host.is_new
+    old.wait(lambda: not old.nodes[2].broker.controller.host.is_new, within_ms=20_000)
 
 
 def test_all_nodes_are_moved_to_other_disks_at_once(old: OldDisks) -> None:
@@ -119,6 +125,27 @@ def test_all_nodes_are_moved_to_other_disks_at_once(old: OldDisks) -> None:
     for node in old.nodes.values():
         assert node.start()
     old.wait(lambda: old.controller_id != 0 and old.is_whole(), within_ms=30_000)
+    assert old.values(1, "pond") == [b"a"]
+
+
+def test_all_nodes_are_moved_while_the_log_names_the_voters(old: OldDisks) -> None:
+    """They elect nobody, but they have started: each copy has a directory id of its own that nobody knows. A rescue
+    takes the folders all the same."""
+    name_voters(old)
+    before = {node_id: node.broker.controller.directory_id for node_id, node in old.nodes.items()}
+    old.end()
+    for node_id, node in old.nodes.items():
+        old.sim.roll_back(f"node{node_id}", node.disk.contents())
+    for node_id, node in old.nodes.items():
+        assert node.start()
+        assert node.broker.controller.directory_id != before[node_id]
+    old.sim.run_for(20_000)
+    assert old.controller_id == 0
+    old.end()
+    old.rescue(1, 2, 3, wish=Wish(is_restored=True))
+    old.start(1, 2, 3)
+    old.wait(old.is_whole, within_ms=30_000)
+    assert {node_id: node.broker.controller.directory_id for node_id, node in old.nodes.items()} == before
     assert old.values(1, "pond") == [b"a"]
 
 
@@ -144,3 +171,46 @@ def test_old_copies_come_back_among_other_faults() -> None:
         assert not outcome.violations, f"seed {seed}: {outcome.violations}"
         came_back += any("gets an old copy" in line for line in scenario.history.lines)
     assert came_back
+
+
+@pytest.mark.parametrize("names_voters", [False, True])
+def test_a_running_copy_of_a_voters_folder_does_not_count_beside_the_original(names_voters: bool) -> None:
+    """The controller and the copy commit nothing on their own: the two real voters would know nothing of it."""
+    old = OldDisks()
+    if names_voters:
+        name_voters(old)
+    controller_id = old.controller_id
+    original, third = sorted(old.nodes.keys() - {controller_id})
+    texts = {**old.nodes[original].texts, "listen": f"copy:{PORT}"}
+    copy = SimNode(old.sim, "copy", texts)
+    old.sim.host("copy").disk.roll_back(old.nodes[original].disk.contents())
+    assert copy.start(), copy.journal_lines
+    old.sim.run_for(20_000)
+    assert any("the data folder is a copy" in line for line in copy.journal_lines)
+    assert copy.broker.controller.host.is_new
+    old.nodes[original].kill()
+    old.nodes[third].kill()
+    old.sim.run_for(20_000)
+    assert copy.is_up, copy.journal_lines[-3:]
+    assert not old.nodes[controller_id].broker.controller.is_active
+
+
+@pytest.mark.parametrize("names_voters", [False, True])
+def test_a_copied_folder_of_one_node_registers_and_votes_again(old: OldDisks, names_voters: bool) -> None:
+    if names_voters:
+        name_voters(old)
+    before = old.nodes[2].broker.controller.directory_id
+    old.nodes[2].kill()
+    old.sim.roll_back("node2", old.nodes[2].disk.contents())
+    assert old.nodes[2].start()
+    new = old.nodes[2].broker.controller.directory_id
+    assert new != before
+    old.wait(lambda: not old.nodes[2].broker.controller.host.is_new and old.all_in_sync(), within_ms=60_000)
+    assert old.image.brokers[2].directory_id == new
+    old.nodes[2].kill()
+    assert old.nodes[2].start()
+    assert old.nodes[2].broker.controller.directory_id == new, "it is no copy any longer"
+    old.nodes[3].kill()
+    old.nodes[1].kill()
+    assert old.nodes[1].start()
+    old.wait(lambda: old.controller_id != 0, within_ms=30_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from uuid import UUID
 
 import pytest
 from tests.sim.cluster.test_lives import Lives
@@ -464,7 +465,7 @@ def restored(texts: Mapping[str, str] | None = None) -> Weathered:
     old.end()
     for node_id, contents in copies.items():
         old.sim.roll_back(f"node{node_id}", contents)
-        mark_restored(old.nodes[node_id].disk, DATA_FOLDER)
+        mark_restored(old.nodes[node_id].disk, DATA_FOLDER, UUID(int=99))
     return old
 
 
@@ -494,7 +495,7 @@ def test_one_restored_node_of_a_living_cluster_gets_its_vote_back() -> None:
     old.fail_over(1)
     old.nodes[3].kill()
     old.sim.roll_back("node3", contents)
-    mark_restored(old.nodes[3].disk, DATA_FOLDER)
+    mark_restored(old.nodes[3].disk, DATA_FOLDER, UUID(int=99))
     assert old.nodes[3].start()
     old.wait(old.is_whole, within_ms=30_000)
     old.wait(lambda: not old.nodes[3].broker.controller.host.is_new)

@@ -3,12 +3,16 @@
 Nobody can tell the two apart from inside. What the node has promised since the copy was made it does not know, nor
 which records it had: it votes as one that may have forgotten everything, until it has caught up, and counts as one
 that has lost records, unless the copy was made of a folder that was closed in order: then its epochs tell.
+
+The original may still run. The copy therefore gets a directory id of its own before it sends its first request: it
+counts as the voter only once the metadata name that id (decision 32).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from uuid import UUID
 
 from millpond.base.ports import Disk
 from millpond.broker.lives.identity import Identity, write_identity
@@ -26,6 +30,7 @@ def mark_folder(
     *,
     is_alone: Callable[[], bool],
     was_clean: bool,
+    new_directory_id: Callable[[], UUID],
 ) -> tuple[Identity, bool]:
     """The identity with the mark of the folder as it is now, and whether it is a copy. Waits for the disk.
 
@@ -44,6 +49,7 @@ def mark_folder(
         write_election(disk, state_path, Election(known.epoch, is_new=True, is_restored=known.is_restored))
         if not was_clean:
             write_last_life(disk, folder, LastLife(LOST, boot_id))
+        identity = identity.as_copy(new_directory_id())
     marked = replace(identity, mark=mark)
     write_identity(disk, folder, marked)
     return marked, is_copy

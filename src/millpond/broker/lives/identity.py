@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
+from dataclasses import replace
+from typing import Final
 from uuid import UUID
 
 from millpond.base.ports import Disk
@@ -13,6 +15,9 @@ IDENTITY_FILE = "meta.properties"
 FOLDER_VERSION = "1"
 """Of the files and folders themselves; lines of the file that are not known here are passed over. What the metadata
 log may hold goes by the levels of features."""
+
+COPIED_FROM_MAX: Final = 8
+"""Only this many earlier directory ids are kept, the latest ones."""
 
 
 class CannotStart(Exception):
@@ -40,10 +45,17 @@ class Identity:
     """Of the folder of the metadata, as the disk tells it from a copy; None where it cannot."""
     contacts: tuple[str, ...] = ()
     """Of a node that has joined a running cluster: nodes that knew it then, as `id@host:port`."""
+    copied_from: tuple[UUID, ...] = ()
+    """The directory ids this folder had before it was copied, oldest first, until it registers with its own."""
 
     @property
     def cluster_name(self) -> str | None:
         return cluster_name(self.cluster_id, self.rescues)
+
+    def as_copy(self, directory_id: UUID) -> Identity:
+        """The identity of a copy of this folder: the original keeps its directory id, and may still run."""
+        copied_from = (*self.copied_from, self.directory_id)[-COPIED_FROM_MAX:]
+        return replace(self, directory_id=directory_id, copied_from=copied_from)
 
     def check(self, node_id: int, cluster_id: str | None) -> None:
         """That this folder is the one's who asks."""
@@ -83,18 +95,21 @@ def read_identity(disk: Disk, folder: str) -> Identity | None:
             f"{FOLDER_VERSION}: start the newer program that wrote it"
         )
     try:
-        directory_id = UUID(bytes=urlsafe_b64decode(fields["directory.id"] + "=="))
+        directory_id = _decode_id(fields["directory.id"])
+        copied_from = tuple(map(_decode_id, filter(None, fields.get("copied.from", "").split(","))))
         rescues = int(fields.get("cluster.rescues", 0))
         contacts = tuple(filter(None, fields.get("contacts", "").split(",")))
         mark = fields.get("folder.mark")
-        return Identity(int(fields["node.id"]), directory_id, fields.get("cluster.id"), rescues, mark, contacts)
+        return Identity(
+            int(fields["node.id"]), directory_id, fields.get("cluster.id"), rescues, mark, contacts, copied_from
+        )
     except (KeyError, ValueError, Base64Error) as fault:
         raise CannotStart(f"{path} cannot be read: {fault}") from fault
 
 
 def write_identity(disk: Disk, folder: str, identity: Identity) -> None:
     """Durably. Waits for the disk."""
-    directory_id = urlsafe_b64encode(identity.directory_id.bytes).decode().rstrip("=")
+    directory_id = _encode_id(identity.directory_id)
     lines = [f"version={FOLDER_VERSION}", f"node.id={identity.node_id}", f"directory.id={directory_id}"]
     if identity.cluster_id:
         lines.append(f"cluster.id={identity.cluster_id}")
@@ -104,4 +119,14 @@ def write_identity(disk: Disk, folder: str, identity: Identity) -> None:
         lines.append(f"folder.mark={identity.mark}")
     if identity.contacts:
         lines.append(f"contacts={','.join(identity.contacts)}")
+    if identity.copied_from:
+        lines.append(f"copied.from={','.join(map(_encode_id, identity.copied_from))}")
     disk.replace(f"{folder}/{IDENTITY_FILE}", ("\n".join(lines) + "\n").encode())
+
+
+def _encode_id(directory_id: UUID) -> str:
+    return urlsafe_b64encode(directory_id.bytes).decode().rstrip("=")
+
+
+def _decode_id(text: str) -> UUID:
+    return UUID(bytes=urlsafe_b64decode(text + "=="))

@@ -47,6 +47,11 @@ class OwnFolder:
         return self._identity.directory_id
 
     @property
+    def copied_from(self) -> tuple[UUID, ...]:
+        """The directory ids of the folders this one is a copy of; none once it has registered with its own."""
+        return self._identity.copied_from if self._identity else ()
+
+    @property
     def known_name(self) -> str | None:
         """How this node names its cluster, as written down here; None of a folder that has been in none."""
         return self._identity.cluster_name if self._identity else None
@@ -101,6 +106,7 @@ class OwnFolder:
                 self._boot_id,
                 is_alone=is_alone,
                 was_clean=was_clean,
+                new_directory_id=self._entropy.uuid,
             )
 
     def identify(self, image: Image, metadata_folder: str, *, is_alone: bool) -> None:
@@ -129,6 +135,15 @@ class OwnFolder:
         """The cluster may have a name now."""
         if self._identity is not None and self._identity.cluster_id is None and image.cluster_id is not None:
             self._change(replace(self._identity, cluster_id=image.cluster_id, rescues=image.rescues))
+
+    def learn_registration(self, image: Image) -> None:
+        """A copy that has registered is the node's folder from now on."""
+        identity = self._identity
+        if identity is None or not identity.copied_from:
+            return
+        broker = image.brokers.get(self._node_id)
+        if broker is not None and broker.directory_id == identity.directory_id:
+            self._change(replace(identity, copied_from=()))
 
     def learn_contacts(self, contacts: tuple[str, ...]) -> None:
         """From now on it is that of one of several, who knows these."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from typing import Final
+from uuid import UUID
 
 from millpond.base.ports import Disk
+from millpond.broker.lives.identity import read_identity, write_identity
 from millpond.broker.quorum.state import STATE_FILE, DamagedState, read_election, write_election
 from millpond.broker.quorum.wire import METADATA_PARTITION
 from millpond.quorum.ports import Election
@@ -12,11 +14,14 @@ from millpond.quorum.ports import Election
 RESTORE_FILE: Final = "restore.running"
 
 
-def mark_restored(disk: Disk, folder: str) -> None:
+def mark_restored(disk: Disk, folder: str, directory_id: UUID) -> None:
     """The node of this folder, one of several, has no vote until it has caught up with a leader the others elected.
 
-    Waits for the disk.
+    The folder gets this directory id: the one that was backed up may still be in use. Waits for the disk.
     """
+    identity = read_identity(disk, folder)
+    if identity is not None:
+        write_identity(disk, folder, identity.as_copy(directory_id))
     path = f"{folder}/{METADATA_PARTITION.folder}/{STATE_FILE}"
     try:
         known = read_election(disk, path) or Election()

@@ -24,12 +24,21 @@ TAIL_BYTES_MAX: Final = 16 << 20
 class VoterDirectories:
     """The directory ids of the voters, as this node knows them now."""
 
-    def __init__(self, log: MetadataLog, image: Image, applied_offset: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        log: MetadataLog,
+        image: Image,
+        applied_offset: Callable[[], int],
+        is_unregistered_copy: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_unregistered_copy`: whether this node runs in a copy of the folder that the image has for it."""
         self._log = log
         self._image = image
         self._applied_offset = applied_offset
+        self._is_unregistered_copy = is_unregistered_copy
         self._pinned_epoch = -1
-        self._pinned: dict[int, UUID] = {}
+        self._pinned: dict[int, tuple[UUID, UUID]] = {}
+        """The directory that counts for each voter, and the one that was registered for it at that time."""
         self._counted: dict[int, UUID] = {}
 
     def is_voter(self, node_id: int, directory_id: UUID, *, is_new: bool) -> bool:
@@ -46,13 +55,17 @@ class VoterDirectories:
 
     def is_fetching_voter(self, node_id: int, directory_id: UUID, epoch: int, *, is_new: bool) -> bool:
         """As `is_voter`, for a fetch from this node as the leader of the epoch."""
-        if not self.is_voter(node_id, directory_id, is_new=is_new):
-            return False
-        if directory_id == NO_DIRECTORY or self._known(node_id) != NO_DIRECTORY:
-            return True
         if self._pinned_epoch != epoch:
             self._pinned_epoch, self._pinned = epoch, {}
-        return self._pinned.setdefault(node_id, directory_id) == directory_id
+        registered = self._registered(node_id)
+        if node_id in self._pinned and self._log.voters is None and directory_id != NO_DIRECTORY:
+            pinned, registered_then = self._pinned[node_id]
+            return directory_id == (pinned if registered == registered_then else registered)
+        if not self.is_voter(node_id, directory_id, is_new=is_new):
+            return False
+        if directory_id != NO_DIRECTORY and self._known(node_id) == NO_DIRECTORY:
+            self._pinned[node_id] = directory_id, registered
+        return True
 
     def is_replaced(self, node_id: int, directory_id: UUID) -> bool:
         """Note whose fetch counts now; whether another process counted before it."""
@@ -66,6 +79,11 @@ class VoterDirectories:
         if self._log.voters is not None:
             named = (each.directory_id for each in self._log.voters if each.node_id == node_id)
             return next(named, NO_DIRECTORY)
+        # Where all folders were copied at once, all voters elect a leader together. What each knows about the others'
+        # folders is from before the copy. An image that already has this folder is from after it.
+        return NO_DIRECTORY if self._is_unregistered_copy() else self._registered(node_id)
+
+    def _registered(self, node_id: int) -> UUID:
         broker = self._image.brokers.get(node_id)
         return NO_DIRECTORY if broker is None else broker.directory_id
 

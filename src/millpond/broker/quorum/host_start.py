@@ -101,9 +101,16 @@ def make_host(
         cluster_name=lambda: folder.known_name,
         on_step=on_step,
         addresses=addresses,
-        directories=VoterDirectories(metadata_log, image, applied_offset),
+        directories=VoterDirectories(
+            metadata_log, image, applied_offset, lambda: _is_unregistered_copy(folder, image, node_id)
+        ),
         directory_id=lambda: folder.directory_id,
     )
+
+
+def _is_unregistered_copy(folder: OwnFolder, image: Image, node_id: int) -> bool:
+    broker = image.brokers.get(node_id)
+    return broker is not None and broker.directory_id in folder.copied_from
 
 
 def _election(

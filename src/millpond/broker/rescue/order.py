@@ -112,7 +112,7 @@ def order_of(plan: Plan, now_ms: int, *, names_voters: bool = True) -> Order:
         rescues=plan.rescues,
         source=(source.node_id, *source.rank),
         survivors={
-            each: source.identity.directory_id if each == source.node_id else plan.image.brokers[each].directory_id
+            each: _source_directory(plan) if each == source.node_id else plan.image.brokers[each].directory_id
             for each in plan.survivors
         },
         lost=plan.lost,
@@ -121,6 +121,17 @@ def order_of(plan: Plan, now_ms: int, *, names_voters: bool = True) -> Order:
         end_offset=plan.end_offset,
         snapshot=encode_snapshot(plan.records(), now_ms, voters if names_voters else None),
         marks={TopicPartition(str(topic_id), index): offset for (topic_id, index), offset in plan.marks.items()},
+    )
+
+
+def _source_directory(plan: Plan) -> UUID:
+    """A copy that never registered takes back the directory id that the metadata know."""
+    identity = plan.source.identity
+    known = plan.image.brokers.get(identity.node_id)
+    return (
+        known.directory_id
+        if known is not None and known.directory_id in identity.copied_from
+        else identity.directory_id
     )
 
 
@@ -142,7 +153,7 @@ def check_order(order: Order, survivor: Survivor) -> None:
         raise CannotRescue(
             f"{survivor.folder} was left behind by an earlier rescue: start the node with an empty one"
         )
-    if order.survivors[survivor.node_id] not in (identity.directory_id, NO_DIRECTORY):
+    if order.survivors[survivor.node_id] not in (identity.directory_id, *identity.copied_from, NO_DIRECTORY):
         raise CannotRescue(
             f"{survivor.folder} is not the folder that node {survivor.node_id} was known by: start the node with an "
             "empty one"
@@ -183,7 +194,13 @@ def carry_out(disk: Disk, folder: str, order: Order) -> None:
         _forget_metadata(disk, f"{folder}/{name}")
     # A log that ends before its newest snapshot begins anew behind it.
     SnapshotFiles(disk, metadata).write(SnapshotId(order.end_offset, order.epoch), order.snapshot)
-    write_identity(disk, folder, replace(identity, rescues=order.rescues, mark=disk.mark(metadata)))
+    directory_id = order.survivors[identity.node_id]
+    if directory_id == NO_DIRECTORY:
+        directory_id = identity.directory_id
+    # The id that the new metadata name, although a copy has another one by now: the folder it was copied from belongs
+    # to the cluster as it was before the rescue.
+    rescued = replace(identity, directory_id=directory_id, copied_from=())
+    write_identity(disk, folder, replace(rescued, rescues=order.rescues, mark=disk.mark(metadata)))
     disk.rename(f"{folder}/{ORDER_FILE}", f"{folder}/rescue.{order.rescues}.done")
     disk.sync_folder(folder)
 

@@ -24,6 +24,8 @@ STUCK_SHARE = 0.3
 FULL_DISK_ROOM_BYTES_MAX = 20_000
 SYNC_TARGETS = ("", "", "topic", "__cluster_metadata", "quorum-state", "checkpoint", ".log")
 READ_TARGETS = ("", "topic", "__cluster_metadata", ".log", ".index")
+COPY_SHARE = 0.5
+"""How often a second process runs in a copy of the node's folder."""
 RATES = (0.9, 1.0, 1.1)
 JUMPS_MS = (-7_200_000, -1_000, 1_000, 60_000)
 YEARS_MS = 10 * 365 * 86_400_000
@@ -268,7 +270,8 @@ class Trouble:
         return True
 
     def _second_process(self, fault: FaultPlan, random: Random) -> bool:
-        """Another process runs with the id of a node and an empty folder, and follows the metadata.
+        """Another process runs with the id of a node, and an empty folder or a copy of the node's, and follows the
+        metadata.
 
         It never registers: if the node were cut off for a session meanwhile, it would lose its registration as well,
         and that is a wiped disk, which must wait until the others can spare the node.
@@ -282,6 +285,8 @@ class Trouble:
         name = f"duplicate{node_id}-{fault.at_ms}"
         texts = {**self.cluster.nodes[node_id].texts, "listen": f"{name}:{PORT}"}
         duplicate = self._duplicates[node_id] = SimNode(self._sim, name, texts)
+        if random.random() < COPY_SHARE:
+            self._sim.host(name).disk.roll_back(self.cluster.nodes[node_id].disk.contents())
         if not duplicate.start():
             return False
         duplicate.broker.lifecycle.stop()

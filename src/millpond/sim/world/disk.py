@@ -175,6 +175,7 @@ class SimDisk:
         self.sync_faults: list[_Fault] = []
         self.read_faults: list[_Fault] = []
         self.open_faults: list[_Fault] = []
+        self._seed = seed
         self._random = Random(seed)
         self._tree = Tree()
         self._cut_at: int | None = None
@@ -337,7 +338,7 @@ class SimDisk:
         return max(self.capacity_bytes, self._total_bytes)
 
     def mark(self, folder: str) -> str | None:
-        return str(self._tree.folder(folder).number)
+        return f"{self._seed}:{self._tree.folder(folder).number}"
 
     def lock(self, path: str) -> SimFileLock:
         key = posixpath.normpath("/" + path)
