@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.base.later import Later
+from millpond.base.rights import AclResource, Operation
+from millpond.broker.apis import k20_delete_topics
 from millpond.broker.links.requester import RequestLost
+from millpond.broker.serving.call import Call
 from millpond.sim.client import SimClient
 from millpond.sim.cluster.cluster import SimCluster
 from millpond.sim.node import PORT
@@ -351,3 +356,39 @@ def test_a_deletion_through_a_node_answers_by_name_and_by_id(shared: Play) -> No
     again = m.DeleteTopicsRequest(topic_names=["one"], timeout_ms=10_000)
     (result,) = play.ask(again, 5).responses
     assert (result.name, result.error_code) == ("one", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+class Denied(Call):
+    """A call of somebody who may delete no topic."""
+
+    @property
+    def is_unlimited(self) -> bool:
+        return False
+
+    def may(self, operation: Operation, resource: AclResource, name: str) -> bool:
+        return operation is not Operation.DELETE
+
+    def demand(self, operation: Operation, resource: AclResource, name: str) -> bool:
+        return self.may(operation, resource, name)
+
+
+def test_a_topic_that_a_node_learns_of_by_catching_up_is_not_deleted_without_the_right(shared: Play) -> None:
+    """The id passed the screen because nobody knew it. The controller does what a node asks for."""
+    play = shared
+    play.create("guarded")
+    topic_id, no_topic = play.image.topics["guarded"].id, UUID(int=99)
+    state = m.DeleteTopicsRequest.DeleteTopicState
+    request = m.DeleteTopicsRequest(
+        topics=[state(name=None, topic_id=topic_id), state(name=None, topic_id=no_topic)], timeout_ms=5_000
+    )
+    heard: list[m.DeleteTopicsResponse] = []
+    broker = play.cluster.nodes[play.node_id].broker
+    access: Any = SimpleNamespace(is_on=True)
+    k20_delete_topics.forward(broker, Denied(None, 6, "client", access=access), request).then(heard.append)
+    assert play.sim.run_until(lambda: bool(heard), within_ms=20_000)
+    assert {each.topic_id: each.error_code for each in heard[0].responses} == {
+        topic_id: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        no_topic: ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+    play.sim.run_for(1_000)
+    assert "guarded" in play.image.topics

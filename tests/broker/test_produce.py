@@ -391,6 +391,25 @@ def test_records_that_wait_for_the_coordinator_outlive_the_shared_buffer(
         assert [record.value for record in decode_batch(data)] == [b"mine"]
 
 
+def test_a_partition_that_appears_while_the_coordinator_is_asked_takes_no_records(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asked whether it is part of the transaction, nor whether this client may write to it."""
+    wait: Later[Any] = Later()
+    find, absent = k00_produce._find, {1}
+
+    def find_later(*arguments: Any) -> Any:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if arguments[-1] in absent else find(*arguments)
+
+    monkeypatch.setattr(k00_produce, "permission_for_batch", lambda *_: wait)
+    monkeypatch.setattr(k00_produce, "_find", find_later)
+    play.send(9, (0, play.batch(b"a")), (1, play.batch(b"b")), transactional_id="me", acks=1)
+    absent.clear()
+    wait.finish(None)
+    assert play.answers() == [(0, 0), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+    assert play.desk.broker.partitions.get("pond", 1).log.end_offset == 0
+
+
 # What ends the connection, and versions of long ago.
 
 

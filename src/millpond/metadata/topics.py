@@ -200,15 +200,17 @@ def unknown_topic(name: str) -> Refused:
     return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {quoted(name)} does not exist")
 
 
+def unknown_topic_id(topic_id: UUID) -> Refused:
+    return Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has id {topic_id}")
+
+
 def _find(image: Image, ref: TopicRef) -> Topic | Refused:
     """The topic that a deletion means, or why there is none."""
     if (ref.name is None) == (ref.topic_id == NO_TOPIC_ID):
         return Refused(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, one of the two")
     if ref.name is not None:
         return image.topics.get(ref.name, unknown_topic(ref.name))
-    return image.topics_by_id.get(
-        ref.topic_id, Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has id {ref.topic_id}")
-    )
+    return image.topics_by_id.get(ref.topic_id, unknown_topic_id(ref.topic_id))
 
 
 def _check_new_name(image: Image, name: str, sounds: dict[str, str], by_broker: bool) -> None:

@@ -37,11 +37,11 @@ from millpond.broker.security.rights import (
     Rights,
     Screened,
     both,
-    demand_topic,
     may_topic,
     on_each,
-    split,
+    split_topics,
     to_the_end,
+    topic_refusal,
     whole,
 )
 from millpond.broker.serving.api import Api
@@ -186,20 +186,22 @@ def on_topics(topic_kind: type[Any], partition_kind: type[Any], *, ids_from: int
     def screen(broker: Services, call: Call, request: Any) -> Screened | None:
         by_id = ids_from is not None and call.version >= ids_from
 
-        def is_allowed(topic: Any) -> bool:
-            name = None if by_id else topic.name
-            return demand_topic(broker, call, need.operation, name, getattr(topic, "topic_id", NO_TOPIC_ID))
+        def code_of(topic: Any) -> ErrorCode:
+            topic_id = getattr(topic, "topic_id", NO_TOPIC_ID)
+            if by_id and topic_id == NO_TOPIC_ID:
+                # Refused by the coordinator: no topic has this id.
+                return ErrorCode.NONE
+            return topic_refusal(broker, call, need, None if by_id else topic.name, topic_id)
 
-        def refuse(topic: Any) -> Any:
+        def refuse(topic: Any, code: ErrorCode) -> Any:
             partitions = [
-                partition_kind(partition_index=each.partition_index, error_code=need.refusal)
-                for each in topic.partitions
+                partition_kind(partition_index=each.partition_index, error_code=code) for each in topic.partitions
             ]
             topic_id = getattr(topic, "topic_id", NO_TOPIC_ID)
             named = {"name": topic.name} | ({"topic_id": topic_id} if topic_id != NO_TOPIC_ID else {})
             return topic_kind(**named, partitions=partitions)
 
-        return split(request, "topics", is_allowed, refuse, "topics")
+        return split_topics(request, "topics", code_of, refuse, "topics")
 
     return Rights((need,), screen)
 

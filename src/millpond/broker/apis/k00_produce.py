@@ -25,7 +25,7 @@ from millpond.base.rights import AclResource, Operation
 from millpond.broker.coordination.transaction_calls import permission_for_batch
 from millpond.broker.replication.current_leader import MOVED, current_leader, endpoints
 from millpond.broker.replication.partitions import Partition
-from millpond.broker.security.rights import NOT_AUTHORISED, Need, Rights, Screened, demand_topic, split
+from millpond.broker.security.rights import NOT_AUTHORISED, Need, Rights, Screened, split_topics, topic_refusal
 from millpond.broker.serving.acknowledgements import Asked, Parked, TooLate
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
@@ -33,6 +33,7 @@ from millpond.broker.serving.pieces import way
 from millpond.broker.serving.record_checks import (
     PIECE_WEIGHT,
     UNPACKED_BYTES_MAX,
+    FaultKey,
     check_records,
     is_heavy,
     weight_of,
@@ -83,17 +84,25 @@ def _finish(produce: _Produce, request: m.ProduceRequest) -> Outcome:
 Permits = dict[tuple[str, int], "Verification | Refused | None"]
 """What the coordinator said of each partition that a transactional producer writes to."""
 
+Absent = dict[FaultKey, ErrorCode]
+"""The partitions this broker did not lead when it asked the coordinator about the others, and why."""
+
 
 def _after_leave(broker: Services, call: Call, request: m.ProduceRequest, transactional_id: str) -> Outcome:
     """Inside a transaction every partition must be part of it: ask its coordinator first, then append."""
     twice = _named_twice(call, request)
+    absent: Absent = {}
     asked: list[tuple[str, int]] = []
     permits: list[Later[Verification | Refused | None]] = []
     for topic in request.topic_data:
         for data in topic.partition_data:
             partition = _find(broker, call.version, topic.name, topic.topic_id, data.index)
             is_named_twice = (topic.topic_id, topic.name, data.index) in twice
-            if isinstance(partition, ErrorCode) or partition.is_internal or is_named_twice:
+            if isinstance(partition, ErrorCode):
+                # Still absent when the others are appended: nobody has asked the coordinator about it.
+                absent[topic.topic_id, topic.name, data.index] = partition
+                continue
+            if partition.is_internal or is_named_twice:
                 # It will be refused. It must not become part of the transaction, whose end is written there.
                 continue
             asked.append(partition.name)
@@ -107,7 +116,7 @@ def _after_leave(broker: Services, call: Call, request: m.ProduceRequest, transa
                 data.records = memoryview(bytearray(data.records or b""))
 
     def append(answers: list[Verification | Refused | None]) -> Later[Response]:
-        outcome = _Produce(broker, call, request, dict(zip(asked, answers, strict=True))).outcome()
+        outcome = _Produce(broker, call, request, dict(zip(asked, answers, strict=True)), absent).outcome()
         return outcome if isinstance(outcome, Later) else done(outcome)
 
     return broker.append_order.append(key, gather(permits), append)
@@ -277,8 +286,11 @@ def _patience_ms(broker: Services, timeout_ms: int) -> int:
 class _Produce:
     """One request: every batch is appended at once, the reply waits for those that must survive."""
 
-    def __init__(self, broker: Services, call: Call, request: m.ProduceRequest, permits: Permits) -> None:
+    def __init__(
+        self, broker: Services, call: Call, request: m.ProduceRequest, permits: Permits, absent: Absent | None = None
+    ) -> None:
         version = call.version
+        self._absent = absent or {}
         self._call = call
         self._permits = permits
         self._repeated = _named_twice(call, request)
@@ -329,7 +341,9 @@ class _Produce:
     def _append(
         self, topic: m.ProduceRequest.TopicProduceData, version: int, data: m.ProduceRequest.PartitionProduceData
     ) -> m.ProduceResponse.PartitionProduceResponse:
-        partition = _find(self._broker, version, topic.name, topic.topic_id, data.index)
+        partition = self._absent.get((topic.topic_id, topic.name, data.index)) or _find(
+            self._broker, version, topic.name, topic.topic_id, data.index
+        )
         if isinstance(partition, ErrorCode):
             key = topic.topic_id if version >= TOPIC_IDS_FROM else topic.name
             self._broker.partitions.note_refused(key, data.index, data.records)
@@ -565,16 +579,17 @@ def _screen(broker: Services, call: Call, request: m.ProduceRequest) -> Screened
     if request.transactional_id is not None and not call.demand(*ON_ID, request.transactional_id):
         return Screened(None, _refuse_all(request, ON_ID.refusal, NOT_AUTHORISED))
 
-    def refuse(topic: m.ProduceRequest.TopicProduceData) -> m.ProduceResponse.TopicProduceResponse:
+    def refuse(topic: m.ProduceRequest.TopicProduceData, code: ErrorCode) -> m.ProduceResponse.TopicProduceResponse:
+        text = NOT_AUTHORISED if code is ON_TOPIC.refusal else code.name
         if request.acks == ACKS_NONE:
             # Nothing of it is written: nobody would know what was.
-            raise RemoteError(f"a batch sent with acks=0 was refused: {NOT_AUTHORISED}")
-        return _refuse_topic(topic, ON_TOPIC.refusal, NOT_AUTHORISED)
+            raise RemoteError(f"a batch sent with acks=0 was refused: {text}")
+        return _refuse_topic(topic, code, text)
 
-    def is_allowed(topic: m.ProduceRequest.TopicProduceData) -> bool:
-        return demand_topic(broker, call, Operation.WRITE, topic.name, topic.topic_id)
+    def code_of(topic: m.ProduceRequest.TopicProduceData) -> ErrorCode:
+        return topic_refusal(broker, call, ON_TOPIC, topic.name, topic.topic_id)
 
-    return split(request, "topic_data", is_allowed, refuse, "responses")
+    return split_topics(request, "topic_data", code_of, refuse, "responses")
 
 
 API = Api(

@@ -23,7 +23,7 @@ from millpond.base.later import Later, done
 from millpond.base.rights import AclResource, Operation
 from millpond.broker.coordination.group_calls import GROUPS_AT_ONCE, ask_group, refuse_group
 from millpond.broker.metrics.steps import Steps, ask_in_steps
-from millpond.broker.security.rights import Need, Rights, Screened, demand_topic, may_topic
+from millpond.broker.security.rights import Need, Rights, Screened, may_topic, topic_refusal
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
@@ -162,7 +162,8 @@ def _hide_topics(
     refusals = []
     for topic in asked.topics or ():
         topic_id = getattr(topic, "topic_id", NO_TOPIC_ID)
-        if demand_topic(broker, call, Operation.DESCRIBE, topic.name, topic_id):
+        code = topic_refusal(broker, call, ON_TOPIC, topic.name, topic_id)
+        if code is ErrorCode.NONE:
             continue
         partitions = [
             partition_kind(
@@ -170,7 +171,7 @@ def _hide_topics(
                 committed_offset=-1,
                 committed_leader_epoch=-1,
                 metadata="",
-                error_code=ON_TOPIC.refusal,
+                error_code=code,
             )
             for index in topic.partition_indexes
         ]

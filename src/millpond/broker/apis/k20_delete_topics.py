@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
@@ -21,13 +22,13 @@ from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
 from millpond.broker.serving.replies import Outcome
-from millpond.metadata.decision import Verdict
-from millpond.metadata.topics import DeletedTopic, TopicRef, decide_delete_topics, unknown_topic
+from millpond.metadata.decision import Decision, Verdict
+from millpond.metadata.topics import DeletedTopic, TopicRef, decide_delete_topics, unknown_topic, unknown_topic_id
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
     from millpond.broker.services import Services
-    from millpond.metadata.image import Topic
+    from millpond.metadata.image import Image, Topic
 
 BY_ID_FROM = 6
 Result = m.DeleteTopicsResponse.DeletableTopicResult
@@ -35,7 +36,15 @@ Result = m.DeleteTopicsResponse.DeletableTopicResult
 
 def handle(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Outcome:
     refs = _refs(call, request)
-    decided = broker.controller.submit(lambda image: decide_delete_topics(image, broker.layers, refs))
+
+    def decide(image: Image) -> Decision[tuple[DeletedTopic, ...]]:
+        # What is decided on is ahead of what the request was screened by.
+        refused = dict.fromkeys(ref for ref in refs if not _may_delete(call, image, ref))
+        decision = decide_delete_topics(image, broker.layers, [ref for ref in refs if ref not in refused])
+        refusals = tuple(DeletedTopic(None, ref.topic_id, REFUSAL) for ref in refused)
+        return Decision(decision.records, (*decision.reply, *refusals))
+
+    decided = broker.controller.submit(decide)
     return decided.map(_answer).recover(Refused, lambda refused: _refuse_all(refs, refused))
 
 
@@ -46,7 +55,16 @@ def forward(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Lat
         # The controller answers quotas by the version, and older ones know no ids.
         return _sent_on(broker, call, request, call.version)
     # A name means the topic that has it when the client asks, of which this node may not have heard yet.
-    return catch_up(broker).chain(lambda _: _forward_by_id(broker, call, request))
+    return catch_up(broker).chain(lambda _: _forward_allowed(broker, call, request))
+
+
+def _forward_allowed(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Later[m.DeleteTopicsResponse]:
+    """The controller does what this node asks for, so the rights on topics learned by catching up are asked here."""
+    screened = _screen(broker, call, request) if call.access.is_on else None
+    if screened is None:
+        return _forward_by_id(broker, call, request)
+    outcome = screened.served(partial(_forward_by_id, broker, call))
+    return outcome if isinstance(outcome, Later) else done(outcome)
 
 
 def _forward_by_id(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Later[m.DeleteTopicsResponse]:
@@ -60,6 +78,8 @@ def _forward_by_id(broker: Services, call: Call, request: m.DeleteTopicsRequest)
             states.append(m.DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic.id))
         elif ref.name is not None and ref.topic_id == NO_TOPIC_ID:
             unknown.append(DeletedTopic(ref.name, NO_TOPIC_ID, Verdict.of(unknown_topic(ref.name))))
+        elif ref.name is None and NO_TOPIC_ID != ref.topic_id not in broker.image.topics_by_id:
+            unknown.append(DeletedTopic(None, ref.topic_id, Verdict.of(unknown_topic_id(ref.topic_id))))
         else:
             states.append(m.DeleteTopicsRequest.DeleteTopicState(name=ref.name, topic_id=ref.topic_id))
     refusals = _answer(tuple(dict.fromkeys(unknown))).responses
@@ -153,15 +173,21 @@ MUTATIONS = Mutations(
 )
 
 
-def _screen(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Screened | None:
-    def may(name: str) -> bool:
-        return may_by_cluster(call, ON_CLUSTER, name) or call.demand(*ON_TOPIC, name)
+def _may(call: Call, name: str) -> bool:
+    return may_by_cluster(call, ON_CLUSTER, name) or call.demand(*ON_TOPIC, name)
 
+
+def _may_delete(call: Call, image: Image, ref: TopicRef) -> bool:
+    topic = image.topics_by_id.get(ref.topic_id) if ref.name is None else None
+    return topic is None or call.is_unlimited or _may(call, topic.name)
+
+
+def _screen(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Screened | None:
     if call.version < BY_ID_FROM:
         return split(
             request,
             "topic_names",
-            may,
+            partial(_may, call),
             lambda name: Result(name=name, error_code=ON_TOPIC.refusal, error_message=NOT_AUTHORISED),
             "responses",
         )
@@ -180,7 +206,7 @@ def _screen(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Scr
     def is_allowed(topic: m.DeleteTopicsRequest.DeleteTopicState) -> bool:
         # With a name and an id it is refused later; until then its partitions are counted, by the name.
         meant = topic.name if topic.name is not None else topic_named(broker, None, topic.topic_id)
-        return meant is None or may(meant)
+        return meant is None or _may(call, meant)
 
     return split(request, "topics", is_allowed, refuse, "responses")
 
@@ -188,6 +214,7 @@ def _screen(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Scr
 ON_CLUSTER = Need(Operation.DELETE, AclResource.CLUSTER)
 ON_TOPIC = Need(Operation.DELETE, AclResource.TOPIC)
 SEEN = Need(Operation.DESCRIBE, AclResource.TOPIC)
+REFUSAL = Verdict(ON_TOPIC.refusal, NOT_AUTHORISED)
 
 API = Api(
     key=20,

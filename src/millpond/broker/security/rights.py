@@ -202,6 +202,20 @@ def split(
     return without(request, of, allowed, into, refused) if refused else None
 
 
+def split_topics(
+    request: Any, of: str, code_of: Callable[[Any], ErrorCode], refuse: Callable[[Any, ErrorCode], Any], into: str
+) -> Screened | None:
+    """As `split`, for topics that are refused with different codes; NONE lets a topic pass."""
+    allowed, refused = [], []
+    for each in getattr(request, of) or ():
+        code = code_of(each)
+        if code is ErrorCode.NONE:
+            allowed.append(each)
+        else:
+            refused.append(refuse(each, code))
+    return without(request, of, allowed, into, refused) if refused else None
+
+
 def without(request: Any, of: str, allowed: list[Any], into: str, refused: list[Any]) -> Screened:
     """The request with `allowed` as its list; the response gets what was refused."""
     if not allowed:
@@ -286,7 +300,18 @@ def may_topic(broker: Services, call: Call, operation: Operation, name: str | No
     return meant is None or call.may(operation, AclResource.TOPIC, meant)
 
 
+def topic_refusal(broker: Services, call: Call, need: Need, name: str | None, topic_id: UUID) -> ErrorCode:
+    """Why a topic that is meant by name or id is taken out of a request that may wait before it is handled.
+
+    An id that is unknown now may be known by then, and nobody would ask for the right.
+    """
+    meant = topic_named(broker, name, topic_id)
+    if meant is None:
+        return ErrorCode.NONE if call.is_unlimited else ErrorCode.UNKNOWN_TOPIC_ID
+    return ErrorCode.NONE if call.demand(*need, meant) else need.refusal
+
+
 def demand_topic(broker: Services, call: Call, operation: Operation, name: str | None, topic_id: UUID) -> bool:
-    """The same, for what a client has asked for by name or id."""
+    """The same, for what a client has asked for by name or id, and what is answered at once."""
     meant = topic_named(broker, name, topic_id)
     return meant is None or call.demand(operation, AclResource.TOPIC, meant)

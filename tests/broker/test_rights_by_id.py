@@ -1,0 +1,85 @@
+"""Requests with topic ids: nothing is done without a right if the node learns an id after it has asked for rights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.broker.test_rights import HERE, TEXTS, Stage
+from tests.support.rights_cases import Case, Scene, codes_in
+
+from millpond.base.errors import ErrorCode
+from millpond.base.rights import AclResource
+from millpond.broker.apis import APIS
+from millpond.broker.security.rights import Rights
+from millpond.wire import messages as m
+from millpond.wire import notation
+
+POND_ID = UUID(int=7)
+REFUSALS = {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+
+
+def ids_in(value: Any) -> Iterator[UUID]:
+    if isinstance(value, UUID):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from ids_in(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from ids_in(each)
+
+
+def has_topic_id(struct: notation.Struct) -> bool:
+    return any(
+        each.name == "topic_id" or (each.struct is not None and has_topic_id(each.struct)) for each in struct.fields
+    )
+
+
+BY_ID = [case for case in HERE if POND_ID in ids_in(case.values(Scene(POND_ID, 1, 0)))]
+FOR_NODES = {case.key for case in HERE if case.is_for_nodes}
+HEARTBEAT = 68
+"""Its topic ids are the partitions that a member already has: the coordinator only compares them."""
+
+
+@pytest.fixture
+def stage(make_desk: Callable[..., Any]) -> Callable[..., Stage]:
+    return lambda **options: Stage(make_desk(dict(TEXTS)), **options)
+
+
+def test_every_api_with_topic_ids_has_a_case() -> None:
+    with_ids = {api.key for api in APIS if has_topic_id(m.request_class(api.key)._schema.root)}
+    assert with_ids - FOR_NODES - {HEARTBEAT} <= {case.key for case in BY_ID}
+
+
+@pytest.mark.parametrize("case", BY_ID, ids=lambda case: case.id)
+def test_nothing_is_done_when_the_id_becomes_known_after_the_screening(
+    case: Case, stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = stage(is_first=case.is_first)
+    play.only(*(right for right in case.rights if right[1] is not AclResource.TOPIC))
+    topics = play.desk.broker.image.topics_by_id
+    slot = Rights.screen
+
+    def screen_of(rights: Rights) -> Any:
+        screen = slot.__get__(rights)  # type: ignore[attr-defined]
+
+        def blind(*arguments: Any) -> Any:
+            # A screen may be made of others, which are blind already.
+            pond = topics.pop(play.scene.pond_id, None)
+            try:
+                return screen(*arguments)
+            finally:
+                if pond is not None:
+                    topics[play.scene.pond_id] = pond
+
+        return None if screen is None else blind
+
+    monkeypatch.setattr(Rights, "screen", property(screen_of))
+    before = play.state()
+    reply = play.ask(play.alice, case.key, case.version, case.values(play.scene))
+    play.desk.run(500)
+    assert play.state() == before, "a request without the right has changed something"
+    assert REFUSALS & set(codes_in(reply)), reply
