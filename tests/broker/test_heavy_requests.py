@@ -16,8 +16,10 @@ import pytest
 from crc32c import crc32c
 
 from millpond.base.errors import ErrorCode
+from millpond.broker.apis import k02_list_offsets
+from millpond.broker.serving.pieces import PIECE_ITEMS
 from millpond.coordinators.runtime import KEY_LENGTH_MAX
-from millpond.log.lookup import TimeLookup
+from millpond.log.lookup import WORK_BASE, WORK_PER_LOOKUP, LookupBudget, TimeLookup
 from millpond.wire import messages as m
 from millpond.wire.batch import HEADER_BYTES, read_header
 from millpond.wire.header import decode_response_header, encode_request_header
@@ -310,6 +312,23 @@ def test_offsets_by_time_of_batches_that_lie_about_theirs(target: Target, client
         assert [(each.error_code, each.offset) for each in reply.topics[0].partitions] == [(0, -1)] * 10
 
     assert least_seconds(look) < 0.5 or not COMPILED
+
+
+def test_the_pieces_of_a_request_for_offsets_by_time_share_one_budget(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budgets: list[LookupBudget] = []
+
+    def make(*arguments: Any) -> LookupBudget:
+        budgets.append(LookupBudget(*arguments))
+        return budgets[-1]
+
+    monkeypatch.setattr(k02_list_offsets, "LookupBudget", make)
+    kind, count = m.ListOffsetsRequest, 20 * PIECE_ITEMS
+    partitions = [kind.ListOffsetsPartition(partition_index=1_000 + index, timestamp=1) for index in range(count)]
+    request = kind(replica_id=-1, topics=[kind.ListOffsetsTopic(name="pond", partitions=partitions)])
+    assert len(client.ask(request, 7).topics[0].partitions) == count
+    assert [each.left for each in budgets] == [WORK_BASE + WORK_PER_LOOKUP * count]
 
 
 def test_offsets_by_time_are_not_looked_up_for_a_client_that_has_gone(

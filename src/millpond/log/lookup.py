@@ -52,6 +52,10 @@ class LookupBudget:
         self.left = WORK_BASE + WORK_PER_LOOKUP * lookups
         self._is_wanted = is_wanted
 
+    def add(self, lookups: int) -> None:
+        """The request asks for this many more look-ups."""
+        self.left += WORK_PER_LOOKUP * lookups
+
     def spend(self, work: int) -> None:
         """Refused if nobody waits for the answer any longer."""
         self.left -= work

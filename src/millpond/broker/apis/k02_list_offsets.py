@@ -91,7 +91,11 @@ def handle(broker: Services, call: Call, request: m.ListOffsetsRequest) -> Outco
 
 def _budget(broker: Services, call: Call, request: m.ListOffsetsRequest) -> LookupBudget:
     lookups = sum(len(topic.partitions) for topic in request.topics)
-    return LookupBudget(lookups, lambda: call.is_wanted and not broker.is_stopping)
+    if call.lookup_budget is None:
+        call.lookup_budget = LookupBudget(lookups, lambda: call.is_wanted and not broker.is_stopping)
+    else:
+        call.lookup_budget.add(lookups)
+    return call.lookup_budget
 
 
 def _named_twice(request: m.ListOffsetsRequest) -> Container[tuple[str, int]]:

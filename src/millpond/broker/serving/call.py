@@ -13,6 +13,7 @@ from millpond.base.values import dataclass
 from millpond.broker.security.access import EVERYBODY, Access
 from millpond.coordinators.shard import Sees, sees_all
 from millpond.log.checks import RecordFaults
+from millpond.log.lookup import LookupBudget
 
 if TYPE_CHECKING:
     from millpond.broker.fetch_sessions import Wishes
@@ -45,6 +46,8 @@ class Call:
     """The partitions that a Produce request names more than once, where only a piece of it is at hand."""
     wishes: Wishes | None = None
     """What a Fetch request wants of each partition, where it has so many that they were looked for in steps."""
+    lookup_budget: LookupBudget | None = None
+    """What the look-ups of a ListOffsets request may still cost, all of its pieces together."""
     is_piece: bool = False
     """Whether the request is a piece of a larger one: its response is joined with others, and must not be encoded."""
     asker: Principal | None = None
