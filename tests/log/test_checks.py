@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.log.checks import assign_offsets, checked_headers, stamped_headers, trusted_headers
+from millpond.log.checks import assign_offsets, checked_headers, record_faults, stamped_headers, trusted_headers
 from millpond.log.limits import LogLimits
 from millpond.wire.records import Record, encode_batch, wrap_payload
 from support.cpu import least_seconds
@@ -75,6 +75,19 @@ def test_a_compacted_topic_wants_keys():
     assert checked_headers(batch(key=None), LIMITS, NOW_MS)
     assert refusal(batch(key=None), compacted) == ErrorCode.INVALID_RECORD
     assert refusal(batch(key=None, codec=1), compacted) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+def test_a_topic_that_becomes_a_compacted_one_after_its_records_were_checked_wants_keys(codec):
+    """The records were looked at for a timestamp, which is good by the time the batch is appended."""
+    late = batch(NOW_MS + 2000, key=None, codec=codec)
+    limits = replace(LIMITS, timestamp_after_max_ms=1000)
+    faults = record_faults(late, limits, NOW_MS)
+    compacted = replace(limits, cleanup_compact=True)
+    with pytest.raises(Refused, match="without a key"):
+        checked_headers(late, compacted, NOW_MS + 1500, faults)
+    good = record_faults(batch(codec=codec), compacted, NOW_MS)
+    assert checked_headers(batch(codec=codec), compacted, NOW_MS, good)
 
 
 @pytest.mark.parametrize("records", [100_001, 4_000_000])

@@ -47,6 +47,8 @@ class RecordFaults(NamedTuple):
     """The records with a timestamp that the topic does not take, and that timestamp."""
     refusal: Refused | None = None
     """Why the records could not be looked at."""
+    has_checked_keys: bool = False
+    """Whether `keyless` was asked for: the topic may have become a compacted one since."""
 
 
 class InvalidRecords(Refused):
@@ -147,7 +149,7 @@ def record_faults(
         if refusal.code is ErrorCode.MESSAGE_TOO_LARGE and bytes_max < most:
             raise TooLargeToUnpack from None
         return RecordFaults(refusal=refusal)
-    return RecordFaults(keyless, out_of_time)
+    return RecordFaults(keyless, out_of_time, has_checked_keys=limits.cleanup_compact)
 
 
 def _has_bad_time(header: BatchHeader, limits: LogLimits, now_ms: int) -> bool:
@@ -180,7 +182,7 @@ def _check_for_topic(
         raise Refused(ErrorCode.INVALID_TIMESTAMP, "a producer may not claim the broker's append time")
     if not needs_record_check(header, limits, now_ms):
         return
-    if faults is None:
+    if faults is None or (limits.cleanup_compact and not faults.has_checked_keys and faults.refusal is None):
         faults = record_faults(batches, limits, now_ms, unpacked_bytes_max)
     if _has_bad_time(header, limits, now_ms):
         _refuse_timestamp(header, limits, now_ms, faults)
