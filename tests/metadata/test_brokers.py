@@ -88,3 +88,22 @@ def test_a_broker_alone_begins_new_epochs_only_where_it_leads_and_may_have_lost_
     assert crashed.reply.broker_epoch == 13
     assert apply(image, crashed)[0] == LeadAnewRecord(1, 13)
     assert [partition.leader_epoch for partition in image.topics["a"].partitions] == [1]
+
+
+def test_a_folder_moved_after_a_clean_shutdown_keeps_what_it_had(apply) -> None:
+    """Its directory id is new, its last broker epoch is the one that is known. An empty disk has no such epoch."""
+    image = Image()
+    here, there = UUID(int=21), UUID(int=22)
+    apply(image, decide_register(image, LAYERS, Registration(1, UUID(int=5), END_POINTS, directory_id=here), 7))
+    apply(image, decide_register(image, LAYERS, Registration(2, UUID(int=6), END_POINTS), 8))
+    image.replay(TopicRecord("a", A))
+    image.replay(PartitionRecord(0, A, (1, 2), isr=(), leader=-1, eligible_leader_replicas=(1,)))
+
+    def eligible_after(previous_epoch: int) -> tuple[int, ...]:
+        wanted = Registration(1, UUID(int=8), END_POINTS, directory_id=there, previous_epoch=previous_epoch)
+        copy = image.copy()
+        copy.replay_all(decide_register(copy, LAYERS, wanted, 20).records)
+        return tuple(copy.topics["a"].partitions[0].elr)
+
+    assert eligible_after(7) == (1,)
+    assert eligible_after(-1) == ()
