@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -167,3 +168,49 @@ def test_a_record_that_is_too_large_for_its_retry_topic_becomes_a_dead_letter(po
     worker.run(pond.bootstrap, until_idle_s=IDLE_S)
     (letter,) = pond.read(letters)
     assert (letter.value, worker.stats.dead) == (large, 1)
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_good_records_of_one_key_stay_in_order_around_a_refused_send(pond: Cluster, delivery: Any) -> None:
+    source, letters, target = pond.topic(1), pond.topic(1), small_topic(pond)
+    pond.fill(source, [b"%d" % n for n in range(2_000)], keys=1)
+
+    def forward(message: Message) -> Send:
+        return Send(target, os.urandom(5 * SMALL_BYTES) if message.value == b"700" else message.value, b"k")
+
+    worker = Worker(forward, source, group=pond.group(), delivery=delivery, dead_letters=letters)
+    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    assert (worker.stats.processed, worker.stats.dead) == (1_999, 1)
+    assert [int(each.value or b"") for each in pond.read(target, 1_999)] == [n for n in range(2_000) if n != 700]
+
+
+class NoIds:
+    """A store of processed ids that several handlers use at a time and that remembers nothing."""
+
+    def once(self, record_id: str) -> Any:
+        return nullcontext(record_id)
+
+    def close(self) -> None: ...
+
+
+def test_a_refused_send_with_a_store_does_not_fail_its_neighbours(pond: Cluster) -> None:
+    source, letters, target = pond.topic(1), pond.topic(1), small_topic(pond)
+    pond.fill(source, [b"%d" % n for n in range(200)])
+
+    def forward(message: Message) -> Send:
+        return (
+            bad_send("too large", target) if int(message.value or b"") % 10 == 4 else Send(target, b"v", partition=0)
+        )
+
+    worker = Worker(
+        forward,
+        source,
+        group=pond.group(),
+        delivery="exactly_once",
+        processed=NoIds(),
+        dead_letters=letters,
+        concurrency=16,
+        settings={"linger.ms": 20},
+    )
+    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    assert (worker.stats.processed, worker.stats.dead) == (180, 20)

@@ -19,19 +19,20 @@ from millpond.client.call_thread import CallThread
 from millpond.client.connection import LOG
 from millpond.client.consumer import Consumer
 from millpond.client.dead_letters import error_name
-from millpond.client.errors import AlreadyProcessed, BufferFull, SendFailed, StoreFailed, Timeout
+from millpond.client.errors import AlreadyProcessed, BufferFull, Closed, SendFailed, StoreFailed, Timeout
 from millpond.client.handler import Handler
 from millpond.client.idleness import GroupWait, Idleness
 from millpond.client.in_flight import InFlight
 from millpond.client.message import Message, Send, partition_of
 from millpond.client.options import Options
+from millpond.client.ordered_sends import BATCH_REFUSALS, send
 from millpond.client.outcomes import is_worth_another_try, to_dead_letters, to_retry_topic
 from millpond.client.own_topics import ANSWER_SECONDS, ensure_topics
 from millpond.client.producer import Producer
 from millpond.client.progress import Job
 from millpond.client.retry import is_redriven, read_new, read_retried
 from millpond.client.runners import Runners, Tasks, Threads
-from millpond.client.settlers import RECORD_BYTES_MAX, REFUSED_SENDS, AtLeastOnce, AtMostOnce, Settler, send
+from millpond.client.settlers import RECORD_BYTES_MAX, REFUSED_SENDS, AtLeastOnce, AtMostOnce, Settler
 from millpond.client.transactions import Transactional
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ FULL_SECONDS = 0.5
 DRAIN_CHECK_SECONDS = 0.1
 SEND_SECONDS = 60.0
 DELIVERY_SECONDS = 120.0
+BATCH_BYTES = 1_000_000
 STORE_TRIES = 15
 HEARTBEAT_MS = 1_000
 STORE_PAUSE_SECONDS_MAX = 5.0
@@ -82,6 +84,8 @@ class Engine:
         self._failure: BaseException | None = None
         self._producer: Producer | None = None
         self._single_producer: Producer | None = None
+        self._batch_bytes = BATCH_BYTES
+        """The most bytes in one batch; less where a topic takes no batches of that size."""
         self._has_own_topics = False
         """Whether the cluster answered when its retry topics and its dead-letter topic were to be created."""
         self._close_by: float | None = None
@@ -319,7 +323,13 @@ class Engine:
             )
         kind = AtMostOnce if options.delivery == "at_most_once" else AtLeastOnce
         return kind(
-            self._consumer, self._sender, self._in_flight, self._fail, self._single_sender, lambda: self._stopping
+            self._consumer,
+            self._sender,
+            self._in_flight,
+            self._fail,
+            self._single_sender,
+            lambda: self._stopping,
+            self._renew_sender,
         )
 
     def _make_runners(self) -> Runners:
@@ -329,17 +339,35 @@ class Engine:
 
     def _sender(self) -> Producer:
         with self._lock:
+            if self._is_over:
+                raise Closed("the worker has ended")
             if self._producer is None:
-                settings = {"message.max.bytes": RECORD_BYTES_MAX} | dict(self._options.settings)
+                settings = {"message.max.bytes": RECORD_BYTES_MAX} | _gapless(self._options)
+                settings |= dict(self._options.settings)
                 # A worker ends when a record is not sent, so it waits for a cluster that is away for longer.
                 self._producer = Producer(
-                    self._bootstrap, linger_ms=1, delivery_timeout_s=DELIVERY_SECONDS, settings=settings
+                    self._bootstrap,
+                    linger_ms=1,
+                    batch_bytes=self._batch_bytes,
+                    delivery_timeout_s=DELIVERY_SECONDS,
+                    settings=settings,
                 )
             return self._producer
+
+    def _renew_sender(self, refused_bytes: int | None) -> None:
+        """The present producer has stopped at a batch that was refused, and can send nothing any longer."""
+        with self._lock:
+            stopped, self._producer = self._producer, None
+            if refused_bytes is not None:
+                self._batch_bytes = max(min(self._batch_bytes, refused_bytes) // 2, 1)
+        if stopped is not None:
+            stopped.close()
 
     def _single_sender(self) -> Producer:
         """Sends each record in a batch of its own, so that what the broker refuses is that record."""
         with self._lock:
+            if self._is_over:
+                raise Closed("the worker has ended")
             if self._single_producer is None:
                 settings = {"message.max.bytes": RECORD_BYTES_MAX} | dict(self._options.settings)
                 self._single_producer = Producer(
@@ -484,8 +512,14 @@ class Engine:
 
     def _send_now(self, outgoing: list[Send]) -> None:
         try:
-            for future in [send(self._sender(), each) for each in outgoing]:
-                future.result(SEND_SECONDS)
+            for each, future in [(each, send(self._sender(), each)) for each in outgoing]:
+                try:
+                    future.result(SEND_SECONDS)
+                except SendFailed as refusal:
+                    if refusal.code not in BATCH_REFUSALS:
+                        raise
+                    # It may have been another record in its batch.
+                    send(self._single_sender(), each).result(SEND_SECONDS)
         except (SendFailed, BufferFull, TimeoutError) as fault:
             if isinstance(fault, SendFailed) and fault.code in REFUSED_SENDS:
                 raise
@@ -580,6 +614,15 @@ def _traced(handler: Handler, group: str) -> TracedHandler:
     from millpond.client.traces import TracedHandler
 
     return TracedHandler(handler, group)
+
+
+def _gapless(options: Options) -> dict[str, Any]:
+    """Settings of a producer that stops at a refused batch instead of writing what was sent after it."""
+    wanted = {"enable.idempotence": True, "enable.gapless.guarantee": True}
+    is_idempotent = str(options.settings.get("enable.idempotence", True)).lower() in ("true", "1")
+    acks = str(options.settings.get("acks", options.settings.get("request.required.acks", "all")))
+    # Records with a store of processed ids are acknowledged one after the other.
+    return wanted if options.processed is None and is_idempotent and acks in ("all", "-1") else {}
 
 
 def _prompt_heartbeats(options: Options) -> dict[str, Any]:

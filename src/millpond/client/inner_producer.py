@@ -14,7 +14,7 @@ from collections.abc import Callable
 from threading import Condition, Thread, get_ident
 from typing import Literal, TypeAlias
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as RawProducer
 
 from millpond.client.connection import LOG
@@ -175,7 +175,9 @@ class InnerProducer:
         except KafkaException as fatal:
             # Raised once, to whoever asks. Each record hears of it, too, and that is still to be read.
             self._is_over = True
-            LOG.error("a producer can send no more: %s", advice_on(fatal.args[0]))
+            is_expected = fatal.args[0].code() == KafkaError._GAPLESS_GUARANTEE
+            # Whoever asks for that guarantee goes on with another producer.
+            (LOG.debug if is_expected else LOG.error)("a producer can send no more: %s", advice_on(fatal.args[0]))
 
     def _tell_failures(self) -> None:
         """Records that were sent and never looked after must not be lost without a word."""

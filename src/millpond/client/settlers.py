@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Protocol, TypeAlias
 
 from confluent_kafka import KafkaError
@@ -19,7 +18,8 @@ from millpond.client.consumer import Consumer
 from millpond.client.dead_letters import letter_origin, shorter_letter
 from millpond.client.errors import CommitFailed, ConsumeFailed, SendFailed, Timeout
 from millpond.client.in_flight import InFlight
-from millpond.client.message import Delivery, Message, Send, partition_of
+from millpond.client.message import Message, Send, partition_of
+from millpond.client.ordered_sends import OrderedSends, Renew
 from millpond.client.producer import Producer
 from millpond.client.progress import Job
 
@@ -63,9 +63,6 @@ REFUSED_SENDS = frozenset(
     }
 )
 """What a handler wants sent and no cluster will take, however long one waits: a failure of its record."""
-
-BATCH_REFUSALS = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
-"""Refusals of a whole batch. Only a record that was sent alone is known to be the cause."""
 
 RunAside: TypeAlias = "Callable[[Callable[[], None]], None]"
 """Makes a call on another thread and returns when it does; Timeout when the worker has no more time to stop."""
@@ -149,13 +146,13 @@ class AtLeastOnce:
         fail: Callable[[BaseException], None],
         single_producer: Callable[[], Producer] | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
+        renew: Renew = lambda _: None,
     ) -> None:
         self._consumer = consumer
-        self._producer = producer
         self._in_flight = in_flight
         self._fail = fail
-        self._single_producer = single_producer or producer
         self._is_stopping = is_stopping
+        self._sends = OrderedSends(producer, single_producer or producer, renew)
         self._unsent = 0
         self._offsets: dict[TopicPartition, int] = {}
         """To be committed."""
@@ -171,21 +168,19 @@ class AtLeastOnce:
             return
         if on_refused is None and len(outgoing) == 1:
             on_refused = refused_letter(outgoing[0])
-        self._send(self._producer, job, outgoing, on_refused)
+        self._send(job, outgoing, on_refused)
 
-    def _send(
-        self, producer: Callable[[], Producer], job: Job, outgoing: list[Send], on_refused: OnRefused | None
-    ) -> None:
+    def _send(self, job: Job, outgoing: list[Send], on_refused: OnRefused | None) -> None:
         left = len(outgoing)
         lock = self._in_flight.mutex
         refusal: SendFailed | None = None
 
-        def sent(future: Future[Delivery]) -> None:
+        def sent(error: BaseException | None) -> None:
             nonlocal left, refusal
-            error = future.exception()
             with lock:
                 left -= 1
-                if isinstance(error, SendFailed) and on_refused is not None and error.code in REFUSED_SENDS:
+                if on_refused is not None and _is_refusal(error):
+                    assert isinstance(error, SendFailed)
                     refusal = refusal or error
                     error = None
                 if error is None and left == 0 and refusal is None:
@@ -193,42 +188,37 @@ class AtLeastOnce:
                 is_refused = left == 0 and refusal is not None and self._in_flight.is_ours(job)
             if error is not None:
                 self._fail(error)
-            elif is_refused:
-                assert refusal is not None
-                try:
-                    self._after_refusal(producer, job, outgoing, refusal, on_refused)
-                except BaseException as fault:
-                    self._fail(fault)
-            with lock:
-                self._unsent -= 1
-                self._in_flight.tell_change()
+            if is_refused:
+                # Not here: the thread that reads reports would wait for itself where the buffer is full.
+                self._sends.run_later(send_letter)
+            else:
+                self._count_sent()
 
-        try:
-            futures = [send(producer(), each) for each in outgoing]
-        except SendFailed as refused:
-            if on_refused is None or refused.code not in REFUSED_SENDS:
-                raise
-            self.finished(job, [on_refused(refused)])
-            return
+        def send_letter() -> None:
+            assert on_refused is not None
+            assert refusal is not None
+            try:
+                self.finished(job, [on_refused(refusal)])
+            except BaseException as fault:
+                self._fail(fault)
+            self._count_sent()
+
         with lock:
             self._unsent += left
-        for future in futures:
-            future.add_done_callback(sent)
+        for done, each in enumerate(outgoing):
+            try:
+                self._sends.send(each, sent)
+            except BaseException as error:
+                for _ in outgoing[done:]:
+                    sent(error)
+                if on_refused is None or not _is_refusal(error):
+                    raise
+                return
 
-    def _after_refusal(
-        self,
-        producer: Callable[[], Producer],
-        job: Job,
-        outgoing: list[Send],
-        refusal: SendFailed,
-        on_refused: OnRefused | None,
-    ) -> None:
-        """Send its dead letter, once it is known that this record was refused and not its neighbour in the batch."""
-        assert on_refused is not None
-        if refusal.code in BATCH_REFUSALS and producer is not self._single_producer:
-            self._send(self._single_producer, job, outgoing, on_refused)
-        else:
-            self.finished(job, [on_refused(refusal)])
+    def _count_sent(self) -> None:
+        with self._in_flight.mutex:
+            self._unsent -= 1
+            self._in_flight.tell_change()
 
     def settle(self) -> None:
         self._offsets |= {partition: offset for partition, offset, _ in self._in_flight.take_finished()}
@@ -328,5 +318,5 @@ def commit(consumer: Consumer, offsets: Mapping[TopicPartition, int]) -> bool:
     raise AssertionError("the last try returns or raises")
 
 
-def send(producer: Producer, wanted: Send) -> Future[Delivery]:
-    return producer.send(wanted.topic, wanted.value, wanted.key, headers=wanted.headers, partition=wanted.partition)
+def _is_refusal(error: BaseException | None) -> bool:
+    return isinstance(error, SendFailed) and error.code in REFUSED_SENDS

@@ -22,16 +22,10 @@ from millpond.client.consumer import Consumer
 from millpond.client.errors import Fenced, SendFailed, Timeout, advice_on, send_failure
 from millpond.client.in_flight import InFlight
 from millpond.client.message import Message, Send, as_bytes, header_list
+from millpond.client.ordered_sends import BATCH_REFUSALS
 from millpond.client.outbox import Outbox, OutgoingSend, Portion, outgoing_sends
 from millpond.client.progress import Job
-from millpond.client.settlers import (
-    BATCH_REFUSALS,
-    GROUP_MOVED_ON,
-    RECORD_BYTES_MAX,
-    REFUSED_SENDS,
-    OnRefused,
-    RunAside,
-)
+from millpond.client.settlers import GROUP_MOVED_ON, RECORD_BYTES_MAX, REFUSED_SENDS, OnRefused, RunAside
 
 CALL_SECONDS = 30.0
 GRACE_SECONDS = 5.0

@@ -1,0 +1,195 @@
+"""Sends that stay in order although a broker refuses whole batches.
+
+A refused batch holds good records beside the bad one. Sent again while later ones go on, they would arrive after
+these. So the batching producer stops at a refused batch (librdkafka's `enable.gapless.guarantee`): nothing behind it
+is written. What was not acknowledged is then sent again in its order, up to the end of the refused batch in batches
+of one record, which shows the bad one; the rest goes through a new batching producer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from itertools import count
+from queue import SimpleQueue
+from threading import Condition, Lock, Thread
+from typing import Final, NamedTuple, TypeAlias
+
+from confluent_kafka import KafkaError
+
+from millpond.client.connection import LOG
+from millpond.client.errors import SendFailed
+from millpond.client.message import Delivery, Send, as_bytes
+from millpond.client.producer import Producer
+
+BATCH_REFUSALS: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
+"""Refusals of a whole batch. Only a record that was sent alone is known to be the cause."""
+
+NOT_SENT: Final = frozenset(
+    {KafkaError._FATAL, KafkaError._GAPLESS_GUARANTEE, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+)
+"""What becomes of records behind a refused batch."""
+
+OnSent: TypeAlias = "Callable[[BaseException | None], None]"
+"""Called once, with None when the record is acknowledged; often on the thread that reads delivery reports."""
+
+
+Renew: TypeAlias = "Callable[[int | None], None]"
+"""Closes the present batching producer; the next one is made when it is asked for. With a number, batches of this
+many bytes were refused although each of their records was not: the next producer must make smaller ones."""
+
+
+class _Pending(NamedTuple):
+    wanted: Send
+    on_sent: OnSent
+
+
+class OrderedSends:
+    """From several threads; records of one key are sent by one thread at a time."""
+
+    def __init__(
+        self, producer: Callable[[], Producer], single_producer: Callable[[], Producer], renew: Renew
+    ) -> None:
+        self._producer = producer
+        self._single_producer = single_producer
+        self._renew = renew
+        self._numbers = count()
+        self._lock = Lock()
+        self._drained = Condition(self._lock)
+        self._outstanding = 0
+        """Records given to the batching producer that have no report."""
+        self._is_recovering = False
+        self._held: list[_Pending] = []
+        """Sent during a recovery; they go out after it."""
+        self._returned: dict[int, tuple[_Pending, SendFailed]] = {}
+        """By number: what must be sent again."""
+        self._last_refused: int | None = None
+        """The last record of refused batches."""
+        self._tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    def send(self, wanted: Send, on_sent: OnSent) -> None:
+        """Whatever this raises is not reported to `on_sent`."""
+        pending = _Pending(wanted, on_sent)
+        with self._lock:
+            if self._is_recovering:
+                self._held.append(pending)
+                return
+            self._outstanding += 1
+        self._send_batched(pending)
+
+    def run_later(self, task: Callable[[], None]) -> None:
+        """Run it on a thread that may wait for room in the producer's buffer, unlike the one that reads reports."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = Thread(target=self._serve, name="millpond-resend", daemon=True)
+                self._thread.start()
+        self._tasks.put(task)
+
+    def _serve(self) -> None:
+        while True:
+            self._tasks.get()()
+
+    def _send_batched(self, pending: _Pending) -> None:
+        number = next(self._numbers)
+        try:
+            future = send(self._producer(), pending.wanted)
+        except BaseException as error:
+            if self._take_back(number, pending, error):
+                return
+            raise
+        future.add_done_callback(partial(self._reported, number, pending))
+
+    def _reported(self, number: int, pending: _Pending, future: Future[Delivery]) -> None:
+        error = future.exception()
+        if not self._take_back(number, pending, error):
+            pending.on_sent(error)
+
+    def _take_back(self, number: int, pending: _Pending, error: BaseException | None) -> bool:
+        """Note the outcome. Whether the record is going to be sent again."""
+        is_refused = isinstance(error, SendFailed) and error.code in BATCH_REFUSALS
+        is_returned = is_refused or (isinstance(error, SendFailed) and error.code in NOT_SENT)
+        must_recover = False
+        with self._lock:
+            self._outstanding -= 1
+            if is_returned:
+                assert isinstance(error, SendFailed)
+                self._returned[number] = pending, error
+                if is_refused:
+                    self._last_refused = max(number, -1 if self._last_refused is None else self._last_refused)
+                must_recover, self._is_recovering = not self._is_recovering, True
+            if self._is_recovering and not self._outstanding:
+                self._drained.notify_all()
+        if must_recover:
+            self.run_later(self._recover)
+        return is_returned
+
+    def _recover(self) -> None:
+        """Until everything that was returned or held is on its way."""
+        while True:
+            with self._lock:
+                if self._returned:
+                    # Each of them is reported: what cannot be delivered fails after delivery_timeout_s.
+                    self._drained.wait_for(lambda: not self._outstanding)
+                    returned, self._returned = sorted(self._returned.items()), {}
+                    last_refused, self._last_refused = self._last_refused, None
+                    again: list[_Pending] = []
+                elif self._held:
+                    again, self._held = self._held, []
+                    returned, last_refused = [], None
+                else:
+                    self._is_recovering = False
+                    return
+            if returned and last_refused is None:
+                # No refusal has stopped the producer, so another one would not do better.
+                for _, (pending, error) in returned:
+                    pending.on_sent(error)
+            elif last_refused is not None:
+                LOG.info("a broker refused a batch; %d records are sent again, in their order", len(returned))
+                again = [pending for number, (pending, _) in returned if number > last_refused]
+                alone = [pending for number, (pending, _) in returned if number <= last_refused]
+                self._renew(None if self._send_alone(alone) else sum(_size(each.wanted) for each in alone))
+            self._send_again(again)
+
+    def _send_alone(self, pendings: list[_Pending]) -> bool:
+        """Send each in a batch of its own and wait for the reports. Whether one has failed."""
+        left, has_failed = len(pendings), False
+        all_reported = Condition(self._lock)
+
+        def reported(pending: _Pending, outcome: Future[Delivery] | BaseException) -> None:
+            nonlocal left, has_failed
+            error = outcome if isinstance(outcome, BaseException) else outcome.exception()
+            pending.on_sent(error)
+            with self._lock:
+                left -= 1
+                has_failed = has_failed or error is not None
+                all_reported.notify_all()
+
+        for each in pendings:
+            try:
+                future = send(self._single_producer(), each.wanted)
+            except BaseException as error:
+                reported(each, error)
+                continue
+            future.add_done_callback(partial(reported, each))
+        with self._lock:
+            all_reported.wait_for(lambda: not left)
+            return has_failed
+
+    def _send_again(self, pendings: list[_Pending]) -> None:
+        with self._lock:
+            self._outstanding += len(pendings)
+        for pending in pendings:
+            try:
+                self._send_batched(pending)
+            except BaseException as error:
+                pending.on_sent(error)
+
+
+def _size(wanted: Send) -> int:
+    return len(wanted.value or b"") + len(as_bytes(wanted.key) or b"")
+
+
+def send(producer: Producer, wanted: Send) -> Future[Delivery]:
+    return producer.send(wanted.topic, wanted.value, wanted.key, headers=wanted.headers, partition=wanted.partition)

@@ -1,0 +1,157 @@
+"""Sends stay in order when a broker refuses a batch."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from threading import current_thread
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from millpond import Message, Send, SendFailed
+from millpond.base.ids import TopicPartition
+from millpond.client.in_flight import InFlight
+from millpond.client.message import Delivery
+from millpond.client.ordered_sends import OrderedSends
+from millpond.client.retry import read_new
+from millpond.client.settlers import AtLeastOnce
+from support.node import eventually
+
+DELIVERED = Delivery("out", 0, 0, 0)
+
+
+def refusal(code: int) -> SendFailed:
+    return SendFailed("no", code=code)
+
+
+TOO_LARGE = refusal(KafkaError.MSG_SIZE_TOO_LARGE)
+PURGED = refusal(KafkaError._PURGE_QUEUE)
+FATAL = refusal(KafkaError._FATAL)
+
+
+class StubProducer:
+    def __init__(self, log: list[bytes], refused: bytes | None = None) -> None:
+        self.futures: dict[bytes, Future[Delivery]] = {}
+        self.threads: list[str] = []
+        self.is_over = False
+        self._log = log
+        self._refused = refused
+
+    def send(self, topic: str, value: bytes, *_: object, **__: object) -> Future[Delivery]:
+        if self.is_over:
+            raise FATAL
+        self.threads.append(current_thread().name)
+        future: Future[Delivery] = Future()
+        self.futures[value] = future
+        if self._refused is not None:
+            self.report(value, TOO_LARGE if value == self._refused else None)
+        return future
+
+    def report(self, value: bytes, error: SendFailed | None = None) -> None:
+        if error is not None:
+            self.futures[value].set_exception(error)
+        else:
+            self._log.append(value)
+            self.futures[value].set_result(DELIVERED)
+
+
+class Play:
+    def __init__(self) -> None:
+        self.log: list[bytes] = []
+        self.batching = [StubProducer(self.log)]
+        self.single = StubProducer(self.log, refused=b"bad")
+        self.outcomes: dict[bytes, BaseException | None] = {}
+        any_producer: Any = lambda: self.batching[-1]  # noqa: E731
+        any_single: Any = lambda: self.single  # noqa: E731
+        self.sends = OrderedSends(any_producer, any_single, self._renew)
+
+    def _renew(self, refused_bytes: int | None) -> None:
+        self.refused_bytes = refused_bytes
+        self.batching.append(StubProducer(self.log, refused=b""))
+
+    def send(self, *values: bytes) -> None:
+        for value in values:
+            self.sends.send(Send("out", value), lambda error, value=value: self.outcomes.update({value: error}))  # type: ignore[misc]
+
+
+def test_what_came_behind_a_refused_batch_is_sent_after_it() -> None:
+    play = Play()
+    play.send(b"1", b"2", b"bad", b"3", b"4", b"5")
+    first = play.batching[0]
+    first.report(b"1")
+    # The batch of 2, bad and 3 is refused; 4 and 5 are behind it.
+    first.report(b"2", TOO_LARGE)
+    first.is_over = True
+    play.send(b"6")
+    for value in (b"bad", b"3"):
+        first.report(value, TOO_LARGE)
+    for value in (b"5", b"4"):
+        first.report(value, PURGED)
+    assert eventually(lambda: len(play.outcomes) == 7)
+    assert play.log == [b"1", b"2", b"3", b"4", b"5", b"6"]
+    assert [value for value, error in play.outcomes.items() if error is not None] == [b"bad"]
+    assert play.refused_bytes is None
+    assert sorted(play.single.futures) == [b"2", b"3", b"bad"], "only the refused batch is sent one by one"
+    play.send(b"7")
+    assert play.log[-1] == b"7"
+
+
+def test_a_send_to_a_producer_that_has_stopped_waits_for_the_next_one() -> None:
+    play = Play()
+    play.send(b"1", b"bad")
+    play.batching[0].is_over = True
+    play.send(b"2")  # Before anybody has read the report of the refusal.
+    play.batching[0].report(b"1", TOO_LARGE)
+    play.batching[0].report(b"bad", TOO_LARGE)
+    assert eventually(lambda: len(play.outcomes) == 3)
+    assert play.log == [b"1", b"2"]
+
+
+def test_a_producer_that_no_refusal_has_stopped_is_not_replaced() -> None:
+    play = Play()
+    play.send(b"1")
+    play.batching[0].report(b"1", FATAL)
+    assert eventually(lambda: play.outcomes == {b"1": FATAL})
+    assert len(play.batching) == 1
+
+
+def test_a_batch_that_is_too_large_only_as_a_whole_is_named_by_its_size() -> None:
+    play = Play()
+    play.send(b"12", b"345")
+    for value in (b"12", b"345"):
+        play.batching[0].report(value, TOO_LARGE)
+    play.send(b"6")
+    assert eventually(lambda: len(play.outcomes) == 3)
+    assert (play.log, play.refused_bytes) == ([b"12", b"345", b"6"], 5)
+
+
+def test_other_failures_are_reported_at_once() -> None:
+    play = Play()
+    play.send(b"1")
+    late = refusal(KafkaError._MSG_TIMED_OUT)
+    play.batching[0].report(b"1", late)
+    assert play.outcomes == {b"1": late}
+
+
+@pytest.mark.parametrize("code", [KafkaError._UNKNOWN_PARTITION, KafkaError.MSG_SIZE_TOO_LARGE])
+def test_a_dead_letter_is_not_sent_on_the_thread_that_reads_reports(code: int) -> None:
+    """Where the buffer is full it would wait for room that only itself can make."""
+    partition, in_flight = TopicPartition("orders", 0), InFlight()
+    in_flight.assign([partition])
+    producer = StubProducer([])
+    failures: list[BaseException] = []
+    consumer: Any = None
+    settler = AtLeastOnce(consumer, lambda: producer, in_flight, failures.append)  # type: ignore[arg-type,return-value]
+    in_flight.add(read_new(Message(*partition, 4)))
+    job = in_flight.start()
+    assert job is not None
+    settler.finished(job, [Send("out", b"bad")], lambda _: Send("dlq", b"letter"))
+    for _ in range(2):
+        if b"letter" not in producer.futures and not producer.futures[b"bad"].done():
+            producer.report(b"bad", refusal(code))
+        assert eventually(lambda: b"letter" in producer.futures or not producer.futures[b"bad"].done())
+    assert current_thread().name not in producer.threads[1:]
+    producer.report(b"letter")
+    assert eventually(lambda: len(in_flight) == 0)
+    assert failures == []
