@@ -103,3 +103,9 @@ def test_dates_decimals_and_uuids_in_a_dict_are_sent_as_text() -> None:
         "price": "1.10",
         "id": "00000000-0000-0000-0000-000000000007",
     }
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_what_json_cannot_say_is_refused(number: float) -> None:
+    with pytest.raises(ConfigError, match="cannot be sent as JSON"):
+        encode({"total": number})

@@ -40,7 +40,8 @@ def encode(value: Any, topic: str = "") -> bytes | None:
         packed: bytes = msgspec_module().json.encode(value)
         return packed
     try:
-        return json.dumps(value, separators=(",", ":"), default=_json_value).encode()
+        # JSON has no NaN and no Infinity; readers other than Python's refuse them.
+        return json.dumps(value, separators=(",", ":"), default=_json_value, allow_nan=False).encode()
     except (TypeError, ValueError) as fault:
         raise ConfigError(
             f"a value of type {type(value).__name__} cannot be sent as JSON ({fault}): send bytes, or give the "
