@@ -277,7 +277,7 @@ def _print_plan(order: RedriveOrder, plan: RedrivePlan) -> None:
     if homeless:
         click.echo(
             f"{homeless:,} stay, because they do not say where they came from, or that topic is not there: "
-            "give --to TOPIC; or they lack their value, which was too large for the dead letters."
+            "give --to TOPIC."
         )
     for letter in plan.missing[:NAMED_MAX]:
         click.echo(f"There is no letter {letter}.")
