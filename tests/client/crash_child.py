@@ -72,6 +72,9 @@ class DyingRaw:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._raw, name)
 
+    def __len__(self) -> int:
+        return len(self._raw)
+
     def produce(self, topic: str, value: bytes, *given: Any, **named: Any) -> None:
         self._sent.add(int(value))
         self._raw.produce(topic, value, *given, **named)

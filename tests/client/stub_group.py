@@ -344,6 +344,10 @@ class StubProducer:
         self.open: list[tuple[str, Written]] = []
         self.offsets: list[TopicPartition] = []
 
+    def __len__(self) -> int:
+        """Everything is delivered at once."""
+        return 0
+
     def init_transactions(self, timeout: float) -> None: ...
 
     def poll(self, timeout: float) -> int:
