@@ -140,7 +140,7 @@ def test_who_comes_back_clean_stays_eligible_and_who_does_not_does_not() -> None
     log.register(2, previous=log.image.brokers[2].epoch)
     assert (log.partition.isr, log.partition.elr) == ((1,), (2,))
     epoch = log.partition.leader_epoch
-    log.register(1, previous=log.image.brokers[1].epoch, disk=OTHER_DISK)
+    log.register(1, previous=log.image.brokers[1].epoch - 1, disk=OTHER_DISK)
     assert (log.partition.isr, log.partition.elr, log.partition.leader) == ((), (2,), NO_LEADER), "another disk"
     assert log.partition.leader_epoch == epoch + 1
     log.register(2, previous=log.image.brokers[2].epoch - 1)
@@ -148,6 +148,16 @@ def test_who_comes_back_clean_stays_eligible_and_who_does_not_does_not() -> None
     log.beat(2)
     assert log.partition.leader == 2, "nobody else was trusted last"
     assert log.partition.is_recovering
+
+
+def test_a_clean_copy_on_another_disk_stays_eligible() -> None:
+    log = Log()
+    log.up(1, 2, 3)
+    log.topic()
+    for broker in (3, 2):
+        log.commit(decide_fence(log.image, LAYERS, broker, log.image.brokers[broker].epoch))
+    log.register(2, previous=log.image.brokers[2].epoch, disk=OTHER_DISK)
+    assert (log.partition.isr, log.partition.elr) == ((1,), (2,))
 
 
 def test_a_crashed_broker_begins_anew_where_it_is_alone() -> None:
