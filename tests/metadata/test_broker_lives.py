@@ -32,6 +32,8 @@ from millpond.metadata.records import (
     ResourceType,
     TopicRecord,
 )
+from millpond.metadata.topics import NewTopic, decide_create_topics
+from millpond.sim.world.entropy import SeededEntropy
 
 A = UUID(int=1)
 LAYERS = NodeLayers(node_settings({}))
@@ -158,6 +160,38 @@ def test_a_clean_copy_on_another_disk_stays_eligible() -> None:
         log.commit(decide_fence(log.image, LAYERS, broker, log.image.brokers[broker].epoch))
     log.register(2, previous=log.image.brokers[2].epoch, disk=OTHER_DISK)
     assert (log.partition.isr, log.partition.elr) == ((1,), (2,))
+
+
+def create_while_only_the_first_is_active(log: Log, min_isr: int) -> None:
+    log.up(1)
+    log.register(2)
+    log.register(3)
+    wanted = NewTopic("a", assignments=((0, (1, 2, 3)),), configs=(("min.insync.replicas", str(min_isr)),))
+    reply = log.commit(decide_create_topics(log.image, LAYERS, [wanted], SeededEntropy(1)))
+    assert reply[0].verdict.ok
+    assert (log.partition.isr, log.partition.leader) == ((1,), 1)
+
+
+def test_a_new_topic_gets_a_leader_although_its_only_isr_member_lost_its_disk() -> None:
+    """Seed 6029 of the upgrades: the broker was gone, disk and all, and its session had not ended yet."""
+    log = Log()
+    create_while_only_the_first_is_active(log, min_isr=2)
+    log.beat(2)
+    log.commit(decide_fence(log.image, LAYERS, 1, log.image.brokers[1].epoch))
+    assert log.partition.leader == 2, "nothing can have been committed without it"
+    log.register(1, disk=OTHER_DISK)
+    log.beat(1)
+    assert (log.partition.isr, log.partition.leader, log.partition.is_recovering) == ((2,), 2, False)
+
+
+def test_an_empty_replica_does_not_lead_a_new_topic_that_the_lost_disk_could_commit_to_alone() -> None:
+    log = Log()
+    create_while_only_the_first_is_active(log, min_isr=1)
+    log.beat(2)
+    log.beat(3)
+    log.register(1, disk=OTHER_DISK)
+    log.beat(1)
+    assert (log.partition.isr, log.partition.elr, log.partition.leader) == ((), (), NO_LEADER)
 
 
 def test_a_crashed_broker_begins_anew_where_it_is_alone() -> None:

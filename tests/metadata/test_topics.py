@@ -96,6 +96,29 @@ def test_a_manual_assignment(cluster, layers, entropy) -> None:
 
 
 @pytest.mark.parametrize(
+    ("min_isr", "elr"),
+    [("1", None), ("2", (3, 4)), ("3", (3, 4))],
+)
+def test_replicas_outside_a_new_isr_that_cannot_commit_are_eligible(
+    cluster, layers, entropy, broker, min_isr: str, elr: tuple[int, ...] | None
+) -> None:
+    cluster.replay(broker(4, fenced=True))
+    assignments = ((0, (3, 1, 4)), (1, (1, 2, 4)))
+    wanted = NewTopic("a", assignments=assignments, configs=(("min.insync.replicas", min_isr),))
+    decision = decide_create_topics(cluster, layers, [wanted], entropy)
+    alone, pair = decision.records[2:]
+    assert alone == PartitionRecord(0, A, (3, 1, 4), (1,), leader=1, eligible_leader_replicas=elr)
+    pair_elr = (4,) if min_isr == "3" else None
+    assert pair == PartitionRecord(1, A, (1, 2, 4), (1, 2), leader=1, eligible_leader_replicas=pair_elr)
+
+
+def test_a_new_partition_with_fewer_replicas_than_min_isr_needs_only_those(cluster, layers, entropy) -> None:
+    wanted = NewTopic("a", assignments=((0, (1,)),), configs=(("min.insync.replicas", "2"),))
+    decision = decide_create_topics(cluster, layers, [wanted], entropy)
+    assert decision.records[2:] == (PartitionRecord(0, A, (1,), (1,), leader=1),)
+
+
+@pytest.mark.parametrize(
     ("wanted", "code", "said"),
     [
         (NewTopic("taken"), ErrorCode.TOPIC_ALREADY_EXISTS, "already exists"),
@@ -217,6 +240,15 @@ def test_partitions_are_added_where_the_client_wants_them(grown_cluster, layers,
     wanted = MorePartitions("a", 3, ((3, 1),))
     decision = decide_create_partitions(grown_cluster, layers, [wanted], entropy)
     assert decision.records == (PartitionRecord(2, A, (3, 1), (1,), leader=1),)
+
+
+def test_added_partitions_have_eligible_replicas_by_the_min_isr_of_their_topic(
+    grown_cluster, layers, entropy
+) -> None:
+    grown_cluster.replay(ConfigRecord(ResourceType.TOPIC, "a", "min.insync.replicas", "2"))
+    decision = decide_create_partitions(grown_cluster, layers, [MorePartitions("a", 3, ((3, 1),))], entropy)
+    added = PartitionRecord(2, A, (3, 1), (1,), leader=1, eligible_leader_replicas=(3,))
+    assert decision.records == (added,)
 
 
 def test_validating_growth_writes_nothing(grown_cluster, layers, entropy) -> None:

@@ -2,7 +2,7 @@
 
 The ELR (eligible leader replicas, KIP-966) are replicas that left the ISR and still have everything that was ever
 acknowledged, because the committed offset stands still while fewer than `min_isr` replicas are in sync. One of them
-may lead when nobody in the ISR can.
+may lead when nobody in the ISR can. Replicas of a new partition that cannot be in its first ISR count among them.
 """
 
 from __future__ import annotations

@@ -24,12 +24,14 @@ from millpond.config.node import (
     NUM_PARTITIONS,
     default_replicas,
 )
+from millpond.config.topic import MIN_INSYNC_REPLICAS
 from millpond.metadata.configs import topic_config_records
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.image import INTERNAL_TOPICS, Image, Topic, sound_of
+from millpond.metadata.leadership import Rules
 from millpond.metadata.moves import target_of
 from millpond.metadata.placement import place, takers
-from millpond.metadata.records import PartitionRecord, Record, RemoveTopicRecord, TopicRecord
+from millpond.metadata.records import ConfigRecord, PartitionRecord, Record, RemoveTopicRecord, TopicRecord
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 """The name of the metadata log's folder; a topic of this name would share it."""
@@ -126,7 +128,7 @@ def decide_create_topics(
         records += [
             TopicRecord(wanted.name, topic_id),
             *config_records,
-            *_partition_records(image, topic_id, 0, replicas),
+            *_partition_records(image, topic_id, 0, replicas, _min_isr(layers, config_records)),
         ]
         created[wanted.name] = CreatedTopic(wanted.name, OK, topic_id, len(replicas), len(replicas[0]))
     return Decision(() if validate_only else tuple(records), tuple(created.values()))
@@ -191,7 +193,8 @@ def decide_create_partitions(
             grown[wanted.name] = GrownTopic(wanted.name, Verdict.of(refused))
             continue
         partitions_total += len(replicas)
-        records += _partition_records(image, topic.id, len(topic.partitions), replicas)
+        min_isr = layers.topic_settings(image.topic_config(topic.name))[MIN_INSYNC_REPLICAS]
+        records += _partition_records(image, topic.id, len(topic.partitions), replicas, min_isr)
         grown[wanted.name] = GrownTopic(wanted.name, OK)
     return Decision(() if validate_only else tuple(records), tuple(grown.values()))
 
@@ -344,13 +347,36 @@ def _check_replicas(image: Image, replicas: tuple[int, ...], factor: int) -> Non
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)
 
 
-def _partition_records(image: Image, topic_id: UUID, first: int, placed: Replicas) -> list[PartitionRecord]:
+def _min_isr(layers: NodeLayers, own: Iterable[ConfigRecord]) -> int:
+    """`min.insync.replicas` of a new topic with these settings."""
+    return layers.topic_settings({each.name: each.value for each in own if each.value is not None})[
+        MIN_INSYNC_REPLICAS
+    ]
+
+
+def _partition_records(
+    image: Image, topic_id: UUID, first: int, placed: Replicas, min_isr: int
+) -> list[PartitionRecord]:
     records = []
-    in_sync: dict[tuple[int, ...], tuple[int, ...]] = {}
+    known: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...] | None]] = {}
     for number, replicas in enumerate(placed, first):
-        isr = in_sync.get(replicas)
-        if isr is None:
-            active = tuple(node for node in replicas if image.is_active(node))
-            isr = in_sync[replicas] = tuple(node for node in active if node not in image.full_brokers) or active
-        records.append(PartitionRecord(number, topic_id, replicas, isr, leader=isr[0]))
+        if replicas not in known:
+            known[replicas] = _first_isr_and_elr(image, replicas, min_isr)
+        isr, elr = known[replicas]
+        records.append(PartitionRecord(number, topic_id, replicas, isr, leader=isr[0], eligible_leader_replicas=elr))
     return records
+
+
+def _first_isr_and_elr(
+    image: Image, replicas: tuple[int, ...], min_isr: int
+) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """Who is in sync with a new partition, and who is eligible to lead it.
+
+    No replica has a record yet. While too few are in sync to commit one, the others lack nothing, and any of them can
+    lead if the ISR is lost. The ISR may be a broker that died, disk and all, before this controller was elected.
+    """
+    active = tuple(node for node in replicas if image.is_active(node))
+    isr = tuple(node for node in active if node not in image.full_brokers) or active
+    if len(isr) >= Rules(min_isr).effective_min_isr(len(replicas)):
+        return isr, None
+    return isr, tuple(node for node in replicas if node not in isr)
