@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -100,6 +101,17 @@ def test_a_tape_plays_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Target, "prepare", decent)
     monkeypatch.setattr(Dispatcher, "handle", HANDLES)
     assert replay(*load(tape)) is None, "nothing is wrong without the bug"
+
+
+def test_a_tape_is_replayed_without_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its collections would be taken for slow turns of the node."""
+    collects: list[bool] = []
+    monkeypatch.setattr(Target, "pass_time", lambda *_: collects.append(gc.isenabled()))
+    monkeypatch.setattr(Target, "prepare", lambda _: collects.clear())
+    monkeypatch.setattr(Target, "check_canary", lambda _: None)
+    assert replay(0, OPEN, [("time", 1, b"")]) is None
+    assert collects == [False]
+    assert gc.isenabled()
 
 
 # What it is for: each of these bugs is put into the node, and must be found.

@@ -27,11 +27,10 @@ from millpond.wire.kernel import COMPILED
 from millpond.wire.records import Record, _varint, encode_batch, wrap_payload
 from support.cpu import TRIES, least_seconds
 from support.fuzz.answers import LENGTH, Answers
-from support.fuzz.life import calm_collector
 from support.fuzz.pools import NOW_MS, Pools
 from support.fuzz.scenes import OPEN
 from support.fuzz.target import HostileLink, Target
-from support.fuzz.watch import Slow
+from support.fuzz.watch import Slow, calm_collector
 
 LONG_NAME = "\x01" * 32_000
 WIDE = 40

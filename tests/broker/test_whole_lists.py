@@ -23,10 +23,10 @@ from millpond.wire.kernel import COMPILED
 from support.cpu import TRIES
 from support.fuzz import watch
 from support.fuzz.answers import LENGTH, Answers
-from support.fuzz.life import calm_collector
 from support.fuzz.pools import Pools
 from support.fuzz.scenes import OPEN
 from support.fuzz.target import HostileLink, Target
+from support.fuzz.watch import calm_collector
 
 SLOWEST_SECONDS = 0.02 if COMPILED else 0.2
 """The plain twin has no promise."""

@@ -17,7 +17,7 @@ from support.fuzz.pools import Pools
 from support.fuzz.scenes import LODGER, OF_LOGIN, PASSWORD, SCENES, STRANGER, Scene
 from support.fuzz.tape import replay
 from support.fuzz.target import Act, HostileLink, Target, fault_kind, told
-from support.fuzz.watch import DOORS, OPENED, Endless, Found, Slow, open_files
+from support.fuzz.watch import DOORS, OPENED, Endless, Found, Slow, calm_collector, open_files
 
 MUTANTS = 4
 """So many are made of one request."""
@@ -337,11 +337,3 @@ class Life:
 
 def struct_length(length: int) -> bytes:
     return (length & 0xFFFFFFFF).to_bytes(4, "big")
-
-
-def calm_collector() -> None:
-    """Much as a node does once it has started. What a former life has left goes first."""
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
-    gc.disable()

@@ -9,11 +9,10 @@ from typing import NamedTuple
 from millpond.wire.header import NAMES
 from support.fuzz.answers import LENGTH, Answers
 from support.fuzz.frames import FrameMaker
-from support.fuzz.life import calm_collector
 from support.fuzz.pools import Pools
 from support.fuzz.scenes import SERVED, Scene
 from support.fuzz.target import Target
-from support.fuzz.watch import Found, Slow
+from support.fuzz.watch import Found, Slow, calm_collector
 
 LISTS = 4
 TRIES = 2

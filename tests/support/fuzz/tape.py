@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from random import Random
@@ -9,7 +10,7 @@ from random import Random
 from support.fuzz.pools import Pools
 from support.fuzz.scenes import SCENES, Scene
 from support.fuzz.target import Act, HostileLink, Target
-from support.fuzz.watch import Found
+from support.fuzz.watch import Found, calm_collector
 
 
 def save(path: Path, seed: int, scene: str, acts: list[Act]) -> None:
@@ -34,6 +35,8 @@ def replay(seed: int, scene: Scene, acts: list[Act]) -> str | None:
     links: dict[int, HostileLink | None] = {}
     try:
         target.prepare()
+        # As in a campaign: a collection would count as part of the turn in which it happens.
+        calm_collector()
         for kind, number, data in acts:
             _do(target, pools, links, kind, number, data)
         target.check_disk()
@@ -41,6 +44,8 @@ def replay(seed: int, scene: Scene, acts: list[Act]) -> str | None:
             target.check_canary()
     except Found as found:
         return str(found)
+    finally:
+        gc.enable()
     return None
 
 
