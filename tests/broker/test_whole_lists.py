@@ -108,6 +108,7 @@ def names(count: int, length: int = 0, character: str = "x") -> list[str]:
 NAMES = {
     "very many": names(9_990),
     "long ones": names(990, 16_000),
+    "with one wide character": [f"{each}中" for each in names(500, 30_000)],
     "of three bytes a character": names(490, 10_900, "中"),
 }
 
@@ -214,6 +215,23 @@ def test_transactions_with_such_names(client: Client, many_names: list[str]) -> 
 
     def act() -> None:
         assert [each.transactional_id for each in client.ask(request, 0).transaction_states] == many_names
+
+    assert client.longest_turn(act) < SLOWEST_SECONDS
+
+
+@pytest.mark.parametrize("has_cursor", [False, True])
+def test_partitions_of_topics_with_such_names(client: Client, many_names: list[str], has_cursor: bool) -> None:
+    kind = m.DescribeTopicPartitionsRequest
+    # A list that is nearly in order would be sorted with few comparisons.
+    asked = Random(0).sample([*many_names, "wide"], len(many_names) + 1)
+    cursor = kind.Cursor(topic_name="wide", partition_index=0) if has_cursor else None
+    request = kind(topics=[kind.TopicRequest(name=name) for name in asked], cursor=cursor)
+
+    def act() -> None:
+        described = {each.name: each.error_code for each in client.ask(request, 0).topics}
+        assert described.pop("wide") == ErrorCode.NONE
+        assert described.keys() == {name for name in many_names if not has_cursor or name > "wide"}
+        assert ErrorCode.NONE not in described.values()
 
     assert client.longest_turn(act) < SLOWEST_SECONDS
 

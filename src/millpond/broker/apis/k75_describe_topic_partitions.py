@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import ErrorCode
-from millpond.base.ids import topic_name_fault
+from millpond.base.ids import TOPIC_NAME_LENGTH_MAX, topic_name_fault
 from millpond.base.rights import AclResource, Operation
 from millpond.broker.metrics.steps import Steps, finished, in_slices
 from millpond.broker.replication.partition_states import PartitionStates
@@ -43,10 +43,10 @@ def handle(broker: Services, call: Call, request: m.DescribeTopicPartitionsReque
 def _describe(
     broker: Services, call: Call, request: m.DescribeTopicPartitionsRequest
 ) -> Steps[m.DescribeTopicPartitionsResponse]:
-    wanted = {topic.name for topic in request.topics}
+    wanted = dict.fromkeys(topic.name for topic in request.topics)
     hidden: list[str] = []
     names: list[str] = []
-    for some in in_slices(sorted(wanted or broker.image.topics), SLICE_TOPICS):
+    for some in in_slices(sorted(wanted or broker.image.topics, key=_sort_key), SLICE_TOPICS):
         if names or hidden:
             yield None
         for name in some:
@@ -90,6 +90,14 @@ def _describe(
         yield None
         response.topics += [_failed(name, SEEN.refusal) for name in some]
     return response
+
+
+def _sort_key(name: str) -> str:
+    """As much of a name as can decide its place. Comparing whole names of 30 KB would hold up the event loop.
+
+    Names that are longer than any topic's and begin alike stay in the order of the request.
+    """
+    return name[: TOPIC_NAME_LENGTH_MAX + 1]
 
 
 def _cursor(name: str, index: int) -> m.DescribeTopicPartitionsResponse.Cursor:
