@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.sim.coordination.plan import FAULTS, Sharing, Work, make_coordination_plan
-from millpond.sim.coordination.scenario import CoordinationScenario, run_coordination_seed
+from millpond.sim.coordination.scenario import CoordinationScenario
 from support.seeds import seeds
 
 SEEDS = 6
@@ -15,7 +15,7 @@ PER_TEST = 2
 @pytest.mark.parametrize("first", range(0, SEEDS, PER_TEST))
 def test_nothing_that_must_never_happen_happens(first: int) -> None:
     for seed in seeds(range(first, first + PER_TEST)):
-        outcome = run_coordination_seed(seed)
+        outcome = CoordinationScenario(seed).run()
         assert outcome.violations == [], (
             f"play it again: python tests/campaigns/simulate.py coordination --replay {seed}"
         )
@@ -38,10 +38,10 @@ def test_each_kind_of_group_reads_everything(sharing: Sharing) -> None:
 
 @pytest.mark.parametrize("seed", [3])
 def test_the_same_seed_is_the_same_run(seed: int) -> None:
-    one, other = run_coordination_seed(seed), run_coordination_seed(seed)
+    one, other = CoordinationScenario(seed).run(), CoordinationScenario(seed).run()
     assert one.trace_hash == other.trace_hash
     assert one == other
 
 
 def test_other_seeds_are_other_runs() -> None:
-    assert len({run_coordination_seed(seed).trace_hash for seed in (3, 4, 5)}) == 3
+    assert len({CoordinationScenario(seed).run().trace_hash for seed in (3, 4, 5)}) == 3

@@ -228,8 +228,8 @@ def test_a_machine_is_played_for_what_it_broke(monkeypatch: pytest.MonkeyPatch) 
 def test_every_campaign_by_seeds_has_links() -> None:
     """What `tests/campaigns` plays by a seed alone can be opened in the simulator."""
     assert {*SCENARIOS, *MACHINES} == {
-        "faults", "racks", "compacted", "members", "moves", "upgrade", "crews", "coordination", "records",
-        "quorum", "replication", "voters",
+        "faults", "racks", "compacted", "members", "moves", "upgrade", "wide", "full", "crews", "coordination",
+        "records", "quorum", "replication", "voters",
     }  # fmt: skip
 
 

@@ -347,7 +347,7 @@ class Dispatcher:
         if api.is_large is None or not api.is_large(response):
             return done(response)
         if api.has_ranges:
-            return call.connection.run_in_turns(encoded_in_steps(response, call))
+            return call.connection.run_in_turns(encoded_in_steps(response, call.version, lambda: call.is_wanted))
         return self._broker.workers.run(lambda: encoded(response, call.version))
 
     def _is_early(self, connection: Connection, header: RequestHeader) -> bool:

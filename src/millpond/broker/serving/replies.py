@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from millpond.base.errors import RemoteError
 from millpond.base.later import Later
 from millpond.base.ports import FileRange, ReplyPart
 from millpond.wire import model
 from millpond.wire.header import RequestHeader, response_header
-
-if TYPE_CHECKING:
-    from millpond.broker.serving.call import Call
 
 _LENGTH = Struct(">i")
 _COPIED_BYTES_MAX = 64 << 10
@@ -69,14 +66,16 @@ def encoded(response: model.Message, version: int) -> Encoded:
         raise UnwritableReply(str(error)) from error
 
 
-def encoded_in_steps(response: model.Message, call: Call) -> Generator[None, None, EncodedParts]:
-    """A reply with records as parts, some of them in each step."""
+def encoded_in_steps(
+    response: model.Message, version: int, is_wanted: Callable[[], bool]
+) -> Generator[None, None, EncodedParts]:
+    """A reply with records as parts, some of them in each step. `is_wanted`: whether its client is still there."""
     try:
-        parts = yield from response.encode_in_steps(call.version)
+        parts = yield from response.encode_in_steps(version)
     except ValueError as error:
         release_ranges(list(_ranges_in(response)))
         raise UnwritableReply(str(error)) from error
-    if not call.is_wanted:
+    if not is_wanted():
         # The connection has ended meanwhile, and nobody else would give the files back.
         release_ranges(parts)
         return EncodedParts([b""])
