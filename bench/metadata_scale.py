@@ -26,8 +26,8 @@ import psutil  # type: ignore[import-untyped]
 
 from millpond.base.later import Later, done
 from millpond.broker.broker import Broker
-from millpond.broker.links.peers import Peers
-from millpond.broker.links.requester import RequestLost
+from millpond.broker.peers.peers import Peers
+from millpond.broker.peers.requester import RequestLost
 from millpond.broker.quorum.snapshots import encode_snapshot
 from millpond.broker.quorum.wire import FETCH_VERSION, decode_response, encode_request
 from millpond.config.effective import NodeLayers

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from generated import write_or_check
 from millpond.broker.apis import APIS
-from millpond.broker.security.rights import Need
+from millpond.broker.authorization.required_rights import Need
 from millpond.broker.serving.api import Api
 from millpond.wire import messages
 from millpond.wire.header import NAMES, WITHOUT_SCHEMA

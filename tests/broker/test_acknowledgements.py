@@ -11,8 +11,8 @@ import pytest
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.histogram import Histogram
 from millpond.base.later import Later, done
-from millpond.broker.serving.acknowledgements import Acknowledgements, Parked, TooLate
-from millpond.broker.serving.request_counts import RequestCounts
+from millpond.broker.replication.acknowledgements import Acknowledgements, Parked, TooLate
+from millpond.broker.requests.request_counts import RequestCounts
 from millpond.sim.world.clock import WALL_START_MS, VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.batch import walk

@@ -13,8 +13,8 @@ from millpond.base.errors import ErrorCode
 from millpond.base.later import Later
 from millpond.base.rights import AclResource, Operation
 from millpond.broker.apis import k20_delete_topics
-from millpond.broker.links.requester import RequestLost
-from millpond.broker.serving.call import Call
+from millpond.broker.peers.requester import RequestLost
+from millpond.broker.requests.call import Call
 from millpond.sim.client import SimClient
 from millpond.sim.cluster.cluster import SimCluster
 from millpond.sim.node import PORT

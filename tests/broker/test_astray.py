@@ -10,7 +10,7 @@ import pytest
 
 from broker.test_any_node import Play
 from millpond.base.errors import ErrorCode
-from millpond.broker.serving.astray import LOST_MS, LOST_TIMES, PAUSE_MS_MAX, REMEMBERED_MAX, Astray
+from millpond.broker.requests.misdirected_producers import LOST_MS, LOST_TIMES, PAUSE_MS_MAX, REMEMBERED_MAX, Astray
 from millpond.wire import messages as m
 
 TOPIC = UUID(int=1)

@@ -9,7 +9,7 @@ from typing import Any
 from millpond.base.errors import ErrorCode
 from millpond.base.principal import Principal
 from millpond.base.rights import AclResource, Operation, PatternType, Permission
-from millpond.broker.security.audit import (
+from millpond.broker.audit.audit import (
     DEEDS,
     FROM_ONE_MAX,
     ITEMS_MAX,
@@ -19,7 +19,7 @@ from millpond.broker.security.audit import (
     Audit,
     Chapter,
 )
-from millpond.broker.security.audit_budget import BURST_SECONDS, FILL_SECONDS, OF_ONE
+from millpond.broker.audit.audit_budget import BURST_SECONDS, FILL_SECONDS, OF_ONE
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.header import NAMES

@@ -11,9 +11,9 @@ import pytest
 
 from millpond.base.errors import RemoteError
 from millpond.base.later import Later
-from millpond.broker.serving.connection import FEW_REQUESTS, Connection
-from millpond.broker.serving.request_memory import TURN_MS, RequestMemory
-from millpond.broker.serving.turns import Turns
+from millpond.broker.loop.turns import Turns
+from millpond.broker.requests.connection import FEW_REQUESTS, Connection
+from millpond.broker.requests.request_memory import TURN_MS, RequestMemory
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire.frames import FrameReader, SpareRoom
 

@@ -11,10 +11,10 @@ import pytest
 from millpond.base.errors import RemoteError
 from millpond.base.later import Later
 from millpond.base.settings import SettingError
+from millpond.broker.connections.connections import Connections
+from millpond.broker.requests.request_memory import STUCK_BYTES, STUCK_MS, TURN_MS
 from millpond.broker.security.arrivals import Arrivals
 from millpond.broker.security.met_limits import TELL_MS, MetLimits
-from millpond.broker.serving.connections import Connections
-from millpond.broker.serving.request_memory import STUCK_BYTES, STUCK_MS, TURN_MS
 from millpond.config.node import node_settings
 from millpond.metadata.records import ClientQuotaRecord, QuotaPart
 from millpond.sim.world.clock import VirtualClock

@@ -7,10 +7,9 @@ import pytest
 
 from millpond.base.errors import Refused
 from millpond.base.later import Later, done
-from millpond.broker.controller import Controller
-from millpond.broker.lives.identity import CannotStart
+from millpond.broker.controller.controller import Controller
+from millpond.broker.data_folder.identity import CannotStart
 from millpond.broker.quorum.committed_batches import MetadataBatch
-from millpond.broker.quorum.wire import METADATA_PARTITION
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.log.limits import LogLimits
@@ -26,6 +25,7 @@ from millpond.metadata.features import (
     metadata_version,
 )
 from millpond.metadata.image import Image
+from millpond.metadata.partition import METADATA_PARTITION
 from millpond.metadata.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
 from millpond.metadata.records import BrokerEndpoint, NoOpRecord, Record, RegisterBrokerRecord
 from millpond.metadata.topics import NewTopic, TopicRef, decide_create_topics, decide_delete_topics

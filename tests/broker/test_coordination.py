@@ -23,10 +23,10 @@ from millpond.broker.coordination.coordination import (
     Producer,
     Writing,
 )
-from millpond.broker.flusher import Flusher
+from millpond.broker.loop.turns import ROUND_US
 from millpond.broker.replication.partitions import Partition
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.turns import ROUND_US
+from millpond.broker.requests.call import Call
+from millpond.broker.storage.flusher import Flusher
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request

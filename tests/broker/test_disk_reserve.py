@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millpond.broker.disk_reserve import RESERVE_FILE, TURN_BYTES, DiskReserve
+from millpond.broker.storage.disk_reserve import RESERVE_FILE, TURN_BYTES, DiskReserve
 from millpond.log.room import DiskRoom
 from millpond.sim.world.disk import SimDisk
 

@@ -11,14 +11,15 @@ import pytest
 
 from millpond.base.errors import ErrorCode, MalformedMessage
 from millpond.broker.apis.k18_api_versions import known_answer
+from millpond.broker.audit.audit import Audit
+from millpond.broker.authorization.required_rights import FREE
+from millpond.broker.broker import load_apis
+from millpond.broker.requests.api_versions import ApiAnswers
+from millpond.broker.requests.replies import UnwritableReply
+from millpond.broker.requests.request_counts import RequestCounts
 from millpond.broker.security.access import EVERYBODY
-from millpond.broker.security.audit import Audit
-from millpond.broker.security.rights import FREE
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.api_answers import ApiAnswers
 from millpond.broker.serving.dispatch import Dispatcher, UnservedRequest, _Entry
-from millpond.broker.serving.replies import UnwritableReply
-from millpond.broker.serving.request_counts import RequestCounts
 from millpond.config.node import node_settings
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
@@ -59,7 +60,7 @@ class Play:
             loggers=SimpleNamespace(are_detailed=False),
             audit=Audit(None, VirtualClock(), 1),
         )
-        self.dispatcher = Dispatcher(self.broker, VirtualClock())  # type: ignore[arg-type]
+        self.dispatcher = Dispatcher(self.broker, VirtualClock(), load_apis)  # type: ignore[arg-type]
         self.broker.apis = self.dispatcher.apis
         self.ear = Ear()
 

@@ -11,8 +11,8 @@ from tests.support.seeds import dice
 
 from millpond.base.errors import RemoteError
 from millpond.broker.apis import APIS
+from millpond.broker.requests.replies import UnwritableReply
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.replies import UnwritableReply
 from millpond.wire import messages as m
 from millpond.wire.notation import Field, Struct
 

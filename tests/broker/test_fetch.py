@@ -11,7 +11,7 @@ from tests.support.permissions import permitted
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
-from millpond.broker.parked_fetches import FEW
+from millpond.broker.fetch_sessions.parked import FEW
 from millpond.broker.replication.partitions import Partition
 from millpond.log.partition_log import PartitionLog
 from millpond.wire import messages as m

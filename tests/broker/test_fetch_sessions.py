@@ -11,7 +11,7 @@ import pytest
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.principal import Principal
-from millpond.broker.fetch_sessions import EVICTION_MS, FetchContext, FetchSessions
+from millpond.broker.fetch_sessions.consumer_sessions import EVICTION_MS, FetchContext, FetchSessions
 from millpond.sim.world.entropy import SeededEntropy
 from millpond.wire import messages as m
 

@@ -10,8 +10,8 @@ import pytest
 
 from millpond.base.ids import TopicPartition
 from millpond.base.later import Later
-from millpond.broker import flusher
-from millpond.broker.flusher import ROUNDS_MAX, Flusher
+from millpond.broker.storage import flusher
+from millpond.broker.storage.flusher import ROUNDS_MAX, Flusher
 from millpond.log.limits import LogLimits
 from millpond.log.partition_log import PartitionLog
 from millpond.log.store import LogStore

@@ -16,7 +16,7 @@ import pytest
 
 from millpond.base.errors import MalformedMessage
 from millpond.broker.apis import APIS
-from millpond.broker.serving.connections import Connections
+from millpond.broker.connections.connections import Connections
 from millpond.broker.serving.dispatch import Dispatcher
 from millpond.wire import messages
 from millpond.wire.header import decode_request_header

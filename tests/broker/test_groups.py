@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.broker.coordination.group_history import HISTORY_TOPIC
-from millpond.broker.coordination.groups import group_settings
+from millpond.broker.coordinator_calls.group_history import HISTORY_TOPIC
+from millpond.broker.coordinator_calls.groups import group_settings
 from millpond.config.node import node_settings
 from millpond.wire import messages as m
 from millpond.wire.batch import walk

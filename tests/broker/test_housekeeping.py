@@ -12,10 +12,10 @@ from tests.support.partitions import ME, partition_context, view
 
 from millpond.base.ids import TopicPartition
 from millpond.broker import housekeeping
-from millpond.broker.checkpoint_writer import CheckpointWriter
-from millpond.broker.flusher import Flusher
 from millpond.broker.housekeeping import REMOVE_AGAIN_MS, RETIRED_AT_ONCE, SWEEP_MS, Housekeeping
 from millpond.broker.replication.partitions import Partition, Partitions
+from millpond.broker.storage.checkpoint_writer import CheckpointWriter
+from millpond.broker.storage.flusher import Flusher
 from millpond.config.node import node_settings
 from millpond.log.limits import LogLimits
 from millpond.log.removal import RemovalJob

@@ -8,7 +8,7 @@ import pytest
 
 from millpond.base.principal import ANONYMOUS, Principal
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.serving.connections import UnknownCertificate
+from millpond.broker.connections.connections import UnknownCertificate
 
 FILES = {"ssl.keystore.location": "/n.pem", "ssl.truststore.location": "/ca.pem"}
 SEVERAL = {

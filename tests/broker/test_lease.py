@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.broker.lives.lease import LeaseClock, fence_wait_ms, lease_ms, proof_age_ms_max
+from millpond.broker.quorum.lease import LeaseClock, fence_wait_ms, lease_ms, proof_age_ms_max
 from millpond.config.node import node_settings
 from millpond.sim.world.world import SimWorld
 

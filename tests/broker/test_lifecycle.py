@@ -10,9 +10,9 @@ import pytest
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
-from millpond.broker.lives.last_life import LOST, LastLife, read_last_life, write_last_life
-from millpond.broker.lives.lease import LeaseClock
-from millpond.broker.lives.lifecycle import DUPLICATE_MS_MAX, SILENT_MS_MAX, Appearance, Lifecycle
+from millpond.broker.data_folder.incarnation import LOST, LastLife, read_last_life, write_last_life
+from millpond.broker.membership.lifecycle import DUPLICATE_MS_MAX, SILENT_MS_MAX, Appearance, Lifecycle
+from millpond.broker.quorum.lease import LeaseClock
 from millpond.config.node import node_settings
 from millpond.metadata.brokers import after_power_cut
 from millpond.metadata.features import SUPPORTED, features_to_record

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from millpond.broker.limits import log_limits
+from millpond.broker.storage.log_limits import log_limits
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.log.limits import FOREVER, LogLimits

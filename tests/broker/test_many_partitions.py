@@ -8,10 +8,11 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.base.later import done
-from millpond.broker import housekeeping, topics
+from millpond.broker import housekeeping
 from millpond.broker.apis import k19_create_topics
 from millpond.broker.replication import high_watermarks
-from millpond.broker.topics import AT_ONCE
+from millpond.broker.replication import replica_manager as topics
+from millpond.broker.replication.replica_manager import AT_ONCE
 from millpond.wire import messages as m
 
 MANY = 10 * AT_ONCE

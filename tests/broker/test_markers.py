@@ -15,7 +15,7 @@ from millpond.base.ids import TopicPartition
 from millpond.base.later import Later
 from millpond.broker.coordination import markers
 from millpond.broker.coordination.markers import ASK_MS, MARKERS_AT_ONCE_MAX, TRY_AGAIN_MS, Markers
-from millpond.broker.links.requester import RequestLost
+from millpond.broker.peers.requester import RequestLost
 from millpond.coordinators.transactions.shard import WriteMarkers
 from millpond.metadata.image import Image
 from millpond.metadata.records import PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord

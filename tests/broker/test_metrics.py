@@ -12,12 +12,12 @@ from tests.support.permissions import permitted
 
 from millpond.base.errors import ErrorCode
 from millpond.base.later import Later
+from millpond.broker.loop.shared_run import SharedRun
+from millpond.broker.loop.steps import PAUSE_MS, PAUSE_SHARE, Steps, run_steps
 from millpond.broker.metrics.exposition import Exposition, labels
 from millpond.broker.metrics.groups import GroupMetrics
 from millpond.broker.metrics.page import ASK_BYTES, FRESH_MS, GIVEN_BYTES_MAX, SHARE, Page, PageMaker
 from millpond.broker.metrics.readiness import unready_reason
-from millpond.broker.metrics.shared_run import SharedRun
-from millpond.broker.metrics.steps import PAUSE_MS, PAUSE_SHARE, Steps, run_steps
 from millpond.sim.client import SimClient
 from millpond.sim.cluster.cluster import SimCluster
 from millpond.sim.node import PORT

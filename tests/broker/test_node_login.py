@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.broker.conftest import FakeLink
 
-from millpond.broker.links.node_login import LoginNotTaken, NodeLogin
+from millpond.broker.peers.node_login import LoginNotTaken, NodeLogin
 from millpond.broker.security.directory import NodeUser, Users
 from millpond.broker.security.mechanisms import LoginRefused, Said, Scram
 from millpond.broker.security.token_proofs import TokenProofs

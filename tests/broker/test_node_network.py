@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from millpond.broker.links.node_login import NodeLogin
-from millpond.broker.links.node_network import NodeNetwork
-from millpond.broker.links.requester import Requester, RequestLost
-from millpond.broker.lives.identity import Misconfigured
+from millpond.broker.data_folder.identity import Misconfigured
+from millpond.broker.peers.node_login import NodeLogin
+from millpond.broker.peers.node_network import NodeNetwork
+from millpond.broker.peers.requester import Requester, RequestLost
 from millpond.broker.security.directory import NodeUser
 from millpond.sim.node import SimNode
 from millpond.sim.world.world import SimWorld

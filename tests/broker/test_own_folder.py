@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from millpond.broker.lives.identity import COPIED_FROM_MAX, Identity, read_identity, write_identity
-from millpond.broker.lives.restored import mark_restored
-from millpond.broker.quorum.wire import METADATA_PARTITION
+from millpond.broker.data_folder.identity import COPIED_FROM_MAX, Identity, read_identity, write_identity
+from millpond.broker.data_folder.restored import mark_restored
+from millpond.metadata.partition import METADATA_PARTITION
 from millpond.sim.world.disk import SimDisk
 
 FOLDER = "/pond"

@@ -15,7 +15,7 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
 from millpond.broker.apis import k23_offset_for_leader_epoch
 from millpond.broker.replication.partitions import Partition, Partitions
-from millpond.broker.serving.call import Call
+from millpond.broker.requests.call import Call
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.log.limits import LogLimits

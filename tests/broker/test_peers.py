@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from millpond.broker.links.peers import NodeAddresses, Peers
-from millpond.broker.links.requester import RequestLost
+from millpond.broker.peers.peers import NodeAddresses, Peers
+from millpond.broker.peers.requester import RequestLost
 from millpond.config.node import node_settings
 from millpond.metadata.image import Image
 from millpond.metadata.records import BrokerEndpoint

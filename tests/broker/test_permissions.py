@@ -13,7 +13,7 @@ from millpond.base.ids import TopicPartition
 from millpond.base.later import Later
 from millpond.broker.coordination.coordination import Producer
 from millpond.broker.coordination.permissions import AGAIN_MS, AGAIN_MS_MAX, Permissions
-from millpond.broker.links.requester import RequestLost
+from millpond.broker.peers.requester import RequestLost
 from millpond.metadata.image import Broker, Image
 from millpond.metadata.records import PartitionChangeRecord, PartitionRecord, TopicRecord
 from millpond.sim.world.world import SimWorld

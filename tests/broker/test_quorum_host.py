@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.broker.controller import Controller
+from millpond.broker.controller.controller import Controller
 from millpond.metadata.decision import Decision
 from millpond.metadata.image import ALL_BROKERS
 from millpond.metadata.records import ConfigRecord
@@ -216,7 +216,7 @@ def test_nodes_come_and_go_and_agree(seed: int) -> None:
 def test_a_large_decision_is_applied_in_many_turns_and_seen_at_once(
     quorum: Quorum, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millpond.broker.controller.TURN_MS", -1)
+    monkeypatch.setattr("millpond.broker.controller.controller.TURN_MS", -1)
     monkeypatch.setattr("millpond.broker.quorum.committed_batches.LOOK_EVERY", 1)
     quorum.write()
     names = [f"name-{number}" for number in range(20)]

@@ -10,10 +10,10 @@ from tests.broker.test_controller import Play
 from tests.broker.test_quorum_host import Quorum
 
 from millpond.base.errors import MalformedMessage
-from millpond.broker.lives.identity import CannotStart
+from millpond.broker.data_folder.identity import CannotStart
 from millpond.broker.quorum.snapshot_keeper import image_of
 from millpond.broker.quorum.snapshots import KEPT, SnapshotFiles, encode_snapshot
-from millpond.broker.quorum.wire import METADATA_PARTITION
+from millpond.metadata.partition import METADATA_PARTITION
 from millpond.metadata.snapshot import records_of
 from millpond.quorum.messages import SnapshotId
 from millpond.sim.node import DATA_FOLDER, SimNode

@@ -14,12 +14,12 @@ from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
 from millpond.base.later import Later
 from millpond.base.ports import Link
-from millpond.broker.checkpoint_writer import CheckpointWriter
-from millpond.broker.flusher import Flusher
-from millpond.broker.links.peers import Peers
+from millpond.broker.peers.peers import Peers
 from millpond.broker.replication import fetchers as replica_fetchers
 from millpond.broker.replication.fetchers import CUT_BELOW_COMMITTED, FetcherServices, ReplicaFetchers
 from millpond.broker.replication.partitions import Partition
+from millpond.broker.storage.checkpoint_writer import CheckpointWriter
+from millpond.broker.storage.flusher import Flusher
 from millpond.log.limits import LogLimits
 from millpond.log.removal import RemovalJob
 from millpond.log.store import LogStore

@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.replication import sessions
+from millpond.broker.fetch_sessions import replica_sessions as sessions
+from millpond.broker.fetch_sessions.replica_sessions import _Session
 from millpond.broker.replication.partitions import Partition
-from millpond.broker.replication.sessions import _Session
 from millpond.metadata.records import (
     BrokerEndpoint,
     ConfigRecord,

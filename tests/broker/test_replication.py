@@ -11,7 +11,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.broker.replication.partitions import Partition
-from millpond.broker.topics import TopicKeeper
+from millpond.broker.replication.replica_manager import TopicKeeper
 from millpond.metadata.records import (
     BrokerEndpoint,
     ConfigRecord,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millpond.broker.serving.replies import Encoded, UnwritableReply, encode_reply, release_ranges
+from millpond.broker.requests.replies import Encoded, UnwritableReply, encode_reply, release_ranges
 from millpond.wire import messages as m
 from millpond.wire.header import RequestHeader
 

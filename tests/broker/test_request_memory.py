@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from millpond.broker.serving.request_memory import TURN_BYTES, TURN_MS, WAITED_MS_MAX, Pace, RequestMemory
+from millpond.broker.requests.request_memory import TURN_BYTES, TURN_MS, WAITED_MS_MAX, Pace, RequestMemory
 
 
 class Peer:

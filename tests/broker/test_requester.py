@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millpond.base.ports import Link
-from millpond.broker.links.requester import Requester, RequestLost
+from millpond.broker.peers.requester import Requester, RequestLost
 from millpond.sim.node import SimNode
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m

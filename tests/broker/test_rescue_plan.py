@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from millpond.broker.lives.identity import Identity, cluster_name, is_outlived
+from millpond.broker.data_folder.identity import Identity, cluster_name, is_outlived
 from millpond.broker.rescue.plan import EPOCHS_AHEAD, Fate, Plan, Wish, choose_source, plan_rescue
 from millpond.broker.rescue.survivor import CannotRescue, Held, Survivor
 from millpond.metadata.image import Image

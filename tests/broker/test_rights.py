@@ -13,8 +13,8 @@ from millpond.base.errors import ErrorCode
 from millpond.base.principal import Principal
 from millpond.base.rights import CLUSTER_NAME, AclResource, Operation, PatternType, Permission
 from millpond.broker.apis import APIS
+from millpond.broker.authorization.required_rights import FREE, REFUSED
 from millpond.broker.metrics.page import PageMaker
-from millpond.broker.security.rights import FREE, REFUSED
 from millpond.config.listeners import SecurityProtocol
 from millpond.config.security import STANDARD_AUTHORIZER
 from millpond.metadata.snapshot import records_of

@@ -13,7 +13,7 @@ from tests.support.rights_cases import Case, Scene, codes_in
 from millpond.base.errors import ErrorCode
 from millpond.base.rights import AclResource
 from millpond.broker.apis import APIS
-from millpond.broker.security.rights import Rights
+from millpond.broker.authorization.required_rights import Rights
 from millpond.wire import messages as m
 from millpond.wire import notation
 

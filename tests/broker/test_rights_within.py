@@ -15,7 +15,7 @@ from millpond.base.errors import ErrorCode
 from millpond.base.principal import Principal
 from millpond.base.rights import AclResource, Operation
 from millpond.broker.apis import APIS
-from millpond.broker.security.audit import DEEDS, Audit
+from millpond.broker.audit.audit import DEEDS, Audit
 from millpond.coordinators.groups.records import versioned
 from millpond.wire import messages as m
 

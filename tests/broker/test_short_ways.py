@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.broker import short_fetches
+from millpond.broker.fetch import short_path as short_fetches
 from millpond.broker.replication import partitions
 from millpond.broker.replication.partitions import Partition
 from millpond.coordinators.groups.shard import GroupShard

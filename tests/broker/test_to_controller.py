@@ -8,8 +8,8 @@ import pytest
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
 from millpond.base.later import Later, done, failed
-from millpond.broker.links.requester import RequestLost
-from millpond.broker.links.to_controller import AGAIN_MS, NO_NODE, ToController
+from millpond.broker.peers.controller_channel import AGAIN_MS, NO_NODE, ToController
+from millpond.broker.peers.requester import RequestLost
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 

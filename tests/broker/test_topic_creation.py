@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.topic_creation import UNFENCED_WAIT_MS_MAX
+from millpond.broker.administration.topic_creation import UNFENCED_WAIT_MS_MAX
 from millpond.metadata.decision import Decision
 from millpond.metadata.records import BrokerRegistrationChangeRecord
 from millpond.wire import messages as m

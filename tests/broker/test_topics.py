@@ -12,7 +12,7 @@ from tests.support.partitions import partition_context
 from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 from millpond.base.later import Later
 from millpond.broker.replication.partitions import Partition, Partitions
-from millpond.broker.topics import AT_ONCE, LEAVING_MS, REOPEN_MS, TURN_MS, TopicKeeper
+from millpond.broker.replication.replica_manager import AT_ONCE, LEAVING_MS, REOPEN_MS, TURN_MS, TopicKeeper
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.log.limits import FOREVER, LogLimits

@@ -8,8 +8,8 @@ import pytest
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, failed
-from millpond.broker.coordination import transaction_calls
 from millpond.broker.coordination.markers import TRY_AGAIN_MS
+from millpond.broker.coordinator_calls import transaction_calls
 from millpond.broker.replication.partitions import Partition
 from millpond.coordinators.shard import Request
 from millpond.wire import messages as m

@@ -21,7 +21,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from millpond.admin.backup import back_up
 from millpond.admin.restore import restore
-from millpond.broker.lives.identity import Identity, write_identity
+from millpond.broker.data_folder.identity import Identity, write_identity
 from millpond.node.disk import RealDisk
 
 pytestmark = pytest.mark.boundary

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.broker.security.audit import Chapter
+from millpond.broker.audit.audit import Chapter
 from millpond.config.node import node_settings
 from millpond.node.audit_file import AuditFile, AuditFiles, open_audit
 

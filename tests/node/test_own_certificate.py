@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.broker.lives.identity import Misconfigured
+from millpond.broker.data_folder.identity import Misconfigured
 from millpond.config.node import node_settings
 from millpond.node.own_certificate import check_own_certificate
 from support.tls import Certificates

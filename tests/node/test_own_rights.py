@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.broker.lives.identity import Misconfigured
+from millpond.broker.data_folder.identity import Misconfigured
 from millpond.config.node import node_settings
 from millpond.config.security import STANDARD_AUTHORIZER
 from millpond.node.own_rights import check_own_rights

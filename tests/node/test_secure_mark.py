@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.broker.lives.identity import Misconfigured
+from millpond.broker.data_folder.identity import Misconfigured
 from millpond.config.node import node_settings
 from millpond.config.security import STANDARD_AUTHORIZER
 from millpond.log.names import SECURE_MARK

@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from millpond.base.ports import Clock, Disk
-from millpond.broker.flusher import Flusher
 from millpond.broker.replication.partition_context import PartitionContext
+from millpond.broker.storage.flusher import Flusher
 from millpond.replication.leader import CanJoin, PartitionView
 from millpond.sim.world.workers import SimWorkers
 

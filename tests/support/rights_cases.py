@@ -13,7 +13,7 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode
 from millpond.base.rights import CLUSTER_NAME, AclResource, Operation
-from millpond.broker.security.rights import REFUSED
+from millpond.broker.authorization.required_rights import REFUSED
 from millpond.wire import messages as m
 from millpond.wire import notation
 from millpond.wire.records import Record, encode_batch

@@ -23,10 +23,9 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from millpond.admin.moment import Moment, Seen, find_moment, look_at
-from millpond.broker.lives.identity import IDENTITY_FILE, CannotStart, Identity, read_identity
-from millpond.broker.lives.restored import RESTORE_FILE
-from millpond.broker.quorum.state import STATE_FILE
-from millpond.broker.quorum.wire import METADATA_PARTITION
+from millpond.broker.data_folder.election_state import STATE_FILE
+from millpond.broker.data_folder.identity import IDENTITY_FILE, CannotStart, Identity, read_identity
+from millpond.broker.data_folder.restored import RESTORE_FILE
 from millpond.broker.replication.high_watermarks import FILE as HIGH_WATERMARKS_FILE
 from millpond.log.names import (
     CORES_FOLDER,
@@ -38,6 +37,7 @@ from millpond.log.names import (
     read_partition_folder,
 )
 from millpond.log.scan import sound_end
+from millpond.metadata.partition import METADATA_PARTITION
 from millpond.node.disk import RealDisk
 from millpond.node.private_files import make_private_folder, private_opener
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from millpond.broker.quorum.wire import METADATA_PARTITION
 from millpond.log.names import LOG, read_offset_name, read_partition_folder
 from millpond.metadata.image import COORDINATOR_TOPICS
+from millpond.metadata.partition import METADATA_PARTITION
 
 TRANSACTION_STATE: Final = "__transaction_state"
 LISTS: Final = 5

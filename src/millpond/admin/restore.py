@@ -29,9 +29,9 @@ from millpond.admin.backup import (
     read_manifest,
     write_checked,
 )
-from millpond.broker.lives.identity import IDENTITY_FILE, read_identity
-from millpond.broker.lives.restored import RESTORE_FILE, mark_restored
-from millpond.broker.rescue.begun import is_begun
+from millpond.broker.data_folder.identity import IDENTITY_FILE, read_identity
+from millpond.broker.data_folder.rescue_marker import is_begun
+from millpond.broker.data_folder.restored import RESTORE_FILE, mark_restored
 from millpond.broker.rescue.order import Order, begin, carry_out, decode_order, order_of
 from millpond.broker.rescue.plan import Wish, choose_source, plan_rescue
 from millpond.broker.rescue.survivor import METADATA_FOLDER, CannotRescue, NoMetadata, read_survivor

@@ -13,64 +13,64 @@ from millpond.base.ids import NodeId
 from millpond.base.later import Later, done
 from millpond.base.ports import ReplyPart, World
 from millpond.base.settings import Settings
-from millpond.broker.checkpoint_writer import CheckpointWriter
-from millpond.broker.controller import Controller
-from millpond.broker.coordination.append_order import AppendOrder
-from millpond.broker.coordination.coordination import Coordination, Home
-from millpond.broker.coordination.markers import Markers
-from millpond.broker.coordination.permissions import Permissions
-from millpond.broker.coordination.producer_ids import ProducerIds, block_of, no_block
-from millpond.broker.coordination.rebalance_counts import RebalanceCounts
-from millpond.broker.disk_reserve import DiskReserve
-from millpond.broker.disk_watch import DiskWatch
-from millpond.broker.fetch_sessions import FetchSessions
-from millpond.broker.flusher import Flusher
-from millpond.broker.housekeeping import Housekeeping, Journal
-from millpond.broker.image_watch import ImageWatch
-from millpond.broker.links.node_network import NodeNetwork
-from millpond.broker.links.peers import NodeAddresses, Peers
-from millpond.broker.links.to_controller import ToController
-from millpond.broker.lives.lifecycle import Appearance, Lifecycle
-from millpond.broker.lives.lifelines import Lifelines
-from millpond.broker.lives.sessions import Sessions
-from millpond.broker.loggers import Loggers
-from millpond.broker.parked_fetches import ParkedFetches
-from millpond.broker.quorum.voter_keeper import VoterKeeper
-from millpond.broker.quorum.wire import METADATA_TOPIC_ID
-from millpond.broker.replication.failed_replicas import FailedReplicas
-from millpond.broker.replication.fetchers import FetcherServices, ReplicaFetchers
-from millpond.broker.replication.high_watermarks import HighWatermarks, Mark
-from millpond.broker.replication.isr import IsrKeeper
-from millpond.broker.replication.partition_context import PartitionContext
-from millpond.broker.replication.partitions import Partition, Partitions
-from millpond.broker.replication.scrub import Scrub
-from millpond.broker.replication.sessions import ReplicaSessions, Source
-from millpond.broker.replication.throttle import Throttle
-from millpond.broker.security.arrivals import Arrivals
-from millpond.broker.security.audit import Audit
-from millpond.broker.security.authorizer import access_of
-from millpond.broker.security.fair_queue import FairQueue
-from millpond.broker.security.login_parts import (
+from millpond.broker.administration.shared_settings import compare_with_controller
+from millpond.broker.administration.topic_creation import CREATE_MS, VERSION, create_topics, request_for
+from millpond.broker.audit.audit import Audit
+from millpond.broker.authentication.login_parts import (
     in_the_clear,
     make_logins,
     node_login_of,
     node_user_of,
     token_proofs_of,
 )
-from millpond.broker.security.login_upkeep import LoginUpkeep
+from millpond.broker.authentication.login_upkeep import LoginUpkeep
+from millpond.broker.connections.connections import Connections
+from millpond.broker.connections.listeners import Listeners, end_point_of
+from millpond.broker.controller.controller import Controller
+from millpond.broker.controller.image_watch import ImageWatch
+from millpond.broker.controller.voter_keeper import VoterKeeper
+from millpond.broker.coordination.append_order import AppendOrder
+from millpond.broker.coordination.coordination import Coordination, Home
+from millpond.broker.coordination.markers import Markers
+from millpond.broker.coordination.permissions import Permissions
+from millpond.broker.coordination.producer_ids import ProducerIds, block_of, no_block
+from millpond.broker.coordination.rebalance_counts import RebalanceCounts
+from millpond.broker.fetch_sessions.consumer_sessions import FetchSessions
+from millpond.broker.fetch_sessions.parked import ParkedFetches
+from millpond.broker.fetch_sessions.replica_sessions import ReplicaSessions, Source
+from millpond.broker.housekeeping import Housekeeping
+from millpond.broker.loop.journal import Journal
+from millpond.broker.loop.loggers import Loggers
+from millpond.broker.membership.heartbeats import Sessions
+from millpond.broker.membership.lifecycle import Appearance, Lifecycle
+from millpond.broker.membership.lifelines import Lifelines
+from millpond.broker.peers.controller_channel import ToController
+from millpond.broker.peers.node_network import NodeNetwork
+from millpond.broker.peers.peers import NodeAddresses, Peers
+from millpond.broker.replication.acknowledgements import Acknowledgements, Parked
+from millpond.broker.replication.failed_replicas import FailedReplicas
+from millpond.broker.replication.fetchers import FetcherServices, ReplicaFetchers
+from millpond.broker.replication.high_watermarks import HighWatermarks, Mark
+from millpond.broker.replication.isr import IsrKeeper
+from millpond.broker.replication.partition_context import PartitionContext
+from millpond.broker.replication.partitions import Partition, Partitions
+from millpond.broker.replication.replica_manager import TopicKeeper
+from millpond.broker.replication.scrub import Scrub
+from millpond.broker.replication.throttle import Throttle
+from millpond.broker.requests.api_versions import ApiAnswers
+from millpond.broker.requests.call import NODE_CLIENT_ID
+from millpond.broker.requests.connection import Connection
+from millpond.broker.security.arrivals import Arrivals
+from millpond.broker.security.authorizer import access_of
+from millpond.broker.security.fair_queue import FairQueue
 from millpond.broker.security.met_limits import MetLimits
 from millpond.broker.security.quotas import Quotas
-from millpond.broker.serving.acknowledgements import Acknowledgements, Parked
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.api_answers import ApiAnswers
-from millpond.broker.serving.call import NODE_CLIENT_ID
-from millpond.broker.serving.connection import Connection
-from millpond.broker.serving.connections import Connections
 from millpond.broker.serving.dispatch import PRODUCE, Dispatcher
-from millpond.broker.serving.listeners import Listeners, end_point_of
-from millpond.broker.shared_settings import compare_with_controller
-from millpond.broker.topic_creation import CREATE_MS, VERSION, create_topics, request_for
-from millpond.broker.topics import TopicKeeper
+from millpond.broker.storage.checkpoint_writer import CheckpointWriter
+from millpond.broker.storage.disk_reserve import DiskReserve
+from millpond.broker.storage.disk_watch import DiskWatch
+from millpond.broker.storage.flusher import Flusher
 from millpond.config import node
 from millpond.config.effective import NodeLayers
 from millpond.config.listeners import WILDCARDS, ListenerSettings, controllers_of, listeners_of, preferred_of
@@ -80,6 +80,7 @@ from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore, OpenReport
 from millpond.metadata.features import SUPPORTED, Supported
 from millpond.metadata.image import ALL_BROKERS, INTERNAL_TOPICS, RESCUE_NAME, Image, Resource
+from millpond.metadata.partition import METADATA_TOPIC_ID
 from millpond.metadata.producer_ids import BLOCK_SIZE, ProducerIdBlock
 from millpond.metadata.records import (
     BrokerRegistrationChangeRecord,
@@ -98,7 +99,7 @@ from millpond.metadata.topics import NewTopic
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.security.audit import Sink
+    from millpond.broker.audit.audit import Sink
     from millpond.coordinators.groups.shard import GroupShard
     from millpond.coordinators.transactions.shard import TransactionShard
 
@@ -186,7 +187,7 @@ class Broker:
         self.audit = Audit(audit, world.clock, settings[node.NODE_ID], kept_bytes)
         self.quotas = Quotas(world.clock, lambda: self.settings)
         self.arrivals = Arrivals(world.clock, lambda: self.settings, self.limits, self.audit.turned_away)
-        self.dispatcher = Dispatcher(self, world.clock)
+        self.dispatcher = Dispatcher(self, world.clock, load_apis)
         self.requests = self.dispatcher.requests
         self.acknowledgements = Acknowledgements(PRODUCE, world.clock, self.requests, self._refuse_parked)
         self.api_answers = ApiAnswers()
@@ -660,12 +661,12 @@ class Broker:
         return known is not None and known.leader == self.node_id
 
     def _group_home(self, partition: Partition) -> Home[GroupShard]:
-        from millpond.broker.coordination.groups import group_home
+        from millpond.broker.coordinator_calls.groups import group_home
 
         return group_home(self, partition)
 
     def _transaction_home(self, partition: Partition) -> Home[TransactionShard]:
-        from millpond.broker.coordination.transactions import transaction_home
+        from millpond.broker.coordinator_calls.transactions import transaction_home
 
         return transaction_home(self, partition)
 
@@ -800,16 +801,17 @@ class Broker:
             self.journal("the next start looks at every log: the end could not be noted", error=str(error))
 
 
-def load_apis() -> None:
+def load_apis() -> Sequence[Api]:
     """The code that answers clients. A node that is alone is ready without it, and reads it then beside the loop."""
-    import millpond.broker.apis  # noqa: F401
+    from millpond.broker.apis import APIS
 
     m.load()
+    return APIS
 
 
 def load_coordinators() -> None:
     """The code of coordinators, which one of several nodes may have to be at any moment."""
-    import millpond.broker.coordination.groups
-    import millpond.broker.coordination.transactions
+    import millpond.broker.coordinator_calls.groups
+    import millpond.broker.coordinator_calls.transactions
     import millpond.coordinators.groups.refusals
     import millpond.coordinators.transactions.replies  # noqa: F401

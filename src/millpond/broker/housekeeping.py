@@ -7,16 +7,17 @@ worker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 from millpond.base.errors import Refused, RemoteError
 from millpond.base.ids import TopicPartition
 from millpond.base.later import Later, gather
 from millpond.base.ports import Clock, Timer, Workers
 from millpond.base.settings import Setting, Settings
-from millpond.broker.checkpoint_writer import CheckpointWriter
-from millpond.broker.flusher import Flusher
+from millpond.broker.loop.journal import Journal
 from millpond.broker.replication.partitions import Partition, Partitions
+from millpond.broker.storage.checkpoint_writer import CheckpointWriter
+from millpond.broker.storage.delayed_job import DelayedJob
+from millpond.broker.storage.flusher import Flusher
 from millpond.config.node import (
     CLEANER_BACKOFF_MS,
     CLEANER_ENABLE,
@@ -46,34 +47,6 @@ LOOKS_AT_ONCE = 200
 
 RETIRED_AT_ONCE = 64
 """How many segments leave a log in one turn of the loop."""
-
-
-class Journal(Protocol):
-    """Where a node writes what an operator should know."""
-
-    def __call__(self, event: str, **facts: object) -> None: ...
-
-
-class DelayedJob(Protocol):
-    """Work for a worker thread, some time from now."""
-
-    @property
-    def delay_ms(self) -> int: ...
-
-    @property
-    def is_tried_again(self) -> bool:
-        """Whether its files have the same names for ever: others would be removed the next time."""
-        ...
-
-    def begin(self) -> bool:
-        """On the loop, just before `run`: whether it is still wanted."""
-        ...
-
-    def run(self) -> None: ...
-
-    def end(self, *, is_done: bool) -> None:
-        """On the loop, after `run`."""
-        ...
 
 
 class Housekeeping:

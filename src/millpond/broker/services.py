@@ -16,40 +16,40 @@ if TYPE_CHECKING:
     from millpond.base.later import Later
     from millpond.base.ports import Clock, Entropy, Workers, World
     from millpond.base.settings import Settings
-    from millpond.broker.checkpoint_writer import CheckpointWriter
-    from millpond.broker.controller import Controller
+    from millpond.broker.audit.audit import Audit
+    from millpond.broker.authentication.logins import Logins
+    from millpond.broker.connections.connections import Connections
+    from millpond.broker.connections.listeners import Listeners
+    from millpond.broker.controller.controller import Controller
     from millpond.broker.coordination.append_order import AppendOrder
     from millpond.broker.coordination.coordination import Coordination
     from millpond.broker.coordination.markers import Markers
     from millpond.broker.coordination.permissions import Permissions
     from millpond.broker.coordination.producer_ids import ProducerIds
     from millpond.broker.coordination.rebalance_counts import RebalanceCounts
-    from millpond.broker.disk_watch import DiskWatch
-    from millpond.broker.fetch_sessions import FetchSessions
-    from millpond.broker.flusher import Flusher
-    from millpond.broker.housekeeping import Journal
-    from millpond.broker.links.peers import NodeAddresses, Peers
-    from millpond.broker.links.to_controller import ToController
-    from millpond.broker.lives.lifecycle import Lifecycle
-    from millpond.broker.lives.sessions import Sessions
-    from millpond.broker.loggers import Loggers
-    from millpond.broker.parked_fetches import ParkedFetches
+    from millpond.broker.fetch_sessions.consumer_sessions import FetchSessions
+    from millpond.broker.fetch_sessions.parked import ParkedFetches
+    from millpond.broker.fetch_sessions.replica_sessions import ReplicaSessions
+    from millpond.broker.loop.journal import Journal
+    from millpond.broker.loop.loggers import Loggers
+    from millpond.broker.membership.heartbeats import Sessions
+    from millpond.broker.membership.lifecycle import Lifecycle
+    from millpond.broker.peers.controller_channel import ToController
+    from millpond.broker.peers.peers import NodeAddresses, Peers
+    from millpond.broker.replication.acknowledgements import Acknowledgements
     from millpond.broker.replication.partitions import Partitions
-    from millpond.broker.replication.sessions import ReplicaSessions
+    from millpond.broker.requests.api_versions import ApiAnswers
+    from millpond.broker.requests.connection import Connection
+    from millpond.broker.requests.request_counts import RequestCounts
     from millpond.broker.security.access import Access
-    from millpond.broker.security.audit import Audit
     from millpond.broker.security.directory import NodeUser
     from millpond.broker.security.fair_queue import FairQueue
-    from millpond.broker.security.logins import Logins
     from millpond.broker.security.met_limits import MetLimits
     from millpond.broker.security.quotas import Quotas
     from millpond.broker.security.token_proofs import TokenProofs
-    from millpond.broker.serving.acknowledgements import Acknowledgements
-    from millpond.broker.serving.api_answers import ApiAnswers
-    from millpond.broker.serving.connection import Connection
-    from millpond.broker.serving.connections import Connections
-    from millpond.broker.serving.listeners import Listeners
-    from millpond.broker.serving.request_counts import RequestCounts
+    from millpond.broker.storage.checkpoint_writer import CheckpointWriter
+    from millpond.broker.storage.disk_watch import DiskWatch
+    from millpond.broker.storage.flusher import Flusher
     from millpond.config.effective import NodeLayers
     from millpond.coordinators.groups.shard import GroupShard
     from millpond.coordinators.transactions.shard import TransactionShard

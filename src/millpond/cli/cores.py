@@ -21,7 +21,7 @@ import click
 
 from millpond import __version__
 from millpond.base.secret_names import is_secret
-from millpond.broker.lives.identity import IDENTITY_FILE
+from millpond.broker.data_folder.identity import IDENTITY_FILE
 from millpond.cli.addresses import HERE, metrics_address, shown_address
 from millpond.cli.cluster.children import NODE, CannotRun, Child, Crew, Event, without_time
 from millpond.cli.cluster.nodes_file import resolved

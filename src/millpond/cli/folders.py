@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from millpond.cli.errors import Failed, cause
 
 if TYPE_CHECKING:
-    from millpond.broker.lives.identity import Identity
+    from millpond.broker.data_folder.identity import Identity
 
 CLUSTER_FOLDER: Final = "millpond-cluster"
 """Where the folders of a cluster's nodes are, unless somebody names another."""
@@ -50,7 +50,7 @@ def remove_folders(made: list[Path]) -> None:
 
 def identity_of(folder: str) -> Identity | None:
     """Whose folder it is; None for a new one."""
-    from millpond.broker.lives.identity import CannotStart, read_identity
+    from millpond.broker.data_folder.identity import CannotStart, read_identity
     from millpond.node.disk import RealDisk
 
     try:

@@ -128,8 +128,8 @@ def _take_number(join: str, folder: str, first: int, texts: Mapping[str, str]) -
 
     from millpond.admin.errors import Refused
     from millpond.admin.members import Newcomer, take_number
-    from millpond.broker.lives.identity import Identity, write_identity
-    from millpond.broker.lives.last_life import LOST, LastLife, write_last_life
+    from millpond.broker.data_folder.identity import Identity, write_identity
+    from millpond.broker.data_folder.incarnation import LOST, LastLife, write_last_life
     from millpond.node.disk import RealDisk
     from millpond.node.entropy import boot_id
 

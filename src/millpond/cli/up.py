@@ -230,7 +230,7 @@ def _monitoring_row(settings: Settings, monitoring: Monitor) -> list[Row]:
 def _serve(settings: Settings, console: ConsoleProcess, security: SecureFolder | None, made: list[Path]) -> None:
     """`made` are the folders that were not there before."""
     Collector.hold()
-    from millpond.broker.lives.identity import CannotJoin, CannotStart, Misconfigured
+    from millpond.broker.data_folder.identity import CannotJoin, CannotStart, Misconfigured
     from millpond.log.store import FolderInUse
     from millpond.node.journal import SHAPES, LineJournal
     from millpond.node.monitor import Monitor

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from millpond.base.settings import Settings
-from millpond.broker.security.audit import Chapter
+from millpond.broker.audit.audit import Chapter
 from millpond.broker.security.authorizer import asks_for_rights
 from millpond.config.node import DATA_FOLDER
 from millpond.config.security import AUDIT_LOG, AUDIT_LOG_FILES, AUDIT_LOG_FOLDER, AUDIT_LOG_MAX_BYTES
@@ -24,7 +24,7 @@ from millpond.log.names import AUDIT_FOLDER
 from millpond.node.private_files import FILE_MODE, make_private_folder
 
 if TYPE_CHECKING:
-    from millpond.broker.housekeeping import Journal
+    from millpond.broker.loop.journal import Journal
 
 WAITING_BYTES_MAX: Final = 4 << 20
 CLOSE_SECONDS: Final = 5.0

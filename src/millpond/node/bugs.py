@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from millpond.broker.housekeeping import Journal
+from millpond.broker.loop.journal import Journal
 from millpond.node.journal import LineJournal
 
 EXIT_CODE = 70

@@ -16,7 +16,7 @@ from millpond.node.distinguished_name import subject_of
 if TYPE_CHECKING:
     from millpond.base.ports import Clock, Timer, Workers
     from millpond.base.tls import ServerTls
-    from millpond.broker.housekeeping import Journal
+    from millpond.broker.loop.journal import Journal
 
 SOON_DAYS: Final = 30
 LOOK_MS: Final = 3_600_000

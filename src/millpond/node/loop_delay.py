@@ -14,7 +14,7 @@ from typing import Final
 
 from millpond.base.histogram import Histogram
 from millpond.base.ports import Clock
-from millpond.broker.housekeeping import Journal
+from millpond.broker.loop.journal import Journal
 
 INTERVAL_MS: Final = 50
 STALL_MS: Final = 500

@@ -10,7 +10,7 @@ from typing import Final
 from millpond.base.principal import USER, Principal
 from millpond.base.settings import Settings
 from millpond.base.tls import ClientAuth
-from millpond.broker.lives.identity import Misconfigured
+from millpond.broker.data_folder.identity import Misconfigured
 from millpond.config.listeners import ListenerSettings, listeners_of
 from millpond.config.node import CLUSTER_CONTACTS, cluster_nodes
 from millpond.config.security import SUPER_USERS, super_users

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millpond.base.principal import ANONYMOUS, USER, Principal
 from millpond.base.settings import Settings
-from millpond.broker.lives.identity import Misconfigured
+from millpond.broker.data_folder.identity import Misconfigured
 from millpond.broker.security.authorizer import asks_for_rights
 from millpond.config.listeners import CONTROLLER_LISTENERS, INTER_BROKER_LISTENER, listeners_of
 from millpond.config.login import INTER_BROKER_USERNAME

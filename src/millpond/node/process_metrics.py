@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from millpond.base.named_tuple import NamedTuple
+from millpond.broker.loop.steps import Steps
 from millpond.broker.metrics.exposition import Exposition
-from millpond.broker.metrics.steps import Steps
 
 if TYPE_CHECKING:
     from millpond.base.ports import Workers

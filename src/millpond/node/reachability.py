@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from millpond.broker.housekeeping import Journal
+from millpond.broker.loop.journal import Journal
 from millpond.config.node import ClusterNode
 
 FIRST_SECONDS: Final = 5.0

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from millpond.base.settings import Settings
-from millpond.broker.lives.identity import Misconfigured
+from millpond.broker.data_folder.identity import Misconfigured
 from millpond.broker.security.authorizer import asks_for_rights
 from millpond.config.node import DATA_FOLDER
 from millpond.log.names import SECURE_MARK

@@ -14,12 +14,12 @@ from millpond.base.errors import RemoteError
 from millpond.base.ports import World
 from millpond.base.settings import Settings
 from millpond.broker.broker import Broker, load_apis, load_coordinators
-from millpond.broker.housekeeping import Journal
-from millpond.broker.links.node_login import LoginNotTaken
+from millpond.broker.connections.connections import UnknownCertificate
+from millpond.broker.loop.journal import Journal
+from millpond.broker.peers.node_login import LoginNotTaken
+from millpond.broker.requests.replies import UnwritableReply
 from millpond.broker.security.login import IllegalLoginState
-from millpond.broker.serving.connections import UnknownCertificate
 from millpond.broker.serving.dispatch import UnservedRequest
-from millpond.broker.serving.replies import UnwritableReply
 from millpond.config.listeners import listeners_of
 from millpond.config.node import DATA_FOLDER, MAX_CONNECTIONS, MAX_PARTITIONS, NETWORK_SENDFILE, cluster_nodes
 from millpond.log.open_files import share_for_files

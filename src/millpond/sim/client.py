@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from millpond.broker.links.requester import Requester, RequestLost
+from millpond.broker.peers.requester import Requester, RequestLost
 from millpond.sim.world.network import SimNetwork
 from millpond.wire.messages import Message
 

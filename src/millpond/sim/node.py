@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from millpond.base.errors import Refused
 from millpond.broker.broker import Broker
-from millpond.broker.lives.identity import CannotStart
+from millpond.broker.data_folder.identity import CannotStart
 from millpond.config.node import node_settings
 from millpond.metadata.features import SUPPORTED, Supported
 from millpond.sim.world.disk import PowerCut, SimDisk

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from millpond.base.interpreter import PYTHON
-from millpond.broker.housekeeping import Journal
+from millpond.broker.loop.journal import Journal
 
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 30.0

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from millpond.base.ports import World
 from millpond.base.tls import ServerTls
 from millpond.broker.broker import Broker
-from millpond.broker.housekeeping import Journal
+from millpond.broker.loop.journal import Journal
 from millpond.config.node import NETWORK_SENDFILE, node_settings
 from millpond.node.audit_file import open_audit
 from millpond.node.bugs import watch_for_bugs

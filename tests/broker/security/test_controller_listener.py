@@ -9,8 +9,8 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.base.settings import SettingError
-from millpond.broker.serving.call import is_of_node
-from millpond.broker.serving.connection import Connection
+from millpond.broker.requests.call import is_of_node
+from millpond.broker.requests.connection import Connection
 from millpond.config.node import node_settings
 from millpond.sim.client import SimClient
 from millpond.sim.node import SimNode

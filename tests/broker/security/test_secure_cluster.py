@@ -13,7 +13,7 @@ from tests.support.rights_cases import CASES, Scene, build, code_of, codes_in
 from millpond.base.errors import ErrorCode
 from millpond.base.scram import ScramClient, salted
 from millpond.broker.apis import APIS
-from millpond.broker.security.audit import Audit
+from millpond.broker.audit.audit import Audit
 from millpond.metadata.snapshot import records_of
 from millpond.sim.client import SimClient
 from millpond.sim.cluster.cluster import SimCluster

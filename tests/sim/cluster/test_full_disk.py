@@ -9,7 +9,7 @@ import pytest
 from tests.sim.cluster.test_lives import Lives, code_of, produce
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.disk_reserve import RESERVE_FILE
+from millpond.broker.storage.disk_reserve import RESERVE_FILE
 from millpond.sim.node import DATA_FOLDER
 from millpond.wire import messages as m
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.broker.lives.sessions import Sessions
+from millpond.broker.membership.heartbeats import Sessions
 from millpond.broker.replication.isr import IsrKeeper
 from millpond.sim.cluster import scenario as scenario_module
 from millpond.sim.cluster.full_disk_scenario import STALLED, FullDiskScenario

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.lives.identity import IDENTITY_FILE
+from millpond.broker.data_folder.identity import IDENTITY_FILE
 from millpond.metadata.image import Image
 from millpond.sim.client import SimClient
 from millpond.sim.node import PORT, SimNode

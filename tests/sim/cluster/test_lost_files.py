@@ -10,9 +10,9 @@ import errno
 import pytest
 from tests.sim.cluster.test_rescue import Rescue
 
-from millpond.broker.lives.last_life import LOST, read_last_life
+from millpond.broker.data_folder.incarnation import LOST, read_last_life
 from millpond.broker.replication.high_watermarks import FILE as HIGH_WATERMARKS_FILE
-from millpond.broker.topics import TopicKeeper
+from millpond.broker.replication.replica_manager import TopicKeeper
 from millpond.log.checkpoints import read_offsets
 from millpond.sim.node import DATA_FOLDER, SimNode
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.support.patience import with_time
 
-from millpond.broker.topics import TopicKeeper
+from millpond.broker.replication.replica_manager import TopicKeeper
 from millpond.metadata import elections, moves
 from millpond.metadata.image import Partition, Topic
 from millpond.metadata.leadership import NO_LEADER, change

@@ -10,10 +10,10 @@ import pytest
 from tests.support.patience import with_time
 
 from millpond.base.later import done
-from millpond.broker.controller import Controller
-from millpond.broker.lives import lease
-from millpond.broker.lives.lifecycle import Lifecycle
-from millpond.broker.lives.sessions import Sessions
+from millpond.broker.controller.controller import Controller
+from millpond.broker.membership.heartbeats import Sessions
+from millpond.broker.membership.lifecycle import Lifecycle
+from millpond.broker.quorum import lease
 from millpond.broker.replication.leader_role import LeaderRole
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.replication.scrub import Scrub

@@ -6,7 +6,7 @@ import pytest
 from tests.sim.cluster.test_rescue import Rescue
 from tests.support.patience import with_time
 
-from millpond.broker.lives.last_life import read_last_life
+from millpond.broker.data_folder.incarnation import read_last_life
 from millpond.broker.rescue.plan import Wish
 from millpond.sim.cluster.plan import make_plan
 from millpond.sim.cluster.shrinker import play

@@ -9,9 +9,9 @@ import pytest
 from tests.sim.cluster.test_lives import Lives
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.lives.lifecycle import OUTLIVED, STRANGER
-from millpond.broker.lives.restored import mark_restored
-from millpond.broker.rescue.begun import ORDER_FILE
+from millpond.broker.data_folder.rescue_marker import ORDER_FILE
+from millpond.broker.data_folder.restored import mark_restored
+from millpond.broker.membership.lifecycle import OUTLIVED, STRANGER
 from millpond.broker.rescue.order import begin, carry_out, decode_order, order_of
 from millpond.broker.rescue.plan import Fate, Plan, Wish, choose_source, plan_rescue
 from millpond.broker.rescue.survivor import CannotRescue, Survivor, read_survivor

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from tests.support.patience import with_time
 
-from millpond.broker import controller
+from millpond.broker.controller import controller
 from millpond.metadata import features
 from millpond.metadata.image import Image
 from millpond.sim.cluster import scenario as scenario_module

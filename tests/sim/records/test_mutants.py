@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from millpond.base.later import Later, done
-from millpond.broker import flusher
 from millpond.broker.apis import k01_fetch
-from millpond.broker.checkpoint_writer import CheckpointWriter
-from millpond.broker.controller import Controller
+from millpond.broker.controller.controller import Controller
+from millpond.broker.storage import flusher
+from millpond.broker.storage.checkpoint_writer import CheckpointWriter
 from millpond.log import durability, recovery, store
 from millpond.log.partition_log import PartitionLog
 from millpond.log.producers import ProducerStates

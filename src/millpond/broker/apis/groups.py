@@ -28,10 +28,8 @@ from typing import TYPE_CHECKING, Any, Final
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.coordination.group_calls import GROUPS_AT_ONCE, ask_group, kept_of, refuse_group
-from millpond.broker.coordination.parked_commits import OFFSET_COMMIT, ParkedCommit
-from millpond.broker.metrics.steps import ask_in_steps
-from millpond.broker.security.rights import (
+from millpond.broker.authorization.authorized_operations import operations_on
+from millpond.broker.authorization.required_rights import (
     NOT_AUTHORISED,
     Need,
     Rights,
@@ -44,18 +42,20 @@ from millpond.broker.security.rights import (
     topic_refusal,
     whole,
 )
+from millpond.broker.coordinator_calls.group_calls import GROUPS_AT_ONCE, ask_group, kept_of, refuse_group
+from millpond.broker.coordinator_calls.parked_commits import OFFSET_COMMIT, ParkedCommit
+from millpond.broker.loop.steps import ask_in_steps
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.authorised_operations import operations_on
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
 from millpond.metadata.features import GROUP_VERSION
 from millpond.wire import messages as m
 from millpond.wire.kernel import short_commit, short_consumer_heartbeat, short_heartbeat
 
 if TYPE_CHECKING:
+    from millpond.broker.requests.connection import Connection
     from millpond.broker.services import Services
-    from millpond.broker.serving.connection import Connection
 
 HEARTBEAT: Final = 12
 CONSUMER_HEARTBEAT: Final = 68

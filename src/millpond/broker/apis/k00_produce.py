@@ -22,15 +22,16 @@ from millpond.base.later import Later, done, gather
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import ReplyPart
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.coordination.transaction_calls import permission_for_batch
-from millpond.broker.replication.current_leader import MOVED, current_leader, endpoints
-from millpond.broker.replication.partitions import Partition
-from millpond.broker.security.rights import NOT_AUTHORISED, Need, Rights, Screened, split_topics, topic_refusal
-from millpond.broker.serving.acknowledgements import Asked, Parked, TooLate
-from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.pieces import way
-from millpond.broker.serving.record_checks import (
+from millpond.broker.authorization.required_rights import (
+    NOT_AUTHORISED,
+    Need,
+    Rights,
+    Screened,
+    split_topics,
+    topic_refusal,
+)
+from millpond.broker.coordinator_calls.transaction_calls import permission_for_batch
+from millpond.broker.produce.record_checks import (
     PIECE_WEIGHT,
     UNPACKED_BYTES_MAX,
     FaultKey,
@@ -38,7 +39,13 @@ from millpond.broker.serving.record_checks import (
     is_heavy,
     weight_of,
 )
-from millpond.broker.serving.replies import Encoded, Outcome, Response, encode_reply
+from millpond.broker.replication.acknowledgements import Asked, Parked, TooLate
+from millpond.broker.replication.partitions import Partition
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Encoded, Outcome, Response, encode_reply
+from millpond.broker.responses.current_leader import MOVED, current_leader, endpoints
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.pieces import way
 from millpond.config.node import MAX_REQUEST_ITEMS, PRODUCE_WAIT_MAX_MS
 from millpond.log.checks import InvalidRecords, TooLargeToUnpack
 from millpond.wire import messages as m
@@ -47,8 +54,8 @@ from millpond.wire.header import RequestHeader
 from millpond.wire.kernel import short_produce, single_produce, single_produce_reply
 
 if TYPE_CHECKING:
+    from millpond.broker.requests.connection import Connection
     from millpond.broker.services import Services
-    from millpond.broker.serving.connection import Connection
     from millpond.log.producers import Verification
 
 ON_ID = Need(Operation.WRITE, AclResource.TRANSACTIONAL_ID)

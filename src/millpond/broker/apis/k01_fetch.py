@@ -22,24 +22,31 @@ from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.later import Later
 from millpond.base.ports import FileRange
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchContext, Wanted, Wishes
-from millpond.broker.metrics.steps import Steps, in_slices
+from millpond.broker.authorization.required_rights import OF_NODES, Need, Rights, Screened, demand_node, demand_topic
+from millpond.broker.fetch.closest_replica import closest
+from millpond.broker.fetch.short_path import serve_short
+from millpond.broker.fetch_sessions.consumer_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    FetchContext,
+    Wanted,
+    Wishes,
+)
+from millpond.broker.loop.steps import Steps, in_slices
 from millpond.broker.quorum.wire import is_metadata_fetch
-from millpond.broker.replication.closest_replica import closest
-from millpond.broker.replication.current_leader import MOVED, current_leader, endpoints
 from millpond.broker.replication.partitions import Partition
-from millpond.broker.security.rights import OF_NODES, Need, Rights, Screened, demand_node, demand_topic
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome, release_ranges
+from millpond.broker.responses.current_leader import MOVED, current_leader, endpoints
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Outcome, release_ranges
-from millpond.broker.short_fetches import serve_short
 from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS, REPLICA_SELECTOR_CLASS
 from millpond.wire import messages as m
 from millpond.wire.kernel import short_fetch
 
 if TYPE_CHECKING:
+    from millpond.broker.requests.connection import Connection
     from millpond.broker.services import Services
-    from millpond.broker.serving.connection import Connection
 
 READ_COMMITTED = 1
 WARM_STEP_BYTES = 1 << 20

@@ -19,12 +19,12 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.rights import AclResource, Operation
+from millpond.broker.authorization.required_rights import on_each
 from millpond.broker.replication.partitions import Partition
-from millpond.broker.security.rights import on_each
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
 from millpond.log.lookup import LookupBudget, TimedOffset, TimeLookup
 from millpond.wire import messages as m
 

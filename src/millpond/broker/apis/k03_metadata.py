@@ -14,16 +14,16 @@ from millpond.base.ids import NO_TOPIC_ID, topic_name_fault
 from millpond.base.later import Later, done
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.metrics.steps import Steps, finished, in_slices
-from millpond.broker.replication.partition_states import PartitionStates
-from millpond.broker.security.mutations import within_quota
-from millpond.broker.security.rights import Need, by_handler, demand_topic, may_by_cluster
+from millpond.broker.administration.topic_creation import request_for
+from millpond.broker.authorization.authorized_operations import NOT_ASKED_FOR, operations_on, operations_on_cluster
+from millpond.broker.authorization.partition_mutations import within_quota
+from millpond.broker.authorization.required_rights import Need, by_handler, demand_topic, may_by_cluster
+from millpond.broker.loop.steps import Steps, finished, in_slices
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome, Response, encoded
+from millpond.broker.responses.partition_states import PartitionStates
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.authorised_operations import NOT_ASKED_FOR, operations_on, operations_on_cluster
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome, Response, encoded
-from millpond.broker.topic_creation import request_for
 from millpond.config.node import AUTO_CREATE_TOPICS_ENABLE
 from millpond.metadata.image import Partition, Topic
 from millpond.metadata.records import NO_LEADER

@@ -21,13 +21,13 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.later import Later, done
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.coordination.group_calls import GROUPS_AT_ONCE, ask_group, refuse_group
-from millpond.broker.metrics.steps import Steps, ask_in_steps
-from millpond.broker.security.rights import Need, Rights, Screened, may_topic, topic_refusal
+from millpond.broker.authorization.required_rights import Need, Rights, Screened, may_topic, topic_refusal
+from millpond.broker.coordinator_calls.group_calls import GROUPS_AT_ONCE, ask_group, refuse_group
+from millpond.broker.loop.steps import Steps, ask_in_steps
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from millpond.base.errors import ErrorCode
 from millpond.base.later import Later
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.rights import CLUSTER_NAME, AclResource, Operation
-from millpond.broker.metrics.steps import Steps, run_steps
-from millpond.broker.replication.partition_states import likely_leader
-from millpond.broker.security.rights import NOT_AUTHORISED, Need, by_handler
+from millpond.broker.authorization.required_rights import NOT_AUTHORISED, Need, by_handler
+from millpond.broker.loop.steps import Steps, run_steps
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
+from millpond.broker.responses.partition_states import likely_leader
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
 from millpond.coordinators.runtime import KEY_LENGTH_MAX
 from millpond.wire import messages as m
 

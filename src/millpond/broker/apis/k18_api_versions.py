@@ -16,10 +16,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.security.rights import FREE
+from millpond.broker.authorization.required_rights import FREE
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Encoded, Outcome, Response
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Encoded, Outcome, Response
 from millpond.metadata.features import KRAFT_VERSION
 from millpond.wire import messages as m
 

@@ -14,16 +14,23 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, gather
 from millpond.base.rights import AclResource, Operation
 from millpond.base.settings import AnySetting
-from millpond.broker.links.change_relay import catch_up
-from millpond.broker.links.envelope import ask_for_client
-from millpond.broker.links.to_controller import Attempts
-from millpond.broker.security.mutations import Mutations, new_partitions
-from millpond.broker.security.rights import NOT_AUTHORISED, Need, Rights, Screened, may_by_cluster, split
+from millpond.broker.administration.topic_creation import once_made, once_placeable
+from millpond.broker.authorization.partition_mutations import Mutations, new_partitions
+from millpond.broker.authorization.required_rights import (
+    NOT_AUTHORISED,
+    Need,
+    Rights,
+    Screened,
+    may_by_cluster,
+    split,
+)
+from millpond.broker.forwarding.change_relay import catch_up
+from millpond.broker.forwarding.envelope import ask_for_client
+from millpond.broker.peers.controller_channel import Attempts
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
-from millpond.broker.topic_creation import once_made, once_placeable
 from millpond.config.topic import TOPIC
 from millpond.metadata.decision import OK, Verdict
 from millpond.metadata.image import INTERNAL_TOPICS

@@ -13,15 +13,23 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.later import Later, done
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.links.change_relay import catch_up
-from millpond.broker.links.envelope import ask_for_client
-from millpond.broker.links.to_controller import SHOWN_MS, Attempts
-from millpond.broker.security.mutations import Mutations
-from millpond.broker.security.rights import NOT_AUTHORISED, Need, Rights, Screened, may_by_cluster, split, topic_named
+from millpond.broker.authorization.partition_mutations import Mutations
+from millpond.broker.authorization.required_rights import (
+    NOT_AUTHORISED,
+    Need,
+    Rights,
+    Screened,
+    may_by_cluster,
+    split,
+    topic_named,
+)
+from millpond.broker.forwarding.change_relay import catch_up
+from millpond.broker.forwarding.envelope import ask_for_client
+from millpond.broker.peers.controller_channel import SHOWN_MS, Attempts
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
 from millpond.metadata.decision import Decision, Verdict
 from millpond.metadata.topics import DeletedTopic, TopicRef, decide_delete_topics, unknown_topic, unknown_topic_id
 from millpond.wire import messages as m

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, gather
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.security.rights import on_each
+from millpond.broker.authorization.required_rights import on_each
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
 from millpond.config.node import PRODUCE_WAIT_MAX_MS
 from millpond.metadata.image import INTERNAL_TOPICS
 from millpond.wire import messages as m

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.rights import CLUSTER_NAME, AclResource, Operation
-from millpond.broker.security.rights import Rights, Screened, on_each
+from millpond.broker.authorization.required_rights import Rights, Screened, on_each
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.coordination.group_calls import GROUPS_AT_ONCE
-from millpond.broker.coordination.transaction_calls import ask_transaction
-from millpond.broker.metrics.steps import ask_in_steps
-from millpond.broker.security.rights import OF_NODES, Need, Rights, Screened, demand_node, refuse_whole
+from millpond.broker.authorization.required_rights import OF_NODES, Need, Rights, Screened, demand_node, refuse_whole
+from millpond.broker.coordinator_calls.group_calls import GROUPS_AT_ONCE
+from millpond.broker.coordinator_calls.transaction_calls import ask_transaction
+from millpond.broker.loop.steps import ask_in_steps
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
 from millpond.metadata.image import INTERNAL_TOPICS
 from millpond.wire import messages as m
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import done
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.coordination.transaction_calls import ask_transaction, with_markers
-from millpond.broker.security.rights import whole
+from millpond.broker.authorization.required_rights import whole
+from millpond.broker.coordinator_calls.transaction_calls import ask_transaction, with_markers
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
 from millpond.base.later import Later, done, gather
 from millpond.base.rights import CLUSTER_NAME, AclResource, Operation
+from millpond.broker.authorization.required_rights import OF_NODES, Need, Rights, Screened, demand_node
 from millpond.broker.coordination.coordination import Producer
-from millpond.broker.security.rights import OF_NODES, Need, Rights, Screened, demand_node
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:

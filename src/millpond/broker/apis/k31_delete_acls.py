@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.rights import Operation
 from millpond.broker.apis.k29_describe_acls import NO_AUTHORIZER
-from millpond.broker.links.change_relay import relay_change
-from millpond.broker.security.rights import NOT_AUTHORISED, on_cluster
+from millpond.broker.authorization.required_rights import NOT_AUTHORISED, on_cluster
+from millpond.broker.forwarding.change_relay import relay_change
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
 from millpond.metadata.acls import Acl, AclFilter, DeletedAcls, decide_delete_acls
 from millpond.metadata.decision import Verdict
 from millpond.wire import messages as m

@@ -16,12 +16,12 @@ from millpond.base.named_tuple import NamedTuple
 from millpond.base.rights import Operation
 from millpond.base.secret_names import is_secret
 from millpond.base.words import quoted
-from millpond.broker.security.rights import NOT_AUTHORISED
-from millpond.broker.security.setting_rights import on_settings
+from millpond.broker.authorization.config_rights import on_settings
+from millpond.broker.authorization.required_rights import NOT_AUTHORISED
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
 from millpond.config.client_metrics import CLIENT_METRICS
 from millpond.config.effective import Effective, Source
 from millpond.config.group import GROUP

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
 from millpond.base.rights import Operation
-from millpond.broker.config_changes import commit_changes
-from millpond.broker.links.change_relay import relay_change
-from millpond.broker.security.rights import NOT_AUTHORISED
-from millpond.broker.security.setting_rights import on_settings
+from millpond.broker.administration.config_changes import commit_changes
+from millpond.broker.authorization.config_rights import on_settings
+from millpond.broker.authorization.required_rights import NOT_AUTHORISED
+from millpond.broker.forwarding.change_relay import relay_change
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
 from millpond.metadata.configs import ResourceConfigs, decide_alter
 from millpond.metadata.image import Resource
 from millpond.wire import messages as m

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import ErrorCode
 from millpond.base.rights import Operation
-from millpond.broker.metrics.steps import Steps, in_slices, run_steps
+from millpond.broker.administration.unclean_recovery import log_end_of
+from millpond.broker.authorization.required_rights import on_cluster
+from millpond.broker.loop.steps import Steps, in_slices, run_steps
 from millpond.broker.replication.partitions import Partition
-from millpond.broker.security.rights import on_cluster
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Outcome
-from millpond.broker.unclean_recovery import log_end_of
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.links.change_relay import catch_up, caught_up
-from millpond.broker.links.envelope import ask_for_client
-from millpond.broker.links.to_controller import SHOWN_MS, Attempts
-from millpond.broker.security.mutations import Mutations, if_possible
-from millpond.broker.security.rights import NOT_AUTHORISED, on_each
+from millpond.broker.administration.topic_creation import once_placeable
+from millpond.broker.authorization.partition_mutations import Mutations, if_possible
+from millpond.broker.authorization.required_rights import NOT_AUTHORISED, on_each
+from millpond.broker.forwarding.change_relay import catch_up, caught_up
+from millpond.broker.forwarding.envelope import ask_for_client
+from millpond.broker.peers.controller_channel import SHOWN_MS, Attempts
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
-from millpond.broker.topic_creation import once_placeable
 from millpond.metadata.decision import Verdict
 from millpond.metadata.topics import GrownTopic, MorePartitions, decide_create_partitions
 from millpond.wire import messages as m

@@ -12,12 +12,12 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
 from millpond.base.principal import Principal
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.links.envelope import relay_enveloped
-from millpond.broker.security.rights import Need, by_handler
-from millpond.broker.security.token_requests import lifetimes, objection, owner_of
+from millpond.broker.authorization.required_rights import Need, by_handler
+from millpond.broker.authorization.token_requests import lifetimes, objection, owner_of
+from millpond.broker.forwarding.envelope import relay_enveloped
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Outcome
 from millpond.metadata.decision import Verdict
 from millpond.metadata.tokens import CreatedToken, NewToken, decide_create_token
 from millpond.wire import messages as m

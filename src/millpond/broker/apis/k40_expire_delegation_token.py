@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
 from millpond.base.later import Later, done
-from millpond.broker.links.envelope import relay_enveloped
-from millpond.broker.security.rights import by_handler
-from millpond.broker.security.token_requests import objection
+from millpond.broker.authorization.required_rights import by_handler
+from millpond.broker.authorization.token_requests import objection
+from millpond.broker.forwarding.envelope import relay_enveloped
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Outcome
 from millpond.metadata.decision import Decision, Verdict
 from millpond.metadata.image import Image
 from millpond.metadata.tokens import TokenTime, decide_expire_token

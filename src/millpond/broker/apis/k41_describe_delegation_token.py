@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 from millpond.base.errors import ErrorCode
 from millpond.base.principal import Principal
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.metrics.steps import Steps, in_slices, run_steps
-from millpond.broker.security.rights import Need, by_handler
-from millpond.broker.security.token_requests import objection
+from millpond.broker.authorization.required_rights import Need, by_handler
+from millpond.broker.authorization.token_requests import objection
+from millpond.broker.loop.steps import Steps, in_slices, run_steps
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Outcome
 from millpond.metadata.records import DelegationTokenRecord
 from millpond.metadata.tokens import is_of
 from millpond.wire import messages as m

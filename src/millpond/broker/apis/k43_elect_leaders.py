@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
 from millpond.base.rights import Operation
-from millpond.broker.links.change_relay import relay_change
-from millpond.broker.links.to_controller import forward_ms
-from millpond.broker.security.rights import NOT_AUTHORISED, on_cluster
+from millpond.broker.administration.unclean_recovery import ask_log_ends
+from millpond.broker.authorization.required_rights import NOT_AUTHORISED, on_cluster
+from millpond.broker.forwarding.change_relay import relay_change
+from millpond.broker.peers.controller_channel import forward_ms
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
-from millpond.broker.unclean_recovery import ask_log_ends
 from millpond.metadata.elections import Elected, ElectionType, decide_elect_leaders
 from millpond.metadata.unclean_recovery import LogEnds
 from millpond.wire import messages as m

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.rights import Operation
 from millpond.base.words import quoted
-from millpond.broker.config_changes import commit_changes
-from millpond.broker.links.change_relay import relay_change
-from millpond.broker.security.rights import NOT_AUTHORISED
-from millpond.broker.security.setting_rights import on_settings
+from millpond.broker.administration.config_changes import commit_changes
+from millpond.broker.authorization.config_rights import on_settings
+from millpond.broker.authorization.required_rights import NOT_AUTHORISED
+from millpond.broker.forwarding.change_relay import relay_change
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
 from millpond.metadata.configs import ConfigChange, ResourceChanges, ResourceVerdict, decide_incremental_alter
 from millpond.metadata.decision import OK, Verdict
 from millpond.metadata.image import Resource

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import Refused
 from millpond.base.later import Later, gather
 from millpond.base.rights import Operation
-from millpond.broker.links.change_relay import relay_change
-from millpond.broker.security.rights import on_cluster
+from millpond.broker.authorization.required_rights import on_cluster
+from millpond.broker.forwarding.change_relay import relay_change
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
 from millpond.metadata.elections import SLICE
 from millpond.metadata.reassignments import Reassigned, Reassignment, decide_alter_reassignments
 from millpond.wire import messages as m

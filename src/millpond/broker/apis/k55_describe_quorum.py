@@ -13,13 +13,13 @@ from uuid import UUID
 from millpond.base.errors import ErrorCode
 from millpond.base.later import Later
 from millpond.base.rights import Operation
-from millpond.broker.links.to_controller import forward_ms
+from millpond.broker.authorization.required_rights import on_cluster
+from millpond.broker.peers.controller_channel import forward_ms
 from millpond.broker.quorum.host import ReplicaState
-from millpond.broker.security.rights import on_cluster
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
 from millpond.metadata.image import NO_DIRECTORY
 from millpond.metadata.topics import METADATA_TOPIC
 from millpond.wire import messages as m

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, gather
-from millpond.broker.security.rights import for_nodes
+from millpond.broker.authorization.required_rights import for_nodes
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
 from millpond.metadata.elections import SLICE, IsrReply, IsrRequest, decide_alter_partitions
 from millpond.metadata.leadership import IsrChange
 from millpond.metadata.records import RECOVERED, RECOVERING

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
 from millpond.base.rights import Operation
-from millpond.broker.links.change_relay import relay_change
-from millpond.broker.security.rights import on_cluster
+from millpond.broker.authorization.required_rights import on_cluster
+from millpond.broker.forwarding.change_relay import relay_change
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Outcome
 from millpond.metadata.decision import OK, Verdict
 from millpond.metadata.features import KRAFT_VERSION, FeatureUpdate, UpgradeType, decide_update_features
 from millpond.wire import messages as m

@@ -19,12 +19,12 @@ from millpond.broker.apis import (
     k39_renew_delegation_token,
     k40_expire_delegation_token,
 )
-from millpond.broker.links.envelope import principal_from_bytes
-from millpond.broker.links.to_controller import is_refused_by_follower
-from millpond.broker.security.rights import for_nodes
+from millpond.broker.authorization.required_rights import for_nodes
+from millpond.broker.forwarding.envelope import principal_from_bytes
+from millpond.broker.peers.controller_channel import is_refused_by_follower
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Outcome
 from millpond.config.node import MAX_REQUEST_ITEMS
 from millpond.wire import messages as m
 from millpond.wire.header import decode_request_header, response_header

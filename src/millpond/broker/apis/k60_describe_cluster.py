@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.security.rights import Need, by_handler
+from millpond.broker.authorization.authorized_operations import operations_on_cluster
+from millpond.broker.authorization.required_rights import Need, by_handler
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.authorised_operations import operations_on_cluster
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:

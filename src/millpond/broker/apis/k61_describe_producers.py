@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import ErrorCode
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.metrics.steps import Steps, run_steps
-from millpond.broker.security.rights import on_each
+from millpond.broker.authorization.required_rights import on_each
+from millpond.broker.loop.steps import Steps, run_steps
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.broker.lives.identity import cluster_name, is_outlived
-from millpond.broker.security.rights import for_nodes
+from millpond.broker.authorization.required_rights import for_nodes
+from millpond.broker.data_folder.identity import cluster_name, is_outlived
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Outcome
 from millpond.metadata.brokers import Registered, Registration
 from millpond.metadata.decision import Verdict
 from millpond.metadata.image import NO_DIRECTORY

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import Refused
 from millpond.base.later import Later, done
 from millpond.base.rights import Operation
-from millpond.broker.links.change_relay import relay_change
-from millpond.broker.security.rights import on_cluster
+from millpond.broker.authorization.required_rights import on_cluster
+from millpond.broker.forwarding.change_relay import relay_change
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Outcome
 from millpond.metadata.brokers import Registered, decide_unregister
 from millpond.metadata.decision import Verdict
 from millpond.wire import messages as m

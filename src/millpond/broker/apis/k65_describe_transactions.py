@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from millpond.base.errors import Refused
 from millpond.base.later import Later
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.coordination.group_calls import GROUPS_AT_ONCE
-from millpond.broker.metrics.steps import ask_in_steps
-from millpond.broker.security.rights import Need, Rights, Screened, both, on_each
+from millpond.broker.authorization.required_rights import Need, Rights, Screened, both, on_each
+from millpond.broker.coordinator_calls.group_calls import GROUPS_AT_ONCE
+from millpond.broker.loop.steps import ask_in_steps
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
 from millpond.broker.serving.pieces import way
-from millpond.broker.serving.replies import Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:

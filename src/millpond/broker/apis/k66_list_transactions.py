@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import gather
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.security.rights import Need, seen
+from millpond.broker.authorization.required_rights import Need, seen
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.security.rights import FREE
+from millpond.broker.authorization.required_rights import FREE
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
 from millpond.base.rights import Operation
-from millpond.broker.security.rights import on_cluster
+from millpond.broker.authorization.required_rights import on_cluster
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Outcome
 from millpond.metadata.records import ResourceType
 from millpond.wire import messages as m
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TOPIC_NAME_LENGTH_MAX, topic_name_fault
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.metrics.steps import Steps, finished, in_slices
-from millpond.broker.replication.partition_states import PartitionStates
-from millpond.broker.security.rights import Need, by_handler
+from millpond.broker.authorization.authorized_operations import operations_on
+from millpond.broker.authorization.required_rights import Need, by_handler
+from millpond.broker.loop.steps import Steps, finished, in_slices
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
+from millpond.broker.responses.partition_states import PartitionStates
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.authorised_operations import operations_on
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Outcome
 from millpond.config.node import MAX_REQUEST_PARTITION_SIZE_LIMIT
 from millpond.metadata.image import Partition, Topic
 from millpond.wire import messages as m

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
 from millpond.base.rights import Operation
-from millpond.broker.links.change_relay import relay_change
+from millpond.broker.authorization.required_rights import for_nodes, on_cluster
+from millpond.broker.forwarding.change_relay import relay_change
 from millpond.broker.quorum.voters import KRAFT_VERSION, voter_of
-from millpond.broker.security.rights import for_nodes, on_cluster
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.replies import Outcome
 from millpond.metadata.decision import OK, Verdict
 from millpond.metadata.image import NO_DIRECTORY
 from millpond.quorum.voters import Voter, VoterEndPoint

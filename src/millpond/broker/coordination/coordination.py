@@ -26,11 +26,11 @@ from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.later import Later, end_all, failed, run_all
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Clock, Timer
-from millpond.broker.coordination.unanswered import OVERDUE_MS, Awaited, Unanswered
-from millpond.broker.housekeeping import Journal
+from millpond.broker.loop.journal import Journal
+from millpond.broker.loop.turns import Turns
+from millpond.broker.loop.unanswered import OVERDUE_MS, Awaited, Unanswered
 from millpond.broker.replication.partitions import Partition
-from millpond.broker.serving.call import Call
-from millpond.broker.serving.turns import Turns
+from millpond.broker.requests.call import Call
 from millpond.coordinators.runtime import (
     KEY_LENGTH_MAX,
     CoordinatorTime,

@@ -20,7 +20,7 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, end_all, failed
 from millpond.base.named_tuple import NamedTuple
 from millpond.broker.coordination.coordination import Producer
-from millpond.broker.links.requester import RequestLost
+from millpond.broker.peers.requester import RequestLost
 from millpond.broker.replication.partitions import Partition
 from millpond.metadata.leadership import NO_LEADER
 from millpond.wire import messages as m
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from millpond.base.ids import NodeId
     from millpond.base.ports import Clock, Timer
     from millpond.broker.coordination.coordination import Coordination
-    from millpond.broker.links.peers import Peers
+    from millpond.broker.peers.peers import Peers
     from millpond.broker.replication.partitions import Partitions
     from millpond.coordinators.groups.shard import GroupShard
     from millpond.coordinators.transactions.shard import TransactionShard, WriteMarkers

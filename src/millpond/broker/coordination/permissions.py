@@ -12,14 +12,14 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, failed
 from millpond.base.named_tuple import NamedTuple
 from millpond.broker.coordination.coordination import Producer
-from millpond.broker.links.requester import RequestLost
+from millpond.broker.peers.requester import RequestLost
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
     from millpond.base.ids import TopicPartition
     from millpond.base.ports import Clock
     from millpond.broker.coordination.coordination import Coordination
-    from millpond.broker.links.peers import Peers
+    from millpond.broker.peers.peers import Peers
     from millpond.coordinators.transactions.shard import TransactionShard
     from millpond.metadata.image import Image
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from millpond import __version__
 from millpond.base.errors import ErrorCode
+from millpond.broker.loop.steps import Steps, in_slices
 from millpond.broker.metrics.exposition import Exposition, labels
 from millpond.broker.metrics.readiness import unready_reason
-from millpond.broker.metrics.steps import Steps, in_slices
 from millpond.config.node import DATA_FOLDER
 from millpond.metadata.leadership import NO_LEADER
 

@@ -17,11 +17,11 @@ from millpond.base.ids import TopicPartition
 from millpond.base.later import Later, gather
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import FileRange
-from millpond.broker.links.peers import Peers
-from millpond.broker.links.requester import RequestLost
+from millpond.broker.loop.steps import Steps, in_slices
 from millpond.broker.metrics.exposition import Exposition, escaped, labels
-from millpond.broker.metrics.steps import Steps, in_slices
-from millpond.broker.serving.call import NODE_CLIENT_ID
+from millpond.broker.peers.peers import Peers
+from millpond.broker.peers.requester import RequestLost
+from millpond.broker.requests.call import NODE_CLIENT_ID
 from millpond.wire import messages as m
 from millpond.wire.batch import HEADER_BYTES, read_header
 

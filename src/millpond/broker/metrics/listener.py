@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from millpond.base.later import Later, done
+from millpond.broker.loop.shared_run import SharedRun
+from millpond.broker.loop.steps import run_steps
 from millpond.broker.metrics.exposition import CONTENT_TYPE
 from millpond.broker.metrics.page import Collector, Page, PageMaker
 from millpond.broker.metrics.readiness import unready_reason
-from millpond.broker.metrics.shared_run import SharedRun
-from millpond.broker.metrics.steps import run_steps
 from millpond.broker.metrics.visit import Answer, Request, Visit, sentence
 from millpond.config.node import is_loopback
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from millpond.base.later import Later, done
 from millpond.base.named_tuple import NamedTuple
+from millpond.broker.loop.shared_run import SharedRun
+from millpond.broker.loop.steps import Steps, run_steps
 from millpond.broker.metrics.cluster import collect_metadata, collect_node, collect_requests
 from millpond.broker.metrics.exposition import Exposition
 from millpond.broker.metrics.groups import GroupMetrics
 from millpond.broker.metrics.partitions import collect_partitions, collect_topics
-from millpond.broker.metrics.shared_run import SharedRun
-from millpond.broker.metrics.steps import Steps, run_steps
 from millpond.config.security import METRICS_NAMES
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from millpond.base.names import DEAD_LETTERS_ENDING
+from millpond.broker.loop.steps import Steps, in_slices
 from millpond.broker.metrics.exposition import Exposition, labels
-from millpond.broker.metrics.steps import Steps, in_slices
 from millpond.log.limits import FOREVER
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from millpond.base.words import counted
-from millpond.broker.metrics.steps import Steps, in_slices
+from millpond.broker.loop.steps import Steps, in_slices
 
 if TYPE_CHECKING:
     from millpond.broker.services import Services

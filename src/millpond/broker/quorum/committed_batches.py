@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import MalformedMessage, Refused
 from millpond.base.values import dataclass
-from millpond.broker.lives.identity import CannotStart
+from millpond.broker.data_folder.identity import CannotStart
 from millpond.metadata.codec import UnknownRecord, decode_records
 from millpond.metadata.records import Record
 from millpond.wire import records as wire_records

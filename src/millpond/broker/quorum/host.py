@@ -14,14 +14,14 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done, end_all, failed
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Timer, Workers, World
-from millpond.broker.links.peers import NodeAddresses, Peers
-from millpond.broker.links.requester import RequestLost
-from millpond.broker.lives.identity import is_outlived
-from millpond.broker.lives.lease import LeaseClock
+from millpond.broker.data_folder.election_state import write_election
+from millpond.broker.data_folder.identity import is_outlived
+from millpond.broker.peers.peers import NodeAddresses, Peers
+from millpond.broker.peers.requester import RequestLost
 from millpond.broker.quorum.directories import VoterDirectories
+from millpond.broker.quorum.lease import LeaseClock
 from millpond.broker.quorum.log import MetadataLog
 from millpond.broker.quorum.proofs import Proofs
-from millpond.broker.quorum.state import write_election
 from millpond.broker.quorum.wire import (
     decode_request,
     decode_response,

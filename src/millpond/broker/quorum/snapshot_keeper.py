@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import MalformedMessage, Refused
-from millpond.broker.lives.identity import CannotStart
+from millpond.broker.data_folder.identity import CannotStart
 from millpond.broker.quorum.snapshots import decode_snapshot, encode_snapshot
 from millpond.config.node import METADATA_SNAPSHOT_BYTES, METADATA_SNAPSHOT_MS
 from millpond.metadata.image import Image

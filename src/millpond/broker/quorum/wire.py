@@ -15,8 +15,9 @@ from typing import Any, Final, assert_never
 from uuid import UUID, uuid5
 
 from millpond.base.errors import ErrorCode, MalformedMessage
-from millpond.base.ids import EpochEnd, TopicPartition
+from millpond.base.ids import EpochEnd
 from millpond.metadata.image import NO_DIRECTORY
+from millpond.metadata.partition import METADATA_TOPIC_ID
 from millpond.metadata.topics import METADATA_TOPIC
 from millpond.quorum.messages import (
     NO_LEADER,
@@ -35,9 +36,6 @@ from millpond.quorum.messages import (
     VoteResponse,
 )
 from millpond.wire import messages as m
-
-METADATA_PARTITION: Final = TopicPartition(METADATA_TOPIC, 0)
-METADATA_TOPIC_ID: Final = UUID(int=1)
 
 VOTE_VERSION: Final = 2
 EPOCH_VERSION: Final = 1

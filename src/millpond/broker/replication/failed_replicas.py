@@ -16,7 +16,7 @@ from millpond.base.errors import Refused
 from millpond.base.later import Later, done
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Clock, Timer, Workers
-from millpond.broker.housekeeping import Journal
+from millpond.broker.loop.journal import Journal
 from millpond.broker.replication.partitions import Partition, Partitions
 from millpond.log.scan import Damaged
 from millpond.wire.batch import HEADER_BYTES, CorruptBatch, check_batch, read_header

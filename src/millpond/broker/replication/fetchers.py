@@ -20,13 +20,13 @@ from millpond.base.ids import EpochEnd
 from millpond.base.later import Later, done, gather
 from millpond.base.ports import Buffer, FileRange, World
 from millpond.base.values import dataclass
-from millpond.broker.checkpoint_writer import CheckpointWriter
-from millpond.broker.flusher import Flusher
-from millpond.broker.housekeeping import Journal
-from millpond.broker.links.peers import Peers
-from millpond.broker.links.requester import RequestLost
+from millpond.broker.loop.journal import Journal
+from millpond.broker.peers.peers import Peers
+from millpond.broker.peers.requester import RequestLost
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.replication.throttle import Throttle
+from millpond.broker.storage.checkpoint_writer import CheckpointWriter
+from millpond.broker.storage.flusher import Flusher
 from millpond.log.room import DiskRoom
 from millpond.log.scan import whole_batches
 from millpond.log.store import LogStore

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from millpond.base.ids import TopicPartition
 from millpond.base.ports import Clock, Disk, Workers
-from millpond.broker.housekeeping import Journal
+from millpond.broker.loop.journal import Journal
 from millpond.broker.replication.partitions import Partition, Partitions
 from millpond.log.checkpoints import DamagedCheckpoint, encode_offsets, read_offsets
 

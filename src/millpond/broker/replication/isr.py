@@ -23,7 +23,7 @@ from millpond.wire import messages as m
 
 if TYPE_CHECKING:
     from millpond.base.ports import Clock, Timer
-    from millpond.broker.housekeeping import Journal
+    from millpond.broker.loop.journal import Journal
     from millpond.broker.replication.leader_role import LeaderRole
     from millpond.broker.replication.partitions import Partition, Partitions
     from millpond.replication.leader import IsrRequest

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from millpond.base.ports import Clock
 from millpond.base.values import dataclass
-from millpond.broker.flusher import Flusher
+from millpond.broker.storage.flusher import Flusher
 from millpond.log.partition_log import PartitionLog
 from millpond.replication.leader import CanJoin
 

@@ -19,18 +19,18 @@ from uuid import UUID
 from millpond.base.ids import TopicPartition
 from millpond.base.ports import Disk
 from millpond.base.values import dataclass
-from millpond.broker.lives.identity import read_identity, write_identity
+from millpond.broker.data_folder.election_state import STATE_FILE, write_election
+from millpond.broker.data_folder.identity import read_identity, write_identity
+from millpond.broker.data_folder.rescue_marker import ORDER_FILE
 from millpond.broker.quorum.snapshots import SnapshotFiles, encode_snapshot
-from millpond.broker.quorum.state import STATE_FILE, write_election
 from millpond.broker.quorum.voters import voter_of
-from millpond.broker.quorum.wire import METADATA_PARTITION, METADATA_TOPIC_ID
 from millpond.broker.replication.high_watermarks import FILE as HIGH_WATERMARKS_FILE
-from millpond.broker.rescue.begun import ORDER_FILE
 from millpond.broker.rescue.plan import Plan
 from millpond.broker.rescue.survivor import METADATA_FOLDER, CannotRescue, Survivor
 from millpond.log.checkpoints import DamagedCheckpoint, encode_metadata, encode_offsets, read_offsets
 from millpond.log.names import METADATA_FILE, RECOVERY_FILE, START_FILE
 from millpond.metadata.image import NO_DIRECTORY
+from millpond.metadata.partition import METADATA_PARTITION, METADATA_TOPIC_ID
 from millpond.quorum.messages import SnapshotId
 from millpond.quorum.ports import Election
 

@@ -15,12 +15,11 @@ from millpond.base.ids import TopicPartition
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Disk
 from millpond.base.values import dataclass
-from millpond.broker.lives.identity import CannotStart, Identity, read_identity
-from millpond.broker.lives.last_life import read_last_life
+from millpond.broker.data_folder.election_state import STATE_FILE, DamagedState, read_election
+from millpond.broker.data_folder.identity import CannotStart, Identity, read_identity
+from millpond.broker.data_folder.incarnation import read_last_life
 from millpond.broker.quorum.snapshots import SnapshotFiles, decode_snapshot
-from millpond.broker.quorum.state import STATE_FILE, DamagedState, read_election
 from millpond.broker.quorum.voters import named_voters
-from millpond.broker.quorum.wire import METADATA_PARTITION, METADATA_TOPIC_ID
 from millpond.broker.replication.high_watermarks import FILE as HIGH_WATERMARKS_FILE
 from millpond.log.checkpoints import DamagedCheckpoint, decode_metadata, read_offsets
 from millpond.log.names import LOG, METADATA_FILE, offset_name, read_offset_name
@@ -28,6 +27,7 @@ from millpond.log.scan import Damaged, batches, headers, sound_end
 from millpond.metadata.codec import decode_records
 from millpond.metadata.features import METADATA_VERSION, SUPPORTED
 from millpond.metadata.image import Image
+from millpond.metadata.partition import METADATA_PARTITION, METADATA_TOPIC_ID
 from millpond.quorum.ports import Election
 from millpond.quorum.voters import Voter
 from millpond.wire import messages

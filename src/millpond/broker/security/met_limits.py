@@ -9,7 +9,7 @@ from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.ports import Clock
 
 if TYPE_CHECKING:
-    from millpond.broker.housekeeping import Journal
+    from millpond.broker.loop.journal import Journal
 
 TELL_MS: Final = 10_000
 """One line for each limit in this time: whoever is refused comes again."""

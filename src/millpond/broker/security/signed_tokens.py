@@ -32,7 +32,7 @@ from millpond.metadata.scram import name_fault
 if TYPE_CHECKING:
     from millpond.base.ports import World
     from millpond.base.settings import Settings
-    from millpond.broker.housekeeping import Journal
+    from millpond.broker.loop.journal import Journal
 
 ALGORITHMS: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),

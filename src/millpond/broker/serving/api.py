@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millpond.base.later import Later
 from millpond.base.values import dataclass
-from millpond.broker.security.mutations import Mutations
-from millpond.broker.security.rights import Rights
-from millpond.broker.serving.call import Call
+from millpond.broker.authorization.partition_mutations import Mutations
+from millpond.broker.authorization.required_rights import Rights
+from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome, Response
 from millpond.broker.serving.pieces import Pieces
-from millpond.broker.serving.replies import Outcome, Response
 
 if TYPE_CHECKING:
+    from millpond.broker.requests.connection import Connection
     from millpond.broker.services import Services
-    from millpond.broker.serving.connection import Connection
     from millpond.wire.header import RequestHeader
 
 

@@ -10,15 +10,12 @@ from millpond.base.errors import Refused, RemoteError, TooManyItems
 from millpond.base.later import Later, done, gather
 from millpond.base.ports import Clock, ReplyPart
 from millpond.base.principal import USER, Principal
-from millpond.broker.links.to_controller import forward_ms, say_instead
-from millpond.broker.security.audit import DEEDS, OF_NODES
-from millpond.broker.security.login import IllegalLoginState
-from millpond.broker.security.logins import API_VERSIONS, AUTHENTICATE, BEFORE_LOGIN, HANDSHAKE
-from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call, is_of_node
-from millpond.broker.serving.connection import Awaiting
-from millpond.broker.serving.pieces import Indivisible, Pieces, weight
-from millpond.broker.serving.replies import (
+from millpond.broker.audit.audit import DEEDS, OF_NODES
+from millpond.broker.authentication.logins import API_VERSIONS, AUTHENTICATE, BEFORE_LOGIN, HANDSHAKE
+from millpond.broker.peers.controller_channel import forward_ms, say_instead
+from millpond.broker.requests.call import Call, is_of_node
+from millpond.broker.requests.connection import Awaiting
+from millpond.broker.requests.replies import (
     Outcome,
     Response,
     encode_reply,
@@ -26,16 +23,19 @@ from millpond.broker.serving.replies import (
     encoded,
     encoded_in_steps,
 )
-from millpond.broker.serving.request_counts import RequestCounts
+from millpond.broker.requests.request_counts import RequestCounts
+from millpond.broker.security.login import IllegalLoginState
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.pieces import Indivisible, Pieces, weight
 from millpond.config.node import MAX_REQUEST_ITEMS, MAX_REQUEST_PLAIN_BYTES, MAX_REQUEST_TOPICS
 from millpond.wire import messages
 from millpond.wire.header import NAMES, WITHOUT_SCHEMA, decode_request_header
 
 if TYPE_CHECKING:
-    from millpond.broker.metrics.steps import Steps
+    from millpond.broker.loop.steps import Steps
+    from millpond.broker.requests.connection import Connection
     from millpond.broker.security.quotas import Charge
     from millpond.broker.services import Services
-    from millpond.broker.serving.connection import Connection
     from millpond.wire.header import RequestHeader
     from millpond.wire.messages import Message
 
@@ -70,8 +70,10 @@ class _Entry:
 
 
 class Dispatcher:
-    def __init__(self, broker: Services, clock: Clock) -> None:
+    def __init__(self, broker: Services, clock: Clock, load_apis: Callable[[], Iterable[Api]]) -> None:
+        """`load_apis` returns the table of APIs, whose code is read at the first call."""
         self.clock = clock
+        self._load_apis = load_apis
         self._broker = broker
         self._entries: dict[int, _Entry] = {}
         self.requests = RequestCounts(clock)
@@ -81,9 +83,7 @@ class Dispatcher:
         """Know all APIs from now on, whose code is read at the first call: before anybody is heard."""
         if self._entries:
             return
-        from millpond.broker.apis import APIS
-
-        self._entries |= {api.key: _Entry(api) for api in APIS}
+        self._entries |= {api.key: _Entry(api) for api in self._load_apis()}
         self.requests.serve(self._entries)
 
     @property

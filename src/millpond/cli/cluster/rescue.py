@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from millpond.broker.rescue.begun import ORDER_FILE
+from millpond.broker.data_folder.rescue_marker import ORDER_FILE
 from millpond.broker.rescue.order import Order, begin, carry_out, check_order, decode_order, order_of
 from millpond.broker.rescue.plan import Fate, PartitionFate, Plan, Wish, choose_source, plan_rescue
 from millpond.broker.rescue.survivor import CannotRescue, Survivor, read_survivor

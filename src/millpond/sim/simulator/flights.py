@@ -13,7 +13,7 @@ from uuid import UUID
 
 from millpond.base.errors import RemoteError
 from millpond.base.named_tuple import NamedTuple
-from millpond.broker.quorum.wire import METADATA_TOPIC_ID
+from millpond.metadata.partition import METADATA_TOPIC_ID
 from millpond.sim.node import PORT
 from millpond.sim.world.clock import VirtualClock
 from millpond.sim.world.link import SimLink

@@ -1,0 +1,49 @@
+"""How AlterConfigs and IncrementalAlterConfigs end: the decision is committed, each resource hears its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import Refused
+from millpond.broker.requests.replies import Outcome
+from millpond.metadata.configs import ResourceVerdict
+from millpond.metadata.decision import Decision, Verdict
+from millpond.metadata.image import Image, Resource
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+Verdicts = tuple[ResourceVerdict, ...]
+
+
+def commit_changes(
+    broker: Services,
+    resources: Sequence[Resource],
+    decide: Callable[[Image], Decision[Verdicts]],
+    response: type[m.AlterConfigsResponse] | type[m.IncrementalAlterConfigsResponse],
+    settled: Verdicts = (),
+) -> Outcome:
+    """`settled` is what needed no commit."""
+
+    def answer(verdicts: Verdicts) -> m.AlterConfigsResponse | m.IncrementalAlterConfigsResponse:
+        results = [
+            response.AlterConfigsResourceResponse(
+                resource_type=each.resource.type,
+                resource_name=each.resource.name,
+                error_code=each.verdict.code,
+                error_message=each.verdict.message,
+            )
+            for each in (*settled, *verdicts)
+        ]
+        return response(responses=results)  # type: ignore[arg-type]
+
+    return (
+        broker.controller.submit(decide)
+        .map(answer)
+        .recover(
+            Refused,
+            lambda refused: answer(tuple(ResourceVerdict(each, Verdict.of(refused)) for each in resources)),
+        )
+    )

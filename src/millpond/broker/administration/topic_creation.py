@@ -1,0 +1,84 @@
+"""Topics that come into being through this node: for a client that asked for them, or because the node needs them.
+
+The controller decides, wherever it is. Whoever asked this node is answered once this node knows the topics, too: the
+next thing he does is to ask for their leaders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode
+from millpond.base.later import Later, done
+from millpond.broker.peers.controller_channel import SHOWN_MS
+from millpond.metadata.topics import NewTopic
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+VERSION = 7
+"""Of CreateTopics, when a node asks for topics of its own."""
+
+CREATE_MS = 10_000
+
+UNFENCED_WAIT_MS_MAX = 5_000
+"""How long a client's new partitions wait for brokers when none can lead one."""
+
+
+def once_placeable(broker: Services, timeout_ms: int) -> Later[None]:
+    """Ends once most brokers are unfenced, or when the time is over. It does not wait if any broker can lead now.
+
+    A cluster that was just started names its brokers in Metadata before the first of them is unfenced. A client that
+    creates a topic then would be refused, which no client retries. The node that the client asked waits, not the
+    controller: the connection between the two also carries heartbeats, whose responses would be held up.
+    """
+
+    def active() -> int:
+        return sum(each.is_active for each in broker.image.brokers.values())
+
+    if active():
+        return done(None)
+    within_ms = min(max(timeout_ms, 0), UNFENCED_WAIT_MS_MAX)
+    return broker.once_shown(lambda: 2 * active() > len(broker.image.brokers), within_ms)
+
+
+def create_topics(
+    broker: Services, request: m.CreateTopicsRequest, version: int, timeout_ms: int
+) -> Later[m.CreateTopicsResponse]:
+    """The controller's response, once this node's image shows the topics. Refused where there is no controller."""
+    return once_made(broker, request, broker.to_controller.ask(request, version, timeout_ms))
+
+
+def once_made(
+    broker: Services, request: m.CreateTopicsRequest, asked: Later[m.CreateTopicsResponse]
+) -> Later[m.CreateTopicsResponse]:
+    """The same for a response that is on its way."""
+
+    def once_shown(response: m.CreateTopicsResponse) -> Later[m.CreateTopicsResponse]:
+        there = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+        names = [each.name for each in response.topics if each.error_code in there and not request.validate_only]
+        shown = broker.once_shown(lambda: all(name in broker.image.topics for name in names), SHOWN_MS)
+        return shown.map(lambda _: response)
+
+    return asked.chain(once_shown)
+
+
+def request_for(topics: Sequence[NewTopic]) -> m.CreateTopicsRequest:
+    return m.CreateTopicsRequest(
+        topics=[
+            m.CreateTopicsRequest.CreatableTopic(
+                name=topic.name,
+                num_partitions=topic.num_partitions,
+                replication_factor=topic.replication_factor,
+                assignments=[],
+                configs=[
+                    m.CreateTopicsRequest.CreatableTopicConfig(name=name, value=value)
+                    for name, value in topic.configs
+                ],
+            )
+            for topic in topics
+        ],
+        timeout_ms=CREATE_MS,
+    )

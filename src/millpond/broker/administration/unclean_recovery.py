@@ -1,0 +1,95 @@
+"""The controller asks live replicas where their logs end, so that an unclean election loses as little as possible.
+
+It asks with DescribeLogDirs and tagged fields of our own. A node of the previous version answers without them, and is
+left out like one that does not answer in time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from millpond.base.later import Later, gather
+from millpond.broker.peers.requester import RequestLost
+from millpond.metadata.unclean_recovery import LogEnd, LogEnds, ReplicaLogEnd, leaderless
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from millpond.broker.replication.partitions import Partition
+    from millpond.broker.services import Services
+
+VERSION: Final = 5
+NO_OFFSET: Final = -1
+
+ASK_MS_MAX: Final = 2_000
+"""How long replicas have to answer. An operator waits for it, and most clients wait longer than that."""
+
+Reports = dict[tuple[str, int], dict[int, ReplicaLogEnd]]
+
+
+def log_end_of(partition: Partition) -> LogEnd | None:
+    """Where the log of this node's replica ends; None if it could not lead with it."""
+    return LogEnd(partition.log.last_written_epoch, partition.log.end_offset) if partition.log.is_online else None
+
+
+def ask_log_ends(broker: Services, wanted: Iterable[tuple[str, int]] | None, timeout_ms: int) -> Later[LogEnds]:
+    """The log ends of all live replicas of those partitions that have no leader. Never fails."""
+    reports: Reports = {}
+    silent: list[int] = []
+    asked: list[Later[None]] = []
+    for broker_id, names in leaderless(broker.image, wanted).items():
+        epoch = broker.image.brokers[broker_id].epoch
+        if broker_id == broker.node_id:
+            _report_own(broker, epoch, names, reports)
+            continue
+
+        def read(response: m.DescribeLogDirsResponse, broker_id: int = broker_id, epoch: int = epoch) -> None:
+            _read_response(broker, broker_id, epoch, response, reports)
+
+        def lose(_: RequestLost, broker_id: int = broker_id) -> None:
+            silent.append(broker_id)
+
+        request = broker.replica_peers.ask(broker_id, _request(names), VERSION, min(timeout_ms, ASK_MS_MAX))
+        asked.append(request.map(read).recover(RequestLost, lose))
+
+    def end(_: list[None]) -> LogEnds:
+        if silent:
+            broker.journal("replicas did not report where their logs end", brokers=sorted(silent))
+        return reports
+
+    return gather(asked).map(end)
+
+
+def _request(names: Sequence[tuple[str, int]]) -> m.DescribeLogDirsRequest:
+    indexes: dict[str, list[int]] = {}
+    for topic, index in names:
+        indexes.setdefault(topic, []).append(index)
+    topics = [
+        m.DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic, partitions=of_topic)
+        for topic, of_topic in indexes.items()
+    ]
+    return m.DescribeLogDirsRequest(topics=topics, with_log_ends=True)
+
+
+def _report_own(broker: Services, epoch: int, names: Sequence[tuple[str, int]], reports: Reports) -> None:
+    for name in names:
+        partition = broker.partitions.get(*name)
+        end = None if partition is None else log_end_of(partition)
+        if end is not None:
+            reports.setdefault(name, {})[broker.node_id] = ReplicaLogEnd(epoch, end)
+
+
+def _read_response(
+    broker: Services, broker_id: int, epoch: int, response: m.DescribeLogDirsResponse, reports: Reports
+) -> None:
+    for result in response.results:
+        for topic in result.topics:
+            known = broker.image.topics.get(topic.name)
+            if known is None or known.id != topic.topic_id:
+                # The node has not applied yet that the topic was deleted and created again.
+                continue
+            for each in topic.partitions:
+                if each.end_offset != NO_OFFSET:
+                    end = ReplicaLogEnd(epoch, LogEnd(each.last_epoch, each.end_offset))
+                    reports.setdefault((topic.name, each.partition_index), {})[broker_id] = end

@@ -1,0 +1,1 @@
+"""The audit log: what clients did, and what they were refused."""

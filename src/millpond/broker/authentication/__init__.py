@@ -1,0 +1,1 @@
+"""Logins: who is at the other end of a connection."""

@@ -1,0 +1,1 @@
+"""What each API requires of a client."""

@@ -1,0 +1,1 @@
+"""The listeners of a node and the connections of its clients."""

@@ -1,0 +1,146 @@
+"""How a node's replica of the quorum begins: with the log and votes that its folder has, and the nodes it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from millpond.broker.data_folder.election_state import STATE_FILE, DamagedState, read_election
+from millpond.broker.data_folder.identity import CannotStart
+from millpond.broker.peers.peers import NodeAddresses, Peers
+from millpond.broker.quorum.directories import VoterDirectories
+from millpond.broker.quorum.host import QuorumHost, StartWorkers
+from millpond.broker.quorum.log import MetadataLog
+from millpond.broker.quorum.snapshots import SnapshotFiles
+from millpond.broker.quorum.wire import voter_keys
+from millpond.broker.requests.call import NODE_CLIENT_ID
+from millpond.config.node import (
+    CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS,
+    CONTROLLER_QUORUM_FETCH_TIMEOUT_MS,
+    NODE_ID,
+    cluster_voters,
+    contacts_of,
+)
+from millpond.log.recovery import LogDamaged
+from millpond.metadata.image import NO_DIRECTORY
+from millpond.quorum.messages import ReplicaKey
+from millpond.quorum.patience import Timing
+from millpond.quorum.ports import Election
+
+if TYPE_CHECKING:
+    from millpond.base.later import Later
+    from millpond.base.ports import World
+    from millpond.base.settings import Settings
+    from millpond.broker.data_folder.own_folder import OwnFolder
+    from millpond.broker.quorum.lease import LeaseClock
+    from millpond.log.partition_log import PartitionLog
+    from millpond.metadata.image import Image
+
+
+def make_host(
+    *,
+    world: World,
+    settings: Settings,
+    folder: OwnFolder,
+    log: PartitionLog,
+    addresses: NodeAddresses,
+    workers: StartWorkers,
+    lease_clock: LeaseClock,
+    write_checkpoint: Callable[[], Later[None]],
+    on_step: Callable[[], None],
+    after_crash: bool,
+    image: Image,
+    applied_offset: Callable[[], int],
+) -> QuorumHost:
+    """The replica, not started yet. CannotStart where the folder cannot be gone on with. Waits for the disk."""
+    node_id = settings[NODE_ID]
+    client_id = f"{NODE_CLIENT_ID}{node_id}"
+    contacts = contacts_of(folder.contacts)
+    addresses.tell(contacts)
+    node_ids = list(cluster_voters(settings)) or ([] if contacts else [node_id])
+    snapshots = SnapshotFiles(world.disk, log.folder)
+    metadata_log = MetadataLog(log, snapshots, world.clock, workers, write_checkpoint, tuple(node_ids))
+    try:
+        metadata_log.open_snapshots()
+    except LogDamaged as fault:
+        raise CannotStart(f"the metadata log cannot be read: {fault}") from fault
+    addresses.voters = lambda: metadata_log.voters or ()
+    election = _election(world, folder, metadata_log, node_id, after_crash=after_crash)
+    voters = voter_keys(node_ids)
+    if election is not None and election.voted is not None:
+        # It is the node that had the vote, whatever list it was told then.
+        voted = next((voter for voter in voters if voter.node_id == election.voted.node_id), election.voted)
+        election = replace(election, voted=voted)
+    if election is None:
+        # An empty folder may be that of a new cluster, or of a voter that was wiped. One that has metadata but no
+        # file of what it promised has lost that.
+        is_empty = metadata_log.end_offset == 0
+        known = node_ids if metadata_log.voters is None else [each.node_id for each in metadata_log.voters]
+        election = Election(is_new=not folder.is_sole if is_empty else known != [node_id])
+    # Who is none of the voters follows them, and has no voice.
+    observer = ReplicaKey(node_id, voters[0].directory_id if voters else NO_DIRECTORY)
+    return QuorumHost(
+        world=world,
+        log=metadata_log,
+        workers=workers,
+        lease_clock=lease_clock,
+        state_path=f"{log.folder}/{STATE_FILE}",
+        election=election,
+        me=next((voter for voter in voters if voter.node_id == node_id), observer),
+        founders=voters,
+        contacts=[each.node_id for each in contacts],
+        timing=Timing(
+            election_ms=settings[CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS],
+            fetch_ms=settings[CONTROLLER_QUORUM_FETCH_TIMEOUT_MS],
+            # A leader must be heard several times before anybody gives it up.
+            fetch_wait_ms=min(500, settings[CONTROLLER_QUORUM_FETCH_TIMEOUT_MS] // 3),
+        ),
+        # What is fetched waits at the leader, and must not hold up votes.
+        peers=(Peers(world, client_id, addresses), Peers(world, client_id, addresses)),
+        cluster_name=lambda: folder.known_name,
+        on_step=on_step,
+        addresses=addresses,
+        directories=VoterDirectories(
+            metadata_log, image, applied_offset, lambda: _is_unregistered_copy(folder, image, node_id)
+        ),
+        directory_id=lambda: folder.directory_id,
+    )
+
+
+def _is_unregistered_copy(folder: OwnFolder, image: Image, node_id: int) -> bool:
+    broker = image.brokers.get(node_id)
+    return broker is not None and broker.directory_id in folder.copied_from
+
+
+def _election(
+    world: World, folder: OwnFolder, log: MetadataLog, node_id: int, *, after_crash: bool
+) -> Election | None:
+    """What this node remembers of elections; None of an empty folder. Of a copy, as little as one may go by."""
+    metadata_folder = log.log.folder
+    try:
+        folder.mark(
+            metadata_folder,
+            is_alone=lambda: _is_all_there_is(world, folder, log, node_id),
+            was_clean=not after_crash,
+        )
+        return read_election(world.disk, f"{metadata_folder}/{STATE_FILE}")
+    except DamagedState as fault:
+        raise CannotStart(
+            f"{fault}. Nobody knows what this node has promised: restore it, or wipe the folder"
+        ) from fault
+
+
+def _is_all_there_is(world: World, folder: OwnFolder, log: MetadataLog, node_id: int) -> bool:
+    """Whether there is nobody else in the cluster. Waits for the disk."""
+    if log.voters is None:
+        return folder.is_sole
+    if any(voter.node_id != node_id for voter in log.voters):
+        return False
+    # A node starts sooner without, and hardly ever comes here.
+    from millpond.broker.rescue.survivor import CannotRescue, read_metadata
+
+    try:
+        return not read_metadata(world.disk, log.log.folder).image.brokers.keys() - {node_id}
+    except CannotRescue:
+        return False

@@ -1,0 +1,75 @@
+"""The homes of group coordinators: which settings they go by, and the history that they leave.
+
+Imported when the first group appears: a node without groups starts faster without it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from millpond.base.settings import Settings
+from millpond.broker.coordination.coordination import Home
+from millpond.broker.coordinator_calls.group_history import keep_history
+from millpond.broker.replication.partitions import Partition
+from millpond.broker.security.authorizer import asks_for_rights
+from millpond.config import node
+from millpond.config.quota import GROUP_CLASSIC_MAX_BYTES, GROUP_MEMBER_MAX_BYTES, GROUPS_MAX_BYTES, MAX_GROUPS
+from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
+from millpond.coordinators.groups.memory import GroupMemory
+from millpond.coordinators.groups.settings import MINUTE_MS, GroupSettings
+from millpond.coordinators.groups.shard import GroupShard
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+
+def group_home(broker: Services, partition: Partition) -> Home[GroupShard]:
+    def make_shard() -> GroupShard:
+        memory = GroupMemory(lambda: broker.settings[GROUPS_MAX_BYTES], used_bytes, history_bytes)
+        return GroupShard(broker.image, group_settings(broker.settings), broker.entropy, check_room, memory)
+
+    def check_room() -> None:
+        count = sum(len(home.shard.groups) for home in broker.groups.homes())
+        broker.limits.check(MAX_GROUPS.name, broker.settings[MAX_GROUPS], count, "groups here")
+
+    def used_bytes() -> int:
+        return sum(shard.memory.used_bytes for shard in broker.groups.shards())
+
+    def history_bytes() -> int:
+        return sum(shard.memory.history_bytes for shard in broker.groups.shards())
+
+    home = Home(
+        make_shard, partition, broker.clock, _no_orders, broker.lifecycle.has_lease, partial(keep_history, broker)
+    )
+    home.on_limit = broker.limits.note_refused
+    return home
+
+
+def group_settings(of_node: Settings) -> GroupSettings:
+    return GroupSettings(
+        initial_rebalance_delay_ms=of_node[node.GROUP_INITIAL_REBALANCE_DELAY_MS],
+        session_timeout_min_ms=of_node[node.GROUP_MIN_SESSION_TIMEOUT_MS],
+        session_timeout_max_ms=of_node[node.GROUP_MAX_SESSION_TIMEOUT_MS],
+        group_size_max=of_node[node.GROUP_MAX_SIZE],
+        member_bytes_max=of_node[GROUP_MEMBER_MAX_BYTES],
+        group_bytes_max=of_node[GROUP_CLASSIC_MAX_BYTES],
+        offset_metadata_bytes_max=of_node[node.OFFSET_METADATA_MAX_BYTES],
+        offsets_retention_ms=of_node[node.OFFSETS_RETENTION_MINUTES] * MINUTE_MS,
+        offsets_retention_check_interval_ms=of_node[node.OFFSETS_RETENTION_CHECK_INTERVAL_MS],
+        consumer=ConsumerGroupSettings(
+            heartbeat_interval_ms=of_node[node.GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS],
+            session_timeout_ms=of_node[node.GROUP_CONSUMER_SESSION_TIMEOUT_MS],
+            max_size=of_node[node.GROUP_CONSUMER_MAX_SIZE],
+            member_max_bytes=of_node[GROUP_MEMBER_MAX_BYTES],
+            assignors=of_node[node.GROUP_CONSUMER_ASSIGNORS],
+            migration_policy=of_node[node.GROUP_CONSUMER_MIGRATION_POLICY],
+            classic_max_size=of_node[node.GROUP_MAX_SIZE],
+            classic_max_bytes=of_node[GROUP_CLASSIC_MAX_BYTES],
+            hides_topics=asks_for_rights(of_node),
+        ),
+    )
+
+
+def _no_orders(order: object) -> None:
+    raise AssertionError(f"a group coordinator gives no orders: {order}")

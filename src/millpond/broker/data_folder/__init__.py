@@ -1,0 +1,1 @@
+"""The files that say whose data folder this is, and what state its node left it in."""

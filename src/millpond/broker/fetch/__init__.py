@@ -1,0 +1,1 @@
+"""Reading records for consumers and followers."""

@@ -1,0 +1,1 @@
+"""What is kept between the fetches of a consumer or a follower."""

@@ -1,0 +1,1 @@
+"""Requests that this node passes on to the controller for its clients."""

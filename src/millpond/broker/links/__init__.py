@@ -1,1 +1,0 @@
-"""Requests of this node to the others."""

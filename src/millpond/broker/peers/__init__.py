@@ -1,0 +1,1 @@
+"""Requests from this node to the other nodes of its cluster."""

@@ -1,0 +1,230 @@
+"""The way to the active controller: here when this node is it, else over the wire to the node that is.
+
+Who asks is answered by the controller of the moment: a try that meets a node which is the controller no more, or
+whose answer is lost, is made again until the time is over. So a request may be served twice, as it may when a client
+that heard no answer asks again. `Attempts` says so to a caller for which that makes a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from millpond.base.errors import ErrorCode, Refused, RemoteError
+from millpond.base.later import Later
+from millpond.broker.peers.requester import RequestLost
+from millpond.wire import model
+
+if TYPE_CHECKING:
+    from millpond.base.ports import Clock, Timer
+    from millpond.wire.messages import Message
+
+AGAIN_MS = 50
+"""How long to wait before the next try, and how often to look whether the one that was asked still leads."""
+
+NO_NODE = -1
+
+SHOWN_MS = 5_000
+"""How long an answer waits for this node's own image; one that is further behind cannot help its clients anyway."""
+
+FORWARD_MS_MIN = 1_000
+FORWARD_MS_MAX = 30_000
+"""How long a client waits whose request is sent on, whatever it has asked for."""
+
+
+class Leadership(Protocol):
+    """Who is the controller, as far as this node knows."""
+
+    @property
+    def is_active(self) -> bool: ...
+
+    @property
+    def leader_id(self) -> int: ...
+
+
+AskHere = Callable[["Message", int], Later[Any]]
+"""Request and version: this node's own handler answers."""
+
+AskNode = Callable[[int, "Message", int, int], Later[Any]]
+"""Node id, request, version, time in ms: the response of another node, or RequestLost."""
+
+
+class Attempts:
+    """What a caller learns about the attempts of one request."""
+
+    __slots__ = ("is_repeated",)
+
+    def __init__(self) -> None:
+        self.is_repeated = False
+        """The response is that to a repeated attempt: an earlier one may have been carried out."""
+
+
+class ToController:
+    def __init__(self, clock: Clock, leadership: Leadership, ask_here: AskHere, ask_node: AskNode) -> None:
+        self._clock = clock
+        self._leadership = leadership
+        self._ask_here = ask_here
+        self._ask_node = ask_node
+
+    def ask(
+        self,
+        request: Message,
+        version: int,
+        timeout_ms: int,
+        here: Callable[[], Later[Any]] | None = None,
+        attempts: Attempts | None = None,
+    ) -> Later[Any]:
+        """The controller's response. Refused when none came in this time: with NOT_CONTROLLER where nobody was asked,
+        with REQUEST_TIMED_OUT where somebody was and may still do it. `here` answers, should this node become the
+        controller meanwhile, a client whose connection matters to the answer."""
+        ask_here = partial(self._ask_here, request, version) if here is None else here
+        asking = _Asking(
+            self._clock,
+            self._leadership,
+            ask_here,
+            self._ask_node,
+            request,
+            version,
+            timeout_ms,
+            attempts or Attempts(),
+        )
+        asking.attempt()
+        return asking.answer
+
+
+class _Asking:
+    """One request, however many tries it takes."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        leadership: Leadership,
+        ask_here: Callable[[], Later[Any]],
+        ask_node: AskNode,
+        request: Message,
+        version: int,
+        timeout_ms: int,
+        attempts: Attempts,
+    ) -> None:
+        self.answer: Later[Any] = Later(self._end)
+        self._clock = clock
+        self._leadership = leadership
+        self._ask_here = ask_here
+        self._ask_node = ask_node
+        self._request = request
+        self._version = version
+        self._until_ms = clock.monotonic_ms() + timeout_ms
+        self._attempts = attempts
+        self._was_sent = False
+        self._reply: Later[Any] | None = None
+        self._timer: Timer | None = None
+
+    def attempt(self) -> None:
+        self._attempts.is_repeated = self._was_sent
+        if self._leadership.is_active:
+            try:
+                reply = self._ask_here()
+            except RemoteError as error:
+                # By now nobody is above who would end the connection of the one who sent this.
+                self.answer.fail(error)
+            else:
+                self._await(reply)
+            return
+        leader_id = self._leadership.leader_id
+        if leader_id == NO_NODE:
+            self._again()
+            return
+        left_ms = max(self._until_ms - self._clock.monotonic_ms(), 1)
+        self._await(self._ask_node(leader_id, self._request, self._version, left_ms))
+        self._look_later(leader_id)
+
+    def _await(self, reply: Later[Any]) -> None:
+        self._reply = reply
+        reply.then(self._take, self._on_failure)
+
+    def _take(self, response: Any) -> None:
+        if is_refused_by_follower(response):
+            # One that was deposed meanwhile does not know what becomes of what it has written.
+            self._was_sent = True
+            self._again()
+        else:
+            self.answer.finish(response)
+
+    def _on_failure(self, failure: Exception) -> None:
+        if isinstance(failure, RequestLost):
+            self._was_sent = True
+            self._again()
+        else:
+            self.answer.fail(failure)
+
+    def _again(self) -> None:
+        self._stop_try()
+        if self._clock.monotonic_ms() + AGAIN_MS >= self._until_ms:
+            self.answer.fail(_too_late() if self._was_sent else _nobody())
+        elif not self.answer.ended:
+            self._timer = self._clock.call_later(AGAIN_MS, self.attempt)
+
+    # A controller that was paused or cut off does not answer, and nobody closes its connection.
+
+    def _look_later(self, leader_id: int) -> None:
+        if self._reply is not None and not self._reply.ended:
+            self._timer = self._clock.call_later(AGAIN_MS, lambda: self._look(leader_id))
+
+    def _look(self, leader_id: int) -> None:
+        if self._leadership.is_active or self._leadership.leader_id not in (leader_id, NO_NODE):
+            self._was_sent = True
+            self._stop_try()
+            self.attempt()
+        else:
+            self._look_later(leader_id)
+
+    def _stop_try(self) -> None:
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            reply.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end(self) -> None:
+        self._stop_try()
+
+
+def _nobody() -> Refused:
+    return Refused(ErrorCode.NOT_CONTROLLER, "the cluster has no active controller at the moment")
+
+
+def _too_late() -> Refused:
+    return Refused(ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer in time; the outcome is open")
+
+
+def forward_ms(request: Message) -> int:
+    """How long the controller may take to answer a client's request."""
+    return max(FORWARD_MS_MIN, min(getattr(request, "timeout_ms", FORWARD_MS_MAX), FORWARD_MS_MAX))
+
+
+def is_refused_by_follower(response: object) -> bool:
+    """Whether any part of the response says that another node is the controller."""
+    if isinstance(response, list):
+        return any(is_refused_by_follower(each) for each in response)
+    if not isinstance(response, model.Struct):
+        return False
+    if getattr(response, "error_code", ErrorCode.NONE) == ErrorCode.NOT_CONTROLLER:
+        return True
+    return any(is_refused_by_follower(getattr(response, name)) for name in response._names)
+
+
+def say_instead(response: Any, refused: Refused) -> None:
+    """Let a response that says that another node is the controller say this in its place."""
+    if isinstance(response, list):
+        for each in response:
+            say_instead(each, refused)
+        return
+    names: tuple[str, ...] = response._names if isinstance(response, model.Struct) else ()
+    for name in names:
+        say_instead(getattr(response, name), refused)
+    if "error_code" in names and response.error_code == ErrorCode.NOT_CONTROLLER:
+        response.error_code = refused.code
+        if "error_message" in names:
+            response.error_message = refused.message

@@ -1,0 +1,153 @@
+"""The way to the other nodes of the cluster: one connection to each, made when there is something to ask.
+
+Answers come in the order of the requests. So what may wait for long (a fetch, a decision) has a `Peers` of its own:
+on a shared one it would hold up what must not wait, a vote or a heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from millpond.base.later import Later, failed
+from millpond.base.named_tuple import NamedTuple
+from millpond.base.ports import World
+from millpond.base.settings import Settings
+from millpond.broker.peers.requester import Requester, RequestLost
+from millpond.config.listeners import ListenerSettings, listeners_of, preferred_of
+from millpond.config.node import ClusterNode, cluster_nodes, controller_nodes
+from millpond.metadata.image import Image
+from millpond.quorum.voters import Voter
+from millpond.wire.messages import Message
+
+Addresses = Callable[[int], tuple[str, int] | None]
+"""Where a node listens; None where nobody knows."""
+
+
+class Peers:
+    """Asks other nodes by their ids; `for_bulk` and `is_shared` as of a `Requester`."""
+
+    def __init__(
+        self,
+        world: World,
+        client_id: str,
+        addresses: Addresses,
+        *,
+        for_bulk: bool = False,
+        is_shared: bool = False,
+    ) -> None:
+        self._for_bulk = for_bulk
+        self._is_shared = is_shared
+        self._world = world
+        self._client_id = client_id
+        self._addresses = addresses
+        self._requesters: dict[int, tuple[tuple[str, int], Requester]] = {}
+
+    def ask(self, node_id: int, request: Message, version: int, timeout_ms: int) -> Later[Any]:
+        """The node's response, or RequestLost: nobody knows whether it was served, or where the node is."""
+        address = self._addresses(node_id)
+        if address is None:
+            return failed(RequestLost(f"nobody knows where node {node_id} is"))
+        known = self._requesters.get(node_id)
+        if known is None or known[0] != address:
+            if known is not None:
+                known[1].disconnect()
+            requester = Requester(
+                self._world.network,
+                self._world.clock,
+                *address,
+                self._client_id,
+                for_bulk=self._for_bulk,
+                is_shared=self._is_shared,
+            )
+            known = self._requesters[node_id] = address, requester
+        return known[1].ask(request, version, timeout_ms)
+
+    def close(self) -> None:
+        """Break all connections off; what is in flight is lost."""
+        for _, requester in list(self._requesters.values()):
+            requester.disconnect()
+
+
+class EndPoint(NamedTuple):
+    """Where a node is reached by those who go by their listener of this name."""
+
+    listener: str
+    host: str
+    port: int
+
+
+class NodeAddresses:
+    """Where each node is, by one of this node's listeners: as the operator wrote down, as it has registered itself,
+    as the voters are named, or as others have told. A node that has just begun knows only the latter.
+
+    A node goes to another one's listener of the same name as its own, as in Kafka: so the nodes of a cluster can go
+    over from one to another, one after the other.
+    """
+
+    def __init__(self, settings: Settings, image: Image, listener: ListenerSettings | None = None) -> None:
+        """`listener` is the one by which nodes reach each other, unless it is said."""
+        self._listener = listener or preferred_of(listeners_of(settings))
+        written = cluster_nodes(settings) if self._listener.is_preferred else controller_nodes(settings)
+        self._written = {each.node_id: (each.host, each.port) for each in written}
+        self._image = image
+        self._told: dict[int, tuple[str, int]] = {}
+        self.voters: Callable[[], Iterable[Voter]] = tuple
+
+    def __call__(self, node_id: int) -> tuple[str, int] | None:
+        if node_id in self._written:
+            return self._written[node_id]
+        by_name = self._registered(node_id) or self._named(node_id, self._listener.name)
+        return by_name or self._told.get(node_id) or self._as_voter(node_id)
+
+    def by_listener(self, name: str) -> Addresses:
+        """Where the nodes are for somebody who came in by our listener of this name."""
+        return self if name in ("", self._listener.name) else lambda node_id: self._named(node_id, name)
+
+    def end_points(self, node_id: int) -> list[EndPoint]:
+        """All that is known of where a node is, by listener; last the one by which this node would go."""
+        own = self(node_id)
+        broker = self._image.brokers.get(node_id)
+        others = [] if broker is None else [EndPoint(each.name, each.host, each.port) for each in broker.end_points]
+        known = [each for each in others if each.listener != self._listener.name]
+        return known if own is None else [*known, EndPoint(self._listener.name, *own)]
+
+    def _registered(self, node_id: int) -> tuple[str, int] | None:
+        """By its listener of our name, or else one where the same is spoken."""
+        broker = self._image.brokers.get(node_id)
+        end_points = () if broker is None else broker.end_points
+        alike = [each for each in end_points if each.name == self._listener.name] or [
+            each for each in end_points if each.security_protocol == self._listener.protocol.number
+        ]
+        return (alike[0].host, alike[0].port) if alike else None
+
+    def _named(self, node_id: int, listener: str) -> tuple[str, int] | None:
+        """By its listener of this name, as the metadata have it."""
+        broker = self._image.brokers.get(node_id)
+        for registered in () if broker is None else broker.end_points:
+            if registered.name == listener:
+                return registered.host, registered.port
+        for voter in self.voters():
+            for end_point in voter.end_points if voter.node_id == node_id else ():
+                if end_point.name == listener:
+                    return end_point.host, end_point.port
+        return None
+
+    def _as_voter(self, node_id: int) -> tuple[str, int] | None:
+        """By whatever listener, where nobody knows better."""
+        known = (each.end_points[0] for each in self.voters() if each.node_id == node_id and each.end_points)
+        return next(((each.host, each.port) for each in known), None)
+
+    def tell(self, contacts: Iterable[ClusterNode]) -> None:
+        self._told |= {each.node_id: (each.host, each.port) for each in contacts}
+
+    def learn_leader(self, node_id: int, end_points: Iterable[Any]) -> None:
+        """A node says itself that it leads, and where it is."""
+        known = {each.name: (each.host, each.port) for each in end_points}
+        if known:
+            self._told[node_id] = known.get(self._listener.name) or list(known.values())[-1]
+
+    def learn(self, response: Any) -> None:
+        """A node that does not lead says where the one is that does."""
+        for each in getattr(response, "node_endpoints", None) or ():
+            self._told[each.node_id] = each.host, each.port

@@ -1,0 +1,480 @@
+"""Keeps the replicas of this node in step with the metadata: what is committed there is opened, gets its role, grows
+and is deleted here.
+
+Folders are made and renamed one partition at a time, in the order of the records and a few in each turn of the loop,
+so that a topic of a thousand partitions keeps nobody else waiting.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Protocol
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import NO_TOPIC_ID, TopicPartition
+from millpond.base.later import Later, done
+from millpond.base.ports import Clock
+from millpond.base.settings import Settings
+from millpond.broker.loop.journal import Journal
+from millpond.broker.replication.partition_context import PartitionContext
+from millpond.broker.replication.partitions import Partition, Partitions, view_of
+from millpond.broker.storage.delayed_job import DelayedJob
+from millpond.broker.storage.log_limits import log_limits
+from millpond.config.effective import NodeLayers
+from millpond.log.limits import LogLimits
+from millpond.log.partition_log import PartitionLog
+from millpond.log.store import LogStore
+from millpond.metadata.image import Image, Topic
+from millpond.metadata.leadership import NO_LEADER
+from millpond.metadata.records import (
+    ConfigRecord,
+    LeadAnewRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    Record,
+    RemoveTopicRecord,
+    ResourceType,
+    TopicRecord,
+)
+from millpond.metadata.topics import METADATA_TOPIC
+
+REOPEN_MS = 1_000
+REOPEN_MS_MAX = 60_000
+"""How long to wait before a log that could not be opened is tried again; longer each time, as trying costs time."""
+
+LEAVING_MS = 50
+"""The same where the workers have only not finished yet with a deleted topic of that name."""
+
+
+AT_ONCE = 8
+"""How many partitions are made or taken away in one turn of the loop: that many cost two or three milliseconds."""
+
+RETIRED_AT_ONCE = 500
+"""How many partitions of a deleted topic are told in one turn of the loop."""
+
+TURN_MS = 2
+"""A turn that has taken this long ends sooner: while the disk is busy a single folder may take as long as ten."""
+
+
+class Fetchers(Protocol):
+    """Those who keep replicas in step with their leaders."""
+
+    def follow(self, partition: Partition) -> None: ...
+
+    def forget(self, partition: Partition) -> None: ...
+
+    def is_cutting(self, partition: Partition) -> bool:
+        """Whether the partition can take no other role now."""
+        ...
+
+
+class TopicKeeper:
+    """Follows the committed records. A partition whose log cannot be opened is reported and stays without leader."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        image: Image,
+        store: LogStore,
+        partitions: Partitions,
+        layers: Callable[[], NodeLayers],
+        clock: Clock,
+        context: PartitionContext,
+        fetchers: Fetchers,
+        high_watermark: Callable[[UUID, int], int],
+        remove_later: Callable[[DelayedJob], None],
+        journal: Journal,
+        on_late: Callable[[], None],
+        confess: Callable[[], None],
+    ) -> None:
+        self._node_id = node_id
+        self._image = image
+        self._store = store
+        self._partitions = partitions
+        self._layers = layers
+        self._clock = clock
+        self._context = context
+        self._fetchers = fetchers
+        self._high_watermark = high_watermark
+        self._remove_later = remove_later
+        self._journal = journal
+        self._on_late = on_late
+        self._confess = confess
+        """Say that this node has lost records that others count on."""
+        self._missed: set[TopicPartition] = set()
+        """Partitions of which that was said."""
+        self._settings_by_topic: dict[str, tuple[Settings, LogLimits]] = {}
+        self._names: dict[UUID, str] = {}
+        """Of all topics, also of those that have no replica here: groups that read them may be coordinated here. A
+        record that removes a topic does not say its name, and then the image has forgotten it."""
+        self._steps: deque[Callable[[], None]] = deque()
+        self._to_open: dict[UUID, set[int]] = {}
+        self._to_retire: dict[Partition, None] = {}
+        """Of deleted topics: nobody finds them any more, and whoever watches them has yet to be told."""
+        self._has_turn = False
+        """Whether the steps go on in a turn to come, or are under way."""
+        self._is_stopping = False
+
+    def open_all(self, *, at_once: bool = True) -> None:
+        """Open a log for every replica that the metadata gives this node; what has none there is set aside.
+
+        So are records in a folder that does not say whose it is: they were never forced to disk, since the first
+        sync writes the owner down, and may be those of a deleted topic whose removal a power cut undid. The image has
+        to be caught up: one that lags knows nothing of topics which exist.
+        """
+        self._names = {topic.id: topic.name for topic in self._image.topics.values()}
+        wanted: dict[TopicPartition, Topic] = {}
+        for topic, index, _ in self._image.partitions_of(self._node_id):
+            wanted[TopicPartition(topic.name, index)] = topic
+        for partition in self._partitions:
+            topic_here = wanted.get(partition.name)
+            if topic_here is None or topic_here.id != partition.topic_id:
+                self._discard(partition)
+        for name, log in list(self._store.logs.items()):
+            owner = wanted.get(name)
+            if owner is None and self._has_moved_away(name, log):
+                self._steps.append(partial(self._take_away, name))
+            elif name.topic != METADATA_TOPIC and (owner is None or _is_foreign(log, owner)):
+                self._set_aside(name)
+        for name in [each for each in self._store.damaged if each not in wanted and each.topic != METADATA_TOPIC]:
+            # Nobody can tell whose it was, and it would keep a new topic from its name.
+            try:
+                self._set_aside(name)
+            except OSError as error:
+                self._journal("a folder belongs to no topic and cannot be set aside", reason=str(error))
+        # The others were deleted just before the last end.
+        self._store.missing &= wanted.keys()
+        for name, topic in wanted.items():
+            there = self._partitions.by_id(topic.id, name.partition)
+            if there is not None:
+                self.give_role(there)
+            elif at_once:
+                self._open(topic, name.partition)
+            else:
+                self._open_in_turn(topic, name.partition)
+        if self._steps and not self._has_turn:
+            self._take_turn()
+
+    def on_records(self, records: Sequence[Record]) -> Later[None]:
+        """The controller has committed and replayed these; ends when the logs have followed, or could not.
+
+        What is deleted is gone for clients at once. A small topic is there on return.
+        """
+        queued = len(self._steps)
+        self._settings_by_topic.clear()
+        # First: after a snapshot there is everything at once, and with fewer in sync a leader by its old settings
+        # would commit what those who are eligible by the new ones do not have.
+        self._configure_all(records)
+        topic: Topic | None = None
+        for record in records:
+            match record:
+                case TopicRecord():
+                    self._names[record.topic_id] = record.name
+                case PartitionRecord():
+                    # Thousands of one topic follow each other.
+                    if topic is None or topic.id is not record.topic_id:
+                        topic = self._image.topics_by_id.get(record.topic_id)
+                    if topic is not None and self._node_id in record.replicas:
+                        self._open_in_turn(topic, record.partition_id)
+                case PartitionChangeRecord():
+                    self._follow_change(record)
+                case LeadAnewRecord() if record.broker_id == self._node_id:
+                    self._steps.extend(partial(self.give_role, each) for each in self._partitions if each.is_leader)
+                case RemoveTopicRecord():
+                    self._delete(record)
+                case _:
+                    pass
+        return self.followed() if len(self._steps) > queued else done(None)
+
+    def followed(self) -> Later[None]:
+        """Ends when the logs have followed everything that was committed so far."""
+        later: Later[None] = Later()
+        self._steps.append(lambda: later.finish(None))
+        if not self._has_turn:
+            self._take_turn()
+        return later
+
+    def is_to_open(self, topic_id: UUID, index: int | None = None) -> bool:
+        """Whether the partition, or any of the topic's, has yet to be made for the first time."""
+        indexes = self._to_open.get(topic_id, ())
+        return bool(indexes) if index is None else index in indexes
+
+    def stop(self) -> None:
+        """Make nothing more: the next start does. What is deleted goes now, or that start would keep its files."""
+        self._is_stopping = True
+        if self._steps:
+            self._take_turn()
+
+    def _take_turn(self) -> None:
+        # Set meanwhile, too: whoever hears of an end may bring more of them.
+        self._has_turn = True
+        left, upper_ms = AT_ONCE, self._clock.monotonic_ms() + TURN_MS
+        while self._steps and (self._is_stopping or (left and self._clock.monotonic_ms() <= upper_ms)):
+            left -= 1
+            self._steps.popleft()()
+        self._has_turn = bool(self._steps)
+        if self._steps:
+            self._clock.call_soon(self._take_turn)
+
+    def _open_in_turn(self, topic: Topic, index: int) -> None:
+        indexes = self._to_open.get(topic.id)
+        if indexes is None:
+            indexes = self._to_open[topic.id] = set()
+        indexes.add(index)
+        self._steps.append(partial(self._open_first, topic.id, index))
+
+    def _open_first(self, topic_id: UUID, index: int) -> None:
+        indexes = self._to_open[topic_id]
+        indexes.discard(index)
+        if not indexes:
+            del self._to_open[topic_id]
+        topic = self._image.topics_by_id.get(topic_id)
+        # It may have been deleted, or moved away, while it waited for its turn.
+        if topic is not None and self._is_ours(topic, index) and not self._is_stopping:
+            self._open(topic, index)
+
+    def _is_ours(self, topic: Topic, index: int) -> bool:
+        """Whether the metadata gives this node a replica."""
+        return self._node_id in topic.partitions[index].replicas
+
+    def _has_moved_away(self, name: TopicPartition, log: PartitionLog) -> bool:
+        """Whether it is the replica of a partition that has others now: the metadata has ended its move."""
+        topic = self._image.topics_by_id.get(log.topic_id)
+        return (
+            topic is not None
+            and topic.name == name.topic
+            and name.partition < len(topic.partitions)
+            and not self._is_ours(topic, name.partition)
+        )
+
+    def _settings_of(self, topic: str) -> tuple[Settings, LogLimits]:
+        """What the topic's partitions are told; worked out once per topic, as there may be many partitions."""
+        known = self._settings_by_topic.get(topic)
+        if known is None:
+            layers = self._layers()
+            settings = layers.topic_settings(self._image.topic_config(topic))
+            known = self._settings_by_topic[topic] = (settings, log_limits(settings, layers.settings()))
+        return known
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        """The name of a topic that may be gone from the image already."""
+        return self._names.get(topic_id)
+
+    def _open(self, topic: Topic, index: int, wait_ms: int = REOPEN_MS) -> None:
+        there = self._partitions.by_id(topic.id, index)
+        if there is not None:
+            self.give_role(there)
+            return
+        name = TopicPartition(topic.name, index)
+        settings, limits = self._settings_of(topic.name)
+        if self._store.is_leaving(name):
+            self._clock.call_later(LEAVING_MS, lambda: self._reopen(topic.id, index, wait_ms))
+            return
+        try:
+            if self._is_to_begin_anew(topic, index):
+                self._set_aside(name, "a damaged replica was set aside and begins anew from its leader")
+            elif name in self._store.damaged and self._store.owner_of(name) not in (NO_TOPIC_ID, topic.id):
+                self._set_aside(name)
+            log = self._store.get(name)
+            if log is not None and _is_foreign(log, topic):
+                # Of a topic of this name that was deleted before its turn came.
+                self._set_aside(name)
+                log = None
+            if log is None:
+                self._check_not_missing(topic, name)
+                log = self._store.create(name, topic.id, limits)
+            log.set_topic_id(topic.id)
+            log.limits = limits
+        except (OSError, Refused) as error:
+            again_ms = None if name in self._store.damaged else wait_ms
+            self._journal("partition cannot be opened", partition=name.folder, error=str(error), again_ms=again_ms)
+            if again_ms is not None:
+                # Nothing is damaged, the disk is full or out of reach: that may pass.
+                next_ms = min(2 * wait_ms, REOPEN_MS_MAX)
+                self._clock.call_later(wait_ms, lambda: self._reopen(topic.id, index, next_ms))
+            return
+        noted = self._high_watermark(topic.id, index)
+        partition = Partition(name, topic.id, log, self._context, high_watermark=noted)
+        partition.configure(settings)
+        self._partitions.add(partition)
+        self.give_role(partition)
+
+    def _check_not_missing(self, topic: Topic, name: TopicPartition) -> None:
+        """Refuse to begin at record 0 what others take for a replica in sync: they would be cut back to nothing."""
+        known = topic.partitions[name.partition]
+        if (
+            name in self._store.missing
+            and len(known.replicas) > 1
+            and self._node_id in (known.leader, *known.isr, *known.elr, *known.last_known)
+        ):
+            if name not in self._missed:
+                self._missed.add(name)
+                self._confess()
+            raise Refused(
+                ErrorCode.KAFKA_STORAGE_ERROR, "its folder is gone; it is copied anew once nobody counts on it"
+            )
+
+    def _reopen(self, topic_id: UUID, index: int, wait_ms: int) -> None:
+        topic = self._image.topics_by_id.get(topic_id)
+        if topic is None or self._is_stopping or self._partitions.by_id(topic_id, index) is not None:
+            return
+        if not self._is_ours(topic, index):
+            return
+        name = TopicPartition(topic.name, index)
+        if name in self._store.failed:
+            for note in self._store.reopen(name, self._settings_of(topic.name)[1], self._clock.wall_ms()):
+                self._journal("recovery", note=note)
+            log = self._store.get(name)
+            if log is not None and _is_foreign(log, topic):
+                self._set_aside(name)
+        self._open(topic, index, wait_ms)
+        if self._partitions.by_id(topic_id, index) is not None:
+            self._journal("partition is open now", partition=name.folder)
+            self._on_late()
+
+    def _set_aside(self, name: TopicPartition, event: str = "a folder belongs to no topic and was set aside") -> None:
+        self._journal(event, folder=self._store.set_aside(name))
+
+    def _follow_change(self, record: PartitionChangeRecord) -> None:
+        topic = self._image.topics_by_id.get(record.topic_id)
+        if topic is None:
+            # Deleted by a later record of the same decision.
+            return
+        index = record.partition_id
+        name = TopicPartition(topic.name, index)
+        partition = self._partitions.by_id(topic.id, index)
+        is_ours = self._is_ours(topic, index)
+        if partition is not None and is_ours:
+            self.give_role(partition)
+        elif partition is not None:
+            self._discard(partition)
+            self._steps.append(partial(self._take_away, partition.name))
+        elif not is_ours and (name in self._store.failed or self._store.get(name) is not None):
+            # It could not be opened, or waits for its turn.
+            self._steps.append(partial(self._take_away, name))
+        elif is_ours and not self.is_to_open(topic.id, index) and self._can_be_opened(topic, index):
+            self._open_in_turn(topic, index)
+
+    def give_role(self, partition: Partition) -> None:
+        """Let the partition lead, follow or wait, as the metadata says now."""
+        topic = self._image.topics_by_id.get(partition.topic_id)
+        if topic is None or self._partitions.by_id(topic.id, partition.name.partition) is not partition:
+            return
+        if self._fetchers.is_cutting(partition):
+            # A leader must know where its log ends: this is called again when the cut is over.
+            return
+        before = partition.follower
+        partition.follow(view_of(topic.partitions[partition.name.partition]))
+        if partition.follower is None:
+            self._fetchers.forget(partition)
+        elif partition.follower is not before:
+            self._fetchers.follow(partition)
+
+    def _can_be_opened(self, topic: Topic, index: int) -> bool:
+        """Whether it is worth a try: what could not be opened is tried again by itself, or never."""
+        return TopicPartition(topic.name, index) not in self._store.failed or self._is_to_begin_anew(topic, index)
+
+    def _is_to_begin_anew(self, topic: Topic, index: int) -> bool:
+        """Whether a replica is damaged that can be had from its leader."""
+        return TopicPartition(topic.name, index) in self._store.damaged and self._can_be_copied(topic, index)
+
+    def _can_be_copied(self, topic: Topic, index: int) -> bool:
+        """Whether another node leads, and nobody counts on the replica here."""
+        known = topic.partitions[index]
+        return known.leader not in (NO_LEADER, self._node_id) and self._node_id not in (
+            *known.isr,
+            *known.elr,
+            *known.last_known,
+        )
+
+    def copy_anew(self, partition: Partition) -> bool:
+        """Give up a replica whose log has failed, and have it from its leader; False if others count on it."""
+        topic = self._image.topics_by_id.get(partition.topic_id)
+        if topic is None or self._is_stopping or self._fetchers.is_cutting(partition):
+            return True
+        name = partition.name
+        if not self._can_be_copied(topic, name.partition):
+            return False
+        self._discard(partition)
+        try:
+            self._remove_later(self._store.delete(name))
+        except OSError as error:
+            # The next start opens what is there.
+            self._journal("a failed replica cannot be removed", partition=name.folder, error=str(error))
+            return True
+        self._journal("a failed replica is copied anew from its leader", partition=name.folder)
+        self._open_in_turn(topic, name.partition)
+        if not self._has_turn:
+            self._take_turn()
+        return True
+
+    def _discard(self, partition: Partition) -> None:
+        self._fetchers.forget(partition)
+        self._partitions.discard(partition)
+
+    def _delete(self, record: RemoveTopicRecord) -> None:
+        name = self._names.pop(record.topic_id, None)
+        doomed = [failed for failed in self._store.failed if failed.topic == name]
+        # On the disk since an earlier life, and not open yet in this one.
+        waiting = [TopicPartition(name or "", index) for index in sorted(self._to_open.get(record.topic_id, ()))]
+        doomed += [each for each in waiting if self._store.get(each) is not None]
+        self._steps.extend(partial(self._take_away, each) for each in doomed)
+        is_waiting = bool(self._to_retire)
+        for partition in self._partitions.of_topic(record.topic_id):
+            self._partitions.lose_sight(partition)
+            self._to_retire[partition] = None
+            self._steps.append(partial(self._retire_and_take_away, partition))
+        if not is_waiting:
+            self._retire_some()
+
+    def _retire_some(self) -> None:
+        """Tell whoever watches deleted partitions, sooner than their folders go and not all at once."""
+        for partition in list(islice(self._to_retire, RETIRED_AT_ONCE)):
+            self._retire(partition)
+        if self._to_retire:
+            self._clock.call_soon(self._retire_some)
+
+    def _retire(self, partition: Partition) -> None:
+        if partition in self._to_retire:
+            del self._to_retire[partition]
+            self._fetchers.forget(partition)
+            partition.retire()
+
+    def _retire_and_take_away(self, partition: Partition) -> None:
+        self._retire(partition)
+        self._take_away(partition.name)
+
+    def _take_away(self, name: TopicPartition) -> None:
+        try:
+            self._remove_later(self._store.delete(name))
+        except OSError as error:
+            # It belongs to nobody here any more: the next start sets it aside, or tries again.
+            self._journal("files of a deleted replica cannot be removed", partition=name.folder, error=str(error))
+
+    def _configure_all(self, records: Sequence[Record]) -> None:
+        configured: dict[str, None] = {}
+        for record in records:
+            if isinstance(record, ConfigRecord):
+                is_topic = record.resource_type == ResourceType.TOPIC
+                configured.update(dict.fromkeys([record.resource_name] if is_topic else self._image.topics))
+        for topic_name in configured:
+            self._configure(topic_name)
+
+    def _configure(self, topic_name: str) -> None:
+        topic = self._image.topics.get(topic_name)
+        if topic is None:
+            return
+        settings, limits = self._settings_of(topic_name)
+        for partition in self._partitions.of_topic(topic.id):
+            partition.log.limits = limits
+            partition.configure(settings)
+
+
+def _is_foreign(log: PartitionLog, owner: Topic) -> bool:
+    """Whether the log may hold the records of another topic."""
+    return log.topic_id != owner.id and (log.topic_id != NO_TOPIC_ID or log.end_offset > 0)

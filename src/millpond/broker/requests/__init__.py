@@ -1,0 +1,1 @@
+"""One request on its way through the broker: its connection, its context, and its reply."""

@@ -1,0 +1,580 @@
+"""One client's connection: frames in, replies out in the order of the requests, and the limits of one client.
+
+Knows no socket: it is driven through `base.ports.Link`, by `node` and by `sim` alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from millpond.base.errors import RemoteError
+from millpond.base.later import Later
+from millpond.base.named_tuple import NamedTuple
+from millpond.base.ports import Clock, FileRange, Link, ReplyPart, Timer
+from millpond.base.principal import ANONYMOUS, Principal
+from millpond.broker.loop.turns import Turns
+from millpond.broker.requests.misdirected_producers import Astray
+from millpond.broker.requests.replies import Outcome, Response, release_ranges
+from millpond.broker.requests.request_memory import Pace, RequestMemory
+from millpond.config.listeners import SecurityProtocol
+from millpond.wire.frames import FrameReader
+
+if TYPE_CHECKING:
+    from millpond.broker.loop.steps import Steps
+    from millpond.broker.security.granted import Granted
+    from millpond.broker.security.login import Login
+    from millpond.broker.security.quotas import Meter
+
+T = TypeVar("T")
+
+FEW_REQUESTS = 4
+"""What one read brings nearly always; after so many the clock is looked at, and the others may wait (see `turns`)."""
+
+Encode = Callable[[Response], list[ReplyPart]]
+
+
+HEAVY_BYTES: Final = 64 << 10
+HEAVY_COUNT: Final = 16
+"""Unsent answers of more bytes than this, or more of them than this, are weighed every now and then."""
+
+
+def _nobody_cares(_: object) -> None: ...
+
+
+class Dispatch(Protocol):
+    """Who serves the frames of a connection."""
+
+    clock: Clock
+
+    def load(self) -> None: ...
+
+    def handle(self, connection: Connection, frame: memoryview) -> None: ...
+
+    def report(self, connection: Connection, error: RemoteError) -> None: ...
+
+
+class Awaited(Protocol):
+    """What a reply waits for: a `Later`, or whatever else can be told that nobody waits any more."""
+
+    def cancel(self) -> None: ...
+
+
+class Awaiting(NamedTuple):
+    """What the steps of a large request end in where the answer may wait for other clients."""
+
+    later: Later[Any]
+    encode: Encode
+
+
+class Slot:
+    """The place of one reply in the order of requests; `parts` is None while the reply is awaited.
+
+    `later` is what is awaited, where that is nobody else's matter too.
+    """
+
+    __slots__ = ("later", "parts")
+
+    def __init__(self, later: Awaited | None, parts: list[ReplyPart] | None) -> None:
+        self.later = later
+        self.parts = parts
+
+
+class Connection:
+    """Implements `base.ports.LinkHandler` over a dispatcher."""
+
+    __slots__ = (
+        "_backlog",
+        "_dispatcher",
+        "_early_bytes",
+        "_flushes_soon",
+        "_handling",
+        "_heavy_bytes",
+        "_held_bytes",
+        "_held_until",
+        "_in_flight_max",
+        "_is_in_steps",
+        "_memory",
+        "_muted",
+        "_muted_until_ms",
+        "_now_us",
+        "_on_closed",
+        "_on_heavy",
+        "_open",
+        "_pace",
+        "_paused",
+        "_reader",
+        "_ready",
+        "_resting",
+        "_slots",
+        "_stalled",
+        "_turns",
+        "_unsent_bytes_max",
+        "arrived_us",
+        "astray",
+        "buffer",
+        "client_software",
+        "granted",
+        "host",
+        "last_active_ms",
+        "link",
+        "login",
+        "may_be_node",
+        "metered",
+        "must_log_in",
+        "number",
+        "principal",
+        "protocol",
+        "sent_away_ms",
+    )
+    """With so many names each would have a dictionary of its own without this: 2 KiB of an idle connection."""
+
+    def __init__(
+        self,
+        link: Link,
+        dispatcher: Dispatch,
+        reader: FrameReader,
+        memory: RequestMemory,
+        *,
+        in_flight_max: int,
+        unsent_bytes_max: int,
+        on_closed: Callable[[Connection], None],
+        turns: Turns | None = None,
+        on_heavy: Callable[[Connection], None] = _nobody_cares,
+    ) -> None:
+        self.link = link
+        self.host = link.peer.rpartition(":")[0]
+        self.number = 0
+        """Of two connections the later one has the higher."""
+        self.protocol = SecurityProtocol.PLAINTEXT
+        self.principal: Principal | None = ANONYMOUS
+        """Who asks; None while they have to log in first."""
+        self.must_log_in = False
+        """Whether nothing is served before a login: the first one, or the next one."""
+        self.login: Login | None = None
+        """Where its listener has one."""
+        self.may_be_node = True
+        """Whether its requests may be those of a node of the cluster, where they say so."""
+        self.client_software = ""
+        self.sent_away_ms: dict[str, int] = {}
+        """When it last asked here for the offsets of a group that another node coordinates."""
+        self.metered: tuple[int, str | None, Principal | None, Meter | None] | None = None
+        """What `quotas` remembers of it."""
+        self.granted: Granted | None = None
+        """What `access` remembers of it."""
+        self.astray = Astray()
+        self.last_active_ms = 0
+        self.arrived_us = 0
+        """When the request that is being handled came in."""
+        self._dispatcher = dispatcher
+        self._now_us = dispatcher.clock.monotonic_us
+        self._reader = reader
+        self.buffer = reader.buffer
+        """Where the link reads to."""
+        self._memory = memory
+        self._held_bytes = 0
+        self._pace: Pace | None = None
+        # Both are lists, as an empty deque has room for 64: nearly every connection is idle.
+        self._slots: list[Slot] = []
+        self._ready: list[ReplyPart] = []
+        self._in_flight_max = in_flight_max
+        self._unsent_bytes_max = unsent_bytes_max
+        self._heavy_bytes = min(HEAVY_BYTES, unsent_bytes_max)
+        self._on_closed = on_closed
+        self._on_heavy = on_heavy
+        """Hears that its unsent answers hold memory worth counting."""
+        self._handling = False
+        self._flushes_soon = False
+        self._paused = False
+        self._stalled = False
+        self._muted: Timer | None = None
+        """Ends when it may be read from again: it has taken more than its quota."""
+        self._muted_until_ms = 0
+        self._turns = turns or Turns(dispatcher.clock)
+        self._resting = False
+        self._backlog: list[memoryview] = []
+        self._held_until: Later[None] | None = None
+        self._is_in_steps = False
+        """Whether a large request is under way."""
+        self._early_bytes = 0
+        """Of the request that is large, or waits for that."""
+        self._open = True
+
+    @property
+    def is_open(self) -> bool:
+        return self._open
+
+    @property
+    def known(self) -> Principal:
+        """Who asks. Nobody who has not logged in is served."""
+        assert self.principal is not None, "whoever has not logged in is not served"
+        return self.principal
+
+    # What the link tells.
+
+    def received(self, count: int) -> None:
+        self.arrived_us = arrived_us = self._now_us()
+        self.last_active_ms = arrived_us // 1_000
+        self._handling = True
+        try:
+            number = 0
+            for frame in self._reader.advance(count):
+                number += 1
+                if self._paused:
+                    # The frame lives in a buffer that the next connection reuses: keep a copy of our own.
+                    self._backlog.append(self._reader.lasting(frame))
+                    continue
+                self._dispatcher.handle(self, frame)
+                if len(self._slots) >= self._in_flight_max:
+                    self._pause()
+                elif number % FEW_REQUESTS == 0 and self._turns.is_over(arrived_us):
+                    self._rest()
+        finally:
+            self._handling = False
+            self._flush()
+        held_bytes = self._reader.held_bytes + self._early_bytes
+        if held_bytes or self._pace is not None:
+            self._note_held(held_bytes, count)
+
+    def _note_held(self, held_bytes: int, count: int) -> None:
+        """Part of a large request has arrived, or its last; or one that has is kept for later."""
+        if not held_bytes:
+            self._pace = None
+        elif self._pace is None:
+            self._pace = Pace(self.last_active_ms)
+        else:
+            self._pace.arrived_bytes += count
+        if held_bytes != self._held_bytes:
+            self._held_bytes = held_bytes
+            self._memory.hold(self, held_bytes)
+
+    def drained(self) -> None:
+        self.last_active_ms = self._dispatcher.clock.monotonic_ms()
+        self._resume_if_light()
+
+    def closed(self) -> None:
+        self._open = False
+        if self._held_bytes:
+            self._memory.hold(self, 0)
+        for slot in self._slots:
+            if slot.later is not None:
+                slot.later.cancel()
+            release_ranges(slot.parts)
+        self._slots.clear()
+        release_ranges(self._ready)
+        self._ready = []
+        self._backlog.clear()
+        if self._muted is not None:
+            self._muted.cancel()
+        if self._held_until is not None:
+            self._held_until.cancel()
+        self._on_closed(self)
+
+    # What the dispatcher does.
+
+    def hold(self, frame: memoryview, until: Later[None]) -> None:
+        """Handle this request and all that come after it once `until` has ended; its failure ends the connection."""
+        self._backlog.append(self._reader.lasting(frame))
+        # Not more of them than of those that arrive: whoever sends the largest at once must not take all the memory.
+        self._early_bytes = len(frame)
+        self._held_until = until
+        self._pause()
+
+        def on_failure(failure: Exception) -> None:
+            if not isinstance(failure, RemoteError):
+                raise failure
+            self._dispatcher.report(self, failure)
+            self.drop()
+
+        def go_on(_: None) -> None:
+            self._held_until = None
+            self._end_early()
+
+        until.then(go_on, on_failure)
+
+    def reply(self, outcome: Outcome, encode: Encode) -> None:
+        """Take a handler's outcome; its bytes leave when every earlier request has been answered."""
+        if outcome is None:
+            return
+        if isinstance(outcome, Later):
+            self.reply_later(outcome, encode)
+        else:
+            self.reply_parts(encode(outcome))
+
+    def reply_frame(self, frame: bytes) -> None:
+        """The same for a reply that is a whole frame already."""
+        if self._slots:
+            self._slots.append(Slot(None, [frame]))
+        else:
+            self._ready.append(frame)
+
+    def reply_parts(self, parts: list[ReplyPart]) -> None:
+        """The same for the parts of a whole frame."""
+        if self._slots:
+            self._slots.append(Slot(None, parts))
+            self._weigh(parts)
+        else:
+            self._ready += parts
+
+    def keep_slot(self, later: Awaited | None = None) -> Slot:
+        """The same for a reply that somebody puts there with `fill`."""
+        slot = Slot(later, None)
+        self._slots.append(slot)
+        return slot
+
+    def reply_later(
+        self,
+        later: Later[T],
+        encode: Callable[[T], list[ReplyPart]],
+        refuse: Callable[[Exception], list[ReplyPart]] | None = None,
+    ) -> None:
+        """The same for a reply that is to come; `refuse` says what to answer if it does not."""
+        self.fill_later(self.keep_slot(later), later, encode, refuse)
+
+    def fill_later(
+        self,
+        slot: Slot,
+        later: Later[T],
+        encode: Callable[[T], list[ReplyPart]],
+        refuse: Callable[[Exception], list[ReplyPart]] | None = None,
+    ) -> None:
+        """The same for one that was awaited, and has to be for longer."""
+        slot.later = later
+
+        def use(value: T) -> None:
+            try:
+                parts = encode(value)
+            except RemoteError as error:
+                self._dispatcher.report(self, error)
+                self.drop()
+            else:
+                self.fill(slot, parts)
+
+        def on_failure(failure: Exception) -> None:
+            if refuse is not None:
+                self.fill(slot, refuse(failure))
+            elif isinstance(failure, RemoteError):
+                self._dispatcher.report(self, failure)
+                self.drop()
+            else:
+                raise failure
+
+        later.then(use, on_failure)
+
+    def reply_in_steps(
+        self,
+        steps: Steps[list[ReplyPart] | Awaiting | None],
+        frame: memoryview,
+        on_step: Callable[[int], None],
+    ) -> None:
+        """The same for a large request, whose steps end in the parts of the reply, if it has one.
+
+        What comes after it waits until its steps are done, as it would have done if it had been handled at once. They
+        are taken whether or not the client is still there.
+        """
+        slot = Slot(None, None)
+        self._slots.append(slot)
+        self._early_bytes = len(frame)
+        self._is_in_steps = True
+        self._pause()
+
+        def use(result: list[ReplyPart] | Awaiting | None) -> None:
+            self._is_in_steps = False
+            if not isinstance(result, Awaiting):
+                self.fill(slot, result or [])
+            elif self._open:
+                self.fill_later(slot, result.later, result.encode)
+            else:
+                result.later.cancel()
+            self._end_early()
+
+        def on_failure(failure: Exception) -> None:
+            if not isinstance(failure, RemoteError):
+                raise failure
+            if self._open:
+                self._dispatcher.report(self, failure)
+                self.drop()
+
+        self._turns.run(steps, on_step).then(use, on_failure)
+
+    def run_in_turns(self, steps: Steps[T]) -> Later[T]:
+        """Take steps for a request of its own, in turn with all others."""
+        return self._turns.run(steps, _nobody_cares)
+
+    def lasting(self, frame: memoryview) -> memoryview:
+        """A frame that has come, for later: the next one may be read to where it lies."""
+        return self._reader.lasting(frame)
+
+    def _end_early(self) -> None:
+        """A request that was kept has been handled, or is about to be; go on with what came after it."""
+        if self._open:
+            self._early_bytes = 0
+            self._note_held(self._reader.held_bytes, 0)
+            self._stalled = self._memory.is_stalled(self)
+            self._resume_if_light()
+
+    def set_stalled(self, stalled: bool) -> None:
+        """The node is out of memory for large requests, or has some again (see `request_memory`)."""
+        self._stalled = stalled
+        if stalled:
+            self._pause()
+        else:
+            self._begin_anew()
+            self._resume_if_light()
+
+    def mute(self, wait_ms: int) -> None:
+        """Read no more for so long. What is answered by then is sent."""
+        if not self._open:
+            return
+        until_ms = self._dispatcher.clock.monotonic_ms() + wait_ms
+        if self._muted is not None:
+            if until_ms <= self._muted_until_ms:
+                return
+            self._muted.cancel()
+        self._muted_until_ms = until_ms
+        self._muted = self._dispatcher.clock.call_later(wait_ms, self._unmute)
+        self._pause()
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._begin_anew()
+        self._resume_if_light()
+
+    def _begin_anew(self) -> None:
+        """The peer could not go on while we did not read: its time begins anew."""
+        self.last_active_ms = self._dispatcher.clock.monotonic_ms()
+        if self._pace is not None:
+            self._pace.begin_anew(self.last_active_ms)
+
+    def is_too_slow(self, now_ms: int, *, others_wait: bool) -> bool:
+        """Whether a large request has begun and does not go on as it should, through no fault of ours.
+
+        While others wait for the memory that it holds, that is also one by whoever is not read from, because he has
+        taken too much or does not read his answers.
+        """
+        if self._pace is None:
+            return False
+        is_own_fault = self._muted is not None or self.link.unsent_bytes() > self._unsent_bytes_max
+        is_judged = not self._paused or (others_wait and is_own_fault)
+        return is_judged and self._pace.is_too_slow(now_ms, others_wait=others_wait)
+
+    def take_frames_up_to(self, bytes_max: int, limit_name: str) -> None:
+        """As this setting says."""
+        self._reader.frame_bytes_max = bytes_max
+        self._reader.limit_name = limit_name
+
+    def is_waiting(self) -> bool:
+        """Whether some request is still unanswered or some answer unsent."""
+        return bool(self._slots or self._backlog or self._ready or self.link.unsent_bytes())
+
+    def unsent_memory_bytes(self) -> int:
+        """The memory of answers that have not left: earlier ones are awaited, or the peer does not read."""
+        held = self.link.unsent_memory_bytes() if self.link.unsent_bytes() else 0
+        # The first of them is awaited, and has none.
+        for slot in self._slots if len(self._slots) > 1 else ():
+            held += sum(len(part) for part in slot.parts or () if not isinstance(part, FileRange))
+        return held
+
+    def drop(self) -> None:
+        """End the connection now. The link tells of its end later: until then nothing more is handled or answered."""
+        self._open = False
+        self.link.abort()
+
+    # The order of replies.
+
+    def _weigh(self, parts: list[ReplyPart]) -> None:
+        """These have to wait for an earlier answer."""
+        # The first part has the header; where the fields are large they are the second.
+        fields = [len(part) for part in parts[:2] if not isinstance(part, FileRange)]
+        if len(self._slots) > HEAVY_COUNT or sum(fields) > self._heavy_bytes:
+            self._on_heavy(self)
+
+    def fill(self, slot: Slot, parts: list[ReplyPart]) -> None:
+        """The reply that was awaited; it leaves when every earlier request has been answered."""
+        if not self._open:
+            release_ranges(parts)
+            return
+        slot.later = None
+        slot.parts = parts
+        slots = self._slots
+        while slots and (head := slots[0].parts) is not None:
+            self._ready += head
+            del slots[0]
+        if slots:
+            self._weigh(parts)
+        if self._handling:
+            return
+        if not slots:
+            self._flush()
+            self._resume_if_light()
+        elif self._ready and not self._flushes_soon:
+            # Others wait, and what answers one often answers many: their replies leave together.
+            self._flushes_soon = True
+            self._dispatcher.clock.call_soon(self._flush_soon)
+
+    def _flush_soon(self) -> None:
+        self._flushes_soon = False
+        self._flush()
+        self._resume_if_light()
+
+    def _flush(self) -> None:
+        if self._ready and self._open:
+            parts, self._ready = self._ready, []
+            self.link.send(parts)
+            unsent_bytes = self.link.unsent_bytes()
+            if unsent_bytes > self._heavy_bytes:
+                self._on_heavy(self)
+                if unsent_bytes > self._unsent_bytes_max:
+                    self._pause()
+
+    def _rest(self) -> None:
+        """Go on when it is its turn: thousands of small requests in one read would keep everybody else waiting."""
+        self._resting = True
+        self._pause()
+        self._turns.wait(self._go_on)
+
+    def _go_on(self) -> None:
+        self._resting = False
+        self._resume_if_light()
+
+    # Back-pressure: a client that asks faster than it is answered, or does not read its answers, is not read from.
+
+    def _pause(self) -> None:
+        if not self._paused and self._open:
+            self._paused = True
+            self.link.pause_reading()
+
+    def _resume_if_light(self) -> None:
+        if not self._paused or self._handling or not self._open or not self._is_light():
+            return
+        self._handling = True
+        since_us = self._dispatcher.clock.monotonic_us()
+        served = 0
+        try:
+            while self._backlog and self._is_light():
+                self._dispatcher.handle(self, self._backlog.pop(0))
+                served += 1
+                if served % FEW_REQUESTS == 0 and self._backlog and self._turns.is_over(since_us):
+                    self._rest()
+        except RemoteError as error:
+            self._dispatcher.report(self, error)
+            self.drop()
+            return
+        finally:
+            self._handling = False
+        if not self._backlog and self._is_light():
+            self._paused = False
+            self._begin_anew()
+            self.link.resume_reading()
+        self._flush()
+
+    def _is_light(self) -> bool:
+        return (
+            not self._stalled
+            and self._muted is None
+            and not self._resting
+            and not self._is_in_steps
+            and self._held_until is None
+            and len(self._slots) < self._in_flight_max
+            and self.link.unsent_bytes() <= self._unsent_bytes_max
+        )
