@@ -14,6 +14,7 @@ from millpond.broker.apis.k18_api_versions import known_answer
 from millpond.broker.audit.audit import Audit
 from millpond.broker.authorization.required_rights import FREE
 from millpond.broker.broker import load_apis
+from millpond.broker.context import Contexts
 from millpond.broker.requests.api_versions import ApiAnswers
 from millpond.broker.requests.replies import UnwritableReply
 from millpond.broker.requests.request_counts import RequestCounts
@@ -60,8 +61,11 @@ class Play:
             loggers=SimpleNamespace(are_detailed=False),
             audit=Audit(None, VirtualClock(), 1),
         )
-        self.dispatcher = Dispatcher(self.broker, VirtualClock(), load_apis)  # type: ignore[arg-type]
-        self.broker.apis = self.dispatcher.apis
+        self.dispatcher = Dispatcher(VirtualClock(), load_apis)
+        self.broker.apis = lambda: self.dispatcher.apis
+        # One stand-in for all: it has what the handlers under test use of each.
+        self.dispatcher.begin(Contexts(*[self.broker] * 5))
+        self.dispatcher.load()
         self.ear = Ear()
 
     def handle(self, key: int, version: int, body: bytes = b"") -> list[bytes]:
@@ -81,7 +85,7 @@ class Play:
     def serve(self, **parts: Any) -> None:
         """Put an API of the test's own in the place of DescribeCluster."""
         api = Api(key=60, name="DescribeCluster", versions=(0, 1), rights=FREE, **parts)
-        self.dispatcher._entries[60] = _Entry(api)
+        self.dispatcher._entries[60] = _Entry(api.bound(self.dispatcher._contexts))
 
 
 @pytest.fixture
@@ -98,13 +102,13 @@ def test_a_request_goes_to_its_handler_and_is_counted(play: Play) -> None:
 
 def test_which_apis_there_are_is_written_once_and_anew_when_the_metadata_go_on(play: Play) -> None:
     broker: Any = play.broker
-    assert known_answer(broker, 3) is known_answer(broker, 3)
-    assert known_answer(broker, 3).body != known_answer(broker, 0).body
-    before = known_answer(broker, 3)
+    assert known_answer(broker, broker, 3) is known_answer(broker, broker, 3)
+    assert known_answer(broker, broker, 3).body != known_answer(broker, broker, 0).body
+    before = known_answer(broker, broker, 3)
     broker.controller.applied_offset = 6
     broker.image.features = {"metadata.version": 27}
-    after, _ = m.ApiVersionsResponse.decode(memoryview(known_answer(broker, 3).body), 3, 0, 1000)
-    assert known_answer(broker, 3) is not before
+    after, _ = m.ApiVersionsResponse.decode(memoryview(known_answer(broker, broker, 3).body), 3, 0, 1000)
+    assert known_answer(broker, broker, 3) is not before
     assert (after.finalized_features_epoch, [each.name for each in after.finalized_features]) == (
         6,
         ["metadata.version"],
@@ -165,7 +169,7 @@ def test_api_versions_checks_no_broker_before_the_cluster_id_is_known(play: Play
 
 
 def test_an_api_may_refuse_a_version_in_its_own_words(play: Play) -> None:
-    def refuse(broker: Any, version: int, body: memoryview) -> Any:
+    def refuse(version: int, body: memoryview) -> Any:
         assert (version, bytes(body)) == (9, b"words")
         return m.DescribeClusterResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
 
@@ -178,14 +182,14 @@ def test_an_api_may_refuse_a_version_in_its_own_words(play: Play) -> None:
 def test_the_quick_way_leaves_to_the_general_one_what_it_does_not_know(play: Play) -> None:
     asked: list[str] = []
 
-    def quick(broker: Any, connection: Any, header: Any, frame: memoryview) -> bool:
+    def quick(connection: Any, header: Any, frame: memoryview) -> bool:
         asked.append("quick")
         if header.api_version == 0:
             return False
         connection.reply_frame(b"quick")
         return True
 
-    def handle(broker: Any, call: Any, request: Any) -> Any:
+    def handle(call: Any, request: Any) -> Any:
         asked.append("general")
         return m.DescribeClusterResponse(cluster_id="pond")
 
@@ -198,10 +202,10 @@ def test_the_quick_way_leaves_to_the_general_one_what_it_does_not_know(play: Pla
 
 def test_the_handler_learns_who_asks_and_in_which_version(play: Play) -> None:
     calls: list[Any] = []
-    play.serve(handle=lambda broker, call, _: calls.append((broker, call)) or m.DescribeClusterResponse())
+    play.serve(handle=lambda metadata, call, _: calls.append((metadata, call)) or m.DescribeClusterResponse())
     play.handle(60, 1, m.DescribeClusterRequest().encode(1))
-    ((broker, call),) = calls
-    assert broker is play.broker
+    ((metadata, call),) = calls
+    assert metadata is play.broker
     assert (call.connection, call.version, call.client_id) == (play.ear, 1, "me")
 
 

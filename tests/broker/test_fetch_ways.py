@@ -12,7 +12,6 @@ from tests.support.permissions import permitted
 from tests.support.seeds import seeds
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.apis import k01_fetch
 from millpond.metadata.topics import NewTopic, decide_create_topics
 from millpond.sim.world.clock import WALL_START_MS
 from millpond.wire import messages as m
@@ -41,16 +40,17 @@ class Stage:
         self.producer.ask(m.MetadataRequest(topics=[]), 12)
         entry = self.desk.broker.dispatcher._entries[1]
         short = self._short if is_short else None
+        self._api = entry.api
         entry.api = replace(entry.api, short=short, handle=self._general)
 
     def _short(self, *args: Any) -> bool:
-        is_taken = k01_fetch.short(*args)
+        is_taken = self._api.short(*args)
         self.taken["short"] += is_taken
         return is_taken
 
     def _general(self, *args: Any) -> Any:
         self.taken["general"] += 1
-        return k01_fetch.handle(*args)
+        return self._api.handle(*args)
 
     def fetch(self, who: int, version: int, topics: list[tuple[str, dict[str, int]]], **fields: Any) -> None:
         named = []

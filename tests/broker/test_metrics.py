@@ -42,7 +42,7 @@ def samples(text: str) -> Samples:
 
 def page_of(sim: Any, broker: Any, maker: PageMaker | None = None) -> str:
     heard: list[Page] = []
-    (maker or PageMaker(broker)).page().then(heard.append)
+    (maker or broker.contexts.bind(PageMaker)()).page().then(heard.append)
     assert sim.run_until(lambda: bool(heard), within_ms=10_000)
     return b"".join(heard[0].parts).decode()
 
@@ -189,7 +189,7 @@ def test_the_lag_of_a_group_in_records_and_seconds(desk: Any, make_batch: Callab
     commit(caller, 3)
     commit(caller, 6, group='a "b"')
     desk.sim.run_for(10_000)
-    maker = PageMaker(desk.broker)
+    maker = desk.broker.contexts.bind(PageMaker)()
     at = '{group="g",topic="pond",partition="0"}'
     for _ in range(2):
         # The second time the age of the record is remembered, and still grows.
@@ -216,7 +216,7 @@ def test_the_age_of_a_record_is_that_of_the_topic_that_is_there_now(
     produce(caller, make_batch(b"old", timestamp=WALL_START_MS))
     commit(caller, 0)
     desk.sim.run_for(100_000)
-    maker = PageMaker(desk.broker)
+    maker = desk.broker.contexts.bind(PageMaker)()
     age = 'millpond_group_lag_seconds{group="g",topic="pond",partition="0"}'
     assert samples(page_of(desk.sim, desk.broker, maker))[age] >= 100
     desk.delete("pond")
@@ -238,7 +238,7 @@ def test_the_end_of_a_transaction_is_no_lag(desk: Any, make_batch: Callable[...,
         partition.append(make_batch(b"a", **fields), zstd=True, verification=permit)
         partition.append_marker(7, 0, True, 0, 0)
     desk.sim.run_for(5_000)
-    maker = PageMaker(desk.broker)
+    maker = desk.broker.contexts.bind(PageMaker)()
     at = '{group="g",topic="pond",partition="0"}'
     # Records are at 0 and 2, the ends of their transactions at 1 and 3.
     for committed, lag in ((0, 4), (1, 2), (2, 2), (3, 0), (4, 0)):
@@ -291,7 +291,7 @@ def test_rebalances_and_members_are_counted_while_the_group_is_there(desk: Any) 
     page_of(desk.sim, desk.broker)
     assert desk.broker.rebalances.of("gone").times == 0
     # One that comes while others have their turn has not gone.
-    steps = GroupMetrics(desk.broker)._collect_groups(Exposition())
+    steps = desk.broker.contexts.bind(GroupMetrics)()._collect_groups(Exposition())
     next(steps)
     desk.broker.rebalances.add("comes", 1, 5)
     list(steps)
@@ -313,7 +313,7 @@ def test_dead_letters_and_retention_are_those_of_their_topics(
 
 def test_many_partitions_are_told_in_slices_and_once_for_all_who_ask(desk: Any) -> None:
     desk.create("wide", 400)
-    maker = PageMaker(desk.broker)
+    maker = desk.broker.contexts.bind(PageMaker)()
     heard: list[Page] = []
     for _ in range(3):
         maker.page().then(heard.append)
@@ -374,14 +374,14 @@ def test_who_asks_without_a_pause_has_a_twentieth_of_the_loop(
     desk: Any, monkeypatch: pytest.MonkeyPatch, page_ms: int
 ) -> None:
     clock = BusyClock(desk.broker.clock)
-    monkeypatch.setattr(desk.broker, "clock", clock)
+    monkeypatch.setattr(desk.broker.contexts.node, "clock", clock)
 
     def costly(_: Exposition) -> Steps[None]:
         for _step in range(20):
             clock.worked_us += page_ms * 50
             yield None
 
-    maker = PageMaker(desk.broker, (costly,))
+    maker = desk.broker.contexts.bind(PageMaker)((costly,))
     given: list[Page] = []
 
     def ask() -> None:
@@ -406,7 +406,7 @@ def test_a_large_page_is_not_sent_without_end(desk: Any) -> None:
         page.gauge("wordy", "x" * GIVEN_BYTES_MAX)
         yield None
 
-    maker = PageMaker(desk.broker, (wordy,))
+    maker = desk.broker.contexts.bind(PageMaker)((wordy,))
     given: list[Page] = []
 
     def take(page: Page) -> None:
@@ -497,7 +497,7 @@ class Trio:
     def readiness(self, node_id: int) -> str | None:
         heard: list[str | None] = []
         broker = self.broker(node_id)
-        run_steps(broker.clock, unready_reason(broker)).then(heard.append)
+        run_steps(broker.clock, broker.contexts.bind(unready_reason)()).then(heard.append)
         assert self.sim.run_until(lambda: bool(heard), within_ms=5_000)
         return heard[0]
 

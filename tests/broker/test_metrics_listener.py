@@ -20,7 +20,7 @@ class Web:
     def __init__(self, desk: Any, make_link: Any, host: str = "127.0.0.1") -> None:
         self.desk = desk
         self.make_link = make_link
-        self.listener = MetricsListener(desk.broker)
+        self.listener = desk.broker.contexts.bind(MetricsListener)()
         self._host = host
         assert self.listener.open(self, host, 9692) == (host, 9692)
 
@@ -97,7 +97,7 @@ def test_a_node_that_is_not_ready_says_why(web: Web) -> None:
     status, _, body = web.get("/readyz")
     assert status == 503
     assert body.startswith("not ready: this node is fenced")
-    web.desk.broker.is_stopping = True
+    web.desk.broker.contexts.node.is_stopping = True
     assert "stopping" in web.get("/readyz")[2]
     assert web.get("/healthz")[0] == 200
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.apis import k00_produce
 from millpond.sim.world.clock import WALL_START_MS
 from millpond.wire import messages as m
 from millpond.wire.batch import batch_crc
@@ -42,11 +41,12 @@ class Stage:
         self.producers[2].client_id = "prodüzent"
         self.heard: list[list[bytes]] = [[], [], []]
         entry = self.desk.broker.dispatcher._entries[0]
+        self._api = entry.api
         entry.api = replace(entry.api, **{"short": self._counted("short"), "handle": self._general, **WAYS[way]})
 
     def _counted(self, way: str) -> Callable[..., bool]:
         def short(*args: Any) -> bool:
-            is_taken = k00_produce.short(*args)
+            is_taken = self._api.short(*args)
             self.taken[way] += is_taken
             return is_taken
 
@@ -54,7 +54,7 @@ class Stage:
 
     def _general(self, *args: Any) -> Any:
         self.taken["general"] += 1
-        return k00_produce.handle(*args)
+        return self._api.handle(*args)
 
     def send(self, who: int, version: int, acks: int, topic: str, index: int, records: bytes | None) -> None:
         found = self.desk.broker.image.topics[topic]

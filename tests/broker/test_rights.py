@@ -602,7 +602,7 @@ def test_metrics_name_nothing_where_rights_are_asked_for(make_desk: Callable[...
         play = make_desk(dict(texts))
         play.create("secret-pond")
         pages: list[Any] = []
-        PageMaker(play.broker).page().then(pages.append)
+        play.broker.contexts.bind(PageMaker)().page().then(pages.append)
         assert play.sim.run_until(lambda pages=pages: bool(pages), within_ms=10_000)
         page = b"".join(pages[0].parts).decode()
         assert ("secret-pond" in page) is is_named

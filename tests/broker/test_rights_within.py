@@ -113,7 +113,7 @@ def test_a_super_user_who_calls_itself_a_node_leaves_the_same_traces(make_desk: 
     play = Stage(make_desk(texts | {"super.users": "User:admin;User:node"}), is_first=True)
     lines: list[dict[str, Any]] = []
     broker = play.desk.broker
-    broker.audit = Audit(lambda line, _: lines.append(json.loads(line)), broker.clock, 1)
+    broker.contexts.security.audit = Audit(lambda line, _: lines.append(json.loads(line)), broker.clock, 1)
     topic = {"name": "fresh", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
     play.admin.client_id = "millpond-node-2"
     reply = play.ask(play.admin, 19, 7, {"topics": [topic], "timeout_ms": 1000})
@@ -131,7 +131,7 @@ def test_a_super_user_who_does_a_nodes_work_leaves_a_trace(make_desk: Any) -> No
     play = Stage(make_desk(texts | {"super.users": "User:admin;User:node"}), is_first=True)
     lines: list[dict[str, Any]] = []
     broker = play.desk.broker
-    broker.audit = Audit(lambda line, _: lines.append(json.loads(line)), broker.clock, 1)
+    broker.contexts.security.audit = Audit(lambda line, _: lines.append(json.loads(line)), broker.clock, 1)
     play.desk.sim.run_until(lambda: False, within_ms=20_000)
     assert lines == [], "a node's own work is not told"
     play.admin.client_id = "millpond-node-2"
@@ -150,7 +150,7 @@ def test_a_topic_that_comes_with_a_question_leaves_a_trace(make_desk: Any) -> No
     play.only((Operation.CREATE, AclResource.TOPIC, "fresh"), (Operation.DESCRIBE, AclResource.TOPIC, "fresh"))
     lines: list[dict[str, Any]] = []
     broker = play.desk.broker
-    broker.audit = Audit(lambda line, _: lines.append(json.loads(line)), broker.clock, 1)
+    broker.contexts.security.audit = Audit(lambda line, _: lines.append(json.loads(line)), broker.clock, 1)
     for _ in range(2):
         reply = play.ask(play.alice, 3, 9, {"topics": [{"name": "fresh"}], "allow_auto_topic_creation": True})
         assert not any(codes_in(reply)), reply
@@ -168,7 +168,7 @@ def test_whoever_hangs_up_before_the_answer_leaves_the_same_traces(case: Case, s
     play = stage(is_first=case.is_first)
     lines: list[dict[str, Any]] = []
     broker = play.desk.broker
-    broker.audit = Audit(lambda line, _: lines.append(json.loads(line)), broker.clock, 1)
+    broker.contexts.security.audit = Audit(lambda line, _: lines.append(json.loads(line)), broker.clock, 1)
     play.admin.send(build(case.request, case.values(play.scene)), case.version)
     play.admin.link.end()
     play.desk.run(15_000)
@@ -179,7 +179,7 @@ def test_whoever_hangs_up_when_a_topic_comes_leaves_a_trace(make_desk: Any) -> N
     play = Stage(make_desk(TEXTS | {"auto.create.topics.enable": "true"}), is_first=True)
     lines: list[dict[str, Any]] = []
     broker = play.desk.broker
-    broker.audit = Audit(lambda line, _: lines.append(json.loads(line)), broker.clock, 1)
+    broker.contexts.security.audit = Audit(lambda line, _: lines.append(json.loads(line)), broker.clock, 1)
     wanted = {"topics": [{"name": "fresh"}], "allow_auto_topic_creation": True}
     play.admin.send(build(m.MetadataRequest, wanted), 9)
     play.admin.link.end()

@@ -81,8 +81,8 @@ class Side:
                 entry.api = replace(api, short=self._counted(api.name, api.short))
 
     def _counted(self, name: str, short: Callable[..., bool]) -> Callable[..., bool]:
-        def way(broker: Any, connection: Any, frame: memoryview) -> bool:
-            is_short = short(broker, connection, frame)
+        def way(connection: Any, frame: memoryview) -> bool:
+            is_short = short(connection, frame)
             self.short_answers[name] += is_short
             return is_short
 

@@ -26,6 +26,14 @@ from millpond.broker.authentication.login_parts import (
 from millpond.broker.authentication.login_upkeep import LoginUpkeep
 from millpond.broker.connections.connections import Connections
 from millpond.broker.connections.listeners import Listeners, end_point_of
+from millpond.broker.context import (
+    Contexts,
+    CoordinationContext,
+    DataContext,
+    MetadataContext,
+    NodeContext,
+    SecurityContext,
+)
 from millpond.broker.controller.controller import Controller
 from millpond.broker.controller.image_watch import ImageWatch
 from millpond.broker.controller.voter_keeper import VoterKeeper
@@ -149,7 +157,6 @@ class Broker:
         """The same world, with the way to the controller."""
         self.clock = world.clock
         self.workers = world.workers
-        self.unpacking = FairQueue(world.workers)
         self.entropy = world.entropy
         self.journal = journal
         self.loggers = Loggers()
@@ -187,10 +194,9 @@ class Broker:
         self.audit = Audit(audit, world.clock, settings[node.NODE_ID], kept_bytes)
         self.quotas = Quotas(world.clock, lambda: self.settings)
         self.arrivals = Arrivals(world.clock, lambda: self.settings, self.limits, self.audit.turned_away)
-        self.dispatcher = Dispatcher(self, world.clock, load_apis)
+        self.dispatcher = Dispatcher(world.clock, load_apis)
         self.requests = self.dispatcher.requests
         self.acknowledgements = Acknowledgements(PRODUCE, world.clock, self.requests, self._refuse_parked)
-        self.api_answers = ApiAnswers()
         self.rebalances = RebalanceCounts()
         self.listeners = Listeners(listeners)
         self.connections = Connections(self.dispatcher, world.clock, lambda: self.settings, self.arrivals, listeners)
@@ -354,13 +360,81 @@ class Broker:
         self.permission_peers = self._new_peers()
         self.replica_peers = self._new_peers()
         self.permissions = Permissions(self)
-        self.append_order = AppendOrder()
+        self.contexts = self._contexts()
+        self.dispatcher.begin(self.contexts)
         self.ready: Later[None] = Later()
         """Ends once this node serves."""
         self.is_stopping = False
         self._has_begun = False
         self._was_clean = False
         """Whether the last end was a clean one, and nothing is missing."""
+
+    def _contexts(self) -> Contexts:
+        return Contexts(
+            NodeContext(
+                node_id=self.node_id,
+                settings=self.settings,
+                layers=self.layers,
+                world=self.world,
+                clock=self.clock,
+                workers=self.workers,
+                entropy=self.entropy,
+                journal=self.journal,
+                loggers=self.loggers,
+                listeners=self.listeners,
+                connections=self.connections,
+                addresses_for=self.addresses_for,
+                apis=lambda: self.dispatcher.apis,
+                api_answers=ApiAnswers(),
+                requests=self.requests,
+            ),
+            SecurityContext(
+                audit=self.audit,
+                access=self.access,
+                quotas=self.quotas,
+                limits=self.limits,
+                logins=self.logins,
+                token_proofs=self.token_proofs,
+                node_user=self.node_user,
+            ),
+            MetadataContext(
+                image=self.image,
+                controller=self.controller,
+                controller_id=lambda: self.controller_id,
+                to_controller=self.to_controller,
+                lifecycle=self.lifecycle,
+                sessions=self.sessions,
+                once_shown=self.once_shown,
+                try_create=self.try_create,
+                create_topic=self.create_topic,
+            ),
+            DataContext(
+                store=self.store,
+                partitions=self.partitions,
+                absence=self.absence,
+                flusher=self.flusher,
+                checkpoints=self.checkpoints,
+                disk_watch=self.disk_watch,
+                fetch_sessions=self.fetch_sessions,
+                parked_fetches=self.parked_fetches,
+                replica_sessions=self.replica_sessions,
+                replica_peers=self.replica_peers,
+                producer_ids=self.producer_ids,
+                acknowledgements=self.acknowledgements,
+                unpacking=FairQueue(self.workers),
+            ),
+            CoordinationContext(
+                groups=self.groups,
+                transactions=self.transactions,
+                open_coordination=self.open_coordination,
+                addresses=self.addresses,
+                markers=self.markers,
+                marker_peers=self.marker_peers,
+                permissions=self.permissions,
+                append_order=AppendOrder(),
+                rebalances=self.rebalances,
+            ),
+        )
 
     @property
     def apis(self) -> Sequence[Api]:
@@ -479,7 +553,7 @@ class Broker:
         self._has_begun = True
         if not self.controller.is_alone:
             self._compare_clocks()
-            compare_with_controller(self)
+            compare_with_controller(self.contexts.node, self.contexts.metadata)
         self._keeper.open_all(at_once=at_once)
         self._keeper.followed().then(lambda _: self._on_opened())
 
@@ -558,7 +632,7 @@ class Broker:
     ) -> Later[m.CreateTopicsResponse | None]:
         """Bring topics into being; ends when it has been tried, with what came of it if anybody could be asked."""
         request = request_for([each for each in topics if by_broker or each.name not in INTERNAL_TOPICS])
-        return create_topics(self, request, VERSION, CREATE_MS).recover(Refused, lambda _: None)
+        return create_topics(self.contexts.metadata, request, VERSION, CREATE_MS).recover(Refused, lambda _: None)
 
     def once_shown(self, is_shown: Callable[[], bool], within_ms: int) -> Later[None]:
         """Ends once the image shows it and the logs have followed, or when the time is over."""
@@ -638,7 +712,8 @@ class Broker:
     def _refuse_parked(self, parked: Parked, partition: Partition, failure: Exception) -> list[ReplyPart]:
         from millpond.broker.apis.k00_produce import refuse_parked
 
-        return refuse_parked(self, parked, partition, failure)
+        contexts = self.contexts
+        return refuse_parked(contexts.node, contexts.metadata, contexts.data, parked, partition, failure)
 
     # Coordinators.
 
@@ -663,12 +738,12 @@ class Broker:
     def _group_home(self, partition: Partition) -> Home[GroupShard]:
         from millpond.broker.coordinator_calls.groups import group_home
 
-        return group_home(self, partition)
+        return self.contexts.bind(group_home)(partition)
 
     def _transaction_home(self, partition: Partition) -> Home[TransactionShard]:
         from millpond.broker.coordinator_calls.transactions import transaction_home
 
-        return transaction_home(self, partition)
+        return self.contexts.bind(transaction_home)(partition)
 
     def _open_coordinations(self) -> None:
         # Groups first: the markers that a coordinator of transactions writes on loading may be for them.
@@ -711,8 +786,8 @@ class Broker:
 
     def _read_broker_settings(self) -> None:
         own = self.image.config_of(Resource(ResourceType.BROKER, str(self.node_id)))
-        self.layers = NodeLayers(self._static, own, self.image.config_of(ALL_BROKERS))
-        self.settings = self.layers.settings()
+        self.layers = self.contexts.node.layers = NodeLayers(self._static, own, self.image.config_of(ALL_BROKERS))
+        self.settings = self.contexts.node.settings = self.layers.settings()
 
     def _follow_quotas(self, records: Iterable[ClientQuotaRecord]) -> None:
         for each in records:
@@ -756,7 +831,7 @@ class Broker:
         self._failed_replicas.stop()
         self._scrub.stop()
         self.controller.resign()
-        self.is_stopping = True
+        self.is_stopping = self.contexts.node.is_stopping = True
         self._keeper.stop()
         self.fetchers.stop()
         self.groups.stop()

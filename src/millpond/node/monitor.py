@@ -27,7 +27,7 @@ class Monitor:
         # Read only where it is used: a node starts sooner without.
         from millpond.broker.metrics.listener import MetricsListener
 
-        listener = MetricsListener(broker, (process.collect,))
+        listener = broker.contexts.bind(MetricsListener)((process.collect,))
         try:
             self.address = listener.open(broker.world.network, *host_and_port(settings[METRICS_LISTENER]))
         except OSError as fault:

@@ -193,7 +193,7 @@ def test_what_nodes_ask_each_other_all_the_time_is_not_told(texts: dict[str, str
     for node_id, node in cluster.nodes.items():
         assert cluster.start(node_id)
         broker = node.broker
-        broker.audit = Audit(lambda line, _: lines.append(json.loads(line)), broker.clock, node_id)
+        broker.contexts.security.audit = Audit(lambda line, _: lines.append(json.loads(line)), broker.clock, node_id)
     sim.run_for(60_000)
     image = cluster.image
     assert image is not None

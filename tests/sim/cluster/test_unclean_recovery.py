@@ -151,7 +151,7 @@ def stop_answering(pond: Lives, node_id: int, monkeypatch: pytest.MonkeyPatch) -
     real = k35_describe_log_dirs.run_steps
 
     def never(clock: Any, steps: Any) -> Any:
-        if steps.gi_frame.f_locals["broker"].node_id == node_id:
+        if steps.gi_frame.f_locals["node"].node_id == node_id:
             return real(clock, endless())
         return real(clock, steps)
 

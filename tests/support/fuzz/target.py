@@ -225,14 +225,14 @@ class Target:
         run_by_worker = self.node.workers.run
         self.node.workers.run = lambda job: run_by_worker(self.turn.leave_out(job))  # type: ignore[method-assign]
 
-    def _weighed(self, api: Api) -> Callable[[Any, Any, Any], Any]:
+    def _weighed(self, api: Api) -> Callable[[Any, Any], Any]:
         """The handler; more items than it can handle in a turn are a finding, however fast the machine is."""
 
-        def handle(broker: Any, call: Any, request: Any) -> Any:
+        def handle(call: Any, request: Any) -> Any:
             # To count them takes no time of the node's.
             items = self.turn.leave_out(partial(weight, request))() - 1
             self.turn.take_items(items, items_at_once(api), self)
-            return api.handle(broker, call, request)
+            return api.handle(call, request)
 
         return handle
 

@@ -13,13 +13,13 @@ from millpond.metadata.image import Image, Resource
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext
 
 Verdicts = tuple[ResourceVerdict, ...]
 
 
 def commit_changes(
-    broker: Services,
+    metadata: MetadataContext,
     resources: Sequence[Resource],
     decide: Callable[[Image], Decision[Verdicts]],
     response: type[m.AlterConfigsResponse] | type[m.IncrementalAlterConfigsResponse],
@@ -40,7 +40,7 @@ def commit_changes(
         return response(responses=results)  # type: ignore[arg-type]
 
     return (
-        broker.controller.submit(decide)
+        metadata.controller.submit(decide)
         .map(answer)
         .recover(
             Refused,

@@ -21,31 +21,31 @@ from millpond.metadata.records import ResourceType
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext
 
 VERSION: Final = 4
 
 SHARED: Final = tuple(str(each.inherits) for each in (MIN_INSYNC_REPLICAS, FLUSH_ACK, UNCLEAN_LEADER_ELECTION_ENABLE))
 
 
-def compare_with_controller(broker: Services) -> None:
+def compare_with_controller(node: NodeContext, metadata: MetadataContext) -> None:
     """Log each shared setting that has another value on this node than on the controller or in the metadata."""
     for name in SHARED:
-        in_force = broker.image.config_of(ALL_BROKERS).get(name)
+        in_force = metadata.image.config_of(ALL_BROKERS).get(name)
         setting = NODE.get(name)
-        if in_force is None or name not in broker.layers.static.overrides:
+        if in_force is None or name not in node.layers.static.overrides:
             continue
-        at_start = setting.show(broker.layers.static.overrides[name])
+        at_start = setting.show(node.layers.static.overrides[name])
         if at_start != in_force:
-            broker.journal(
+            node.journal(
                 "a setting of this node has no effect: the cluster's value is in force, change it there "
                 f"(`millpond config set node all {name}=VALUE`)",
                 setting=name,
                 here=at_start,
                 cluster=in_force,
             )
-    controller_id = broker.controller.leader_id
-    if controller_id in (NO_NODE, broker.node_id):
+    controller_id = metadata.controller.leader_id
+    if controller_id in (NO_NODE, node.node_id):
         return
     resource = m.DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=ResourceType.BROKER, resource_name=str(controller_id), configuration_keys=list(SHARED)
@@ -54,9 +54,9 @@ def compare_with_controller(broker: Services) -> None:
     def compare(response: m.DescribeConfigsResponse) -> None:
         for result in response.results:
             for theirs in result.configs:
-                ours = broker.layers.effective(NODE.get(theirs.name)).text
+                ours = node.layers.effective(NODE.get(theirs.name)).text
                 if theirs.name in SHARED and theirs.value != ours:
-                    broker.journal(
+                    node.journal(
                         "a setting differs from the controller's: set it for the whole cluster (`millpond config`)",
                         setting=theirs.name,
                         here=ours,
@@ -68,4 +68,6 @@ def compare_with_controller(broker: Services) -> None:
         if not isinstance(fault, Refused | RemoteError):
             raise fault
 
-    broker.to_controller.ask(m.DescribeConfigsRequest(resources=[resource]), VERSION, SHOWN_MS).then(compare, give_up)
+    metadata.to_controller.ask(m.DescribeConfigsRequest(resources=[resource]), VERSION, SHOWN_MS).then(
+        compare, give_up
+    )

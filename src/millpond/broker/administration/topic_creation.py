@@ -16,7 +16,7 @@ from millpond.metadata.topics import NewTopic
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext
 
 VERSION = 7
 """Of CreateTopics, when a node asks for topics of its own."""
@@ -27,7 +27,7 @@ UNFENCED_WAIT_MS_MAX = 5_000
 """How long a client's new partitions wait for brokers when none can lead one."""
 
 
-def once_placeable(broker: Services, timeout_ms: int) -> Later[None]:
+def once_placeable(metadata: MetadataContext, timeout_ms: int) -> Later[None]:
     """Ends once most brokers are unfenced, or when the time is over. It does not wait if any broker can lead now.
 
     A cluster that was just started names its brokers in Metadata before the first of them is unfenced. A client that
@@ -36,30 +36,30 @@ def once_placeable(broker: Services, timeout_ms: int) -> Later[None]:
     """
 
     def active() -> int:
-        return sum(each.is_active for each in broker.image.brokers.values())
+        return sum(each.is_active for each in metadata.image.brokers.values())
 
     if active():
         return done(None)
     within_ms = min(max(timeout_ms, 0), UNFENCED_WAIT_MS_MAX)
-    return broker.once_shown(lambda: 2 * active() > len(broker.image.brokers), within_ms)
+    return metadata.once_shown(lambda: 2 * active() > len(metadata.image.brokers), within_ms)
 
 
 def create_topics(
-    broker: Services, request: m.CreateTopicsRequest, version: int, timeout_ms: int
+    metadata: MetadataContext, request: m.CreateTopicsRequest, version: int, timeout_ms: int
 ) -> Later[m.CreateTopicsResponse]:
     """The controller's response, once this node's image shows the topics. Refused where there is no controller."""
-    return once_made(broker, request, broker.to_controller.ask(request, version, timeout_ms))
+    return once_made(metadata, request, metadata.to_controller.ask(request, version, timeout_ms))
 
 
 def once_made(
-    broker: Services, request: m.CreateTopicsRequest, asked: Later[m.CreateTopicsResponse]
+    metadata: MetadataContext, request: m.CreateTopicsRequest, asked: Later[m.CreateTopicsResponse]
 ) -> Later[m.CreateTopicsResponse]:
     """The same for a response that is on its way."""
 
     def once_shown(response: m.CreateTopicsResponse) -> Later[m.CreateTopicsResponse]:
         there = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
         names = [each.name for each in response.topics if each.error_code in there and not request.validate_only]
-        shown = broker.once_shown(lambda: all(name in broker.image.topics for name in names), SHOWN_MS)
+        shown = metadata.once_shown(lambda: all(name in metadata.image.topics for name in names), SHOWN_MS)
         return shown.map(lambda _: response)
 
     return asked.chain(once_shown)

@@ -16,8 +16,8 @@ from millpond.wire import messages as m
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from millpond.broker.context import DataContext, MetadataContext, NodeContext
     from millpond.broker.replication.partitions import Partition
-    from millpond.broker.services import Services
 
 VERSION: Final = 5
 NO_OFFSET: Final = -1
@@ -33,29 +33,35 @@ def log_end_of(partition: Partition) -> LogEnd | None:
     return LogEnd(partition.log.last_written_epoch, partition.log.end_offset) if partition.log.is_online else None
 
 
-def ask_log_ends(broker: Services, wanted: Iterable[tuple[str, int]] | None, timeout_ms: int) -> Later[LogEnds]:
+def ask_log_ends(
+    node: NodeContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    wanted: Iterable[tuple[str, int]] | None,
+    timeout_ms: int,
+) -> Later[LogEnds]:
     """The log ends of all live replicas of those partitions that have no leader. Never fails."""
     reports: Reports = {}
     silent: list[int] = []
     asked: list[Later[None]] = []
-    for broker_id, names in leaderless(broker.image, wanted).items():
-        epoch = broker.image.brokers[broker_id].epoch
-        if broker_id == broker.node_id:
-            _report_own(broker, epoch, names, reports)
+    for broker_id, names in leaderless(metadata.image, wanted).items():
+        epoch = metadata.image.brokers[broker_id].epoch
+        if broker_id == node.node_id:
+            _report_own(node, data, epoch, names, reports)
             continue
 
         def read(response: m.DescribeLogDirsResponse, broker_id: int = broker_id, epoch: int = epoch) -> None:
-            _read_response(broker, broker_id, epoch, response, reports)
+            _read_response(metadata, broker_id, epoch, response, reports)
 
         def lose(_: RequestLost, broker_id: int = broker_id) -> None:
             silent.append(broker_id)
 
-        request = broker.replica_peers.ask(broker_id, _request(names), VERSION, min(timeout_ms, ASK_MS_MAX))
+        request = data.replica_peers.ask(broker_id, _request(names), VERSION, min(timeout_ms, ASK_MS_MAX))
         asked.append(request.map(read).recover(RequestLost, lose))
 
     def end(_: list[None]) -> LogEnds:
         if silent:
-            broker.journal("replicas did not report where their logs end", brokers=sorted(silent))
+            node.journal("replicas did not report where their logs end", brokers=sorted(silent))
         return reports
 
     return gather(asked).map(end)
@@ -72,20 +78,22 @@ def _request(names: Sequence[tuple[str, int]]) -> m.DescribeLogDirsRequest:
     return m.DescribeLogDirsRequest(topics=topics, with_log_ends=True)
 
 
-def _report_own(broker: Services, epoch: int, names: Sequence[tuple[str, int]], reports: Reports) -> None:
+def _report_own(
+    node: NodeContext, data: DataContext, epoch: int, names: Sequence[tuple[str, int]], reports: Reports
+) -> None:
     for name in names:
-        partition = broker.partitions.get(*name)
+        partition = data.partitions.get(*name)
         end = None if partition is None else log_end_of(partition)
         if end is not None:
-            reports.setdefault(name, {})[broker.node_id] = ReplicaLogEnd(epoch, end)
+            reports.setdefault(name, {})[node.node_id] = ReplicaLogEnd(epoch, end)
 
 
 def _read_response(
-    broker: Services, broker_id: int, epoch: int, response: m.DescribeLogDirsResponse, reports: Reports
+    metadata: MetadataContext, broker_id: int, epoch: int, response: m.DescribeLogDirsResponse, reports: Reports
 ) -> None:
     for result in response.results:
         for topic in result.topics:
-            known = broker.image.topics.get(topic.name)
+            known = metadata.image.topics.get(topic.name)
             if known is None or known.id != topic.topic_id:
                 # The node has not applied yet that the topic was deleted and created again.
                 continue

@@ -54,25 +54,25 @@ from millpond.wire import messages as m
 from millpond.wire.kernel import short_commit, short_consumer_heartbeat, short_heartbeat
 
 if TYPE_CHECKING:
+    from millpond.broker.context import CoordinationContext, MetadataContext, NodeContext, SecurityContext
     from millpond.broker.requests.connection import Connection
-    from millpond.broker.services import Services
 
 HEARTBEAT: Final = 12
 CONSUMER_HEARTBEAT: Final = 68
 
 
-def ask(broker: Services, call: Call, request: Any) -> Outcome:
-    return ask_group(broker, call, request.group_id, request)
+def ask(coordination: CoordinationContext, call: Call, request: Any) -> Outcome:
+    return ask_group(coordination, call, request.group_id, request)
 
 
-def each_of(names: str, results: str) -> Callable[[Services, Call, Any], Outcome]:
+def each_of(names: str, results: str) -> Callable[[NodeContext, CoordinationContext, Call, Any], Outcome]:
     """Asks for each of the groups that a request has in `names`, and joins what the answers have in `results`."""
 
-    def ask_each(broker: Services, call: Call, request: Any) -> Outcome:
+    def ask_each(node: NodeContext, coordination: CoordinationContext, call: Call, request: Any) -> Outcome:
         kind = type(request)
         groups = dict.fromkeys(getattr(request, names))
-        questions = (partial(ask_group, broker, call, each, kind(**{names: [each]})) for each in groups)
-        answered = ask_in_steps(broker.clock, questions, GROUPS_AT_ONCE)
+        questions = (partial(ask_group, coordination, call, each, kind(**{names: [each]})) for each in groups)
+        answered = ask_in_steps(node.clock, questions, GROUPS_AT_ONCE)
         return answered.map(lambda answers: join(call, request, answers))
 
     def join(call: Call, request: Any, answers: list[Any]) -> Any:
@@ -85,38 +85,51 @@ def each_of(names: str, results: str) -> Callable[[Services, Call, Any], Outcome
     return ask_each
 
 
-def assigned_by_us(broker: Services, call: Call, request: Any) -> Outcome:
+def assigned_by_us(metadata: MetadataContext, coordination: CoordinationContext, call: Call, request: Any) -> Outcome:
     """Groups of the new protocol are served once group.version says that all nodes read their records."""
-    if broker.image.features.get(GROUP_VERSION, 0):
-        return ask(broker, call, request)
+    if metadata.image.features.get(GROUP_VERSION, 0):
+        return ask(coordination, call, request)
     return m.ConsumerGroupHeartbeatResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
         error_message="group.version is 0: use group.protocol=classic, or raise it (millpond cluster upgrade)",
     )
 
 
-def heartbeat_short(broker: Services, connection: Connection, frame: memoryview) -> bool:
+def heartbeat_short(
+    node: NodeContext,
+    security: SecurityContext,
+    coordination: CoordinationContext,
+    connection: Connection,
+    frame: memoryview,
+) -> bool:
     """A member is alive and may go on."""
     asked = short_heartbeat(frame)
-    if asked is None or not _may_read(broker, connection, asked.group_id):
+    if asked is None or not _may_read(security, connection, asked.group_id):
         return False
-    home = broker.groups.home_that_serves(asked.group_id)
+    home = coordination.groups.home_that_serves(asked.group_id)
     if home is None or not home.tell(
         lambda shard, now_ms: shard.beat(asked.group_id, asked.member_id, asked.generation, now_ms) or None
     ):
         return False
     connection.reply_frame(asked.reply())
-    broker.requests.on_answer(HEARTBEAT, connection.arrived_us)
+    node.requests.on_answer(HEARTBEAT, connection.arrived_us)
     return True
 
 
-def consumer_heartbeat_short(broker: Services, connection: Connection, frame: memoryview) -> bool:
+def consumer_heartbeat_short(
+    node: NodeContext,
+    security: SecurityContext,
+    metadata: MetadataContext,
+    coordination: CoordinationContext,
+    connection: Connection,
+    frame: memoryview,
+) -> bool:
     """The same by the new protocol."""
     asked = short_consumer_heartbeat(frame)
-    if asked is None or not _may_read(broker, connection, asked.group_id):
+    if asked is None or not _may_read(security, connection, asked.group_id):
         return False
-    home = broker.groups.home_that_serves(asked.group_id)
-    if home is None or not broker.image.features.get(GROUP_VERSION, 0):
+    home = coordination.groups.home_that_serves(asked.group_id)
+    if home is None or not metadata.image.features.get(GROUP_VERSION, 0):
         return False
     interval_ms = home.tell(
         lambda shard, now_ms: shard.consumer_beat(
@@ -126,22 +139,28 @@ def consumer_heartbeat_short(broker: Services, connection: Connection, frame: me
     if interval_ms is None:
         return False
     connection.reply_frame(asked.reply(interval_ms))
-    broker.requests.on_answer(CONSUMER_HEARTBEAT, connection.arrived_us)
+    node.requests.on_answer(CONSUMER_HEARTBEAT, connection.arrived_us)
     return True
 
 
-def commit_short(broker: Services, connection: Connection, frame: memoryview) -> bool:
+def commit_short(
+    node: NodeContext,
+    security: SecurityContext,
+    coordination: CoordinationContext,
+    connection: Connection,
+    frame: memoryview,
+) -> bool:
     """A member has read one partition so far."""
     asked = short_commit(frame)
-    if asked is None or not _may_read(broker, connection, asked.group_id):
+    if asked is None or not _may_read(security, connection, asked.group_id):
         return False
-    access = broker.access
+    access = security.access
     if access.is_on and not access.may_often(connection, Operation.READ, asked.topic):
         return False
-    home = broker.groups.home_that_serves(asked.group_id)
+    home = coordination.groups.home_that_serves(asked.group_id)
     if home is None:
         return False
-    parked = ParkedCommit(broker, connection, asked)
+    parked = ParkedCommit(node, connection, asked)
     if not home.attempt(
         lambda shard, now_ms: shard.commit_one(asked, parked, now_ms), parked, asked.client_id, "OffsetCommitRequest"
     ):
@@ -150,9 +169,9 @@ def commit_short(broker: Services, connection: Connection, frame: memoryview) ->
     return True
 
 
-def _may_read(broker: Services, connection: Connection, group_id: str) -> bool:
+def _may_read(security: SecurityContext, connection: Connection, group_id: str) -> bool:
     """Whether it may; if not, the general way notes that it has tried."""
-    access = broker.access
+    access = security.access
     return not access.is_on or access.may(
         connection.known, connection.host, Operation.READ, AclResource.GROUP, group_id
     )
@@ -183,7 +202,7 @@ def on_topics(topic_kind: type[Any], partition_kind: type[Any], *, ids_from: int
     """The right to read each topic whose offsets are changed. From version `ids_from` on, requests have topic ids."""
     need = Need(Operation.READ, AclResource.TOPIC)
 
-    def screen(broker: Services, call: Call, request: Any) -> Screened | None:
+    def screen(metadata: MetadataContext, call: Call, request: Any) -> Screened | None:
         by_id = ids_from is not None and call.version >= ids_from
 
         def code_of(topic: Any) -> ErrorCode:
@@ -191,7 +210,7 @@ def on_topics(topic_kind: type[Any], partition_kind: type[Any], *, ids_from: int
             if by_id and topic_id == NO_TOPIC_ID:
                 # Refused by the coordinator: no topic has this id.
                 return ErrorCode.NONE
-            return topic_refusal(broker, call, need, None if by_id else topic.name, topic_id)
+            return topic_refusal(metadata, call, need, None if by_id else topic.name, topic_id)
 
         def refuse(topic: Any, code: ErrorCode) -> Any:
             partitions = [
@@ -206,7 +225,7 @@ def on_topics(topic_kind: type[Any], partition_kind: type[Any], *, ids_from: int
     return Rights((need,), screen)
 
 
-def _hide_groups_of_hidden_topics(broker: Services, call: Call, request: Any) -> Screened | None:
+def _hide_groups_of_hidden_topics(metadata: MetadataContext, call: Call, request: Any) -> Screened | None:
     """A group whose members read a topic that one may not see is not described."""
     if call.is_unlimited:
         return None
@@ -228,7 +247,7 @@ def _topics_of(group: m.ConsumerGroupDescribeResponse.DescribedGroup) -> set[str
     return names.union(*(each.subscribed_topic_names for each in group.members))
 
 
-def _subscribes(broker: Services, call: Call, request: m.ConsumerGroupHeartbeatRequest) -> Screened | None:
+def _subscribes(metadata: MetadataContext, call: Call, request: m.ConsumerGroupHeartbeatRequest) -> Screened | None:
     """Topics that one may not see cannot be subscribed to."""
     need = Need(Operation.DESCRIBE, AclResource.TOPIC)
     if call.is_unlimited:
@@ -242,7 +261,7 @@ def _subscribes(broker: Services, call: Call, request: m.ConsumerGroupHeartbeatR
             response.assignment.topic_partitions = [
                 each
                 for each in response.assignment.topic_partitions
-                if may_topic(broker, call, Operation.DESCRIBE, None, each.topic_id)
+                if may_topic(metadata, call, Operation.DESCRIBE, None, each.topic_id)
             ]
         return response
 

@@ -54,8 +54,14 @@ from millpond.wire.header import RequestHeader
 from millpond.wire.kernel import short_produce, single_produce, single_produce_reply
 
 if TYPE_CHECKING:
+    from millpond.broker.context import (
+        CoordinationContext,
+        DataContext,
+        MetadataContext,
+        NodeContext,
+        SecurityContext,
+    )
     from millpond.broker.requests.connection import Connection
-    from millpond.broker.services import Services
     from millpond.log.producers import Verification
 
 ON_ID = Need(Operation.WRITE, AclResource.TRANSACTIONAL_ID)
@@ -68,15 +74,23 @@ CURRENT_LEADER_FROM = 10
 TOPIC_IDS_FROM = 13
 
 
-def handle(broker: Services, call: Call, request: m.ProduceRequest) -> Outcome:
+def handle(
+    node: NodeContext,
+    security: SecurityContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    coordination: CoordinationContext,
+    call: Call,
+    request: m.ProduceRequest,
+) -> Outcome:
     if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
         return _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks must be 0, 1 or -1 (all)")
     if request.transactional_id is not None:
         if request.acks == ACKS_NONE:
             # Nobody would hear of a refusal, and the rest of the transaction would be committed without this batch.
             return _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "a transaction must be acknowledged")
-        return _after_leave(broker, call, request, request.transactional_id)
-    return _finish(_Produce(broker, call, request, {}), request)
+        return _after_leave(node, security, metadata, data, coordination, call, request, request.transactional_id)
+    return _finish(_Produce(node, security, metadata, data, call, request, {}), request)
 
 
 def _finish(produce: _Produce, request: m.ProduceRequest) -> Outcome:
@@ -95,51 +109,72 @@ Absent = dict[FaultKey, ErrorCode]
 """The partitions this broker did not lead when it asked the coordinator about the others, and why."""
 
 
-def _after_leave(broker: Services, call: Call, request: m.ProduceRequest, transactional_id: str) -> Outcome:
+def _after_leave(
+    node: NodeContext,
+    security: SecurityContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    coordination: CoordinationContext,
+    call: Call,
+    request: m.ProduceRequest,
+    transactional_id: str,
+) -> Outcome:
     """Inside a transaction every partition must be part of it: ask its coordinator first, then append."""
     twice = _named_twice(call, request)
     absent: Absent = {}
     asked: list[tuple[str, int]] = []
     permits: list[Later[Verification | Refused | None]] = []
     for topic in request.topic_data:
-        for data in topic.partition_data:
-            partition = _find(broker, call.version, topic.name, topic.topic_id, data.index)
-            is_named_twice = (topic.topic_id, topic.name, data.index) in twice
+        for entry in topic.partition_data:
+            partition = _find(data, call.version, topic.name, topic.topic_id, entry.index)
+            is_named_twice = (topic.topic_id, topic.name, entry.index) in twice
             if isinstance(partition, ErrorCode):
                 # Still absent when the others are appended: nobody has asked the coordinator about it.
-                absent[topic.topic_id, topic.name, data.index] = partition
+                absent[topic.topic_id, topic.name, entry.index] = partition
                 continue
             if partition.is_internal or is_named_twice:
                 # It will be refused. It must not become part of the transaction, whose end is written there.
                 continue
             asked.append(partition.name)
-            permit = permission_for_batch(broker, transactional_id, call.version, partition, data.records)
+            permit = permission_for_batch(
+                node, metadata, coordination, transactional_id, call.version, partition, entry.records
+            )
             permits.append(permit.recover(Refused, lambda refused: refused))
     key = PRODUCE, call.connection, transactional_id
-    if broker.append_order.is_waiting(key) or not all(permit.ended for permit in permits):
+    if coordination.append_order.is_waiting(key) or not all(permit.ended for permit in permits):
         # The frame is not ours once we wait for any of them: its buffer serves the next request.
         for topic in request.topic_data:
-            for data in topic.partition_data:
-                data.records = memoryview(bytearray(data.records or b""))
+            for entry in topic.partition_data:
+                entry.records = memoryview(bytearray(entry.records or b""))
 
     def append(answers: list[Verification | Refused | None]) -> Later[Response]:
-        outcome = _Produce(broker, call, request, dict(zip(asked, answers, strict=True)), absent).outcome()
+        outcome = _Produce(
+            node, security, metadata, data, call, request, dict(zip(asked, answers, strict=True)), absent
+        ).outcome()
         return outcome if isinstance(outcome, Later) else done(outcome)
 
-    return broker.append_order.append(key, gather(permits), append)
+    return coordination.append_order.append(key, gather(permits), append)
 
 
-def quick(broker: Services, connection: Connection, header: RequestHeader, frame: memoryview) -> bool:
+def quick(
+    node: NodeContext,
+    security: SecurityContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    connection: Connection,
+    header: RequestHeader,
+    frame: memoryview,
+) -> bool:
     """One partition, acknowledged, no transaction, no error: what nearly every producer sends and gets."""
     version = header.api_version
     single = single_produce(frame, header.body_position, version)
     if single is None or single.acks not in (ACKS_LEADER, ACKS_ALL):
         return False
     key = single.topic + _INT32.pack(single.partition)
-    partition = broker.partitions.by_raw(key, is_id=version >= TOPIC_IDS_FROM)
+    partition = data.partitions.by_raw(key, is_id=version >= TOPIC_IDS_FROM)
     if partition is None:
         return False
-    access = broker.access
+    access = security.access
     if access.is_on and not access.may_often(connection, Operation.WRITE, partition.name.topic):
         # Likewise refused the general way.
         return False
@@ -164,23 +199,30 @@ def quick(broker: Services, connection: Connection, header: RequestHeader, frame
     )
     if single.acks == ACKS_LEADER or partition.acknowledges_at_once:
         connection.reply_frame(reply)
-        broker.requests.on_produced(PRODUCE, connection.arrived_us, partition.acknowledged)
+        node.requests.on_produced(PRODUCE, connection.arrived_us, partition.acknowledged)
     else:
         client_id = None if header.client_id is None else header.client_id.encode()
         asked = _Asked(version, header.correlation_id, client_id, key)
-        _park(broker, connection, asked, single.timeout_ms, partition, appended.last_offset + 1, reply)
+        _park(node, metadata, data, connection, asked, single.timeout_ms, partition, appended.last_offset + 1, reply)
     return True
 
 
-def short(broker: Services, connection: Connection, frame: memoryview) -> bool:
+def short(
+    node: NodeContext,
+    security: SecurityContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    connection: Connection,
+    frame: memoryview,
+) -> bool:
     """The same for small ones, where no client has a quota: from the frame to the reply with few steps between."""
     request = short_produce(frame)
     if request is None:
         return False
-    partition = broker.partitions.by_raw(request.key, is_id=request.version >= TOPIC_IDS_FROM)
+    partition = data.partitions.by_raw(request.key, is_id=request.version >= TOPIC_IDS_FROM)
     if partition is None:
         return False
-    access = broker.access
+    access = security.access
     if access.is_on and not access.may_often(connection, Operation.WRITE, partition.name.topic):
         return False
     offset = partition.append_short(request)
@@ -189,9 +231,19 @@ def short(broker: Services, connection: Connection, frame: memoryview) -> bool:
     reply = request.reply(offset, -1, partition.log.start_offset)
     if request.acks == ACKS_LEADER or partition.acknowledges_at_once:
         connection.reply_frame(reply)
-        broker.requests.on_produced(PRODUCE, connection.arrived_us, partition.acknowledged)
+        node.requests.on_produced(PRODUCE, connection.arrived_us, partition.acknowledged)
     else:
-        _park(broker, connection, request, request.timeout_ms, partition, offset + request.record_count, reply)
+        _park(
+            node,
+            metadata,
+            data,
+            connection,
+            request,
+            request.timeout_ms,
+            partition,
+            offset + request.record_count,
+            reply,
+        )
     return True
 
 
@@ -205,7 +257,9 @@ class _Asked(NamedTuple):
 
 
 def _park(
-    broker: Services,
+    node: NodeContext,
+    metadata: MetadataContext,
+    data: DataContext,
     connection: Connection,
     asked: Asked,
     timeout_ms: int,
@@ -214,34 +268,43 @@ def _park(
     reply: bytes,
 ) -> None:
     """The request is written, and waits for its acknowledgement."""
-    patience_ms = _patience_ms(broker, timeout_ms)
+    patience_ms = _patience_ms(node, timeout_ms)
     arrived_us = connection.arrived_us
     if partition.leading is None:
         parked = Parked(connection, connection.keep_slot(), asked, reply, arrived_us, end_offset)
-        broker.acknowledgements.park(partition, patience_ms, parked)
+        data.acknowledgements.park(partition, patience_ms, parked)
         return
     # Each by itself: followers may have some of a turn's requests before the others are there.
     later = partition.after_commit(end_offset, reply)
 
     def answer(frame: bytes) -> list[ReplyPart]:
-        broker.requests.on_produced(PRODUCE, arrived_us, partition.acknowledged)
+        node.requests.on_produced(PRODUCE, arrived_us, partition.acknowledged)
         return [frame]
 
     def refuse(failure: Exception) -> list[ReplyPart]:
-        return _refusal(broker, connection, asked, partition, end_offset, arrived_us, failure)
+        return _refusal(node, metadata, data, connection, asked, partition, end_offset, arrived_us, failure)
 
-    later.expire_after(broker.clock, patience_ms, lambda: later.fail(TooLate()))
+    later.expire_after(node.clock, patience_ms, lambda: later.fail(TooLate()))
     connection.reply_later(later, answer, refuse)
 
 
-def refuse_parked(broker: Services, parked: Parked, partition: Partition, failure: Exception) -> list[ReplyPart]:
+def refuse_parked(
+    node: NodeContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    parked: Parked,
+    partition: Partition,
+    failure: Exception,
+) -> list[ReplyPart]:
     """The reply to one of those who waited together."""
     asked, end_offset, arrived_us = parked.asked, parked.end_offset, parked.arrived_us
-    return _refusal(broker, parked.connection, asked, partition, end_offset, arrived_us, failure)
+    return _refusal(node, metadata, data, parked.connection, asked, partition, end_offset, arrived_us, failure)
 
 
 def _refusal(
-    broker: Services,
+    node: NodeContext,
+    metadata: MetadataContext,
+    data: DataContext,
     connection: Connection,
     asked: Asked,
     partition: Partition,
@@ -252,7 +315,7 @@ def _refusal(
     client_id = None if asked.client_id is None else asked.client_id.decode()
     header = RequestHeader(PRODUCE, asked.version, asked.correlation_id, client_id, 0)
     code, message = _not_committed(failure, partition)
-    _tell_uncommitted(broker, client_id, partition, end_offset, code)
+    _tell_uncommitted(node, client_id, partition, end_offset, code)
     topic = asked.key[:-4]
     is_id = asked.version >= TOPIC_IDS_FROM
     failed = m.ProduceResponse.PartitionProduceResponse(
@@ -267,8 +330,8 @@ def _refusal(
             )
         ]
     )
-    _name_leaders(broker, connection, asked.version, response)
-    broker.requests.on_answer(PRODUCE, arrived_us, response)
+    _name_leaders(node, metadata, data, connection, asked.version, response)
+    node.requests.on_answer(PRODUCE, arrived_us, response)
     return encode_reply(header, response)
 
 
@@ -286,15 +349,23 @@ def _not_committed(failure: Exception, partition: Partition) -> tuple[ErrorCode,
     raise failure
 
 
-def _patience_ms(broker: Services, timeout_ms: int) -> int:
-    return min(max(timeout_ms, 0), broker.settings[PRODUCE_WAIT_MAX_MS])
+def _patience_ms(node: NodeContext, timeout_ms: int) -> int:
+    return min(max(timeout_ms, 0), node.settings[PRODUCE_WAIT_MAX_MS])
 
 
 class _Produce:
     """One request: every batch is appended at once, the reply waits for those that must survive."""
 
     def __init__(
-        self, broker: Services, call: Call, request: m.ProduceRequest, permits: Permits, absent: Absent | None = None
+        self,
+        node: NodeContext,
+        security: SecurityContext,
+        metadata: MetadataContext,
+        data: DataContext,
+        call: Call,
+        request: m.ProduceRequest,
+        permits: Permits,
+        absent: Absent | None = None,
     ) -> None:
         version = call.version
         self._absent = absent or {}
@@ -302,7 +373,10 @@ class _Produce:
         self._permits = permits
         self._repeated = _named_twice(call, request)
         self.refusals: list[str] = []
-        self._broker = broker
+        self._node = node
+        self._security = security
+        self._metadata = metadata
+        self._data = data
         self._acks_all = request.acks == ACKS_ALL
         self._timeout_ms = request.timeout_ms
         self._appended: list[tuple[Partition, m.ProduceResponse.PartitionProduceResponse]] = []
@@ -313,10 +387,10 @@ class _Produce:
                     name=topic.name,
                     topic_id=topic.topic_id,
                     partition_responses=[
-                        self._told(topic, data, self._append(topic, version, data))
-                        if (topic.topic_id, topic.name, data.index) not in self._repeated
-                        else self._refused(data.index, ErrorCode.INVALID_REQUEST, _TWICE)
-                        for data in topic.partition_data
+                        self._told(topic, entry, self._append(topic, version, entry))
+                        if (topic.topic_id, topic.name, entry.index) not in self._repeated
+                        else self._refused(entry.index, ErrorCode.INVALID_REQUEST, _TWICE)
+                        for entry in topic.partition_data
                     ],
                 )
                 for topic in request.topic_data
@@ -326,16 +400,16 @@ class _Produce:
     def _told(
         self,
         topic: m.ProduceRequest.TopicProduceData,
-        data: m.ProduceRequest.PartitionProduceData,
+        entry: m.ProduceRequest.PartitionProduceData,
         reply: m.ProduceResponse.PartitionProduceResponse,
     ) -> m.ProduceResponse.PartitionProduceResponse:
         """The reply; a refusal is told to whoever has asked for every detail."""
-        if reply.error_code and self._broker.loggers.are_detailed:
-            records = data.records
+        if reply.error_code and self._node.loggers.are_detailed:
+            records = entry.records
             header = read_header(records) if records is not None and len(records) >= HEADER_BYTES else None
-            self._broker.journal(
+            self._node.journal(
                 "a batch is refused",
-                partition=f"{topic.name or topic.topic_id}-{data.index}",
+                partition=f"{topic.name or topic.topic_id}-{entry.index}",
                 client=self._call.client_id,
                 error=ErrorCode(reply.error_code).name,
                 reason=reply.error_message,
@@ -346,40 +420,40 @@ class _Produce:
         return reply
 
     def _append(
-        self, topic: m.ProduceRequest.TopicProduceData, version: int, data: m.ProduceRequest.PartitionProduceData
+        self, topic: m.ProduceRequest.TopicProduceData, version: int, entry: m.ProduceRequest.PartitionProduceData
     ) -> m.ProduceResponse.PartitionProduceResponse:
-        partition = self._absent.get((topic.topic_id, topic.name, data.index)) or _find(
-            self._broker, version, topic.name, topic.topic_id, data.index
+        partition = self._absent.get((topic.topic_id, topic.name, entry.index)) or _find(
+            self._data, version, topic.name, topic.topic_id, entry.index
         )
         if isinstance(partition, ErrorCode):
             key = topic.topic_id if version >= TOPIC_IDS_FROM else topic.name
-            self._broker.partitions.note_refused(key, data.index, data.records)
-            return self._refused(data.index, partition, partition.name)
+            self._data.partitions.note_refused(key, entry.index, entry.records)
+            return self._refused(entry.index, partition, partition.name)
         permit = self._permits.get(partition.name)
         faults = self._call.record_faults
         try:
             if isinstance(permit, Refused):
-                partition.note_unpermitted(data.records, permit.code)
+                partition.note_unpermitted(entry.records, permit.code)
                 raise permit
             appended = partition.append(
-                data.records,
+                entry.records,
                 zstd=version >= ZSTD_FROM,
                 verification=permit,
                 acks_all=self._acks_all,
                 by_node=self._call.is_from_node,
-                faults=None if faults is None else faults.get((topic.topic_id, topic.name, data.index)),
+                faults=None if faults is None else faults.get((topic.topic_id, topic.name, entry.index)),
             )
         except InvalidRecords as refusal:
-            return self._refused(data.index, refusal.code, str(refusal), refusal.records)
+            return self._refused(entry.index, refusal.code, str(refusal), refusal.records)
         except Refused as refusal:
             if refusal.code is ErrorCode.KAFKA_STORAGE_ERROR:
-                self._broker.disk_watch.on_refused(str(refusal))
-            self._broker.limits.note_refused(refusal, topic=partition.name.topic)
-            return self._refused(data.index, refusal.code, str(refusal))
+                self._data.disk_watch.on_refused(str(refusal))
+            self._security.limits.note_refused(refusal, topic=partition.name.topic)
+            return self._refused(entry.index, refusal.code, str(refusal))
         except CorruptBatch as fault:
-            return self._refused(data.index, ErrorCode.CORRUPT_MESSAGE, str(fault))
+            return self._refused(entry.index, ErrorCode.CORRUPT_MESSAGE, str(fault))
         reply = m.ProduceResponse.PartitionProduceResponse(
-            index=data.index,
+            index=entry.index,
             base_offset=appended.first_offset,
             log_append_time_ms=appended.append_time_ms,
             log_start_offset=appended.start_offset,
@@ -416,18 +490,20 @@ class _Produce:
             for part, (partition, end_offset, reply) in zip(parts, self._uncommitted, strict=True):
                 if not part.ended:
                     _refuse(reply, TooLate(), partition)
-                    _tell_uncommitted(self._broker, self._call.client_id, partition, end_offset, reply.error_code)
+                    _tell_uncommitted(self._node, self._call.client_id, partition, end_offset, reply.error_code)
             whole.finish(self._completed())
 
-        whole.expire_after(self._broker.clock, _patience_ms(self._broker, self._timeout_ms), time_out)
+        whole.expire_after(self._node.clock, _patience_ms(self._node, self._timeout_ms), time_out)
         return whole
 
     def _completed(self) -> Response:
-        took_us = self._broker.clock.monotonic_us() - self._call.arrived_us
+        took_us = self._node.clock.monotonic_us() - self._call.arrived_us
         for partition, reply in self._appended:
             if not reply.error_code:
                 partition.acknowledged.observe(took_us)
-        _name_leaders(self._broker, self._call.connection, self._call.version, self._response)
+        _name_leaders(
+            self._node, self._metadata, self._data, self._call.connection, self._call.version, self._response
+        )
         return self._response
 
     def _committed(
@@ -435,17 +511,17 @@ class _Produce:
     ) -> Later[None]:
         def refuse(failure: Exception) -> None:
             _refuse(reply, failure, partition)
-            _tell_uncommitted(self._broker, self._call.client_id, partition, end_offset, reply.error_code)
+            _tell_uncommitted(self._node, self._call.client_id, partition, end_offset, reply.error_code)
 
         return partition.after_commit(end_offset, None).recover(Exception, refuse)
 
 
 def _tell_uncommitted(
-    broker: Services, client_id: str | None, partition: Partition, end_offset: int, code: int
+    node: NodeContext, client_id: str | None, partition: Partition, end_offset: int, code: int
 ) -> None:
     """For whoever has asked for every detail."""
-    if broker.loggers.are_detailed:
-        broker.journal(
+    if node.loggers.are_detailed:
+        node.journal(
             "a batch is not committed",
             partition=partition.name,
             client=client_id,
@@ -460,7 +536,14 @@ def _refuse(reply: m.ProduceResponse.PartitionProduceResponse, failure: Exceptio
     reply.base_offset = reply.log_append_time_ms = reply.log_start_offset = -1
 
 
-def _name_leaders(broker: Services, connection: Connection, version: int, response: m.ProduceResponse) -> None:
+def _name_leaders(
+    node: NodeContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    connection: Connection,
+    version: int,
+    response: m.ProduceResponse,
+) -> None:
     """Tell the client whom to ask instead, where another node leads."""
     leaders: set[int] = set()
     for topic in response.responses:
@@ -468,11 +551,11 @@ def _name_leaders(broker: Services, connection: Connection, version: int, respon
             if partition.error_code not in MOVED:
                 continue
             by_id = version >= TOPIC_IDS_FROM
-            leader = current_leader(broker, topic.topic_id if by_id else topic.name, partition.index)
+            leader = current_leader(node, metadata, data, topic.topic_id if by_id else topic.name, partition.index)
             if leader is None:
                 continue
-            if leader.node_id != broker.node_id:
-                now_ms = broker.clock.monotonic_ms()
+            if leader.node_id != node.node_id:
+                now_ms = node.clock.monotonic_ms()
                 connection.astray.note(leader.topic_id, partition.index, leader.leader_epoch, now_ms)
             if version >= CURRENT_LEADER_FROM:
                 leaders.add(leader.node_id)
@@ -481,15 +564,15 @@ def _name_leaders(broker: Services, connection: Connection, version: int, respon
                 )
     response.node_endpoints = [
         m.ProduceResponse.NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
-        for node_id, host, port, rack in endpoints(broker, connection, leaders)
+        for node_id, host, port, rack in endpoints(node, connection, leaders)
     ]
 
 
 _TWICE = "the partition is named more than once in the request: send its batches one after another"
 
 
-def _is_heavy(broker: Services, call: Call, request: m.ProduceRequest) -> bool:
-    if not is_heavy(broker, call, request):
+def _is_heavy(node: NodeContext, data: DataContext, call: Call, request: m.ProduceRequest) -> bool:
+    if not is_heavy(node, data, call, request):
         return False
     call.named_twice = _named_twice(call, request)
     return True
@@ -500,17 +583,17 @@ def _named_twice(call: Call, request: m.ProduceRequest) -> Container[tuple[UUID,
     if call.named_twice is not None:
         return call.named_twice
     names = [
-        (topic.topic_id, topic.name, data.index) for topic in request.topic_data for data in topic.partition_data
+        (topic.topic_id, topic.name, entry.index) for topic in request.topic_data for entry in topic.partition_data
     ]
     if len(names) == len(set(names)):
         return ()
     return {name for name, times in Counter(names).items() if times > 1}
 
 
-def _find(broker: Services, version: int, name: str, topic_id: UUID, index: int) -> Partition | ErrorCode:
+def _find(data: DataContext, version: int, name: str, topic_id: UUID, index: int) -> Partition | ErrorCode:
     if version >= TOPIC_IDS_FROM:
-        return broker.partitions.by_id(topic_id, index) or broker.absence(topic_id, index)
-    return broker.partitions.get(name, index) or broker.absence(name, index)
+        return data.partitions.by_id(topic_id, index) or data.absence(topic_id, index)
+    return data.partitions.get(name, index) or data.absence(name, index)
 
 
 def _refuse_all(request: m.ProduceRequest, code: ErrorCode, message: str) -> Outcome:
@@ -527,9 +610,9 @@ def _refuse_topic(
         topic_id=topic.topic_id,
         partition_responses=[
             m.ProduceResponse.PartitionProduceResponse(
-                index=data.index, error_code=code, base_offset=-1, error_message=message
+                index=entry.index, error_code=code, base_offset=-1, error_message=message
             )
-            for data in topic.partition_data
+            for entry in topic.partition_data
         ],
     )
 
@@ -541,9 +624,9 @@ _OLD_HEAD = Struct(">hi")
 _OLD_REPLY = Struct(">ihq")
 
 
-def refuse_old_format(broker: Services, version: int, body: memoryview) -> Response:
+def refuse_old_format(node: NodeContext, version: int, body: memoryview) -> Response:
     try:
-        out = _old_topics(body, version, broker.settings[MAX_REQUEST_ITEMS])
+        out = _old_topics(body, version, node.settings[MAX_REQUEST_ITEMS])
     except struct.error as fault:
         raise MalformedMessage(f"Produce version {version}: {fault}") from None
     return Encoded(out + (_INT32.pack(0) if version >= 1 else b""))
@@ -582,7 +665,7 @@ def _old_topics(body: memoryview, version: int, items_max: int) -> bytes:
     return b"".join(out)
 
 
-def _screen(broker: Services, call: Call, request: m.ProduceRequest) -> Screened | None:
+def _screen(metadata: MetadataContext, call: Call, request: m.ProduceRequest) -> Screened | None:
     if request.transactional_id is not None and not call.demand(*ON_ID, request.transactional_id):
         return Screened(None, _refuse_all(request, ON_ID.refusal, NOT_AUTHORISED))
 
@@ -594,7 +677,7 @@ def _screen(broker: Services, call: Call, request: m.ProduceRequest) -> Screened
         return _refuse_topic(topic, code, text)
 
     def code_of(topic: m.ProduceRequest.TopicProduceData) -> ErrorCode:
-        return topic_refusal(broker, call, ON_TOPIC, topic.name, topic.topic_id)
+        return topic_refusal(metadata, call, ON_TOPIC, topic.name, topic.topic_id)
 
     return split_topics(request, "topic_data", code_of, refuse, "responses")
 

@@ -45,8 +45,8 @@ from millpond.wire import messages as m
 from millpond.wire.kernel import short_fetch
 
 if TYPE_CHECKING:
+    from millpond.broker.context import DataContext, MetadataContext, NodeContext, SecurityContext
     from millpond.broker.requests.connection import Connection
-    from millpond.broker.services import Services
 
 READ_COMMITTED = 1
 WARM_STEP_BYTES = 1 << 20
@@ -60,7 +60,7 @@ ON_TOPIC = Need(Operation.READ, AclResource.TOPIC)
 CURRENT_LEADER_FROM, REPLICA_STATE_FROM, NODE_ENDPOINTS_FROM = 12, 15, 16
 
 
-def prepare(broker: Services, call: Call, request: m.FetchRequest) -> Later[Any] | None:
+def prepare(data: DataContext, call: Call, request: m.FetchRequest) -> Later[Any] | None:
     """Thousands of partitions are looked up before the request is handled, some of them in each turn of the loop."""
     replica_id = request.replica_state.replica_id if call.version >= REPLICA_STATE_FROM else request.replica_id
     if replica_id >= 0 or is_metadata_fetch(request, call.version):
@@ -70,32 +70,34 @@ def prepare(broker: Services, call: Call, request: m.FetchRequest) -> Later[Any]
         call.wishes = wishes
 
     owner = call.principal if call.access.is_on else None
-    return call.connection.run_in_turns(broker.fetch_sessions.wishes_in_steps(request, owner)).map(keep)
+    return call.connection.run_in_turns(data.fetch_sessions.wishes_in_steps(request, owner)).map(keep)
 
 
-def handle(broker: Services, call: Call, request: m.FetchRequest) -> Outcome:
+def handle(
+    node: NodeContext, metadata: MetadataContext, data: DataContext, call: Call, request: m.FetchRequest
+) -> Outcome:
     if is_metadata_fetch(request, call.version):
-        return broker.controller.host.answer(request, call.connection.number, call.connection.link.listener)
+        return metadata.controller.host.answer(request, call.connection.number, call.connection.link.listener)
     state = request.replica_state
     if call.version >= REPLICA_STATE_FROM and state.replica_id >= 0:
         in_turns = call.connection.run_in_turns
-        return broker.replica_sessions.fetch(request, state.replica_id, state.replica_epoch, in_turns)
+        return data.replica_sessions.fetch(request, state.replica_id, state.replica_epoch, in_turns)
     if call.version < REPLICA_STATE_FROM and request.replica_id >= 0:
-        return broker.replica_sessions.fetch(request, request.replica_id, -1, call.connection.run_in_turns)
+        return data.replica_sessions.fetch(request, request.replica_id, -1, call.connection.run_in_turns)
     consumer = None if call.meter is None else call.meter.consumer
-    owes = consumer is not None and consumer.wait_ms(broker.clock.monotonic_ms()) > 0
+    owes = consumer is not None and consumer.wait_ms(node.clock.monotonic_ms()) > 0
     if owes and request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
         # No session begins by it: clients begin again when they were told to wait.
         return m.FetchResponse(session_id=NO_SESSION, responses=[])
     owner = call.principal if call.access.is_on else None
     try:
-        now_ms = broker.clock.monotonic_ms()
-        context = broker.fetch_sessions.context(request, call.version, now_ms, owner, call.wishes)
+        now_ms = node.clock.monotonic_ms()
+        context = data.fetch_sessions.context(request, call.version, now_ms, owner, call.wishes)
     except Refused as refusal:
         return m.FetchResponse(error_code=refusal.code, session_id=0, responses=[])
     if owes:
         return m.FetchResponse(session_id=context.session_id, responses=[])
-    fetch = _Fetch(broker, call, request, context)
+    fetch = _Fetch(node, metadata, data, call, request, context)
     at_least_bytes = 0 if request.max_wait_ms <= 0 else fetch.bytes_min
     if len(context.wanted) > AT_ONCE_MAX:
         return fetch.begin_in_steps(at_least_bytes)
@@ -104,15 +106,29 @@ def handle(broker: Services, call: Call, request: m.FetchRequest) -> Outcome:
     return fetch.park()
 
 
-def short(broker: Services, connection: Connection, frame: memoryview) -> bool:
+def short(
+    node: NodeContext,
+    security: SecurityContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    connection: Connection,
+    frame: memoryview,
+) -> bool:
     """One partition, or a session that has one, no error, little to read or none: what most consumers ask."""
     asked = short_fetch(frame)
-    return asked is not None and serve_short(broker, connection, asked, _answer_now)
+    return asked is not None and serve_short(node, security, metadata, data, connection, asked, _answer_now)
 
 
-def _answer_now(broker: Services, call: Call, request: m.FetchRequest, context: FetchContext) -> Outcome:
+def _answer_now(
+    node: NodeContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    call: Call,
+    request: m.FetchRequest,
+    context: FetchContext,
+) -> Outcome:
     """What there is, or why there is nothing."""
-    fetch = _Fetch(broker, call, request, context)
+    fetch = _Fetch(node, metadata, data, call, request, context)
     fetch.read(0)
     return fetch.outcome()
 
@@ -149,8 +165,18 @@ class _Watched:
 class _Fetch:
     """One fetch: reads all its partitions, now or again once enough has been appended."""
 
-    def __init__(self, broker: Services, call: Call, request: m.FetchRequest, context: FetchContext) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        node: NodeContext,
+        metadata: MetadataContext,
+        data: DataContext,
+        call: Call,
+        request: m.FetchRequest,
+        context: FetchContext,
+    ) -> None:
+        self._node = node
+        self._metadata = metadata
+        self._data = data
         self._connection = call.connection
         self._is_for_node = call.is_from_node
         self._leaders: set[int] = set()
@@ -161,13 +187,13 @@ class _Fetch:
         self._version = call.version
         self._quota = None if call.meter is None else call.meter.consumer
         self._by_id = call.version >= 13
-        self._rack = request.rack_id if broker.settings[REPLICA_SELECTOR_CLASS] else ""
+        self._rack = request.rack_id if node.settings[REPLICA_SELECTOR_CLASS] else ""
         self._committed_only = request.isolation_level == READ_COMMITTED
-        self._bytes_max = min(request.max_bytes, broker.settings[FETCH_MAX_BYTES])
+        self._bytes_max = min(request.max_bytes, node.settings[FETCH_MAX_BYTES])
         # More than a reply may hold will never be there.
         self.bytes_min = min(request.min_bytes, self._bytes_max)
         self._bytes_missing = 0
-        self._wait_ms = min(request.max_wait_ms, broker.settings[FETCH_WAIT_MAX_MS])
+        self._wait_ms = min(request.max_wait_ms, node.settings[FETCH_WAIT_MAX_MS])
         self._context = context
         self._reads: list[_Read] = []
         self._watched: dict[Partition, _Watched] = {}
@@ -196,7 +222,7 @@ class _Fetch:
         if self._quota is None:
             return self._bytes_max
         # What is there for this client: of a batch that is larger only the first is sent.
-        return min(self._bytes_max, max(int(self._quota.left(self._broker.clock.monotonic_ms())), 0))
+        return min(self._bytes_max, max(int(self._quota.left(self._node.clock.monotonic_ms())), 0))
 
     def _read_some(self, some: Iterable[Wanted], bytes_max: int, read_bytes: int) -> tuple[int, bool]:
         """How many bytes have been read with these, and whether one of them has to be told of at once."""
@@ -219,12 +245,16 @@ class _Fetch:
             return self._failed(wanted, ON_TOPIC.refusal), []
         if partition is None:
             name, topic_id, _ = wanted.key
-            return self._failed(wanted, self._broker.absence(topic_id if self._by_id else name, index)), []
+            return self._failed(wanted, self._data.absence(topic_id if self._by_id else name, index)), []
         ranges: list[FileRange] = []
         try:
             partition.check_leader_epoch(wanted.leader_epoch)
             partition.check_reads(by_rack=bool(self._rack))
-            elsewhere = closest(self._broker, partition, self._rack, wanted.fetch_offset) if self._rack else None
+            elsewhere = (
+                closest(self._node, self._metadata, partition, self._rack, wanted.fetch_offset)
+                if self._rack
+                else None
+            )
             if elsewhere is not None:
                 return self._sent_to(elsewhere, partition), []
             if not partition.is_leader and not partition.holds(wanted.fetch_offset):
@@ -257,7 +287,7 @@ class _Fetch:
             topic = partition.name.topic
             return call.access.may_often(self._connection, Operation.READ, topic) or call.demand(*ON_TOPIC, topic)
         name, topic_id, _ = wanted.key
-        return demand_topic(self._broker, call, Operation.READ, name, topic_id if self._by_id else NO_TOPIC_ID)
+        return demand_topic(self._metadata, call, Operation.READ, name, topic_id if self._by_id else NO_TOPIC_ID)
 
     def _sent_to(self, node_id: int, partition: Partition) -> m.FetchResponse.PartitionData:
         return m.FetchResponse.PartitionData(
@@ -284,7 +314,7 @@ class _Fetch:
         )
         if code not in MOVED or self._version < CURRENT_LEADER_FROM:
             return reply
-        leader = current_leader(self._broker, topic_id if self._by_id else name, index)
+        leader = current_leader(self._node, self._metadata, self._data, topic_id if self._by_id else name, index)
         if leader is not None:
             if self._version >= NODE_ENDPOINTS_FROM:
                 self._leaders.add(leader.node_id)
@@ -295,7 +325,7 @@ class _Fetch:
 
     def _partition(self, wanted: Wanted) -> Partition | None:
         name, topic_id, index = wanted.key
-        partitions = self._broker.partitions
+        partitions = self._data.partitions
         return partitions.by_id(topic_id, index) if self._by_id else partitions.get(name, index)
 
     def _aborted(
@@ -328,8 +358,8 @@ class _Fetch:
 
     def park(self) -> Outcome:
         self._is_parked = True
-        self._broker.parked_fetches.add()
-        self._reply.expire_after(self._broker.clock, self._wait_ms, self.answer)
+        self._data.parked_fetches.add()
+        self._reply.expire_after(self._node.clock, self._wait_ms, self.answer)
         return self._reply
 
     def on_append(self, partition: Partition, size: int) -> None:
@@ -357,7 +387,7 @@ class _Fetch:
     def _answer_in_turn(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._broker.parked_fetches.answer(self._read_again)
+            self._data.parked_fetches.answer(self._read_again)
 
     def _read_again(self) -> None:
         self._is_due = False
@@ -376,7 +406,7 @@ class _Fetch:
     def _unpark(self) -> None:
         if self._is_parked:
             self._is_parked = False
-            self._broker.parked_fetches.remove()
+            self._data.parked_fetches.remove()
         for partition in self._watched:
             partition.watchers.pop(self, None)
         self._watched = {}
@@ -390,7 +420,7 @@ class _Fetch:
 
     def begin_in_steps(self, at_least_bytes: int) -> Outcome:
         self._begin_steps(at_least_bytes)
-        self._reply.expire_after(self._broker.clock, max(self._wait_ms, 0), self.answer)
+        self._reply.expire_after(self._node.clock, max(self._wait_ms, 0), self.answer)
         return self._reply
 
     def _begin_steps(self, at_least_bytes: int) -> None:
@@ -437,7 +467,7 @@ class _Fetch:
             yield None
         if cold:
             try:
-                yield self._broker.workers.run(partial(_fill_page_cache, cold))
+                yield self._node.workers.run(partial(_fill_page_cache, cold))
             except OSError:
                 self._release()
                 return _unreadable()
@@ -488,7 +518,7 @@ class _Fetch:
             self._release()
             self._reply.finish(_unreadable())
 
-        self._broker.workers.run(partial(_fill_page_cache, cold)).then(warmed, failed)
+        self._node.workers.run(partial(_fill_page_cache, cold)).then(warmed, failed)
 
     def _response(self) -> m.FetchResponse:
         topics: _Topics = {}
@@ -517,7 +547,7 @@ class _Fetch:
             responses=list(topics.values()),
             node_endpoints=[
                 m.FetchResponse.NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
-                for node_id, host, port, rack in endpoints(self._broker, self._connection, self._leaders)
+                for node_id, host, port, rack in endpoints(self._node, self._connection, self._leaders)
             ],
         )
 
@@ -536,7 +566,7 @@ def _fill_page_cache(cold: list[FileRange]) -> None:
             part.file.read_at(position, min(WARM_STEP_BYTES, part.position + part.length - position))
 
 
-def _screen(broker: Services, call: Call, request: m.FetchRequest) -> Screened | None:
+def _screen(metadata: MetadataContext, call: Call, request: m.FetchRequest) -> Screened | None:
     """Only nodes read as a replica does, and the metadata. What consumers read is asked for at each read."""
     is_metadata = is_metadata_fetch(request, call.version)
     replica_id = request.replica_state.replica_id if call.version >= REPLICA_STATE_FROM else request.replica_id

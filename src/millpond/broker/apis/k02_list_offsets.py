@@ -29,7 +29,7 @@ from millpond.log.lookup import LookupBudget, TimedOffset, TimeLookup
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import DataContext, NodeContext
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 READ_COMMITTED = 1
@@ -53,18 +53,18 @@ class _Search(NamedTuple):
     result: _Result
 
 
-def handle(broker: Services, call: Call, request: m.ListOffsetsRequest) -> Outcome:
+def handle(node: NodeContext, data: DataContext, call: Call, request: m.ListOffsetsRequest) -> Outcome:
     committed_only = request.isolation_level == READ_COMMITTED
     by_replica = request.replica_id != CONSUMER
     searches: list[_Search] = []
-    budget = _budget(broker, call, request)
+    budget = _budget(node, call, request)
     named_twice = _named_twice(request)
 
     def list_one(topic: str, wanted: m.ListOffsetsRequest.ListOffsetsPartition) -> _Result:
         if (topic, wanted.partition_index) in named_twice:
             # A worker would read the same file again for each of them; Kafka refuses them, too.
             return _empty(wanted, ErrorCode.INVALID_REQUEST)
-        return _list_one(broker, topic, wanted, committed_only, by_replica, searches, budget)
+        return _list_one(data, topic, wanted, committed_only, by_replica, searches, budget)
 
     response = m.ListOffsetsResponse(
         topics=[
@@ -86,13 +86,13 @@ def handle(broker: Services, call: Call, request: m.ListOffsetsRequest) -> Outco
     if not searches or not call.is_wanted:
         return answer()
     host = "" if call.is_own else call.client_host
-    return _run(broker, host, searches, budget, LOOKUPS_AGAIN_MAX).map(lambda _: answer())
+    return _run(data, host, searches, budget, LOOKUPS_AGAIN_MAX).map(lambda _: answer())
 
 
-def _budget(broker: Services, call: Call, request: m.ListOffsetsRequest) -> LookupBudget:
+def _budget(node: NodeContext, call: Call, request: m.ListOffsetsRequest) -> LookupBudget:
     lookups = sum(len(topic.partitions) for topic in request.topics)
     if call.lookup_budget is None:
-        call.lookup_budget = LookupBudget(lookups, lambda: call.is_wanted and not broker.is_stopping)
+        call.lookup_budget = LookupBudget(lookups, lambda: call.is_wanted and not node.is_stopping)
     else:
         call.lookup_budget.add(lookups)
     return call.lookup_budget
@@ -110,7 +110,7 @@ def _empty(wanted: m.ListOffsetsRequest.ListOffsetsPartition, code: ErrorCode) -
 
 
 def _list_one(
-    broker: Services,
+    data: DataContext,
     topic: str,
     wanted: m.ListOffsetsRequest.ListOffsetsPartition,
     committed_only: bool,
@@ -119,9 +119,9 @@ def _list_one(
     budget: LookupBudget,
 ) -> _Result:
     result = _empty(wanted, ErrorCode.NONE)
-    partition = broker.partitions.get(topic, wanted.partition_index)
+    partition = data.partitions.get(topic, wanted.partition_index)
     if partition is None:
-        result.error_code = broker.absence(topic, wanted.partition_index)
+        result.error_code = data.absence(topic, wanted.partition_index)
         return result
     log = partition.log
     try:
@@ -151,7 +151,7 @@ def _visible_end(partition: Partition, timestamp: int, committed_only: bool) -> 
     return partition.last_stable_offset if committed_only else partition.committed_offset
 
 
-def _run(broker: Services, host: str, searches: list[_Search], budget: LookupBudget, tries: int) -> Later[None]:
+def _run(data: DataContext, host: str, searches: list[_Search], budget: LookupBudget, tries: int) -> Later[None]:
     """Look on a worker, and again where files were exchanged meanwhile."""
 
     def look() -> None:
@@ -160,9 +160,9 @@ def _run(broker: Services, host: str, searches: list[_Search], budget: LookupBud
 
     def looked(_: None) -> Later[None]:
         again = [renewed for search in searches if (renewed := _finish(search, budget, tries > 0)) is not None]
-        return _run(broker, host, again, budget, tries - 1) if again else done(None)
+        return _run(data, host, again, budget, tries - 1) if again else done(None)
 
-    return broker.unpacking.run(host, look).chain(looked)
+    return data.unpacking.run(host, look).chain(looked)
 
 
 def _finish(search: _Search, budget: LookupBudget, may_repeat: bool) -> _Search | None:

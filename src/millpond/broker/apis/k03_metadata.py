@@ -33,7 +33,7 @@ from millpond.wire import messages as m
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from millpond.broker.services import Services
+    from millpond.broker.context import DataContext, MetadataContext, NodeContext, SecurityContext
 
     Topics = list[m.MetadataResponse.MetadataResponseTopic]
     Found = Topic | m.MetadataResponse.MetadataResponseTopic
@@ -61,23 +61,32 @@ CREATION_WAIT_MS: Final = 3_000
 one may be cut off from whoever could make it."""
 
 
-def handle(broker: Services, call: Call, request: m.MetadataRequest) -> Outcome:
-    missing = within_quota(broker, call, _to_create(broker, call, request))
+def handle(
+    node: NodeContext,
+    security: SecurityContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    call: Call,
+    request: m.MetadataRequest,
+) -> Outcome:
+    missing = within_quota(node, metadata, call, _to_create(node, metadata, call, request))
     if missing:
-        return _describe_once_created(broker, call, request, missing)
+        return _describe_once_created(node, security, metadata, data, call, request, missing)
     if not _wants_all(call, request):
-        return _describe_named(broker, call, request)
-    steps = _describe_all(broker, call, request)
-    if len(broker.image.topics) <= SLICE_TOPICS:
+        return _describe_named(node, metadata, data, call, request)
+    steps = _describe_all(node, metadata, data, call, request)
+    if len(metadata.image.topics) <= SLICE_TOPICS:
         return finished(steps)
     return call.connection.run_in_turns(steps)
 
 
-def _describe_all(broker: Services, call: Call, request: m.MetadataRequest) -> Steps[Response]:
+def _describe_all(
+    node: NodeContext, metadata: MetadataContext, data: DataContext, call: Call, request: m.MetadataRequest
+) -> Steps[Response]:
     """All topics that the client may see. Rights are asked for on the loop, where they change, some in each turn."""
     topics: list[Topic] = []
     operations: dict[str, int] = {}
-    for some in in_slices(list(broker.image.topics.values()), SLICE_TOPICS):
+    for some in in_slices(list(metadata.image.topics.values()), SLICE_TOPICS):
         if topics:
             yield None
         seen = some if call.is_unlimited else [each for each in some if call.may(*SEEN, each.name)]
@@ -85,7 +94,7 @@ def _describe_all(broker: Services, call: Call, request: m.MetadataRequest) -> S
             operations.update((each.name, operations_on(call, AclResource.TOPIC, each.name)) for each in seen)
         topics += seen
     allowed = _Allowed(operations, _on_cluster(call, request))
-    outcome = _describe(broker, call, topics, allowed, list)
+    outcome = _describe(node, metadata, data, call, topics, allowed, list)
     if isinstance(outcome, Later):
         response: Response = yield outcome
         return response
@@ -93,13 +102,19 @@ def _describe_all(broker: Services, call: Call, request: m.MetadataRequest) -> S
 
 
 def _describe_once_created(
-    broker: Services, call: Call, request: m.MetadataRequest, missing: list[str]
+    node: NodeContext,
+    security: SecurityContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    call: Call,
+    request: m.MetadataRequest,
+    missing: list[str],
 ) -> Later[Response]:
     wanted = [NewTopic(name) for name in missing]
     # Whoever makes topics leaves a trace, also where that is not all that they asked for.
-    audit = broker.audit
+    audit = security.audit
     tell = audit.deed(call, API.key, API.name, request_for(wanted)) if audit.is_on and not call.is_from_node else None
-    created = broker.try_create(wanted)
+    created = metadata.try_create(wanted)
     # Not ended by whoever hangs up: the topics come all the same, and the audit log is to hear of it.
     answer: Later[Response] = Later()
     is_begun = False
@@ -113,25 +128,29 @@ def _describe_once_created(
         nonlocal is_begun
         if not is_begun and not answer.ended:
             is_begun = True
-            outcome = _describe_named(broker, call, request)
+            outcome = _describe_named(node, metadata, data, call, request)
             if isinstance(outcome, Later):
                 outcome.then(answer.finish, answer.fail)
             else:
                 answer.finish(outcome)
 
     created.then(on_created, answer.fail)
-    answer.expire_after(broker.clock, CREATION_WAIT_MS, describe)
+    answer.expire_after(node.clock, CREATION_WAIT_MS, describe)
     return answer
 
 
-def _describe_named(broker: Services, call: Call, request: m.MetadataRequest) -> Response | Later[Response]:
+def _describe_named(
+    node: NodeContext, metadata: MetadataContext, data: DataContext, call: Call, request: m.MetadataRequest
+) -> Response | Later[Response]:
     # Named again and again a large topic would fill the memory: Kafka tells of each once, too.
     wanted = {(each.name, each.topic_id): each for each in request.topics or ()}
-    found = [_find(broker, call, each) for each in wanted.values()]
+    found = [_find(metadata, call, each) for each in wanted.values()]
     asked = [each.name or "" for each in found] if request.include_topic_authorized_operations else []
     on_topics = {name: operations_on(call, AclResource.TOPIC, name) for name in asked}
     allowed = _Allowed(on_topics, _on_cluster(call, request))
-    return _describe(broker, call, found, allowed, lambda topics: _set_right(broker, call, request, topics))
+    return _describe(
+        node, metadata, data, call, found, allowed, lambda topics: _set_right(node, call, request, topics)
+    )
 
 
 class _Allowed(NamedTuple):
@@ -149,18 +168,18 @@ def _wants_all(call: Call, request: m.MetadataRequest) -> bool:
     return request.topics is None or (call.version == 0 and not request.topics)
 
 
-def _creates(broker: Services, call: Call, request: m.MetadataRequest) -> bool:
-    if _wants_all(call, request) or not broker.settings[AUTO_CREATE_TOPICS_ENABLE]:
+def _creates(node: NodeContext, call: Call, request: m.MetadataRequest) -> bool:
+    if _wants_all(call, request) or not node.settings[AUTO_CREATE_TOPICS_ENABLE]:
         return False
     return call.version < 4 or request.allow_auto_topic_creation
 
 
-def _to_create(broker: Services, call: Call, request: m.MetadataRequest) -> list[str]:
-    if not _creates(broker, call, request):
+def _to_create(node: NodeContext, metadata: MetadataContext, call: Call, request: m.MetadataRequest) -> list[str]:
+    if not _creates(node, call, request):
         return []
     names = [topic.name for topic in request.topics or () if topic.name is not None]
     missing = [
-        name for name in dict.fromkeys(names) if name not in broker.image.topics and not topic_name_fault(name)
+        name for name in dict.fromkeys(names) if name not in metadata.image.topics and not topic_name_fault(name)
     ]
     return [name for name in missing if call.may(*SEEN, name) and _may_create(call, name)]
 
@@ -170,7 +189,9 @@ def _may_create(call: Call, name: str) -> bool:
 
 
 def _describe(
-    broker: Services,
+    node: NodeContext,
+    metadata: MetadataContext,
+    data: DataContext,
     call: Call,
     found: Sequence[Found],
     allowed: _Allowed,
@@ -180,41 +201,43 @@ def _describe(
     partitions = sum(len(each.partitions) for each in found if isinstance(each, Topic))
 
     def describe() -> Topics:
-        states = PartitionStates(broker)
+        states = PartitionStates(node, metadata, data)
         return [_topic(states, each) if isinstance(each, Topic) else each for each in found]
 
     if partitions <= PARTITIONS_AT_ONCE_MAX:
-        return _response(broker, call, allowed, set_right(describe()))
+        return _response(node, metadata, call, allowed, set_right(describe()))
 
     def encode(topics: Topics) -> Later[Response]:
-        response = _response(broker, call, allowed, set_right(topics))
+        response = _response(node, metadata, call, allowed, set_right(topics))
         if call.is_piece:
             return done(response)
-        return broker.workers.run(lambda: encoded(response, call.version))
+        return node.workers.run(lambda: encoded(response, call.version))
 
-    return broker.workers.run(describe).chain(encode)
+    return node.workers.run(describe).chain(encode)
 
 
-def _response(broker: Services, call: Call, allowed: _Allowed, topics: Topics) -> m.MetadataResponse:
+def _response(
+    node: NodeContext, metadata: MetadataContext, call: Call, allowed: _Allowed, topics: Topics
+) -> m.MetadataResponse:
     for topic in topics if allowed.on_topics else ():
         if not topic.error_code:
             topic.topic_authorized_operations = allowed.on_topics.get(topic.name or "", NOT_ASKED_FOR)
     brokers = [
         m.MetadataResponse.MetadataResponseBroker(node_id=node_id, host=host, port=port, rack=rack)
-        for node_id, host, port, rack in _addresses(broker, call)
+        for node_id, host, port, rack in _addresses(node, call)
     ]
     return m.MetadataResponse(
         brokers=brokers,
-        cluster_id=broker.image.cluster_id,
-        controller_id=broker.controller_id,
+        cluster_id=metadata.image.cluster_id,
+        controller_id=metadata.controller_id(),
         topics=topics,
         cluster_authorized_operations=allowed.on_cluster,
     )
 
 
-def _set_right(broker: Services, call: Call, request: m.MetadataRequest, topics: Topics) -> Topics:
+def _set_right(node: NodeContext, call: Call, request: m.MetadataRequest, topics: Topics) -> Topics:
     """What is told of topics that were named, as far as it depends on who asks."""
-    if call.access.is_on and _creates(broker, call, request):
+    if call.access.is_on and _creates(node, call, request):
         for topic in topics:
             # It would be made, had they the right.
             is_missing = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -225,44 +248,44 @@ def _set_right(broker: Services, call: Call, request: m.MetadataRequest, topics:
         for topic in topics:
             topic.name = topic.name or ""
     if call.connection.astray:
-        _tell_astray(broker, call, topics)
+        _tell_astray(node, call, topics)
     return topics
 
 
-def _tell_astray(broker: Services, call: Call, topics: Topics) -> None:
+def _tell_astray(node: NodeContext, call: Call, topics: Topics) -> None:
     """Who does not go to the leader it was told of hears once that there is none."""
-    now_ms = broker.clock.monotonic_ms()
+    now_ms = node.clock.monotonic_ms()
     for topic in topics:
         for each in topic.partitions:
             if call.connection.astray.is_lost(topic.topic_id, each.partition_index, each.leader_epoch, now_ms):
                 each.leader_id, each.error_code = NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
-                broker.journal(
+                node.journal(
                     "a client goes on sending to a node that does not lead, and hears that nobody does",
                     partition=f"{topic.name}-{each.partition_index}",
                     client=call.client_id,
                 )
 
 
-def _addresses(broker: Services, call: Call) -> list[tuple[int, str, int, str | None]]:
+def _addresses(node: NodeContext, call: Call) -> list[tuple[int, str, int, str | None]]:
     """Those that live. While most are away, all: librdkafka forgets whom it is not told of, and for minutes looks for
     nobody else once the last one that it knows has gone."""
-    lives = broker.addresses_for(call.connection)
-    known = broker.addresses_for(call.connection, with_fenced=True)
+    lives = node.addresses_for(call.connection)
+    known = node.addresses_for(call.connection, with_fenced=True)
     return lives if 2 * len(lives) > len(known) else known
 
 
-def _find(broker: Services, call: Call, wanted: m.MetadataRequest.MetadataRequestTopic) -> Found:
+def _find(metadata: MetadataContext, call: Call, wanted: m.MetadataRequest.MetadataRequestTopic) -> Found:
     by_id = wanted.topic_id != NO_TOPIC_ID
     if by_id and wanted.name is not None:
         return _failed(wanted, ErrorCode.INVALID_REQUEST)
-    if not demand_topic(broker, call, Operation.DESCRIBE, wanted.name, wanted.topic_id):
+    if not demand_topic(metadata, call, Operation.DESCRIBE, wanted.name, wanted.topic_id):
         return _failed(wanted, SEEN.refusal)
     if by_id:
-        topic = broker.image.topics_by_id.get(wanted.topic_id)
+        topic = metadata.image.topics_by_id.get(wanted.topic_id)
         return topic or _failed(wanted, ErrorCode.UNKNOWN_TOPIC_ID)
     if wanted.name is None or topic_name_fault(wanted.name):
         return _failed(wanted, ErrorCode.INVALID_TOPIC_EXCEPTION)
-    return broker.image.topics.get(wanted.name) or _failed(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return metadata.image.topics.get(wanted.name) or _failed(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def _failed(

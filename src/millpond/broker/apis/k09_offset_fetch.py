@@ -31,7 +31,7 @@ from millpond.broker.serving.pieces import way
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import CoordinationContext, MetadataContext, NodeContext
 
 SEVERAL_GROUPS_FROM = 8
 GIVEN_UP: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -48,29 +48,33 @@ LARGE_BYTES: Final = 128 << 10
 """An answer with more metadata than this is encoded by a worker."""
 
 
-def handle(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Outcome:
-    answer = _ask(broker, call, request).chain(partial(_whole, call))
+def handle(
+    node: NodeContext, coordination: CoordinationContext, call: Call, request: m.OffsetFetchRequest
+) -> Outcome:
+    answer = _ask(node, coordination, call, request).chain(partial(_whole, call))
     if "rdkafka" not in call.connection.client_software:
         return answer
-    return answer.map(lambda response: _to_be_asked_again(broker, call, request.group_id, response))
+    return answer.map(lambda response: _to_be_asked_again(node, call, request.group_id, response))
 
 
-def _ask(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Later[m.OffsetFetchResponse]:
+def _ask(
+    node: NodeContext, coordination: CoordinationContext, call: Call, request: m.OffsetFetchRequest
+) -> Later[m.OffsetFetchResponse]:
     if call.version < SEVERAL_GROUPS_FROM:
-        return ask_group(broker, call, request.group_id, request)
+        return ask_group(coordination, call, request.group_id, request)
     groups = _whole_once(request.groups)
     # Each group may live in another partition of the offsets topic.
     questions = (
         partial(
             ask_group,
-            broker,
+            coordination,
             call,
             group.group_id,
             m.OffsetFetchRequest(groups=[group], require_stable=request.require_stable),
         )
         for group in groups
     )
-    return ask_in_steps(broker.clock, questions, GROUPS_AT_ONCE).map(_join)
+    return ask_in_steps(node.clock, questions, GROUPS_AT_ONCE).map(_join)
 
 
 def _whole(call: Call, response: m.OffsetFetchResponse) -> Later[m.OffsetFetchResponse]:
@@ -103,9 +107,9 @@ def _whole_once(groups: list[Any]) -> list[Any]:
 
 
 def _to_be_asked_again(
-    broker: Services, call: Call, group_id: str, response: m.OffsetFetchResponse
+    node: NodeContext, call: Call, group_id: str, response: m.OffsetFetchResponse
 ) -> m.OffsetFetchResponse:
-    now_ms = broker.clock.monotonic_ms()
+    now_ms = node.clock.monotonic_ms()
     if response.error_code in GIVEN_UP:
         response.error_code = _word(call.connection.sent_away_ms, group_id, now_ms)
     for group in response.groups:
@@ -131,7 +135,7 @@ def _join(parts: list[m.OffsetFetchResponse]) -> m.OffsetFetchResponse:
     return m.OffsetFetchResponse(groups=[group for part in parts for group in part.groups])
 
 
-def _screen(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Screened | None:
+def _screen(metadata: MetadataContext, call: Call, request: m.OffsetFetchRequest) -> Screened | None:
     """Groups that one may not see are refused; offsets of topics that one may not see are left out, or refused where
     they were asked for by name."""
     if call.is_unlimited:
@@ -139,12 +143,12 @@ def _screen(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Scre
     if call.version < SEVERAL_GROUPS_FROM:
         if not call.demand(*ON_GROUP, request.group_id):
             return Screened(None, refuse_group(call, request, Refused(ON_GROUP.refusal)))
-        hide = _hide_topics(broker, call, request, _OldTopic, _OldPartition)
+        hide = _hide_topics(metadata, call, request, _OldTopic, _OldPartition)
         return Screened(request, mend=hide)
     refused = [each.group_id for each in request.groups if not call.demand(*ON_GROUP, each.group_id)]
     request.groups = _whole_once([each for each in request.groups if each.group_id not in refused])
     # In order: a group may be named twice with topics.
-    hides = [_hide_topics(broker, call, each, _Topic, _Partition) for each in request.groups]
+    hides = [_hide_topics(metadata, call, each, _Topic, _Partition) for each in request.groups]
 
     def mend(response: m.OffsetFetchResponse) -> m.OffsetFetchResponse:
         for hide, group in zip(hides, response.groups, strict=True):
@@ -156,13 +160,13 @@ def _screen(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Scre
 
 
 def _hide_topics(
-    broker: Services, call: Call, asked: Any, topic_kind: type[Any], partition_kind: type[Any]
+    metadata: MetadataContext, call: Call, asked: Any, topic_kind: type[Any], partition_kind: type[Any]
 ) -> Callable[[Any], Any]:
     """Takes topics out of what is asked for, and returns what puts their refusals into the answer."""
     refusals = []
     for topic in asked.topics or ():
         topic_id = getattr(topic, "topic_id", NO_TOPIC_ID)
-        code = topic_refusal(broker, call, ON_TOPIC, topic.name, topic_id)
+        code = topic_refusal(metadata, call, ON_TOPIC, topic.name, topic_id)
         if code is ErrorCode.NONE:
             continue
         partitions = [
@@ -187,7 +191,7 @@ def _hide_topics(
             answer.topics = [
                 each
                 for each in answer.topics
-                if may_topic(broker, call, Operation.DESCRIBE, each.name, getattr(each, "topic_id", NO_TOPIC_ID))
+                if may_topic(metadata, call, Operation.DESCRIBE, each.name, getattr(each, "topic_id", NO_TOPIC_ID))
             ]
             answer.topics += [refusal for _, refusal in refusals]
         return answer

@@ -25,8 +25,8 @@ from millpond.coordinators.runtime import KEY_LENGTH_MAX
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
+    from millpond.broker.context import CoordinationContext, DataContext, MetadataContext, NodeContext
     from millpond.broker.coordination.coordination import Coordination
-    from millpond.broker.services import Services
 
 GROUP, TRANSACTION = 0, 1
 MANY_KEYS_FROM = 4
@@ -40,21 +40,30 @@ NEEDS = {
 FOR_NODES = Need(Operation.CLUSTER_ACTION, AclResource.CLUSTER)
 
 
-def handle(broker: Services, call: Call, request: m.FindCoordinatorRequest) -> Outcome:
+def handle(
+    node: NodeContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    coordination: CoordinationContext,
+    call: Call,
+    request: m.FindCoordinatorRequest,
+) -> Outcome:
     keys = request.coordinator_keys if call.version >= MANY_KEYS_FROM else [request.key]
     refused = _refused(call, request.key_type, keys)
     # A key may be named twice. Where all of them are refused not even the coordinator's topic comes into being.
     if request.key_type not in (GROUP, TRANSACTION) or all(key in refused for key in keys):
         return _answer(call, keys, [refused.get(key, _NO_TOPIC) for key in keys])
-    coordination: Coordination[Any] = broker.groups if request.key_type == GROUP else broker.transactions
+    coordinator_runtime: Coordination[Any] = (
+        coordination.groups if request.key_type == GROUP else coordination.transactions
+    )
 
     def find(_: None = None) -> Later[m.FindCoordinatorResponse]:
-        return run_steps(broker.clock, _find(broker, call, coordination, keys)).map(answer)
+        return run_steps(node.clock, _find(node, metadata, data, call, coordinator_runtime, keys)).map(answer)
 
     def answer(found: list[_Coordinator]) -> m.FindCoordinatorResponse:
         return _answer(call, keys, [refused.get(key, each) for key, each in zip(keys, found, strict=True)])
 
-    return find() if coordination.is_open else broker.open_coordination(coordination).chain(find)
+    return find() if coordinator_runtime.is_open else coordination.open_coordination(coordinator_runtime).chain(find)
 
 
 def _refused(call: Call, key_type: int, keys: list[str]) -> dict[str, _Coordinator]:
@@ -88,13 +97,18 @@ _TOO_LONG = _Coordinator(
 
 
 def _find(
-    broker: Services, call: Call, coordination: Coordination[Any], keys: list[str]
+    node: NodeContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    call: Call,
+    coordinator_runtime: Coordination[Any],
+    keys: list[str],
 ) -> Steps[list[_Coordinator]]:
-    if not coordination.is_open:
+    if not coordinator_runtime.is_open:
         return [_NO_TOPIC for _ in keys]
-    addresses = broker.addresses_for(call.connection, with_fenced=True)
+    addresses = node.addresses_for(call.connection, with_fenced=True)
     nodes = {node_id: (host, port) for node_id, host, port, _ in addresses}
-    alive = {node_id for node_id in nodes if not broker.image.brokers[node_id].fenced}
+    alive = {node_id for node_id in nodes if not metadata.image.brokers[node_id].fenced}
     # Kafka says NONE to those who ask for one key, and nothing to those who ask for several.
     message = "NONE" if call.version < MANY_KEYS_FROM else ""
     coordinators = []
@@ -107,12 +121,12 @@ def _find(
             coordinators.append(_TOO_LONG)
             continue
         characters += CHARACTERS_PER_KEY + len(key)
-        index = coordination.partition_of(key)
-        partition = broker.image.partition(coordination.topic, index)
+        index = coordinator_runtime.partition_of(key)
+        partition = metadata.image.partition(coordinator_runtime.topic, index)
         if partition is None:
             coordinators.append(_NO_LEADER)
             continue
-        leader = likely_leader(broker, coordination.topic, index, partition)
+        leader = likely_leader(node, metadata, data, coordinator_runtime.topic, index, partition)
         # librdkafka asks where to commit the offsets of a transaction. When it hears three times that there is
         # nobody, it waits without an end for a connection to come or go. Who is sent to the wrong node asks again.
         likely = [each for each in (leader, *partition.isr, *partition.elr, *partition.replicas) if each in nodes]

@@ -16,28 +16,28 @@ from millpond.broker.serving.api import Api
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import CoordinationContext, MetadataContext
 
 
-def handle(broker: Services, call: Call, request: m.ListGroupsRequest) -> Outcome:
+def handle(coordination: CoordinationContext, call: Call, request: m.ListGroupsRequest) -> Outcome:
     # A list without those that are still being loaded would say that they do not exist.
-    loading = broker.groups.is_loading
+    loading = coordination.groups.is_loading
     return m.ListGroupsResponse(
         error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE,
         groups=[
             group
-            for home in broker.groups.homes()
+            for home in coordination.groups.homes()
             for group in home.shard.list_groups(request.states_filter, request.types_filter)
         ],
     )
 
 
-def _screen(broker: Services, call: Call, request: m.ListGroupsRequest) -> Screened | None:
+def _screen(metadata: MetadataContext, call: Call, request: m.ListGroupsRequest) -> Screened | None:
     """Whoever may look at the cluster sees all of them."""
     if call.may(Operation.DESCRIBE, AclResource.CLUSTER, CLUSTER_NAME):
         return None
     assert _SEEN.screen is not None
-    return _SEEN.screen(broker, call, request)
+    return _SEEN.screen(metadata, call, request)
 
 
 _SEEN = seen(Need(Operation.DESCRIBE, AclResource.GROUP), of="groups", named=lambda group: group.group_id)

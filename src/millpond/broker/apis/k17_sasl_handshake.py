@@ -15,13 +15,13 @@ from millpond.broker.serving.api import Api
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import SecurityContext
 
 WITH_HEADER_FROM = 1
 
 
-def handle(broker: Services, call: Call, request: m.SaslHandshakeRequest) -> Outcome:
-    return broker.logins.handshake(call.connection, request.mechanism, is_raw=call.version < WITH_HEADER_FROM)
+def handle(security: SecurityContext, call: Call, request: m.SaslHandshakeRequest) -> Outcome:
+    return security.logins.handshake(call.connection, request.mechanism, is_raw=call.version < WITH_HEADER_FROM)
 
 
 API = Api(key=17, name="SaslHandshake", versions=(0, 1), handle=handle, rights=FREE)

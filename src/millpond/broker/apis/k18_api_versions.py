@@ -24,7 +24,7 @@ from millpond.metadata.features import KRAFT_VERSION
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import ServedApi, Services
+    from millpond.broker.context import MetadataContext, NodeContext, ServedApi
 
 NAMED_FROM = 3
 ZERO_MINIMA_FROM = 4
@@ -39,15 +39,15 @@ SOFTWARE_LENGTH_MAX = 100
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
-def handle(broker: Services, call: Call, request: m.ApiVersionsRequest) -> Outcome:
+def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.ApiVersionsRequest) -> Outcome:
     if call.version >= NAMED_FROM:
-        error = _check(broker, call.version, request)
+        error = _check(node, metadata, call.version, request)
         if error:
             return m.ApiVersionsResponse(error_code=error, api_keys=[])
         software = (request.client_software_name, request.client_software_version)
         call.connection.client_software = " ".join(each[:SOFTWARE_LENGTH_MAX] for each in software)
-        if broker.loggers.are_detailed:
-            broker.journal(
+        if node.loggers.are_detailed:
+            node.journal(
                 "a client connects",
                 peer=call.connection.link.peer,
                 client=call.client_id,
@@ -55,24 +55,24 @@ def handle(broker: Services, call: Call, request: m.ApiVersionsRequest) -> Outco
             )
     if call.meter is not None:
         # It may have to be told how long to wait.
-        return _answer(broker, call.version)
-    return known_answer(broker, call.version)
+        return _answer(node, metadata, call.version)
+    return known_answer(node, metadata, call.version)
 
 
-def known_answer(broker: Services, version: int) -> Encoded:
+def known_answer(node: NodeContext, metadata: MetadataContext, version: int) -> Encoded:
     """The same bytes for everybody, until the metadata go on."""
-    made_of = broker.controller.applied_offset, broker.controller.kraft_version
-    return broker.api_answers.encoded(version, made_of, lambda: _answer(broker, version))
+    made_of = metadata.controller.applied_offset, metadata.controller.kraft_version
+    return node.api_answers.encoded(version, made_of, lambda: _answer(node, metadata, version))
 
 
-def _answer(broker: Services, version: int) -> m.ApiVersionsResponse:
-    response = describe(broker.apis)
+def _answer(node: NodeContext, metadata: MetadataContext, version: int) -> m.ApiVersionsResponse:
+    response = describe(node.apis())
     if version >= NAMED_FROM:
-        _add_features(response, broker, version)
+        _add_features(response, metadata, version)
     return response
 
 
-def _check(broker: Services, version: int, request: m.ApiVersionsRequest) -> ErrorCode:
+def _check(node: NodeContext, metadata: MetadataContext, version: int, request: m.ApiVersionsRequest) -> ErrorCode:
     if not (_is_name(request.client_software_name) and _is_name(request.client_software_version)):
         return ErrorCode.INVALID_REQUEST
     if version < EXPECTED_BROKER_FROM:
@@ -80,10 +80,10 @@ def _check(broker: Services, version: int, request: m.ApiVersionsRequest) -> Err
     if (request.cluster_id is None) != (request.node_id == NO_NODE):
         return ErrorCode.INVALID_REQUEST
     # A node that was just started may not know its cluster's id yet; it cannot tell a stranger then.
-    known = broker.image.cluster_id
+    known = metadata.image.cluster_id
     if request.cluster_id is None or known is None:
         return ErrorCode.NONE
-    is_expected = request.cluster_id == known and request.node_id == broker.node_id
+    is_expected = request.cluster_id == known and request.node_id == node.node_id
     return ErrorCode.NONE if is_expected else ErrorCode.REBOOTSTRAP_REQUIRED
 
 
@@ -91,24 +91,24 @@ def _is_name(text: str) -> bool:
     return _SOFTWARE.fullmatch(text) is not None
 
 
-def _add_features(response: m.ApiVersionsResponse, broker: Services, version: int) -> None:
+def _add_features(response: m.ApiVersionsResponse, metadata: MetadataContext, version: int) -> None:
     """What the cluster has agreed on: clients use transactions v2 only when they find it here."""
     response.supported_features = [
         m.ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.newest)
-        for name, levels in broker.controller.supported.items()
+        for name, levels in metadata.controller.supported.items()
         if levels.lowest or version >= ZERO_MINIMA_FROM
     ]
     response.finalized_features = [
         m.ApiVersionsResponse.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
-        for name, level in {**broker.image.features, KRAFT_VERSION: broker.controller.kraft_version}.items()
+        for name, level in {**metadata.image.features, KRAFT_VERSION: metadata.controller.kraft_version}.items()
         if level
     ]
-    if broker.image.features:
+    if metadata.image.features:
         # That of the image: a client keeps the newest that it has seen.
-        response.finalized_features_epoch = broker.controller.applied_offset
+        response.finalized_features_epoch = metadata.controller.applied_offset
 
 
-def refuse(broker: Services, version: int, body: memoryview) -> Response:
+def refuse(version: int, body: memoryview) -> Response:
     # Clients ask again only if they find nothing else: franz-go takes a longer list for the answer, without features.
     return Encoded(describe([API], ErrorCode.UNSUPPORTED_VERSION).encode(0))
 

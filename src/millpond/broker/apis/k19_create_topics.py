@@ -38,7 +38,7 @@ from millpond.metadata.topics import CreatedTopic, NewTopic, decide_create_topic
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext, SecurityContext
 
 LARGE_TOPICS: Final = 100
 """The answer has all settings of each topic: those of more are encoded by a worker."""
@@ -47,18 +47,29 @@ PARTITIONS_AT_ONCE: Final = 1_000
 """How many partitions one turn of the loop decides on; more only if one topic has more: it is made whole."""
 
 
-def handle(broker: Services, call: Call, request: m.CreateTopicsRequest) -> Outcome:
+def handle(
+    node: NodeContext,
+    security: SecurityContext,
+    metadata: MetadataContext,
+    call: Call,
+    request: m.CreateTopicsRequest,
+) -> Outcome:
     wanted = [_wanted(topic) for topic in request.topics]
     if call.is_from_node:
-        decided = _decide(broker, call, request, wanted)
+        decided = _decide(node, security, metadata, call, request, wanted)
     else:
-        ready = once_placeable(broker, request.timeout_ms)
-        decided = ready.chain(lambda _: _decide(broker, call, request, wanted))
+        ready = once_placeable(metadata, request.timeout_ms)
+        decided = ready.chain(lambda _: _decide(node, security, metadata, call, request, wanted))
     return decided.recover(Refused, lambda refused: _refuse_all(wanted, refused))
 
 
 def _decide(
-    broker: Services, call: Call, request: m.CreateTopicsRequest, wanted: list[NewTopic]
+    node: NodeContext,
+    security: SecurityContext,
+    metadata: MetadataContext,
+    call: Call,
+    request: m.CreateTopicsRequest,
+    wanted: list[NewTopic],
 ) -> Later[m.CreateTopicsResponse]:
     """Each topic is made whole or not at all; of many large ones some in each turn of the loop."""
     parts = [wanted] if request.validate_only else parts_of(wanted)
@@ -67,21 +78,21 @@ def _decide(
 
     def step(number: int = 0) -> None:
         decided.append(
-            broker.controller.submit(
+            metadata.controller.submit(
                 lambda image: decide_create_topics(
                     image,
-                    broker.layers,
+                    node.layers,
                     parts[number],
-                    broker.entropy,
+                    node.entropy,
                     validate_only=request.validate_only,
                     by_broker=call.is_from_node,
                 )
             )
         )
         if number + 1 < len(parts):
-            broker.clock.call_soon(lambda: step(number + 1))
+            node.clock.call_soon(lambda: step(number + 1))
         else:
-            gather(decided).map(partial(_answer, broker, wanted)).then(answered.finish, answered.fail)
+            gather(decided).map(partial(_answer, node, security, wanted)).then(answered.finish, answered.fail)
 
     step()
     return answered
@@ -103,7 +114,9 @@ def parts_of(wanted: list[NewTopic]) -> list[list[NewTopic]]:
     return parts
 
 
-def forward(broker: Services, call: Call, request: m.CreateTopicsRequest) -> Later[m.CreateTopicsResponse]:
+def forward(
+    node: NodeContext, metadata: MetadataContext, call: Call, request: m.CreateTopicsRequest
+) -> Later[m.CreateTopicsResponse]:
     """Internal topics are refused here: the controller would think that this node itself wants them."""
     sent = m.CreateTopicsRequest(
         topics=[each for each in request.topics if each.name not in INTERNAL_TOPICS],
@@ -121,27 +134,29 @@ def forward(broker: Services, call: Call, request: m.CreateTopicsRequest) -> Lat
         return response
 
     def ask(_: None) -> Later[m.CreateTopicsResponse]:
-        wanted = {each.name: _wanted(each) for each in sent.topics if each.name not in broker.image.topics}
+        wanted = {each.name: _wanted(each) for each in sent.topics if each.name not in metadata.image.topics}
         attempts = Attempts()
-        asked = ask_for_client(broker, call, sent, attempts=attempts)
-        made = once_made(broker, sent, asked)
+        asked = ask_for_client(metadata, call, sent, attempts=attempts)
+        made = once_made(metadata, sent, asked)
         return made.map(
-            lambda response: _own_first_attempt(broker, wanted, response) if attempts.is_repeated else response
+            lambda response: (
+                _own_first_attempt(node, metadata, wanted, response) if attempts.is_repeated else response
+            )
         )
 
     # What is there when the client asks is not taken for its own work.
-    ready = once_placeable(broker, request.timeout_ms).chain(lambda _: catch_up(broker))
+    ready = once_placeable(metadata, request.timeout_ms).chain(lambda _: catch_up(metadata))
     return ready.chain(ask).map(join)
 
 
 def _own_first_attempt(
-    broker: Services, wanted: dict[str, NewTopic], response: m.CreateTopicsResponse
+    node: NodeContext, metadata: MetadataContext, wanted: dict[str, NewTopic], response: m.CreateTopicsResponse
 ) -> m.CreateTopicsResponse:
     """The response to a repeated attempt. A topic that was not there when the client asked, and is now exactly as it
     was asked for, was created by an attempt whose response was lost."""
-    inherited = {each: _setting(broker, each, {}) for each in TOPIC}
+    inherited = {each: _setting(node, each, {}) for each in TOPIC}
     for position, each in enumerate(response.topics):
-        new, topic = wanted.get(each.name), broker.image.topics.get(each.name)
+        new, topic = wanted.get(each.name), metadata.image.topics.get(each.name)
         if each.error_code != ErrorCode.TOPIC_ALREADY_EXISTS or new is None or topic is None:
             continue
         replicas = len(topic.partitions[0].replicas)
@@ -151,10 +166,10 @@ def _own_first_attempt(
             and new.replication_factor in (-1, replicas)
             and len(new.assignments) in (0, len(topic.partitions))
             and all(tuple(topic.partitions[index].replicas) == told for index, told in new.assignments)
-            and dict(broker.image.topic_config(each.name)) == configs
+            and dict(metadata.image.topic_config(each.name)) == configs
         ):
             created = CreatedTopic(each.name, OK, topic.id, len(topic.partitions), replicas)
-            response.topics[position] = _result(broker, created, new.configs, inherited)
+            response.topics[position] = _result(node, created, new.configs, inherited)
     return response
 
 
@@ -169,20 +184,18 @@ def _wanted(topic: m.CreateTopicsRequest.CreatableTopic) -> NewTopic:
 
 
 def _answer(
-    broker: Services, wanted: list[NewTopic], decided: list[tuple[CreatedTopic, ...]]
+    node: NodeContext, security: SecurityContext, wanted: list[NewTopic], decided: list[tuple[CreatedTopic, ...]]
 ) -> m.CreateTopicsResponse:
     configs = {topic.name: topic.configs for topic in wanted}
     created = {each.name: each for part in decided for each in part}
     for each in created.values():
-        broker.limits.note_refused(each.verdict.met)
-    inherited = {each: _setting(broker, each, {}) for each in TOPIC}
-    return m.CreateTopicsResponse(
-        topics=[_result(broker, created[name], configs[name], inherited) for name in configs]
-    )
+        security.limits.note_refused(each.verdict.met)
+    inherited = {each: _setting(node, each, {}) for each in TOPIC}
+    return m.CreateTopicsResponse(topics=[_result(node, created[name], configs[name], inherited) for name in configs])
 
 
 def _result(
-    broker: Services,
+    node: NodeContext,
     created: CreatedTopic,
     configs: tuple[tuple[str, str | None], ...],
     inherited: dict[AnySetting, m.CreateTopicsResponse.CreatableTopicConfigs],
@@ -195,25 +208,23 @@ def _result(
         error_message=created.verdict.message,
         num_partitions=created.num_partitions,
         replication_factor=created.replication_factor,
-        configs=_settings(broker, overrides, inherited) if created.verdict.ok else [],
+        configs=_settings(node, overrides, inherited) if created.verdict.ok else [],
     )
 
 
 def _settings(
-    broker: Services,
+    node: NodeContext,
     overrides: dict[str, str],
     inherited: dict[AnySetting, m.CreateTopicsResponse.CreatableTopicConfigs],
 ) -> list[m.CreateTopicsResponse.CreatableTopicConfigs]:
     """Most are the same for all: of thousands of topics each works out its own ones only."""
-    return [
-        _setting(broker, each, overrides) if each.name in overrides else known for each, known in inherited.items()
-    ]
+    return [_setting(node, each, overrides) if each.name in overrides else known for each, known in inherited.items()]
 
 
 def _setting(
-    broker: Services, setting: AnySetting, overrides: dict[str, str]
+    node: NodeContext, setting: AnySetting, overrides: dict[str, str]
 ) -> m.CreateTopicsResponse.CreatableTopicConfigs:
-    effective = broker.layers.effective_for_topic(setting, overrides)
+    effective = node.layers.effective_for_topic(setting, overrides)
     return m.CreateTopicsResponse.CreatableTopicConfigs(
         name=setting.name, value=effective.text, config_source=effective.source
     )
@@ -238,13 +249,15 @@ def _beyond_quota(
 MUTATIONS = Mutations(
     strict_from=6,
     lists=("topics",),
-    count=lambda broker, topic: new_partitions(broker, topic.name, topic.num_partitions, len(topic.assignments)),
+    count=lambda node, metadata, topic: new_partitions(
+        node, metadata, topic.name, topic.num_partitions, len(topic.assignments)
+    ),
     refuse=_beyond_quota,
     into="topics",
 )
 
 
-def _screen(broker: Services, call: Call, request: m.CreateTopicsRequest) -> Screened:
+def _screen(metadata: MetadataContext, call: Call, request: m.CreateTopicsRequest) -> Screened:
     """Who may create but not look at settings is told no more than that it was made."""
 
     def is_allowed(topic: m.CreateTopicsRequest.CreatableTopic) -> bool:
@@ -256,7 +269,7 @@ def _screen(broker: Services, call: Call, request: m.CreateTopicsRequest) -> Scr
     def hide(response: m.CreateTopicsResponse) -> m.CreateTopicsResponse:
         for each in response.topics:
             is_invalid = each.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-            if is_invalid and not _may_see_namesakes(broker, call, each.name):
+            if is_invalid and not _may_see_namesakes(metadata, call, each.name):
                 each.error_message = "the name is too much like that of another topic"
             if not each.error_code and not call.may(*SHOWN, each.name):
                 each.topic_config_error_code = SHOWN.refusal
@@ -270,10 +283,10 @@ def _screen(broker: Services, call: Call, request: m.CreateTopicsRequest) -> Scr
     return Screened(request, mend=hide)
 
 
-def _may_see_namesakes(broker: Services, call: Call, name: str) -> bool:
+def _may_see_namesakes(metadata: MetadataContext, call: Call, name: str) -> bool:
     """The reason why there can be no such topic names the one that stands in its way."""
     seen = Operation.DESCRIBE, AclResource.TOPIC
-    return all(call.may(*seen, each) for each in broker.image.namesakes(name))
+    return all(call.may(*seen, each) for each in metadata.image.namesakes(name))
 
 
 ON_CLUSTER = Need(Operation.CREATE, AclResource.CLUSTER)

@@ -35,58 +35,62 @@ from millpond.metadata.topics import DeletedTopic, TopicRef, decide_delete_topic
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext
     from millpond.metadata.image import Image, Topic
 
 BY_ID_FROM = 6
 Result = m.DeleteTopicsResponse.DeletableTopicResult
 
 
-def handle(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Outcome:
+def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.DeleteTopicsRequest) -> Outcome:
     refs = _refs(call, request)
 
     def decide(image: Image) -> Decision[tuple[DeletedTopic, ...]]:
         # What is decided on is ahead of what the request was screened by.
         refused = dict.fromkeys(ref for ref in refs if not _may_delete(call, image, ref))
-        decision = decide_delete_topics(image, broker.layers, [ref for ref in refs if ref not in refused])
+        decision = decide_delete_topics(image, node.layers, [ref for ref in refs if ref not in refused])
         refusals = tuple(DeletedTopic(None, ref.topic_id, REFUSAL) for ref in refused)
         return Decision(decision.records, (*decision.reply, *refusals))
 
-    decided = broker.controller.submit(decide)
+    decided = metadata.controller.submit(decide)
     return decided.map(_answer).recover(Refused, lambda refused: _refuse_all(refs, refused))
 
 
-def forward(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Later[m.DeleteTopicsResponse]:
+def forward(metadata: MetadataContext, call: Call, request: m.DeleteTopicsRequest) -> Later[m.DeleteTopicsResponse]:
     """Names are sent on as ids: an attempt that is repeated must not delete a topic created since under the same
     name. The client is answered once this node does not know the topics any more, either."""
     if call.meter is not None and call.meter.mutations is not None and call.version < MUTATIONS.strict_from:
         # The controller answers quotas by the version, and older ones know no ids.
-        return _sent_on(broker, call, request, call.version)
+        return _sent_on(metadata, call, request, call.version)
     # A name means the topic that has it when the client asks, of which this node may not have heard yet.
-    return catch_up(broker).chain(lambda _: _forward_allowed(broker, call, request))
+    return catch_up(metadata).chain(lambda _: _forward_allowed(metadata, call, request))
 
 
-def _forward_allowed(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Later[m.DeleteTopicsResponse]:
+def _forward_allowed(
+    metadata: MetadataContext, call: Call, request: m.DeleteTopicsRequest
+) -> Later[m.DeleteTopicsResponse]:
     """The controller does what this node asks for, so the rights on topics learned by catching up are asked here."""
-    screened = _screen(broker, call, request) if call.access.is_on else None
+    screened = _screen(metadata, call, request) if call.access.is_on else None
     if screened is None:
-        return _forward_by_id(broker, call, request)
-    outcome = screened.served(partial(_forward_by_id, broker, call))
+        return _forward_by_id(metadata, call, request)
+    outcome = screened.served(partial(_forward_by_id, metadata, call))
     return outcome if isinstance(outcome, Later) else done(outcome)
 
 
-def _forward_by_id(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Later[m.DeleteTopicsResponse]:
+def _forward_by_id(
+    metadata: MetadataContext, call: Call, request: m.DeleteTopicsRequest
+) -> Later[m.DeleteTopicsResponse]:
     refs = _refs(call, request)
-    names = {topic.id: ref.name for ref in refs if ref.name is not None and (topic := _topic(broker, ref))}
-    known = {topic.id: topic.name for ref in refs if (topic := _topic(broker, ref))}
+    names = {topic.id: ref.name for ref in refs if ref.name is not None and (topic := _topic(metadata, ref))}
+    known = {topic.id: topic.name for ref in refs if (topic := _topic(metadata, ref))}
     states, unknown = [], []
     for ref in refs:
-        topic = broker.image.topics.get(ref.name) if ref.name is not None and ref.topic_id == NO_TOPIC_ID else None
+        topic = metadata.image.topics.get(ref.name) if ref.name is not None and ref.topic_id == NO_TOPIC_ID else None
         if topic is not None:
             states.append(m.DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic.id))
         elif ref.name is not None and ref.topic_id == NO_TOPIC_ID:
             unknown.append(DeletedTopic(ref.name, NO_TOPIC_ID, Verdict.of(unknown_topic(ref.name))))
-        elif ref.name is None and NO_TOPIC_ID != ref.topic_id not in broker.image.topics_by_id:
+        elif ref.name is None and NO_TOPIC_ID != ref.topic_id not in metadata.image.topics_by_id:
             unknown.append(DeletedTopic(None, ref.topic_id, Verdict.of(unknown_topic_id(ref.topic_id))))
         else:
             states.append(m.DeleteTopicsRequest.DeleteTopicState(name=ref.name, topic_id=ref.topic_id))
@@ -107,29 +111,29 @@ def _forward_by_id(broker: Services, call: Call, request: m.DeleteTopicsRequest)
         response.responses = [*response.responses, *refusals]
         return response
 
-    return _sent_on(broker, call, sent, BY_ID_FROM, attempts, complete)
+    return _sent_on(metadata, call, sent, BY_ID_FROM, attempts, complete)
 
 
 def _sent_on(
-    broker: Services,
+    metadata: MetadataContext,
     call: Call,
     request: m.DeleteTopicsRequest,
     version: int,
     attempts: Attempts | None = None,
     complete: Callable[[m.DeleteTopicsResponse], m.DeleteTopicsResponse] = lambda response: response,
 ) -> Later[m.DeleteTopicsResponse]:
-    ids = {name: topic.id for name in request.topic_names if (topic := broker.image.topics.get(name)) is not None}
+    ids = {name: topic.id for name in request.topic_names if (topic := metadata.image.topics.get(name)) is not None}
 
     def once_gone(response: m.DeleteTopicsResponse) -> Later[m.DeleteTopicsResponse]:
         gone = {ids.get(each.name or "", each.topic_id) for each in response.responses if not each.error_code}
-        shown = broker.once_shown(lambda: gone.isdisjoint(broker.image.topics_by_id), SHOWN_MS)
+        shown = metadata.once_shown(lambda: gone.isdisjoint(metadata.image.topics_by_id), SHOWN_MS)
         return shown.map(lambda _: response)
 
-    return ask_for_client(broker, call, request, version, attempts).map(complete).chain(once_gone)
+    return ask_for_client(metadata, call, request, version, attempts).map(complete).chain(once_gone)
 
 
-def _topic(broker: Services, ref: TopicRef) -> Topic | None:
-    return broker.image.topics_by_id.get(ref.topic_id) if ref.name is None else broker.image.topics.get(ref.name)
+def _topic(metadata: MetadataContext, ref: TopicRef) -> Topic | None:
+    return metadata.image.topics_by_id.get(ref.topic_id) if ref.name is None else metadata.image.topics.get(ref.name)
 
 
 def _refs(call: Call, request: m.DeleteTopicsRequest) -> list[TopicRef]:
@@ -156,9 +160,11 @@ def _refuse_all(refs: list[TopicRef], refused: Refused) -> m.DeleteTopicsRespons
     return _answer(tuple(DeletedTopic(ref.name, ref.topic_id, Verdict.of(refused)) for ref in refs))
 
 
-def _deleted_partitions(broker: Services, topic: str | m.DeleteTopicsRequest.DeleteTopicState) -> int:
+def _deleted_partitions(
+    node: NodeContext, metadata: MetadataContext, topic: str | m.DeleteTopicsRequest.DeleteTopicState
+) -> int:
     ref = TopicRef(topic) if isinstance(topic, str) else TopicRef(topic.name, topic.topic_id)
-    known = _topic(broker, ref)
+    known = _topic(metadata, ref)
     return 0 if known is None else len(known.partitions)
 
 
@@ -190,7 +196,7 @@ def _may_delete(call: Call, image: Image, ref: TopicRef) -> bool:
     return topic is None or call.is_unlimited or _may(call, topic.name)
 
 
-def _screen(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Screened | None:
+def _screen(metadata: MetadataContext, call: Call, request: m.DeleteTopicsRequest) -> Screened | None:
     if call.version < BY_ID_FROM:
         return split(
             request,
@@ -201,7 +207,7 @@ def _screen(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Scr
         )
 
     def refuse(topic: m.DeleteTopicsRequest.DeleteTopicState) -> m.DeleteTopicsResponse.DeletableTopicResult:
-        name = topic.name or topic_named(broker, None, topic.topic_id)
+        name = topic.name or topic_named(metadata, None, topic.topic_id)
         # Who knows the id need not know the name.
         is_known = topic.name is not None or (name is not None and call.may(*SEEN, name))
         return Result(
@@ -213,7 +219,7 @@ def _screen(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Scr
 
     def is_allowed(topic: m.DeleteTopicsRequest.DeleteTopicState) -> bool:
         # With a name and an id it is refused later; until then its partitions are counted, by the name.
-        meant = topic.name if topic.name is not None else topic_named(broker, None, topic.topic_id)
+        meant = topic.name if topic.name is not None else topic_named(metadata, None, topic.topic_id)
         return meant is None or _may(call, meant)
 
     return split(request, "topics", is_allowed, refuse, "responses")

@@ -22,7 +22,7 @@ from millpond.metadata.image import INTERNAL_TOPICS
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import DataContext, NodeContext
 
 TO_THE_END = -1
 
@@ -30,14 +30,14 @@ Topic = m.DeleteRecordsResponse.DeleteRecordsTopicResult
 Result = m.DeleteRecordsResponse.DeleteRecordsPartitionResult
 
 
-def handle(broker: Services, call: Call, request: m.DeleteRecordsRequest) -> Outcome:
+def handle(node: NodeContext, data: DataContext, call: Call, request: m.DeleteRecordsRequest) -> Outcome:
     moved: list[tuple[Result, Later[None]]] = []
     response = m.DeleteRecordsResponse(
         topics=[
             Topic(
                 name=topic.name,
                 partitions=[
-                    _delete_before(broker, topic.name, wanted.partition_index, wanted.offset, moved)
+                    _delete_before(data, topic.name, wanted.partition_index, wanted.offset, moved)
                     for wanted in topic.partitions
                 ],
             )
@@ -52,7 +52,7 @@ def handle(broker: Services, call: Call, request: m.DeleteRecordsRequest) -> Out
             _refuse(result, ErrorCode.KAFKA_STORAGE_ERROR)
 
     # Also where retention had moved the start already: that alone is not on disk yet.
-    written = broker.checkpoints.write().recover(OSError, fail)
+    written = data.checkpoints.write().recover(OSError, fail)
     all_followed = gather([followed for _, followed in moved])
 
     def time_out() -> None:
@@ -61,19 +61,19 @@ def handle(broker: Services, call: Call, request: m.DeleteRecordsRequest) -> Out
                 _refuse(result, ErrorCode.REQUEST_TIMED_OUT)
         all_followed.finish([])
 
-    wait_ms = min(max(request.timeout_ms, 0), broker.settings[PRODUCE_WAIT_MAX_MS])
-    all_followed.expire_after(broker.clock, wait_ms, time_out)
+    wait_ms = min(max(request.timeout_ms, 0), node.settings[PRODUCE_WAIT_MAX_MS])
+    all_followed.expire_after(node.clock, wait_ms, time_out)
     # Answered only once it is written, whatever the timeout: it may be undone by a power cut until then.
     return gather([written, all_followed.map(lambda _: None)]).map(lambda _: response)
 
 
 def _delete_before(
-    broker: Services, topic: str, index: int, offset: int, moved: list[tuple[Result, Later[None]]]
+    data: DataContext, topic: str, index: int, offset: int, moved: list[tuple[Result, Later[None]]]
 ) -> Result:
     result = Result(partition_index=index, low_watermark=-1)
-    partition = broker.partitions.get(topic, index)
+    partition = data.partitions.get(topic, index)
     if partition is None:
-        result.error_code = broker.absence(topic, index)
+        result.error_code = data.absence(topic, index)
         return result
     try:
         partition.check_leads()

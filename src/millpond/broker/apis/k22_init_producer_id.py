@@ -19,14 +19,16 @@ from millpond.broker.serving.api import Api
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import CoordinationContext, DataContext, MetadataContext
 
 
-def handle(broker: Services, call: Call, request: m.InitProducerIdRequest) -> Outcome:
+def handle(
+    data: DataContext, coordination: CoordinationContext, call: Call, request: m.InitProducerIdRequest
+) -> Outcome:
     if request.transactional_id is not None:
-        return _transactional(broker, call, request, request.transactional_id)
+        return _transactional(data, coordination, call, request, request.transactional_id)
     # Without a transactional id nobody can be fenced: a fresh id is always a right answer, as it is in Kafka.
-    fresh = broker.producer_ids.next()
+    fresh = data.producer_ids.next()
     return fresh.map(lambda producer_id: _answer(ErrorCode.NONE, producer_id, epoch=0)).recover(
         Refused, lambda refused: _answer(_without_id(refused))
     )
@@ -38,9 +40,17 @@ def _without_id(refused: Refused) -> ErrorCode:
     return refused.code if is_storage else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
-def _transactional(broker: Services, call: Call, request: m.InitProducerIdRequest, transactional_id: str) -> Outcome:
-    return broker.producer_ids.have_one().chain(
-        lambda _: ask_transaction(broker, call, transactional_id, request, lambda refused: _answer(refused.code))
+def _transactional(
+    data: DataContext,
+    coordination: CoordinationContext,
+    call: Call,
+    request: m.InitProducerIdRequest,
+    transactional_id: str,
+) -> Outcome:
+    return data.producer_ids.have_one().chain(
+        lambda _: ask_transaction(
+            coordination, call, transactional_id, request, lambda refused: _answer(refused.code)
+        )
     )
 
 
@@ -48,7 +58,7 @@ def _answer(error: ErrorCode, producer_id: int = NO_PRODUCER_ID, epoch: int = -1
     return m.InitProducerIdResponse(error_code=error, producer_id=producer_id, producer_epoch=epoch)
 
 
-def _screen(broker: Services, call: Call, request: m.InitProducerIdRequest) -> Screened | None:
+def _screen(metadata: MetadataContext, call: Call, request: m.InitProducerIdRequest) -> Screened | None:
     """Without a transactional id whoever may write to any topic may do so idempotently."""
     if request.transactional_id is not None:
         if call.demand(*NEEDS[0], request.transactional_id):

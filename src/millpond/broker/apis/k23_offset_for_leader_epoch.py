@@ -17,17 +17,17 @@ from millpond.broker.serving.pieces import way
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import DataContext, MetadataContext
 
 Topic = m.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 
 
-def handle(broker: Services, call: Call, request: m.OffsetForLeaderEpochRequest) -> Outcome:
+def handle(data: DataContext, call: Call, request: m.OffsetForLeaderEpochRequest) -> Outcome:
     return m.OffsetForLeaderEpochResponse(
         topics=[
             Topic(
                 topic=topic.topic,
-                partitions=[_end_of_epoch(broker, topic.topic, wanted) for wanted in topic.partitions],
+                partitions=[_end_of_epoch(data, topic.topic, wanted) for wanted in topic.partitions],
             )
             for topic in request.topics
         ]
@@ -35,12 +35,12 @@ def handle(broker: Services, call: Call, request: m.OffsetForLeaderEpochRequest)
 
 
 def _end_of_epoch(
-    broker: Services, topic: str, wanted: m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+    data: DataContext, topic: str, wanted: m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition
 ) -> m.OffsetForLeaderEpochResponse.EpochEndOffset:
     reply = m.OffsetForLeaderEpochResponse.EpochEndOffset(partition=wanted.partition, leader_epoch=-1, end_offset=-1)
-    partition = broker.partitions.get(topic, wanted.partition)
+    partition = data.partitions.get(topic, wanted.partition)
     if partition is None:
-        reply.error_code = broker.absence(topic, wanted.partition)
+        reply.error_code = data.absence(topic, wanted.partition)
         return reply
     try:
         partition.check_leader_epoch(wanted.current_leader_epoch)
@@ -76,12 +76,12 @@ _ON_TOPIC = on_each(
 )
 
 
-def _screen(broker: Services, call: Call, request: m.OffsetForLeaderEpochRequest) -> Screened | None:
+def _screen(metadata: MetadataContext, call: Call, request: m.OffsetForLeaderEpochRequest) -> Screened | None:
     """Followers ask it of any topic."""
     if call.may(Operation.CLUSTER_ACTION, AclResource.CLUSTER, CLUSTER_NAME):
         return None
     assert _ON_TOPIC.screen is not None
-    return _ON_TOPIC.screen(broker, call, request)
+    return _ON_TOPIC.screen(metadata, call, request)
 
 
 API = Api(

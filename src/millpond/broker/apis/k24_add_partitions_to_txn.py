@@ -24,37 +24,45 @@ from millpond.metadata.image import INTERNAL_TOPICS
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import CoordinationContext, MetadataContext, NodeContext
 
     TopicList = list[m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
 
 MANY_FROM = 4
 
 
-def handle(broker: Services, call: Call, request: m.AddPartitionsToTxnRequest) -> Outcome:
+def handle(
+    node: NodeContext,
+    metadata: MetadataContext,
+    coordination: CoordinationContext,
+    call: Call,
+    request: m.AddPartitionsToTxnRequest,
+) -> Outcome:
     if call.version < MANY_FROM:
-        faulty = _refuse_some(broker, request.v3_and_below_topics)
+        faulty = _refuse_some(metadata, request.v3_and_below_topics)
         if faulty is not None:
             return faulty
         transactional_id = request.v3_and_below_transactional_id
         refuse = partial(_fail, call.version, request)
-        return ask_transaction(broker, call, transactional_id, request, refuse, _error)
+        return ask_transaction(coordination, call, transactional_id, request, refuse, _error)
     questions = (
-        partial(_ask_one, broker, call, m.AddPartitionsToTxnRequest(transactions=[each]))
+        partial(_ask_one, metadata, coordination, call, m.AddPartitionsToTxnRequest(transactions=[each]))
         for each in request.transactions
     )
-    return ask_in_steps(broker.clock, questions, GROUPS_AT_ONCE).map(_join)
+    return ask_in_steps(node.clock, questions, GROUPS_AT_ONCE).map(_join)
 
 
-def _ask_one(broker: Services, call: Call, body: m.AddPartitionsToTxnRequest) -> Later[Any]:
+def _ask_one(
+    metadata: MetadataContext, coordination: CoordinationContext, call: Call, body: m.AddPartitionsToTxnRequest
+) -> Later[Any]:
     (transaction,) = body.transactions
     refuse = partial(_fail, call.version, body)
-    if not transaction.verify_only and _unknown(broker, transaction.topics):
+    if not transaction.verify_only and _unknown(metadata, transaction.topics):
         # The one that asks has it, so the news has yet to come here. Until then it could not be given its marker:
         # in time it would look like the partition of a deleted topic, and the transaction would stay open there.
         return done(refuse(Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the partition is not known here yet")))
     # Brokers that ask for their clients decide by themselves how long those wait.
-    return ask_transaction(broker, call, transaction.transactional_id, body, refuse, lambda _: ErrorCode.NONE)
+    return ask_transaction(coordination, call, transaction.transactional_id, body, refuse, lambda _: ErrorCode.NONE)
 
 
 def _error(response: m.AddPartitionsToTxnResponse) -> int:
@@ -63,21 +71,21 @@ def _error(response: m.AddPartitionsToTxnResponse) -> int:
     return partitions[0].partition_error_code if partitions else ErrorCode.NONE
 
 
-def _unknown(broker: Services, topics: TopicList) -> frozenset[tuple[str, int]]:
+def _unknown(metadata: MetadataContext, topics: TopicList) -> frozenset[tuple[str, int]]:
     return frozenset(
         (topic.name, index)
         for topic in topics
         for index in topic.partitions
-        if broker.image.partition(topic.name, index) is None
+        if metadata.image.partition(topic.name, index) is None
     )
 
 
 def _refuse_some(
-    broker: Services, topics: TopicList, forbidden: frozenset[str] = frozenset()
+    metadata: MetadataContext, topics: TopicList, forbidden: frozenset[str] = frozenset()
 ) -> m.AddPartitionsToTxnResponse | None:
     """The answer where some of a client's partitions cannot be had, and so nothing is done; None where all can."""
     forbidden |= INTERNAL_TOPICS.intersection(topic.name for topic in topics)
-    unknown = _unknown(broker, [topic for topic in topics if topic.name not in forbidden])
+    unknown = _unknown(metadata, [topic for topic in topics if topic.name not in forbidden])
     if not forbidden and not unknown:
         return None
     results = _results(topics, ErrorCode.OPERATION_NOT_ATTEMPTED, unknown)
@@ -128,7 +136,7 @@ def _join(parts: list[m.AddPartitionsToTxnResponse]) -> m.AddPartitionsToTxnResp
     )
 
 
-def _screen(broker: Services, call: Call, request: m.AddPartitionsToTxnRequest) -> Screened | None:
+def _screen(metadata: MetadataContext, call: Call, request: m.AddPartitionsToTxnRequest) -> Screened | None:
     """Of a client's request all is done or nothing. From version 4 on it is for brokers."""
     if call.version >= MANY_FROM:
         if demand_node(call):
@@ -138,7 +146,7 @@ def _screen(broker: Services, call: Call, request: m.AddPartitionsToTxnRequest) 
         return Screened(None, _fail(call.version, request, Refused(ON_ID.refusal)))
     topics = request.v3_and_below_topics
     refused = frozenset(topic.name for topic in topics if not call.demand(*ON_TOPIC, topic.name))
-    return Screened(None, _refuse_some(broker, topics, refused)) if refused else None
+    return Screened(None, _refuse_some(metadata, topics, refused)) if refused else None
 
 
 ON_ID = Need(Operation.WRITE, AclResource.TRANSACTIONAL_ID)

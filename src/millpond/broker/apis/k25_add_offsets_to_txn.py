@@ -17,12 +17,12 @@ from millpond.broker.serving.api import Api
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import CoordinationContext
 
 
-def handle(broker: Services, call: Call, request: m.AddOffsetsToTxnRequest) -> Outcome:
-    return opened(broker, broker.groups).chain(
-        lambda _: ask_transaction(broker, call, request.transactional_id, request, _fail)
+def handle(coordination: CoordinationContext, call: Call, request: m.AddOffsetsToTxnRequest) -> Outcome:
+    return opened(coordination, coordination.groups).chain(
+        lambda _: ask_transaction(coordination, call, request.transactional_id, request, _fail)
     )
 
 

@@ -20,15 +20,15 @@ from millpond.broker.serving.api import Api
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import CoordinationContext
 
 
-def handle(broker: Services, call: Call, request: m.EndTxnRequest) -> Outcome:
+def handle(coordination: CoordinationContext, call: Call, request: m.EndTxnRequest) -> Outcome:
     # Not asked again after a while: by then it might end the next transaction, which has the same epoch (v1).
-    ended = ask_transaction(broker, call, request.transactional_id, request, _fail, lambda _: ErrorCode.NONE)
+    ended = ask_transaction(coordination, call, request.transactional_id, request, _fail, lambda _: ErrorCode.NONE)
     return ended.chain(
         lambda response: (
-            done(response) if response.error_code else with_markers(broker, request.transactional_id, response)
+            done(response) if response.error_code else with_markers(coordination, request.transactional_id, response)
         )
     )
 

@@ -22,20 +22,22 @@ from millpond.broker.serving.pieces import way
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import CoordinationContext, DataContext, MetadataContext
 
 
-def handle(broker: Services, call: Call, request: m.WriteTxnMarkersRequest) -> Outcome:
+def handle(
+    data: DataContext, coordination: CoordinationContext, call: Call, request: m.WriteTxnMarkersRequest
+) -> Outcome:
     wanted = [
         (marker, TopicPartition(topic.name, index))
         for marker in request.markers
         for topic in marker.topics
         for index in topic.partition_indexes
     ]
-    if call.is_from_node and not broker.markers.is_latest(call.client_id or "", call.connection.number):
+    if call.is_from_node and not coordination.markers.is_latest(call.client_id or "", call.connection.number):
         codes = [done(ErrorCode.NOT_COORDINATOR) for _ in wanted]
     else:
-        codes = [_write(broker, marker, partition) for marker, partition in wanted]
+        codes = [_write(data, coordination, marker, partition) for marker, partition in wanted]
 
     return gather(codes).map(lambda codes: _answer(request, iter(codes)))
 
@@ -64,12 +66,15 @@ def _answer(request: m.WriteTxnMarkersRequest, in_order: Iterator[ErrorCode]) ->
 
 
 def _write(
-    broker: Services, marker: m.WriteTxnMarkersRequest.WritableTxnMarker, name: TopicPartition
+    data: DataContext,
+    coordination: CoordinationContext,
+    marker: m.WriteTxnMarkersRequest.WritableTxnMarker,
+    name: TopicPartition,
 ) -> Later[ErrorCode]:
-    partition = broker.partitions.get(*name)
+    partition = data.partitions.get(*name)
     if partition is None:
-        return done(broker.absence(*name))
-    written = broker.markers.write(
+        return done(data.absence(*name))
+    written = coordination.markers.write(
         partition,
         Producer(marker.producer_id, marker.producer_epoch),
         marker.transaction_result,
@@ -79,7 +84,7 @@ def _write(
     return written.map(lambda _: ErrorCode.NONE).recover(Refused, lambda refused: refused.code)
 
 
-def _screen(broker: Services, call: Call, request: m.WriteTxnMarkersRequest) -> Screened | None:
+def _screen(metadata: MetadataContext, call: Call, request: m.WriteTxnMarkersRequest) -> Screened | None:
     """Coordinators write them, and whoever repairs what one has left."""
     if call.may(*NEEDS[0], CLUSTER_NAME) or demand_node(call):
         return None

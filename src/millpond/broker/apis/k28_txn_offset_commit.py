@@ -26,30 +26,42 @@ from millpond.log.producers import Verification
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import CoordinationContext, MetadataContext, NodeContext
 
 TXN_OFFSET_COMMIT = 28
 IMPLICIT_FROM = 5
 TOPIC_IDS_FROM = 6
 
 
-def handle(broker: Services, call: Call, request: m.TxnOffsetCommitRequest) -> Outcome:
+def handle(
+    node: NodeContext,
+    metadata: MetadataContext,
+    coordination: CoordinationContext,
+    call: Call,
+    request: m.TxnOffsetCommitRequest,
+) -> Outcome:
     producer = Producer(request.producer_id, request.producer_epoch)
 
     def write(permit: Verification | None) -> Later[Any]:
         if not home.is_current:
             raise Refused(ErrorCode.NOT_COORDINATOR, "the group's coordinator has moved since this was permitted")
-        return ask_group(broker, call, request.group_id, request, Writing(producer, permit))
+        return ask_group(coordination, call, request.group_id, request, Writing(producer, permit))
 
     try:
-        home = broker.groups.home_of(request.group_id)
+        home = coordination.groups.home_of(request.group_id)
     except Refused as refused:
         return refuse_group(call, request, refused)
     permit = permission_to_write(
-        broker, request.transactional_id, producer, home.partition, implicit=call.version >= IMPLICIT_FROM
+        node,
+        metadata,
+        coordination,
+        request.transactional_id,
+        producer,
+        home.partition,
+        implicit=call.version >= IMPLICIT_FROM,
     )
     key = TXN_OFFSET_COMMIT, call.connection, request.transactional_id, request.group_id
-    written = broker.append_order.append(key, permit, write)
+    written = coordination.append_order.append(key, permit, write)
     return written.recover(Refused, partial(refuse_group, call, request))
 
 

@@ -17,13 +17,15 @@ from millpond.metadata.acls import AclFilter, fault_of_filter, grouped
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, SecurityContext
 
 NO_AUTHORIZER = "no authorizer is on: set authorizer.class.name, or a listener that asks who comes"
 
 
-def handle(broker: Services, call: Call, request: m.DescribeAclsRequest) -> Outcome:
-    if not broker.access.is_on:
+def handle(
+    security: SecurityContext, metadata: MetadataContext, call: Call, request: m.DescribeAclsRequest
+) -> Outcome:
+    if not security.access.is_on:
         return m.DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
     wanted = AclFilter(
         request.resource_type_filter,
@@ -37,7 +39,7 @@ def handle(broker: Services, call: Call, request: m.DescribeAclsRequest) -> Outc
     fault = fault_of_filter(wanted)
     if fault is not None:
         return m.DescribeAclsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=fault)
-    by_resource = grouped(acl for _, acl in broker.image.acls.fitting(wanted))
+    by_resource = grouped(acl for _, acl in metadata.image.acls.fitting(wanted))
     return m.DescribeAclsResponse(
         resources=[
             m.DescribeAclsResponse.DescribeAclsResource(

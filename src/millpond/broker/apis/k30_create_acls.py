@@ -22,11 +22,13 @@ from millpond.metadata.decision import Verdict
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext, SecurityContext
 
 
-def handle(broker: Services, call: Call, request: m.CreateAclsRequest) -> Outcome:
-    if not broker.access.is_on:
+def handle(
+    node: NodeContext, security: SecurityContext, metadata: MetadataContext, call: Call, request: m.CreateAclsRequest
+) -> Outcome:
+    if not security.access.is_on:
         return _refuse_all(request, Verdict(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER))
     wanted = [
         Acl(
@@ -40,7 +42,7 @@ def handle(broker: Services, call: Call, request: m.CreateAclsRequest) -> Outcom
         )
         for each in request.creations
     ]
-    decided = broker.controller.submit(lambda image: decide_create_acls(image, wanted, broker.entropy))
+    decided = metadata.controller.submit(lambda image: decide_create_acls(image, wanted, node.entropy))
     return decided.map(_answer).recover(Refused, lambda refused: _refuse_all(request, Verdict.of(refused)))
 
 

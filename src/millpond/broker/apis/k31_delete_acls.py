@@ -22,11 +22,11 @@ from millpond.metadata.decision import Verdict
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, SecurityContext
 
 
-def handle(broker: Services, call: Call, request: m.DeleteAclsRequest) -> Outcome:
-    if not broker.access.is_on:
+def handle(security: SecurityContext, metadata: MetadataContext, call: Call, request: m.DeleteAclsRequest) -> Outcome:
+    if not security.access.is_on:
         return _refuse_all(request, Verdict(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER))
     filters = [
         AclFilter(
@@ -40,7 +40,7 @@ def handle(broker: Services, call: Call, request: m.DeleteAclsRequest) -> Outcom
         )
         for each in request.filters
     ]
-    decided = broker.controller.submit(lambda image: decide_delete_acls(image, filters))
+    decided = metadata.controller.submit(lambda image: decide_delete_acls(image, filters))
     return decided.map(_answer).recover(Refused, lambda refused: _refuse_all(request, Verdict.of(refused)))
 
 

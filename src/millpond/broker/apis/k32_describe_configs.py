@@ -33,7 +33,7 @@ from millpond.metadata.records import ResourceType
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext
 
 
 AT_ONCE_MAX: Final = 20
@@ -43,10 +43,10 @@ OWN: Final = (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
 """What there is one of: the loop describes it, since it changes there."""
 
 
-def handle(broker: Services, call: Call, request: m.DescribeConfigsRequest) -> Outcome:
+def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.DescribeConfigsRequest) -> Outcome:
     # Named again and again one broker would take seconds, and all the memory.
     wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
-    describe = partial(_describe, broker, request.include_synonyms, request.include_documentation)
+    describe = partial(_describe, node, metadata, request.include_synonyms, request.include_documentation)
     if len(wanted) <= AT_ONCE_MAX:
         return m.DescribeConfigsResponse(results=[describe(each) for each in wanted.values()])
     own = {key: describe(each) for key, each in wanted.items() if key[0] in OWN}
@@ -54,17 +54,21 @@ def handle(broker: Services, call: Call, request: m.DescribeConfigsRequest) -> O
     def describe_all() -> m.DescribeConfigsResponse:
         return m.DescribeConfigsResponse(results=[own.get(key) or describe(each) for key, each in wanted.items()])
 
-    return broker.workers.run(describe_all)
+    return node.workers.run(describe_all)
 
 
 def _describe(
-    broker: Services, synonyms: bool, docs: bool, resource: m.DescribeConfigsRequest.DescribeConfigsResource
+    node: NodeContext,
+    metadata: MetadataContext,
+    synonyms: bool,
+    docs: bool,
+    resource: m.DescribeConfigsRequest.DescribeConfigsResource,
 ) -> m.DescribeConfigsResponse.DescribeConfigsResult:
     result = m.DescribeConfigsResponse.DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[]
     )
     try:
-        settings = _effective(broker, resource.resource_type, resource.resource_name)
+        settings = _effective(node, metadata, resource.resource_type, resource.resource_name)
     except Refused as refused:
         result.error_code, result.error_message = refused.code, refused.message
         return result
@@ -81,15 +85,15 @@ class _Shown(NamedTuple):
     is_secret: bool = False
 
 
-def _effective(broker: Services, kind: int, name: str) -> Iterable[_Shown]:
+def _effective(node: NodeContext, metadata: MetadataContext, kind: int, name: str) -> Iterable[_Shown]:
     """Every setting of the resource with its value."""
-    layers = broker.layers
-    own = broker.image.config_of(Resource(kind, name))
+    layers = node.layers
+    own = metadata.image.config_of(Resource(kind, name))
     match kind:
         case ResourceType.TOPIC:
             if fault := topic_name_fault(name):
                 raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
-            if name not in broker.image.topics:
+            if name not in metadata.image.topics:
                 raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
             return [_Shown(layers.effective_for_topic(setting, own)) for setting in TOPIC]
         case ResourceType.GROUP | ResourceType.CLIENT_METRICS if not name:
@@ -100,11 +104,11 @@ def _effective(broker: Services, kind: int, name: str) -> Iterable[_Shown]:
             return [_Shown(layers.effective_for_client_metrics(setting, own)) for setting in CLIENT_METRICS]
         case ResourceType.BROKER if not name:
             # The defaults for all brokers: only what has been set for them.
-            every = [_Shown(layers.effective(setting)) for setting in NODE] + _unknown(broker)
+            every = [_Shown(layers.effective(setting)) for setting in NODE] + _unknown(node)
             return [each for each in every if each.effective.source == Source.DYNAMIC_DEFAULT_BROKER]
         case ResourceType.BROKER:
-            _check_is_this_broker(broker, name)
-            kafkas = kafka_settings(layers, broker.listeners.texts())
+            _check_is_this_broker(node, name)
+            kafkas = kafka_settings(layers, node.listeners.texts())
             return [
                 *(
                     _Shown(layers.effective(setting), not setting.live, is_secret(setting.name))
@@ -112,25 +116,25 @@ def _effective(broker: Services, kind: int, name: str) -> Iterable[_Shown]:
                     if setting.name not in SHOWN_AS_THEY_ARE
                 ),
                 *(_Shown(each, is_read_only=True) for each in kafkas),
-                *_unknown(broker),
+                *_unknown(node),
             ]
         case ResourceType.BROKER_LOGGER:
-            _check_is_this_broker(broker, name)
-            return [_Shown(each) for each in broker.loggers.settings()]
+            _check_is_this_broker(node, name)
+            return [_Shown(each) for each in node.loggers.settings()]
         case _:
             raise Refused(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
 
 
-def _check_is_this_broker(broker: Services, name: str) -> None:
-    if name != str(broker.node_id):
+def _check_is_this_broker(node: NodeContext, name: str) -> None:
+    if name != str(node.node_id):
         raise Refused(
             ErrorCode.INVALID_REQUEST,
-            f"this is broker {broker.node_id}: ask broker {quoted(name)} for its own settings",
+            f"this is broker {node.node_id}: ask broker {quoted(name)} for its own settings",
         )
 
 
-def _unknown(broker: Services) -> list[_Shown]:
-    return [_Shown(each, is_secret=True) for each in unknown_settings(broker.layers)]
+def _unknown(node: NodeContext) -> list[_Shown]:
+    return [_Shown(each, is_secret=True) for each in unknown_settings(node.layers)]
 
 
 def _one(each: _Shown, synonyms: bool, docs: bool) -> m.DescribeConfigsResponse.DescribeConfigsResourceResult:

@@ -22,10 +22,10 @@ from millpond.metadata.image import Resource
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext
 
 
-def handle(broker: Services, call: Call, request: m.AlterConfigsRequest) -> Outcome:
+def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.AlterConfigsRequest) -> Outcome:
     wanted = [
         ResourceConfigs(
             Resource(each.resource_type, each.resource_name), tuple((one.name, one.value) for one in each.configs)
@@ -33,9 +33,9 @@ def handle(broker: Services, call: Call, request: m.AlterConfigsRequest) -> Outc
         for each in request.resources
     ]
     return commit_changes(
-        broker,
+        metadata,
         [each.resource for each in wanted],
-        lambda image: decide_alter(image, broker.layers, wanted, validate_only=request.validate_only),
+        lambda image: decide_alter(image, node.layers, wanted, validate_only=request.validate_only),
         m.AlterConfigsResponse,
     )
 

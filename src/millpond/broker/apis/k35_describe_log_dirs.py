@@ -20,19 +20,21 @@ from millpond.broker.serving.api import Api
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import DataContext, NodeContext
 
 PARTITIONS_AT_ONCE: Final = 500
 
 
-def handle(broker: Services, call: Call, request: m.DescribeLogDirsRequest) -> Outcome:
-    return run_steps(broker.clock, _describe(broker, request))
+def handle(node: NodeContext, data: DataContext, call: Call, request: m.DescribeLogDirsRequest) -> Outcome:
+    return run_steps(node.clock, _describe(node, data, request))
 
 
-def _describe(broker: Services, request: m.DescribeLogDirsRequest) -> Steps[m.DescribeLogDirsResponse]:
-    folder = broker.store.folder
+def _describe(
+    node: NodeContext, data: DataContext, request: m.DescribeLogDirsRequest
+) -> Steps[m.DescribeLogDirsResponse]:
+    folder = data.store.folder
     by_topic: dict[str, m.DescribeLogDirsResponse.DescribeLogDirsTopic] = {}
-    for number, some in enumerate(in_slices(_wanted(broker, request), PARTITIONS_AT_ONCE)):
+    for number, some in enumerate(in_slices(_wanted(data, request), PARTITIONS_AT_ONCE)):
         if number:
             yield None
         for partition in some:
@@ -51,17 +53,17 @@ def _describe(broker: Services, request: m.DescribeLogDirsRequest) -> Steps[m.De
             topic.partitions.append(described)
     result = m.DescribeLogDirsResponse.DescribeLogDirsResult(log_dir=folder, topics=list(by_topic.values()))
     try:
-        result.total_bytes = broker.world.disk.total_bytes(folder)
-        result.usable_bytes = broker.world.disk.free_bytes(folder)
+        result.total_bytes = node.world.disk.total_bytes(folder)
+        result.usable_bytes = node.world.disk.free_bytes(folder)
     except OSError:
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     return m.DescribeLogDirsResponse(results=[result])
 
 
-def _wanted(broker: Services, request: m.DescribeLogDirsRequest) -> list[Partition]:
+def _wanted(data: DataContext, request: m.DescribeLogDirsRequest) -> list[Partition]:
     if request.topics is None:
-        return list(broker.partitions)
-    named = [broker.partitions.get(topic.topic, index) for topic in request.topics for index in topic.partitions]
+        return list(data.partitions)
+    named = [data.partitions.get(topic.topic, index) for topic in request.topics for index in topic.partitions]
     return [partition for partition in named if partition is not None]
 
 

@@ -15,11 +15,11 @@ from millpond.broker.serving.api import Api
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import SecurityContext
 
 
-def handle(broker: Services, call: Call, request: m.SaslAuthenticateRequest) -> Outcome:
-    return broker.logins.authenticate(call.connection, bytes(request.auth_bytes))
+def handle(security: SecurityContext, call: Call, request: m.SaslAuthenticateRequest) -> Outcome:
+    return security.logins.authenticate(call.connection, bytes(request.auth_bytes))
 
 
 API = Api(key=36, name="SaslAuthenticate", versions=(0, 2), handle=handle, rights=FREE)

@@ -25,24 +25,32 @@ from millpond.metadata.topics import GrownTopic, MorePartitions, decide_create_p
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext, SecurityContext
 
 
-def handle(broker: Services, call: Call, request: m.CreatePartitionsRequest) -> Outcome:
+def handle(
+    node: NodeContext,
+    security: SecurityContext,
+    metadata: MetadataContext,
+    call: Call,
+    request: m.CreatePartitionsRequest,
+) -> Outcome:
     wanted = [_wanted(topic) for topic in request.topics]
 
     def decide() -> Later[tuple[GrownTopic, ...]]:
-        return broker.controller.submit(
+        return metadata.controller.submit(
             lambda image: decide_create_partitions(
-                image, broker.layers, wanted, broker.entropy, validate_only=request.validate_only
+                image, node.layers, wanted, node.entropy, validate_only=request.validate_only
             )
         )
 
-    decided = decide() if call.is_from_node else once_placeable(broker, request.timeout_ms).chain(lambda _: decide())
+    decided = (
+        decide() if call.is_from_node else once_placeable(metadata, request.timeout_ms).chain(lambda _: decide())
+    )
 
     def answer(grown: tuple[GrownTopic, ...]) -> m.CreatePartitionsResponse:
         for each in grown:
-            broker.limits.note_refused(each.verdict.met)
+            security.limits.note_refused(each.verdict.met)
         return _answer(grown)
 
     return decided.map(answer).recover(
@@ -50,7 +58,9 @@ def handle(broker: Services, call: Call, request: m.CreatePartitionsRequest) -> 
     )
 
 
-def forward(broker: Services, call: Call, request: m.CreatePartitionsRequest) -> Later[m.CreatePartitionsResponse]:
+def forward(
+    metadata: MetadataContext, call: Call, request: m.CreatePartitionsRequest
+) -> Later[m.CreatePartitionsResponse]:
     """The client is answered once this node knows of the partitions, too."""
     counts = {topic.name: topic.count for topic in request.topics}
 
@@ -58,35 +68,35 @@ def forward(broker: Services, call: Call, request: m.CreatePartitionsRequest) ->
         grown = [each.name for each in response.results if not each.error_code and not request.validate_only]
 
         def is_shown() -> bool:
-            topics = broker.image.topics
+            topics = metadata.image.topics
             return all(name not in topics or len(topics[name].partitions) >= counts[name] for name in grown)
 
-        return broker.once_shown(is_shown, SHOWN_MS).map(lambda _: response)
+        return metadata.once_shown(is_shown, SHOWN_MS).map(lambda _: response)
 
     def ask(_: None) -> Later[m.CreatePartitionsResponse]:
-        topics = broker.image.topics
+        topics = metadata.image.topics
         smaller = [name for name, count in counts.items() if name in topics and len(topics[name].partitions) < count]
         attempts = Attempts()
 
         def complete(response: m.CreatePartitionsResponse) -> Later[m.CreatePartitionsResponse]:
             if not attempts.is_repeated:
                 return done(response)
-            return caught_up(broker).map(lambda _: _own_first_attempt(broker, counts, smaller, response))
+            return caught_up(metadata).map(lambda _: _own_first_attempt(metadata, counts, smaller, response))
 
-        return ask_for_client(broker, call, request, attempts=attempts).chain(complete)
+        return ask_for_client(metadata, call, request, attempts=attempts).chain(complete)
 
     # A topic that has as many partitions when the client asks is refused.
-    ready = once_placeable(broker, request.timeout_ms).chain(lambda _: catch_up(broker))
+    ready = once_placeable(metadata, request.timeout_ms).chain(lambda _: catch_up(metadata))
     return ready.chain(ask).chain(once_grown)
 
 
 def _own_first_attempt(
-    broker: Services, counts: dict[str, int], smaller: list[str], response: m.CreatePartitionsResponse
+    metadata: MetadataContext, counts: dict[str, int], smaller: list[str], response: m.CreatePartitionsResponse
 ) -> m.CreatePartitionsResponse:
     """The response to a repeated attempt. A topic that had fewer partitions when the client asked, and now has as
     many as were asked for, has them by an attempt whose response was lost."""
     for each in response.results:
-        topic = broker.image.topics.get(each.name)
+        topic = metadata.image.topics.get(each.name)
         is_grown = topic is not None and each.name in smaller and len(topic.partitions) == counts[each.name]
         if each.error_code == ErrorCode.INVALID_PARTITIONS and is_grown:
             each.error_code, each.error_message = ErrorCode.NONE, None
@@ -110,9 +120,13 @@ def _answer(grown: tuple[GrownTopic, ...]) -> m.CreatePartitionsResponse:
     )
 
 
-def _added_partitions(broker: Services, topic: m.CreatePartitionsRequest.CreatePartitionsTopic) -> int:
-    known = broker.image.topics.get(topic.name)
-    return 0 if known is None else if_possible(broker, topic.count, max(topic.count - len(known.partitions), 0))
+def _added_partitions(
+    node: NodeContext, metadata: MetadataContext, topic: m.CreatePartitionsRequest.CreatePartitionsTopic
+) -> int:
+    known = metadata.image.topics.get(topic.name)
+    return (
+        0 if known is None else if_possible(node, metadata, topic.count, max(topic.count - len(known.partitions), 0))
+    )
 
 
 def _beyond_quota(

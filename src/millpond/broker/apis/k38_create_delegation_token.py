@@ -23,50 +23,58 @@ from millpond.metadata.tokens import CreatedToken, NewToken, decide_create_token
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext, SecurityContext
 
 REQUESTER_FROM = 3
 
 
-def handle(broker: Services, call: Call, request: m.CreateDelegationTokenRequest) -> Outcome:
-    refused = _refusal(broker, call, request)
+def handle(
+    node: NodeContext,
+    security: SecurityContext,
+    metadata: MetadataContext,
+    call: Call,
+    request: m.CreateDelegationTokenRequest,
+) -> Outcome:
+    refused = _refusal(security, call, request)
     if refused is not None:
         return refused
     owner = owner_of(call, request.owner_principal_type, request.owner_principal_name)
     wanted = NewToken(
-        token_id=broker.entropy.uuid().hex,
+        token_id=node.entropy.uuid().hex,
         owner=str(owner),
         requester=str(call.principal),
         renewers=tuple(f"{each.principal_type}:{each.principal_name}" for each in request.renewers),
         lifetime_ms=request.max_lifetime_ms,
         needs_user=call.principal.by_password,
     )
-    now_ms = broker.clock.wall_ms()
-    decided = broker.controller.submit(lambda image: decide_create_token(image, wanted, lifetimes(broker), now_ms))
+    now_ms = node.clock.wall_ms()
+    decided = metadata.controller.submit(lambda image: decide_create_token(image, wanted, lifetimes(node), now_ms))
     return decided.recover(Refused, lambda refused: CreatedToken(Verdict.of(refused))).map(
-        lambda created: _answer(broker, owner, call, created)
+        lambda created: _answer(security, owner, call, created)
     )
 
 
 def forward(
-    broker: Services, call: Call, request: m.CreateDelegationTokenRequest
+    security: SecurityContext, metadata: MetadataContext, call: Call, request: m.CreateDelegationTokenRequest
 ) -> Later[m.CreateDelegationTokenResponse]:
-    refused = _refusal(broker, call, request)
-    return done(refused) if refused is not None else relay_enveloped(broker, call, request)
+    refused = _refusal(security, call, request)
+    return done(refused) if refused is not None else relay_enveloped(metadata, call, request)
 
 
 def _refusal(
-    broker: Services, call: Call, request: m.CreateDelegationTokenRequest
+    security: SecurityContext, call: Call, request: m.CreateDelegationTokenRequest
 ) -> m.CreateDelegationTokenResponse | None:
     owner = owner_of(call, request.owner_principal_type, request.owner_principal_name)
-    code = objection(broker, call)
+    code = objection(security, call)
     if code is None and call.asker is None and owner != call.principal:
         may = call.demand(Operation.CREATE_TOKENS, AclResource.USER, str(owner))
         code = None if may else ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
-    return None if code is None else _answer(broker, owner, call, CreatedToken(Verdict(code)))
+    return None if code is None else _answer(security, owner, call, CreatedToken(Verdict(code)))
 
 
-def _answer(broker: Services, owner: Principal, call: Call, created: CreatedToken) -> m.CreateDelegationTokenResponse:
+def _answer(
+    security: SecurityContext, owner: Principal, call: Call, created: CreatedToken
+) -> m.CreateDelegationTokenResponse:
     token = created.token
     response = m.CreateDelegationTokenResponse(
         error_code=created.verdict.code,
@@ -86,7 +94,7 @@ def _answer(broker: Services, owner: Principal, call: Call, created: CreatedToke
         response.expiry_timestamp_ms = token.expiration_timestamp
         response.max_timestamp_ms = token.max_timestamp
         response.token_id = token.token_id
-        response.hmac = broker.token_proofs.proof_of(token.token_id) or b""
+        response.hmac = security.token_proofs.proof_of(token.token_id) or b""
     return response
 
 

@@ -21,28 +21,34 @@ from millpond.metadata.tokens import TokenTime, decide_expire_token
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext, SecurityContext
 
 
-def handle(broker: Services, call: Call, request: m.ExpireDelegationTokenRequest) -> Outcome:
-    code = objection(broker, call)
+def handle(
+    node: NodeContext,
+    security: SecurityContext,
+    metadata: MetadataContext,
+    call: Call,
+    request: m.ExpireDelegationTokenRequest,
+) -> Outcome:
+    code = objection(security, call)
     if code is not None:
         return _answer(TokenTime(Verdict(code)))
-    proof, who, now_ms = bytes(request.hmac), str(call.principal), broker.clock.wall_ms()
+    proof, who, now_ms = bytes(request.hmac), str(call.principal), node.clock.wall_ms()
 
     def decide(image: Image) -> Decision[TokenTime]:
-        token_id = broker.token_proofs.id_of(proof, image.tokens)
+        token_id = security.token_proofs.id_of(proof, image.tokens)
         return decide_expire_token(image, token_id, who, request.expiry_time_period_ms, now_ms)
 
-    decided = broker.controller.submit(decide)
+    decided = metadata.controller.submit(decide)
     return decided.recover(Refused, lambda refused: TokenTime(Verdict.of(refused))).map(_answer)
 
 
 def forward(
-    broker: Services, call: Call, request: m.ExpireDelegationTokenRequest
+    security: SecurityContext, metadata: MetadataContext, call: Call, request: m.ExpireDelegationTokenRequest
 ) -> Later[m.ExpireDelegationTokenResponse]:
-    code = objection(broker, call)
-    return done(_answer(TokenTime(Verdict(code)))) if code is not None else relay_enveloped(broker, call, request)
+    code = objection(security, call)
+    return done(_answer(TokenTime(Verdict(code)))) if code is not None else relay_enveloped(metadata, call, request)
 
 
 def _answer(time: TokenTime) -> m.ExpireDelegationTokenResponse:

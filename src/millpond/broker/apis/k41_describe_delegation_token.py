@@ -23,7 +23,7 @@ from millpond.metadata.tokens import is_of
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext, SecurityContext
 
 REQUESTER_FROM = 3
 
@@ -36,8 +36,14 @@ TOKENS_AT_ONCE: Final = 100
 Described = m.DescribeDelegationTokenResponse.DescribedDelegationToken
 
 
-def handle(broker: Services, call: Call, request: m.DescribeDelegationTokenRequest) -> Outcome:
-    code = objection(broker, call)
+def handle(
+    node: NodeContext,
+    security: SecurityContext,
+    metadata: MetadataContext,
+    call: Call,
+    request: m.DescribeDelegationTokenRequest,
+) -> Outcome:
+    code = objection(security, call)
     if code is not None:
         return m.DescribeDelegationTokenResponse(error_code=code, tokens=[])
     owners = (
@@ -45,17 +51,19 @@ def handle(broker: Services, call: Call, request: m.DescribeDelegationTokenReque
         if request.owners is None
         else {f"{each.principal_type}:{each.principal_name}" for each in request.owners}
     )
-    if broker.image.tokens.total.bytes <= AT_ONCE_BYTES:
-        return _response(_described_in(broker, call, owners, broker.image.tokens))
-    return run_steps(broker.clock, _describe(broker, call, owners))
+    if metadata.image.tokens.total.bytes <= AT_ONCE_BYTES:
+        return _response(_described_in(security, call, owners, metadata.image.tokens))
+    return run_steps(node.clock, _describe(security, metadata, call, owners))
 
 
-def _describe(broker: Services, call: Call, owners: set[str] | None) -> Steps[m.DescribeDelegationTokenResponse]:
+def _describe(
+    security: SecurityContext, metadata: MetadataContext, call: Call, owners: set[str] | None
+) -> Steps[m.DescribeDelegationTokenResponse]:
     described: list[Described] = []
-    for number, tokens in enumerate(in_slices(list(broker.image.tokens), TOKENS_AT_ONCE)):
+    for number, tokens in enumerate(in_slices(list(metadata.image.tokens), TOKENS_AT_ONCE)):
         if number:
             yield None
-        described += _described_in(broker, call, owners, tokens)
+        described += _described_in(security, call, owners, tokens)
     return _response(described)
 
 
@@ -64,10 +72,10 @@ def _response(described: list[Described]) -> m.DescribeDelegationTokenResponse:
 
 
 def _described_in(
-    broker: Services, call: Call, owners: set[str] | None, tokens: Iterable[DelegationTokenRecord]
+    security: SecurityContext, call: Call, owners: set[str] | None, tokens: Iterable[DelegationTokenRecord]
 ) -> list[Described]:
     return [
-        _described(broker, call.version, token)
+        _described(security, call.version, token)
         for token in tokens
         if (owners is None or not owners.isdisjoint((token.owner, *token.renewers))) and _may_see(call, token)
     ]
@@ -81,7 +89,7 @@ def _may_see(call: Call, token: DelegationTokenRecord) -> bool:
     )
 
 
-def _described(broker: Services, version: int, token: DelegationTokenRecord) -> Described:
+def _described(security: SecurityContext, version: int, token: DelegationTokenRecord) -> Described:
     owner, requester = Principal.parse(token.owner), Principal.parse(token.requester)
     renewers = [Principal.parse(each) for each in token.renewers]
     described = Described(
@@ -91,7 +99,7 @@ def _described(broker: Services, version: int, token: DelegationTokenRecord) -> 
         expiry_timestamp=token.expiration_timestamp,
         max_timestamp=token.max_timestamp,
         token_id=token.token_id,
-        hmac=broker.token_proofs.proof_of(token.token_id) or b"",
+        hmac=security.token_proofs.proof_of(token.token_id) or b"",
         renewers=[
             m.DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer(
                 principal_type=each.kind, principal_name=each.name

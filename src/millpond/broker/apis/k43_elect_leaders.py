@@ -24,13 +24,15 @@ from millpond.metadata.unclean_recovery import LogEnds
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import DataContext, MetadataContext, NodeContext
 
 ERROR_FOR_ALL_FROM = 1
 Result = m.ElectLeadersResponse.ReplicaElectionResult
 
 
-def handle(broker: Services, call: Call, request: m.ElectLeadersRequest) -> Outcome:
+def handle(
+    node: NodeContext, metadata: MetadataContext, data: DataContext, call: Call, request: m.ElectLeadersRequest
+) -> Outcome:
     try:
         kind = ElectionType(request.election_type)
     except ValueError:
@@ -39,25 +41,33 @@ def handle(broker: Services, call: Call, request: m.ElectLeadersRequest) -> Outc
     if request.topic_partitions is not None:
         wanted = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
     log_ends: Later[LogEnds] = done({})
-    if kind is ElectionType.UNCLEAN and broker.controller.is_active:
+    if kind is ElectionType.UNCLEAN and metadata.controller.is_active:
         # Less than a client waits whose request was sent on.
-        log_ends = ask_log_ends(broker, wanted, forward_ms(request) // 2)
-    elected = log_ends.chain(lambda ends: _elect(broker, kind, wanted, ends))
+        log_ends = ask_log_ends(node, metadata, data, wanted, forward_ms(request) // 2)
+    elected = log_ends.chain(lambda ends: _elect(node, metadata, kind, wanted, ends))
     return elected.map(_answer).recover(
         Refused, lambda refused: _refuse(call, request, refused.code, refused.message)
     )
 
 
 def _elect(
-    broker: Services, kind: ElectionType, wanted: list[tuple[str, int]] | None, log_ends: LogEnds
+    node: NodeContext,
+    metadata: MetadataContext,
+    kind: ElectionType,
+    wanted: list[tuple[str, int]] | None,
+    log_ends: LogEnds,
 ) -> Later[tuple[Elected, ...]]:
     if wanted is None:
-        return _elect_all(broker, kind, log_ends, {})
-    return broker.controller.submit(lambda image: decide_elect_leaders(image, broker.layers, kind, wanted, log_ends))
+        return _elect_all(node, metadata, kind, log_ends, {})
+    return metadata.controller.submit(lambda image: decide_elect_leaders(image, node.layers, kind, wanted, log_ends))
 
 
 def _elect_all(
-    broker: Services, kind: ElectionType, log_ends: LogEnds, elected: dict[tuple[str, int], Elected]
+    node: NodeContext,
+    metadata: MetadataContext,
+    kind: ElectionType,
+    log_ends: LogEnds,
+    elected: dict[tuple[str, int], Elected],
 ) -> Later[tuple[Elected, ...]]:
     """Slice by slice, until there is nothing left to change."""
 
@@ -65,10 +75,10 @@ def _elect_all(
         new = {(each.topic, each.index): each for each in more}
         if new.keys() <= elected.keys():
             return done(tuple(elected.values()))
-        return _elect_all(broker, kind, log_ends, elected | new)
+        return _elect_all(node, metadata, kind, log_ends, elected | new)
 
-    return broker.controller.submit(
-        lambda image: decide_elect_leaders(image, broker.layers, kind, None, log_ends)
+    return metadata.controller.submit(
+        lambda image: decide_elect_leaders(image, node.layers, kind, None, log_ends)
     ).chain(go_on)
 
 

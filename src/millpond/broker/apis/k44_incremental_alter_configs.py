@@ -26,15 +26,17 @@ from millpond.metadata.records import ResourceType
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext
 
 
-def handle(broker: Services, call: Call, request: m.IncrementalAlterConfigsRequest) -> Outcome:
+def handle(
+    node: NodeContext, metadata: MetadataContext, call: Call, request: m.IncrementalAlterConfigsRequest
+) -> Outcome:
     loggers = [_wanted(each) for each in request.resources if each.resource_type == ResourceType.BROKER_LOGGER]
     others = [each for each in request.resources if each.resource_type != ResourceType.BROKER_LOGGER]
-    settled = tuple(_change_loggers(broker, each, request.validate_only) for each in loggers)
-    if broker.controller.is_active or call.is_from_node or not others:
-        return _commit(broker, [_wanted(each) for each in others], request.validate_only, settled)
+    settled = tuple(_change_loggers(node, each, request.validate_only) for each in loggers)
+    if metadata.controller.is_active or call.is_from_node or not others:
+        return _commit(node, metadata, [_wanted(each) for each in others], request.validate_only, settled)
     sent = m.IncrementalAlterConfigsRequest(resources=others, validate_only=request.validate_only)
 
     def join(response: m.IncrementalAlterConfigsResponse) -> m.IncrementalAlterConfigsResponse:
@@ -45,7 +47,7 @@ def handle(broker: Services, call: Call, request: m.IncrementalAlterConfigsReque
         verdicts = [ResourceVerdict(_wanted(each).resource, Verdict.of(refused)) for each in others]
         return m.IncrementalAlterConfigsResponse(responses=[*map(_result, settled), *map(_result, verdicts)])
 
-    return relay_change(broker, call, sent).map(join).recover(Refused, refuse)
+    return relay_change(metadata, call, sent).map(join).recover(Refused, refuse)
 
 
 def _wanted(resource: m.IncrementalAlterConfigsRequest.AlterConfigsResource) -> ResourceChanges:
@@ -56,12 +58,16 @@ def _wanted(resource: m.IncrementalAlterConfigsRequest.AlterConfigsResource) -> 
 
 
 def _commit(
-    broker: Services, wanted: list[ResourceChanges], validate_only: bool, settled: tuple[ResourceVerdict, ...]
+    node: NodeContext,
+    metadata: MetadataContext,
+    wanted: list[ResourceChanges],
+    validate_only: bool,
+    settled: tuple[ResourceVerdict, ...],
 ) -> Outcome:
     return commit_changes(
-        broker,
+        metadata,
         [each.resource for each in wanted],
-        lambda image: decide_incremental_alter(image, broker.layers, wanted, validate_only=validate_only),
+        lambda image: decide_incremental_alter(image, node.layers, wanted, validate_only=validate_only),
         m.IncrementalAlterConfigsResponse,
         settled,
     )
@@ -76,13 +82,13 @@ def _result(verdict: ResourceVerdict) -> m.IncrementalAlterConfigsResponse.Alter
     )
 
 
-def _change_loggers(broker: Services, wanted: ResourceChanges, validate_only: bool) -> ResourceVerdict:
+def _change_loggers(node: NodeContext, wanted: ResourceChanges, validate_only: bool) -> ResourceVerdict:
     try:
-        if wanted.resource.name != str(broker.node_id):
+        if wanted.resource.name != str(node.node_id):
             raise Refused(
-                ErrorCode.INVALID_REQUEST, f"this is broker {broker.node_id}, not {quoted(wanted.resource.name)}"
+                ErrorCode.INVALID_REQUEST, f"this is broker {node.node_id}, not {quoted(wanted.resource.name)}"
             )
-        broker.loggers.change(wanted.changes, validate_only=validate_only)
+        node.loggers.change(wanted.changes, validate_only=validate_only)
     except Refused as refused:
         return ResourceVerdict(wanted.resource, Verdict.of(refused))
     return ResourceVerdict(wanted.resource, OK)

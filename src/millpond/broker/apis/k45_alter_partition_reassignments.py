@@ -21,12 +21,14 @@ from millpond.metadata.reassignments import Reassigned, Reassignment, decide_alt
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext
 
 Response = m.AlterPartitionReassignmentsResponse
 
 
-def handle(broker: Services, call: Call, request: m.AlterPartitionReassignmentsRequest) -> Outcome:
+def handle(
+    node: NodeContext, metadata: MetadataContext, call: Call, request: m.AlterPartitionReassignmentsRequest
+) -> Outcome:
     wanted = [
         Reassignment(topic.name, each.partition_index, None if each.replicas is None else tuple(each.replicas))
         for topic in request.topics
@@ -34,7 +36,7 @@ def handle(broker: Services, call: Call, request: m.AlterPartitionReassignmentsR
     ]
     may_change_factor = request.allow_replication_factor_change
     return (
-        _decide(broker, wanted, may_change_factor)
+        _decide(node, metadata, wanted, may_change_factor)
         .map(lambda slices: _answer([each for some in slices for each in some], may_change_factor))
         .recover(
             Refused,
@@ -49,7 +51,7 @@ def handle(broker: Services, call: Call, request: m.AlterPartitionReassignmentsR
 
 
 def _decide(
-    broker: Services, wanted: list[Reassignment], may_change_factor: bool
+    node: NodeContext, metadata: MetadataContext, wanted: list[Reassignment], may_change_factor: bool
 ) -> Later[list[tuple[Reassigned, ...]]]:
     """All partitions of a cluster may be named at once: a slice for each turn of the loop."""
     decided: list[Later[tuple[Reassigned, ...]]] = []
@@ -58,14 +60,14 @@ def _decide(
     def step(first: int = 0) -> None:
         some = wanted[first : first + SLICE]
         decided.append(
-            broker.controller.submit(
+            metadata.controller.submit(
                 lambda image: decide_alter_reassignments(
-                    image, broker.layers, some, may_change_factor=may_change_factor
+                    image, node.layers, some, may_change_factor=may_change_factor
                 )
             )
         )
         if first + SLICE < len(wanted):
-            broker.clock.call_soon(lambda: step(first + SLICE))
+            node.clock.call_soon(lambda: step(first + SLICE))
         else:
             gather(decided).then(answered.finish, answered.fail)
 

@@ -18,18 +18,18 @@ from millpond.metadata.reassignments import Moving, decide_list_reassignments
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext
 
 Response = m.ListPartitionReassignmentsResponse
 
 
-def handle(broker: Services, call: Call, request: m.ListPartitionReassignmentsRequest) -> Outcome:
+def handle(metadata: MetadataContext, call: Call, request: m.ListPartitionReassignmentsRequest) -> Outcome:
     wanted = (
         None
         if request.topics is None
         else [(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
     )
-    listed = broker.controller.submit(lambda image: decide_list_reassignments(image, wanted))
+    listed = metadata.controller.submit(lambda image: decide_list_reassignments(image, wanted))
     return listed.map(_answer).recover(
         Refused, lambda refused: Response(error_code=refused.code, error_message=refused.message, topics=[])
     )

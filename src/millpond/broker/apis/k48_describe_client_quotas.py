@@ -17,7 +17,7 @@ from millpond.metadata.quotas import Wanted, find_quotas
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext
 
 Response = m.DescribeClientQuotasResponse
 
@@ -25,10 +25,10 @@ EXACT, DEFAULT, ANY = 0, 1, 2
 """How a part of an entity is asked for, by the numbers of the protocol."""
 
 
-def handle(broker: Services, call: Call, request: m.DescribeClientQuotasRequest) -> Outcome:
+def handle(metadata: MetadataContext, call: Call, request: m.DescribeClientQuotasRequest) -> Outcome:
     try:
         wanted = [_wanted(each) for each in request.components]
-        found = find_quotas(broker.image.quotas, wanted, strict=request.strict)
+        found = find_quotas(metadata.image.quotas, wanted, strict=request.strict)
     except Refused as refused:
         return Response(error_code=refused.code, error_message=refused.message, entries=None)
     return Response(

@@ -22,16 +22,16 @@ from millpond.metadata.records import QuotaPart
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext
 
 Response = m.AlterClientQuotasResponse
 
 
-def handle(broker: Services, call: Call, request: m.AlterClientQuotasRequest) -> Outcome:
+def handle(metadata: MetadataContext, call: Call, request: m.AlterClientQuotasRequest) -> Outcome:
     wanted = _wanted(request)
     dry = request.validate_only
     return (
-        broker.controller.submit(lambda image: decide_alter_quotas(image.quotas, wanted, validate_only=dry))
+        metadata.controller.submit(lambda image: decide_alter_quotas(image.quotas, wanted, validate_only=dry))
         .map(lambda verdicts: _answer(wanted, verdicts))
         .recover(Refused, lambda refused: _answer(wanted, [Verdict.of(refused)] * len(wanted)))
     )

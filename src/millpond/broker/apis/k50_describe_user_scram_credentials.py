@@ -17,15 +17,15 @@ from millpond.metadata.scram import DescribedUser, describe_users
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext
 
 Result = m.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 
 
-def handle(broker: Services, call: Call, request: m.DescribeUserScramCredentialsRequest) -> Outcome:
+def handle(metadata: MetadataContext, call: Call, request: m.DescribeUserScramCredentialsRequest) -> Outcome:
     users = None if request.users is None else [each.name for each in request.users]
     return m.DescribeUserScramCredentialsResponse(
-        error_code=ErrorCode.NONE, results=[_result(each) for each in describe_users(broker.image.scram, users)]
+        error_code=ErrorCode.NONE, results=[_result(each) for each in describe_users(metadata.image.scram, users)]
     )
 
 

@@ -21,14 +21,16 @@ from millpond.metadata.scram import AlteredUser, Deletion, Upsertion, decide_alt
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext
 
 SECRET_BITS = 512
 USERS_MAX = 1000
 """How many may be changed at once."""
 
 
-def handle(broker: Services, call: Call, request: m.AlterUserScramCredentialsRequest) -> Outcome:
+def handle(
+    node: NodeContext, metadata: MetadataContext, call: Call, request: m.AlterUserScramCredentialsRequest
+) -> Outcome:
     deletions = [Deletion(each.name, each.mechanism) for each in request.deletions]
     upsertions = [
         Upsertion(each.name, each.mechanism, each.iterations, bytes(each.salt), bytes(each.salted_password))
@@ -38,8 +40,8 @@ def handle(broker: Services, call: Call, request: m.AlterUserScramCredentialsReq
     if len(users) > USERS_MAX:
         why = f"{len(users)} users are changed at once, at most {USERS_MAX} can be"
         return _refuse_all(users, Verdict(ErrorCode.INVALID_REQUEST, why))
-    secret = broker.entropy.below(1 << SECRET_BITS).to_bytes(SECRET_BITS // 8)
-    decided = broker.controller.submit(lambda image: decide_alter_credentials(image, deletions, upsertions, secret))
+    secret = node.entropy.below(1 << SECRET_BITS).to_bytes(SECRET_BITS // 8)
+    decided = metadata.controller.submit(lambda image: decide_alter_credentials(image, deletions, upsertions, secret))
     return decided.map(_answer).recover(Refused, lambda refused: _refuse_all(users, Verdict.of(refused)))
 
 

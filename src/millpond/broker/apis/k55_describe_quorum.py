@@ -25,18 +25,18 @@ from millpond.metadata.topics import METADATA_TOPIC
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext
 
 NODES_FROM = 2
 
 
-def handle(broker: Services, call: Call, request: m.DescribeQuorumRequest) -> Outcome:
+def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.DescribeQuorumRequest) -> Outcome:
     response = m.DescribeQuorumResponse(
         topics=[
             m.DescribeQuorumResponse.TopicData(
                 topic_name=topic.topic_name,
                 partitions=[
-                    _partition(broker, topic.topic_name, each.partition_index, call.version)
+                    _partition(node, metadata, topic.topic_name, each.partition_index, call.version)
                     for each in topic.partitions
                 ],
             )
@@ -44,17 +44,19 @@ def handle(broker: Services, call: Call, request: m.DescribeQuorumRequest) -> Ou
         ]
     )
     if not call.is_own:
-        _name_nodes(broker, call, response)
+        _name_nodes(node, call, response)
     return response
 
 
-def forward(broker: Services, call: Call, request: m.DescribeQuorumRequest) -> Later[m.DescribeQuorumResponse]:
+def forward(
+    node: NodeContext, metadata: MetadataContext, call: Call, request: m.DescribeQuorumRequest
+) -> Later[m.DescribeQuorumResponse]:
     """The controller would tell the addresses by which this node came to it; a client hears of its own listener's."""
-    asked: Later[m.DescribeQuorumResponse] = broker.to_controller.ask(request, call.version, forward_ms(request))
-    return asked.map(lambda response: _name_nodes(broker, call, response))
+    asked: Later[m.DescribeQuorumResponse] = metadata.to_controller.ask(request, call.version, forward_ms(request))
+    return asked.map(lambda response: _name_nodes(node, call, response))
 
 
-def _name_nodes(broker: Services, call: Call, response: m.DescribeQuorumResponse) -> m.DescribeQuorumResponse:
+def _name_nodes(node: NodeContext, call: Call, response: m.DescribeQuorumResponse) -> m.DescribeQuorumResponse:
     if call.version >= NODES_FROM:
         response.nodes = [
             m.DescribeQuorumResponse.Node(
@@ -63,12 +65,14 @@ def _name_nodes(broker: Services, call: Call, response: m.DescribeQuorumResponse
                     m.DescribeQuorumResponse.Listener(name=call.connection.link.listener, host=host, port=port)
                 ],
             )
-            for node_id, host, port, _ in broker.addresses_for(call.connection)
+            for node_id, host, port, _ in node.addresses_for(call.connection)
         ]
     return response
 
 
-def _partition(broker: Services, topic: str, index: int, version: int) -> m.DescribeQuorumResponse.PartitionData:
+def _partition(
+    node: NodeContext, metadata: MetadataContext, topic: str, index: int, version: int
+) -> m.DescribeQuorumResponse.PartitionData:
     if topic != METADATA_TOPIC or index != 0:
         return m.DescribeQuorumResponse.PartitionData(
             partition_index=index,
@@ -77,21 +81,21 @@ def _partition(broker: Services, topic: str, index: int, version: int) -> m.Desc
             current_voters=[],
             observers=[],
         )
-    controller = broker.controller
+    controller = metadata.controller
     if not controller.host.is_leader:
         return m.DescribeQuorumResponse.PartitionData(
             partition_index=index,
             error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            error_message=f"node {broker.node_id} does not lead the metadata",
+            error_message=f"node {node.node_id} does not lead the metadata",
             leader_id=controller.leader_id,
             leader_epoch=controller.leader_epoch,
             current_voters=[],
             observers=[],
         )
-    now_ms = broker.clock.wall_ms()
+    now_ms = node.clock.wall_ms()
     voters = {voter.node_id for voter in controller.host.voters}
     named = {each.node_id: each.directory_id for each in controller.host.log.voters or ()}
-    registered = {int(each.id): each.directory_id for each in broker.image.brokers.values()}
+    registered = {int(each.id): each.directory_id for each in metadata.image.brokers.values()}
     directories = registered | named if version >= NODES_FROM else {}
     states = [_state(each, now_ms, directories) for each in controller.host.states()]
     return m.DescribeQuorumResponse.PartitionData(

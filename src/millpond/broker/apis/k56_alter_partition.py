@@ -20,25 +20,25 @@ from millpond.metadata.records import RECOVERED, RECOVERING
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext
 
 Topic = m.AlterPartitionResponse.TopicData
 WITH_EPOCHS_FROM = 3
 
 
-def handle(broker: Services, call: Call, request: m.AlterPartitionRequest) -> Outcome:
+def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.AlterPartitionRequest) -> Outcome:
     asked = [
         IsrRequest(topic.topic_id, each.partition_index, _change(call, request, each))
         for topic in request.topics
         for each in topic.partitions
     ]
-    return _decide(broker, request, asked).recover(
+    return _decide(node, metadata, request, asked).recover(
         Refused, lambda refused: m.AlterPartitionResponse(error_code=refused.code, topics=[])
     )
 
 
 def _decide(
-    broker: Services, request: m.AlterPartitionRequest, asked: list[IsrRequest]
+    node: NodeContext, metadata: MetadataContext, request: m.AlterPartitionRequest, asked: list[IsrRequest]
 ) -> Later[m.AlterPartitionResponse]:
     """A leader of thousands of partitions may ask for all at once: a slice for each turn of the loop."""
     decided: list[Later[tuple[IsrReply, ...] | ErrorCode]] = []
@@ -47,14 +47,14 @@ def _decide(
     def step(first: int = 0) -> None:
         some = asked[first : first + SLICE]
         decided.append(
-            broker.controller.submit(
+            metadata.controller.submit(
                 lambda image: decide_alter_partitions(
-                    image, broker.layers, request.broker_id, request.broker_epoch, some
+                    image, node.layers, request.broker_id, request.broker_epoch, some
                 )
             )
         )
         if first + SLICE < len(asked):
-            broker.clock.call_soon(lambda: step(first + SLICE))
+            node.clock.call_soon(lambda: step(first + SLICE))
         else:
             gather(decided).map(_answer).then(answered.finish, answered.fail)
 

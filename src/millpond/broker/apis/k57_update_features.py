@@ -22,7 +22,7 @@ from millpond.metadata.features import KRAFT_VERSION, FeatureUpdate, UpgradeType
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext
 
 KINDS_FROM = 1
 ONE_ERROR_FROM = 2
@@ -32,12 +32,12 @@ NOT_AT_FAULT = ErrorCode.FEATURE_UPDATE_FAILED
 """Of those that would have been changed, had another one not been refused."""
 
 
-def handle(broker: Services, call: Call, request: m.UpdateFeaturesRequest) -> Outcome:
+def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.UpdateFeaturesRequest) -> Outcome:
     updates = [
         FeatureUpdate(each.feature, each.max_version_level, _upgrade_type(each, call.version))
         for each in request.feature_updates
     ]
-    controller = broker.controller
+    controller = metadata.controller
 
     def decide(*, is_dry: bool) -> Later[tuple[Verdict, ...]]:
         kraft_version = controller.kraft_version
@@ -60,7 +60,7 @@ def handle(broker: Services, call: Call, request: m.UpdateFeaturesRequest) -> Ou
         worst = next((each for each in verdicts if each.code not in (ErrorCode.NONE, NOT_AT_FAULT)), OK)
         if worst.ok and not request.validate_only:
             for each in updates:
-                broker.journal("the level of a feature is final", feature=each.name, level=each.level)
+                node.journal("the level of a feature is final", feature=each.name, level=each.level)
         if call.version >= ONE_ERROR_FROM or not updates:
             return m.UpdateFeaturesResponse(error_code=worst.code, error_message=worst.message, results=[])
         return m.UpdateFeaturesResponse(
@@ -87,11 +87,11 @@ def handle(broker: Services, call: Call, request: m.UpdateFeaturesRequest) -> Ou
     )
 
 
-def forward(broker: Services, call: Call, request: m.UpdateFeaturesRequest) -> Later[Any]:
+def forward(metadata: MetadataContext, call: Call, request: m.UpdateFeaturesRequest) -> Later[Any]:
     """To the active controller, unless that is so old that it would not answer."""
-    known = broker.image.brokers.get(broker.controller.leader_id)
+    known = metadata.image.brokers.get(metadata.controller.leader_id)
     if known is None or known.features:
-        return relay_change(broker, call, request)
+        return relay_change(metadata, call, request)
     text = (
         f"node {known.id}, the active controller, has not said what it supports: it runs an older version, and has "
         "to be upgraded first, or it has just become the controller"

@@ -30,7 +30,7 @@ from millpond.wire import messages as m
 from millpond.wire.header import decode_request_header, response_header
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext, SecurityContext
 
 WITHIN: Final[dict[int, Api]] = {
     each.key: each
@@ -45,23 +45,25 @@ WITHIN: Final[dict[int, Api]] = {
 }
 
 
-def handle(broker: Services, call: Call, request: m.EnvelopeRequest) -> Outcome:
+def handle(
+    node: NodeContext, security: SecurityContext, metadata: MetadataContext, call: Call, request: m.EnvelopeRequest
+) -> Outcome:
     if not call.is_from_node or request.request_principal is None:
         return m.EnvelopeResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     asker = principal_from_bytes(bytes(request.request_principal))
     frame = memoryview(bytes(request.request_data))
     header = decode_request_header(frame)
-    api = WITHIN.get(header.api_key)
+    api = next((each for each in node.apis() if each.key == header.api_key and each.key in WITHIN), None)
     if api is None or not api.serves(header.api_version):
         return m.EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
-    if not broker.controller.is_active:
+    if not metadata.controller.is_active:
         return m.EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     version = header.api_version
     decode = m.request_class(api.key).decode
     # A node sends on what has many items in pieces.
-    items_max = min(broker.settings[MAX_REQUEST_ITEMS], api.whole_max)
+    items_max = min(node.settings[MAX_REQUEST_ITEMS], api.whole_max)
     inner, _ = decode(frame, version, header.body_position, items_max)
-    outcome = _serve(broker, api, Call(None, version, header.client_id, asker=asker), inner)
+    outcome = _serve(node, security, metadata, api, Call(None, version, header.client_id, asker=asker), inner)
 
     def fold(response: Any) -> m.EnvelopeResponse:
         if is_refused_by_follower(response):
@@ -72,19 +74,21 @@ def handle(broker: Services, call: Call, request: m.EnvelopeRequest) -> Outcome:
     return outcome.map(fold) if isinstance(outcome, Later) else fold(outcome)
 
 
-def _serve(broker: Services, api: Api, call: Call, request: Any) -> Outcome:
+def _serve(
+    node: NodeContext, security: SecurityContext, metadata: MetadataContext, api: Api, call: Call, request: Any
+) -> Outcome:
     """As the one who asks may: where he has a quota, this node keeps it."""
-    serve = partial(api.handle, broker, call)
-    meter = broker.quotas.meter_for(call.principal, call.client_id) if broker.quotas.is_on else None
+    serve = partial(api.handle, call)
+    meter = security.quotas.meter_for(call.principal, call.client_id) if security.quotas.is_on else None
     if api.mutations is None or meter is None or meter.mutations is None:
         outcome: Outcome = serve(request)
         return outcome
     bucket = meter.mutations
-    screened = api.mutations.screen(broker, call, bucket, request)
+    screened = api.mutations.screen(node, metadata, call, bucket, request)
     outcome = serve(request) if screened is None else screened.served(serve)
 
     def tell(response: Any) -> Any:
-        response.throttle_time_ms = bucket.wait_ms(broker.clock.monotonic_ms())
+        response.throttle_time_ms = bucket.wait_ms(node.clock.monotonic_ms())
         return response
 
     return outcome.map(tell) if isinstance(outcome, Later) else tell(outcome)

@@ -18,12 +18,12 @@ from millpond.broker.serving.api import Api
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext
 
 BROKERS = 1
 
 
-def handle(broker: Services, call: Call, request: m.DescribeClusterRequest) -> Outcome:
+def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.DescribeClusterRequest) -> Outcome:
     if request.endpoint_type != BROKERS:
         return m.DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
@@ -32,13 +32,13 @@ def handle(broker: Services, call: Call, request: m.DescribeClusterRequest) -> O
             brokers=[],
         )
     return m.DescribeClusterResponse(
-        cluster_id=broker.image.cluster_id or "",
-        controller_id=broker.controller_id,
+        cluster_id=metadata.image.cluster_id or "",
+        controller_id=metadata.controller_id(),
         brokers=[
             m.DescribeClusterResponse.DescribeClusterBroker(
-                broker_id=node_id, host=host, port=port, rack=rack, is_fenced=broker.image.brokers[node_id].fenced
+                broker_id=node_id, host=host, port=port, rack=rack, is_fenced=metadata.image.brokers[node_id].fenced
             )
-            for node_id, host, port, rack in broker.addresses_for(
+            for node_id, host, port, rack in node.addresses_for(
                 call.connection, with_fenced=request.include_fenced_brokers
             )
         ],

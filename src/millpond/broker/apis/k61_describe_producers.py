@@ -14,7 +14,7 @@ from millpond.broker.serving.api import Api
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import DataContext, NodeContext
 
 Topic = m.DescribeProducersResponse.TopicResponse
 
@@ -23,15 +23,15 @@ AT_ONCE_MAX: Final = 250
 """So many partitions and producers the loop describes in one step; more only where one partition has more."""
 
 
-def handle(broker: Services, call: Call, request: m.DescribeProducersRequest) -> Outcome:
+def handle(node: NodeContext, data: DataContext, call: Call, request: m.DescribeProducersRequest) -> Outcome:
     # Each partition once: its producers, told thousands of times over, would take all the memory.
     wanted: dict[str, dict[int, None]] = {}
     for topic in request.topics:
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    return run_steps(broker.clock, _describe_all(broker, wanted))
+    return run_steps(node.clock, _describe_all(data, wanted))
 
 
-def _describe_all(broker: Services, wanted: dict[str, dict[int, None]]) -> Steps[m.DescribeProducersResponse]:
+def _describe_all(data: DataContext, wanted: dict[str, dict[int, None]]) -> Steps[m.DescribeProducersResponse]:
     response = m.DescribeProducersResponse(topics=[])
     described = 0
     for name, indexes in wanted.items():
@@ -41,7 +41,7 @@ def _describe_all(broker: Services, wanted: dict[str, dict[int, None]]) -> Steps
             if described > AT_ONCE_MAX:
                 described = 0
                 yield None
-            each = _describe(broker, name, index)
+            each = _describe(data, name, index)
             topic.partitions.append(each)
             described += 1 + len(each.active_producers)
     return response
@@ -51,11 +51,11 @@ def _is_large(response: m.DescribeProducersResponse) -> bool:
     return sum(1 + len(each.active_producers) for topic in response.topics for each in topic.partitions) > AT_ONCE_MAX
 
 
-def _describe(broker: Services, topic: str, index: int) -> m.DescribeProducersResponse.PartitionResponse:
-    partition = broker.partitions.get(topic, index)
+def _describe(data: DataContext, topic: str, index: int) -> m.DescribeProducersResponse.PartitionResponse:
+    partition = data.partitions.get(topic, index)
     if partition is None:
         return m.DescribeProducersResponse.PartitionResponse(
-            partition_index=index, error_code=broker.absence(topic, index)
+            partition_index=index, error_code=data.absence(topic, index)
         )
     return m.DescribeProducersResponse.PartitionResponse(
         partition_index=index,

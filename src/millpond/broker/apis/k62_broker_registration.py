@@ -21,12 +21,12 @@ from millpond.metadata.records import BrokerEndpoint, BrokerFeature
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext
 
 
-def handle(broker: Services, call: Call, request: m.BrokerRegistrationRequest) -> Outcome:
-    known = cluster_name(broker.image.cluster_id, broker.image.rescues)
-    if broker.controller.is_active and request.cluster_id not in ("", known):
+def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.BrokerRegistrationRequest) -> Outcome:
+    known = cluster_name(metadata.image.cluster_id, metadata.image.rescues)
+    if metadata.controller.is_active and request.cluster_id not in ("", known):
         has_changed = known is not None and is_outlived(request.cluster_id, by=known)
         code = ErrorCode.REBOOTSTRAP_REQUIRED if has_changed else ErrorCode.INCONSISTENT_CLUSTER_ID
         return m.BrokerRegistrationResponse(error_code=code)
@@ -44,12 +44,12 @@ def handle(broker: Services, call: Call, request: m.BrokerRegistrationRequest) -
             for each in request.features
         ),
     )
-    if wanted.broker_id == broker.node_id or call.is_own:
+    if wanted.broker_id == node.node_id or call.is_own:
         # Its own, or one that it was to send on when it became the controller: then there are others already.
-        registered = broker.sessions.register(wanted)
+        registered = metadata.sessions.register(wanted)
     else:
-        named = broker.controller.name_voters_for(wanted, call.connection.link.local_host)
-        registered = named.chain(lambda _: broker.sessions.register(wanted))
+        named = metadata.controller.name_voters_for(wanted, call.connection.link.local_host)
+        registered = named.chain(lambda _: metadata.sessions.register(wanted))
     return registered.recover(Refused, lambda refused: Registered(Verdict.of(refused))).map(
         lambda reply: m.BrokerRegistrationResponse(error_code=reply.verdict.code, broker_epoch=reply.broker_epoch)
     )

@@ -18,10 +18,10 @@ from millpond.metadata.decision import Verdict
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext
 
 
-def handle(broker: Services, call: Call, request: m.BrokerHeartbeatRequest) -> Outcome:
+def handle(metadata: MetadataContext, call: Call, request: m.BrokerHeartbeatRequest) -> Outcome:
     beat = Heartbeat(
         broker_id=request.broker_id,
         broker_epoch=request.broker_epoch,
@@ -31,19 +31,19 @@ def handle(broker: Services, call: Call, request: m.BrokerHeartbeatRequest) -> O
         wants_shutdown=request.want_shut_down,
         is_full=bool(request.offline_log_dirs),
     )
-    replied = broker.sessions.heartbeat(beat)
+    replied = metadata.sessions.heartbeat(beat)
     return replied.recover(Refused, lambda refused: HeartbeatReply(Verdict.of(refused))).map(
-        lambda reply: _answer(broker, reply)
+        lambda reply: _answer(metadata, reply)
     )
 
 
-def _answer(broker: Services, reply: HeartbeatReply) -> m.BrokerHeartbeatResponse:
+def _answer(metadata: MetadataContext, reply: HeartbeatReply) -> m.BrokerHeartbeatResponse:
     return m.BrokerHeartbeatResponse(
         error_code=reply.verdict.code,
         is_caught_up=reply.is_caught_up,
         is_fenced=reply.is_fenced,
         should_shut_down=reply.may_shut_down,
-        full_brokers=sorted(broker.image.full_brokers),
+        full_brokers=sorted(metadata.image.full_brokers),
     )
 
 

@@ -17,12 +17,12 @@ from millpond.metadata.decision import Verdict
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext, NodeContext
 
 
-def handle(broker: Services, call: Call, request: m.UnregisterBrokerRequest) -> Outcome:
+def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.UnregisterBrokerRequest) -> Outcome:
     return (
-        _unregister(broker, request.broker_id)
+        _unregister(node, metadata, request.broker_id)
         .recover(Refused, lambda refused: Registered(Verdict.of(refused)))
         .map(
             lambda reply: m.UnregisterBrokerResponse(
@@ -32,9 +32,9 @@ def handle(broker: Services, call: Call, request: m.UnregisterBrokerRequest) -> 
     )
 
 
-def _unregister(broker: Services, broker_id: int) -> Later[Registered]:
-    decided = broker.controller.submit(lambda image: decide_unregister(image, broker.layers, broker_id))
-    return decided.chain(lambda reply: done(reply) if reply.is_done else _unregister(broker, broker_id))
+def _unregister(node: NodeContext, metadata: MetadataContext, broker_id: int) -> Later[Registered]:
+    decided = metadata.controller.submit(lambda image: decide_unregister(image, node.layers, broker_id))
+    return decided.chain(lambda reply: done(reply) if reply.is_done else _unregister(node, metadata, broker_id))
 
 
 API = Api(

@@ -18,17 +18,19 @@ from millpond.broker.serving.pieces import way
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import CoordinationContext, MetadataContext, NodeContext
 
 
-def handle(broker: Services, call: Call, request: m.DescribeTransactionsRequest) -> Outcome:
-    questions = (partial(_ask_one, broker, call, each) for each in dict.fromkeys(request.transactional_ids))
-    return ask_in_steps(broker.clock, questions, GROUPS_AT_ONCE).map(_join)
+def handle(
+    node: NodeContext, coordination: CoordinationContext, call: Call, request: m.DescribeTransactionsRequest
+) -> Outcome:
+    questions = (partial(_ask_one, coordination, call, each) for each in dict.fromkeys(request.transactional_ids))
+    return ask_in_steps(node.clock, questions, GROUPS_AT_ONCE).map(_join)
 
 
-def _ask_one(broker: Services, call: Call, transactional_id: str) -> Later[Any]:
+def _ask_one(coordination: CoordinationContext, call: Call, transactional_id: str) -> Later[Any]:
     body = m.DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    reply = broker.transactions.ask(call, transactional_id, body)
+    reply = coordination.transactions.ask(call, transactional_id, body)
     return reply.recover(Refused, lambda refused: _fail(transactional_id, refused))
 
 
@@ -45,7 +47,7 @@ def _join(parts: list[m.DescribeTransactionsResponse]) -> m.DescribeTransactions
     )
 
 
-def _hide_topics(broker: Services, call: Call, request: m.DescribeTransactionsRequest) -> Screened:
+def _hide_topics(metadata: MetadataContext, call: Call, request: m.DescribeTransactionsRequest) -> Screened:
     """Of the topics of a transaction only those are told that one may see."""
 
     def mend(response: m.DescribeTransactionsResponse) -> m.DescribeTransactionsResponse:

@@ -17,14 +17,14 @@ from millpond.broker.serving.api import Api
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import CoordinationContext
 
 
-def handle(broker: Services, call: Call, request: m.ListTransactionsRequest) -> Outcome:
-    if broker.transactions.is_loading:
+def handle(coordination: CoordinationContext, call: Call, request: m.ListTransactionsRequest) -> Outcome:
+    if coordination.transactions.is_loading:
         # A list without those that are still being loaded would say that they do not exist.
         return m.ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    parts = [home.ask(call, request).recover(Refused, _fail) for home in broker.transactions.homes()]
+    parts = [home.ask(call, request).recover(Refused, _fail) for home in coordination.transactions.homes()]
     return gather(parts).map(_join)
 
 

@@ -17,11 +17,11 @@ from millpond.metadata.producer_ids import ProducerIdBlock, decide_allocate_prod
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext
 
 
-def handle(broker: Services, call: Call, request: m.AllocateProducerIdsRequest) -> Outcome:
-    block = broker.controller.submit(
+def handle(metadata: MetadataContext, call: Call, request: m.AllocateProducerIdsRequest) -> Outcome:
+    block = metadata.controller.submit(
         lambda image: decide_allocate_producer_ids(image, request.broker_id, request.broker_epoch)
     )
     return block.recover(Refused, lambda refused: ProducerIdBlock(Verdict.of(refused))).map(_answer)

@@ -6,8 +6,6 @@ stops asking.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millpond.base.errors import ErrorCode
 from millpond.broker.authorization.required_rights import FREE
 from millpond.broker.requests.call import Call
@@ -15,11 +13,8 @@ from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
 from millpond.wire import messages as m
 
-if TYPE_CHECKING:
-    from millpond.broker.services import Services
 
-
-def handle(broker: Services, call: Call, request: m.GetTelemetrySubscriptionsRequest) -> Outcome:
+def handle(call: Call, request: m.GetTelemetrySubscriptionsRequest) -> Outcome:
     return m.GetTelemetrySubscriptionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
         client_instance_id=request.client_instance_id,

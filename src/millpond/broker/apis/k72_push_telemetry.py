@@ -5,8 +5,6 @@ Gap: they are not taken. It is not advertised; a client that sends some all the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from millpond.base.errors import ErrorCode
 from millpond.broker.authorization.required_rights import FREE
 from millpond.broker.requests.call import Call
@@ -14,11 +12,8 @@ from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
 from millpond.wire import messages as m
 
-if TYPE_CHECKING:
-    from millpond.broker.services import Services
 
-
-def handle(broker: Services, call: Call, request: m.PushTelemetryRequest) -> Outcome:
+def handle(call: Call, request: m.PushTelemetryRequest) -> Outcome:
     return m.PushTelemetryResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
 
 

@@ -17,25 +17,25 @@ from millpond.metadata.records import ResourceType
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext
 
 
-def handle(broker: Services, call: Call, request: m.ListConfigResourcesRequest) -> Outcome:
+def handle(metadata: MetadataContext, call: Call, request: m.ListConfigResourcesRequest) -> Outcome:
     known = set(ResourceType)
     wanted = {ResourceType.CLIENT_METRICS} if call.version == 0 else set(request.resource_types) or known
     if not wanted <= known:
         return m.ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[])
     resources: list[tuple[str, int]] = []
     if ResourceType.TOPIC in wanted:
-        resources += [(name, ResourceType.TOPIC) for name in broker.image.topics]
+        resources += [(name, ResourceType.TOPIC) for name in metadata.image.topics]
     resources += [
         (str(node_id), kind)
         for kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
         if kind in wanted
-        for node_id in sorted(broker.image.brokers)
+        for node_id in sorted(metadata.image.brokers)
     ]
     named = {ResourceType.CLIENT_METRICS, ResourceType.GROUP} & wanted
-    resources += [(each.name, each.type) for each in broker.image.configs if each.type in named]
+    resources += [(each.name, each.type) for each in metadata.image.configs if each.type in named]
     return m.ListConfigResourcesResponse(
         config_resources=[
             m.ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind)

@@ -22,7 +22,7 @@ from millpond.metadata.image import Partition, Topic
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import DataContext, MetadataContext, NodeContext
 
 SEEN = Need(Operation.DESCRIBE, AclResource.TOPIC)
 
@@ -33,20 +33,30 @@ LARGE_ITEMS: Final = 500
 """A response with more topics and partitions is encoded by a worker."""
 
 
-def handle(broker: Services, call: Call, request: m.DescribeTopicPartitionsRequest) -> Outcome:
-    steps = _describe(broker, call, request)
-    if len(request.topics or broker.image.topics) <= SLICE_TOPICS:
+def handle(
+    node: NodeContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    call: Call,
+    request: m.DescribeTopicPartitionsRequest,
+) -> Outcome:
+    steps = _describe(node, metadata, data, call, request)
+    if len(request.topics or metadata.image.topics) <= SLICE_TOPICS:
         return finished(steps)
     return call.connection.run_in_turns(steps)
 
 
 def _describe(
-    broker: Services, call: Call, request: m.DescribeTopicPartitionsRequest
+    node: NodeContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    call: Call,
+    request: m.DescribeTopicPartitionsRequest,
 ) -> Steps[m.DescribeTopicPartitionsResponse]:
     wanted = dict.fromkeys(topic.name for topic in request.topics)
     hidden: list[str] = []
     names: list[str] = []
-    for some in in_slices(sorted(wanted or broker.image.topics, key=_sort_key), SLICE_TOPICS):
+    for some in in_slices(sorted(wanted or metadata.image.topics, key=_sort_key), SLICE_TOPICS):
         if names or hidden:
             yield None
         for name in some:
@@ -54,7 +64,7 @@ def _describe(
                 names.append(name)
             elif wanted:
                 hidden.append(name)
-    left = min(max(request.response_partition_limit, 1), broker.settings[MAX_REQUEST_PARTITION_SIZE_LIMIT])
+    left = min(max(request.response_partition_limit, 1), node.settings[MAX_REQUEST_PARTITION_SIZE_LIMIT])
     first_index = 0
     if request.cursor is not None:
         if request.cursor.partition_index < 0 or (wanted and request.cursor.topic_name not in wanted):
@@ -67,11 +77,11 @@ def _describe(
         if names and names[0] == start:
             first_index = request.cursor.partition_index
     response = m.DescribeTopicPartitionsResponse(topics=[])
-    states = PartitionStates(broker)
+    states = PartitionStates(node, metadata, data)
     for number, name in enumerate(names):
         if number % SLICE_TOPICS == SLICE_TOPICS - 1:
             yield None
-        topic = broker.image.topics.get(name)
+        topic = metadata.image.topics.get(name)
         if topic is None:
             fault = ErrorCode.INVALID_TOPIC_EXCEPTION if topic_name_fault(name) else None
             response.topics.append(_failed(name, fault or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))

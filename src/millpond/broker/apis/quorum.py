@@ -20,14 +20,14 @@ from millpond.broker.serving.api import Api
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext
 
     Question = m.VoteRequest | m.BeginQuorumEpochRequest | m.EndQuorumEpochRequest | m.FetchSnapshotRequest
 
 
-def ask(broker: Services, call: Call, request: Question) -> Outcome:
+def ask(metadata: MetadataContext, call: Call, request: Question) -> Outcome:
     connection = call.connection
-    return broker.controller.host.answer(request, connection.number, connection.link.listener)
+    return metadata.controller.host.answer(request, connection.number, connection.link.listener)
 
 
 APIS = (

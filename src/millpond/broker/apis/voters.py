@@ -30,28 +30,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
-    from millpond.broker.services import Services
+    from millpond.broker.context import MetadataContext
 
     Change = Callable[[tuple[Voter, ...]], tuple[Voter, ...]]
 
 
-def add(broker: Services, call: Call, request: m.AddRaftVoterRequest) -> Outcome:
+def add(metadata: MetadataContext, call: Call, request: m.AddRaftVoterRequest) -> Outcome:
     def change(voters: tuple[Voter, ...]) -> tuple[Voter, ...]:
         if any(each.node_id == request.voter_id for each in voters):
             raise Refused(ErrorCode.DUPLICATE_VOTER, f"node {request.voter_id} has a vote already")
-        joined = voter_of(broker.image, request.voter_id)
+        joined = voter_of(metadata.image, request.voter_id)
         if joined is None:
             text = f"node {request.voter_id} is not one of the cluster: start it with `millpond up --join HOST:PORT`"
             raise Refused(ErrorCode.INVALID_REQUEST, text)
         _check_directory(joined, request.voter_directory_id)
         return (*voters, joined)
 
-    return _changed(broker, request.cluster_id, change).map(
+    return _changed(metadata, request.cluster_id, change).map(
         lambda verdict: m.AddRaftVoterResponse(error_code=verdict.code, error_message=verdict.message)
     )
 
 
-def remove(broker: Services, call: Call, request: m.RemoveRaftVoterRequest) -> Outcome:
+def remove(metadata: MetadataContext, call: Call, request: m.RemoveRaftVoterRequest) -> Outcome:
     def change(voters: tuple[Voter, ...]) -> tuple[Voter, ...]:
         known = next((each for each in voters if each.node_id == request.voter_id), None)
         if known is None:
@@ -59,13 +59,13 @@ def remove(broker: Services, call: Call, request: m.RemoveRaftVoterRequest) -> O
         _check_directory(known, request.voter_directory_id)
         return tuple(each for each in voters if each is not known)
 
-    return _changed(broker, request.cluster_id, change).map(
+    return _changed(metadata, request.cluster_id, change).map(
         lambda verdict: m.RemoveRaftVoterResponse(error_code=verdict.code, error_message=verdict.message)
     )
 
 
-def update(broker: Services, call: Call, request: m.UpdateRaftVoterRequest) -> Outcome:
-    epoch, told = broker.controller.leader_epoch, request.current_leader_epoch
+def update(metadata: MetadataContext, call: Call, request: m.UpdateRaftVoterRequest) -> Outcome:
+    epoch, told = metadata.controller.leader_epoch, request.current_leader_epoch
 
     def change(voters: tuple[Voter, ...]) -> tuple[Voter, ...]:
         if told != epoch:
@@ -81,16 +81,16 @@ def update(broker: Services, call: Call, request: m.UpdateRaftVoterRequest) -> O
             raise Refused(ErrorCode.INVALID_REQUEST, f"a voter supports kraft.version {KRAFT_VERSION}")
         end_points = (VoterEndPoint(each.name, each.host, each.port) for each in request.listeners)
         moved = known._replace(end_points=tuple(end_points))
-        registered = voter_of(broker.image, request.voter_id)
+        registered = voter_of(metadata.image, request.voter_id)
         if registered is not None and registered != moved:
             raise Refused(ErrorCode.INVALID_REQUEST, f"node {request.voter_id} has registered at another address")
         return tuple(moved if each is known else each for each in voters)
 
-    return _changed(broker, request.cluster_id, change).map(
+    return _changed(metadata, request.cluster_id, change).map(
         lambda verdict: m.UpdateRaftVoterResponse(
             error_code=verdict.code,
             current_leader=m.UpdateRaftVoterResponse.CurrentLeader(
-                leader_id=broker.controller.leader_id, leader_epoch=broker.controller.leader_epoch
+                leader_id=metadata.controller.leader_id, leader_epoch=metadata.controller.leader_epoch
             ),
         )
     )
@@ -102,10 +102,10 @@ def _check_directory(voter: Voter, directory_id: UUID) -> None:
         raise Refused(ErrorCode.INVALID_VOTER_KEY, text)
 
 
-def _changed(broker: Services, cluster_id: str | None, change: Change) -> Later[Verdict]:
-    if cluster_id and cluster_id != broker.image.cluster_id:
+def _changed(metadata: MetadataContext, cluster_id: str | None, change: Change) -> Later[Verdict]:
+    if cluster_id and cluster_id != metadata.image.cluster_id:
         return done(Verdict(ErrorCode.INCONSISTENT_CLUSTER_ID, "this is another cluster"))
-    controller = broker.controller
+    controller = metadata.controller
 
     def named(verdict: Verdict) -> Later[Verdict]:
         return controller.change_voters(change(controller.voters())) if verdict.ok else done(verdict)

@@ -11,8 +11,8 @@ from millpond.broker.authorization.required_rights import Need, Rights, Screened
 from millpond.metadata.records import ResourceType
 
 if TYPE_CHECKING:
+    from millpond.broker.context import MetadataContext
     from millpond.broker.requests.call import Call
-    from millpond.broker.services import Services
 
 _OF_THEIR_OWN = {ResourceType.TOPIC: AclResource.TOPIC, ResourceType.GROUP: AclResource.GROUP}
 
@@ -24,7 +24,7 @@ def on_settings(operation: Operation, refuse: Callable[[Any, ErrorCode], Any], i
     def kind_of(resource: Any) -> AclResource:
         return _OF_THEIR_OWN.get(resource.resource_type, AclResource.CLUSTER)
 
-    def screen(broker: Services, call: Call, request: Any) -> Screened | None:
+    def screen(metadata: MetadataContext, call: Call, request: Any) -> Screened | None:
         def is_allowed(resource: Any) -> bool:
             kind = kind_of(resource)
             name = CLUSTER_NAME if kind is AclResource.CLUSTER else resource.resource_name

@@ -22,10 +22,10 @@ from millpond.wire import messages as m
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from millpond.broker.context import MetadataContext
     from millpond.broker.requests.call import Call
-    from millpond.broker.services import Services
 
-    Screen = Callable[[Services, Call, Any], "Screened | None"]
+    Screen = Callable[[MetadataContext, Call, Any], "Screened | None"]
     """The request as it may be served; None where all of it may."""
 
     Refuse = Callable[[Call, Any, ErrorCode], Any]
@@ -110,7 +110,7 @@ def whole(
     """A right on the one thing that a request is about; without it nothing of the request is done."""
     need = Need(operation, resource)
 
-    def screen(broker: Services, call: Call, request: Any) -> Screened | None:
+    def screen(metadata: MetadataContext, call: Call, request: Any) -> Screened | None:
         if call.demand(operation, resource, named(request)):
             return None
         return Screened(None, refuse(call, request, need.refusal))
@@ -125,9 +125,9 @@ def to_the_end(rights: Rights, named: Callable[[Any], str], refuse: Refuse, kept
     """
     (need,) = rights.needs
 
-    def screen(broker: Services, call: Call, request: Any) -> Screened | None:
+    def screen(metadata: MetadataContext, call: Call, request: Any) -> Screened | None:
         assert rights.screen is not None
-        screened = rights.screen(broker, call, request)
+        screened = rights.screen(metadata, call, request)
         if screened is not None or call.is_unlimited:
             return screened
         name, kept = named(request), kept_of(request)
@@ -158,7 +158,7 @@ def for_nodes(*, or_admins: bool = False) -> Rights:
     """What nodes ask each other; `or_admins` lets super users ask it for a node that is not there yet. A token makes
     nobody a node, and is not enough to make one."""
 
-    def screen(broker: Services, call: Call, request: Any) -> Screened | None:
+    def screen(metadata: MetadataContext, call: Call, request: Any) -> Screened | None:
         is_admin = call.is_unlimited and not call.principal.by_token
         if (or_admins and is_admin) or demand_node(call):
             return None
@@ -179,7 +179,7 @@ def on_each(
     """A right on each thing in the request's list `of`; those that may not go as refusals `into` the response."""
     need = Need(operation, resource)
 
-    def screen(broker: Services, call: Call, request: Any) -> Screened | None:
+    def screen(metadata: MetadataContext, call: Call, request: Any) -> Screened | None:
         def is_allowed(each: Any) -> bool:
             return call.demand(operation, resource, named(each))
 
@@ -233,11 +233,11 @@ def without(request: Any, of: str, allowed: list[Any], into: str, refused: list[
 def both(first: Rights, *others: Rights) -> Rights:
     """All of these, in this order: what one refuses whole the next is not asked about."""
 
-    def screen(broker: Services, call: Call, request: Any) -> Screened | None:
+    def screen(metadata: MetadataContext, call: Call, request: Any) -> Screened | None:
         so_far: Screened | None = None
         for each in (first, *others):
             assert each.screen is not None
-            screened = each.screen(broker, call, request)
+            screened = each.screen(metadata, call, request)
             if screened is not None:
                 so_far = screened if so_far is None else _after(so_far, screened)
                 if so_far.request is None:
@@ -261,7 +261,7 @@ def _after(earlier: Screened, later: Screened) -> Screened:
 def seen(need: Need, of: str, named: Callable[[Any], str]) -> Rights:
     """A list in the response has only those that whoever asks may see."""
 
-    def screen(broker: Services, call: Call, request: Any) -> Screened:
+    def screen(metadata: MetadataContext, call: Call, request: Any) -> Screened:
         def mend(response: Any) -> Any:
             visible = [each for each in getattr(response, of) if call.may(*need, named(each))]
             setattr(response, of, visible)
@@ -283,35 +283,37 @@ def by_handler(*needs: Need) -> Rights:
     return Rights(needs, None)
 
 
-def topic_named(broker: Services, name: str | None, topic_id: UUID) -> str | None:
+def topic_named(metadata: MetadataContext, name: str | None, topic_id: UUID) -> str | None:
     """The topic that a client means by name or by id; None where there is none of this id.
 
     An id is no secret, and cannot be guessed.
     """
     if topic_id == NO_TOPIC_ID:
         return name
-    topic = broker.image.topics_by_id.get(topic_id)
+    topic = metadata.image.topics_by_id.get(topic_id)
     return None if topic is None else topic.name
 
 
-def may_topic(broker: Services, call: Call, operation: Operation, name: str | None, topic_id: UUID) -> bool:
+def may_topic(metadata: MetadataContext, call: Call, operation: Operation, name: str | None, topic_id: UUID) -> bool:
     """Whether this may be done to a topic that is meant by name or id. What has no name is left to who answers."""
-    meant = topic_named(broker, name, topic_id)
+    meant = topic_named(metadata, name, topic_id)
     return meant is None or call.may(operation, AclResource.TOPIC, meant)
 
 
-def topic_refusal(broker: Services, call: Call, need: Need, name: str | None, topic_id: UUID) -> ErrorCode:
+def topic_refusal(metadata: MetadataContext, call: Call, need: Need, name: str | None, topic_id: UUID) -> ErrorCode:
     """Why a topic that is meant by name or id is taken out of a request that may wait before it is handled.
 
     An id that is unknown now may be known by then, and nobody would ask for the right.
     """
-    meant = topic_named(broker, name, topic_id)
+    meant = topic_named(metadata, name, topic_id)
     if meant is None:
         return ErrorCode.NONE if call.is_unlimited else ErrorCode.UNKNOWN_TOPIC_ID
     return ErrorCode.NONE if call.demand(*need, meant) else need.refusal
 
 
-def demand_topic(broker: Services, call: Call, operation: Operation, name: str | None, topic_id: UUID) -> bool:
+def demand_topic(
+    metadata: MetadataContext, call: Call, operation: Operation, name: str | None, topic_id: UUID
+) -> bool:
     """The same, for what a client has asked for by name or id, and what is answered at once."""
-    meant = topic_named(broker, name, topic_id)
+    meant = topic_named(metadata, name, topic_id)
     return meant is None or call.demand(operation, AclResource.TOPIC, meant)

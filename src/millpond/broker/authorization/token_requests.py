@@ -11,11 +11,11 @@ from millpond.config.login import DELEGATION_TOKEN_EXPIRY_TIME_MS, DELEGATION_TO
 from millpond.metadata.tokens import Lifetimes
 
 if TYPE_CHECKING:
+    from millpond.broker.context import NodeContext, SecurityContext
     from millpond.broker.requests.call import Call
-    from millpond.broker.services import Services
 
 
-def objection(broker: Services, call: Call) -> ErrorCode | None:
+def objection(security: SecurityContext, call: Call) -> ErrorCode | None:
     """Why nothing of tokens is served to whoever asks.
 
     A token must not beget tokens: with one that was stolen somebody would never be out again. And who has not shown
@@ -23,7 +23,7 @@ def objection(broker: Services, call: Call) -> ErrorCode | None:
     """
     if call.asker is None and not may_ask(call):
         return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-    return None if broker.token_proofs.is_on else ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
+    return None if security.token_proofs.is_on else ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
 
 
 def may_ask(call: Call) -> bool:
@@ -37,6 +37,6 @@ def owner_of(call: Call, kind: str | None, name: str | None) -> Principal:
     return Principal(kind or "", name) if name else call.principal
 
 
-def lifetimes(broker: Services) -> Lifetimes:
-    settings = broker.settings
+def lifetimes(node: NodeContext) -> Lifetimes:
+    settings = node.settings
     return Lifetimes(settings[DELEGATION_TOKEN_MAX_LIFETIME_MS], settings[DELEGATION_TOKEN_EXPIRY_TIME_MS])

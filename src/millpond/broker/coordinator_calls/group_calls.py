@@ -12,16 +12,16 @@ from millpond.coordinators.shard import Request
 from millpond.wire.messages import JoinGroupRequest, Message, SyncGroupRequest
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import CoordinationContext
 
 GROUPS_AT_ONCE: Final = 100
 """So many coordinators are asked in one turn of the loop, by a request that names more of them."""
 
 
 def ask_group(
-    broker: Services, call: Call, group_id: str, body: Message, writing: Writing | None = None
+    coordination: CoordinationContext, call: Call, group_id: str, body: Message, writing: Writing | None = None
 ) -> Later[Any]:
-    reply = broker.groups.ask(call, group_id, body, writing)
+    reply = coordination.groups.ask(call, group_id, body, writing)
     kept = kept_of(body)
     return reply.recover(Refused, lambda refused: refuse_group(call, kept, refused))
 

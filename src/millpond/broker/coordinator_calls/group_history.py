@@ -16,7 +16,7 @@ from millpond.wire import messages as m
 from millpond.wire.records import Record, encode_batch
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import CoordinationContext, DataContext, MetadataContext, NodeContext
     from millpond.coordinators.groups.shard import GroupShard
 
 HISTORY_TOPIC = "__group_history"
@@ -38,20 +38,28 @@ PRODUCE_VERSION = 9
 PRODUCE_MS = 5_000
 
 
-def keep_history(broker: Services, shard: GroupShard) -> None:
+def keep_history(
+    node: NodeContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    coordination: CoordinationContext,
+    shard: GroupShard,
+) -> None:
     """Write down every rebalance that is over, for whoever asks later why it happened."""
     ahead_ms = shard.shared.wall_ahead_ms
     finished = []
     for group_id, over in shard.take_finished():
-        broker.rebalances.add(group_id, 1 + over.left_out, over.paused_ms or 0)
+        coordination.rebalances.add(group_id, 1 + over.left_out, over.paused_ms or 0)
         finished.append((group_id, over.as_json(ahead_ms)))
     if not finished:
         return
-    batch = _batch(broker.clock.wall_ms(), finished)
-    if HISTORY_TOPIC in broker.image.topics:
-        _write(broker, batch, TRIES_MAX)
+    batch = _batch(node.clock.wall_ms(), finished)
+    if HISTORY_TOPIC in metadata.image.topics:
+        _write(node, metadata, data, coordination, batch, TRIES_MAX)
     else:
-        broker.create_topic(HISTORY_TOPIC, 1, HISTORY_CONFIG).then(lambda _: _write(broker, batch, TRIES_MAX))
+        metadata.create_topic(HISTORY_TOPIC, 1, HISTORY_CONFIG).then(
+            lambda _: _write(node, metadata, data, coordination, batch, TRIES_MAX)
+        )
 
 
 def _batch(now_ms: int, finished: list[tuple[str, dict[str, Any]]]) -> bytes:
@@ -62,17 +70,24 @@ def _batch(now_ms: int, finished: list[tuple[str, dict[str, Any]]]) -> bytes:
     return encode_batch(records)
 
 
-def _write(broker: Services, batch: bytes, tries: int) -> None:
+def _write(
+    node: NodeContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    coordination: CoordinationContext,
+    batch: bytes,
+    tries: int,
+) -> None:
     def again(failure: Exception) -> None:
         if not isinstance(failure, Refused | RequestLost):
             raise failure
         may_pass = isinstance(failure, RequestLost) or failure.code in _MAY_PASS
-        if may_pass and tries > 1 and not broker.is_stopping:
-            broker.clock.call_later(AGAIN_MS, lambda: _write(broker, batch, tries - 1))
+        if may_pass and tries > 1 and not node.is_stopping:
+            node.clock.call_later(AGAIN_MS, lambda: _write(node, metadata, data, coordination, batch, tries - 1))
         else:
-            broker.journal("the history of a rebalance is lost", reason=failure)
+            node.journal("the history of a rebalance is lost", reason=failure)
 
-    _append(broker, batch).then(lambda _: None, again)
+    _append(node, metadata, data, coordination, batch).then(lambda _: None, again)
 
 
 _MAY_PASS = frozenset(
@@ -85,13 +100,15 @@ _MAY_PASS = frozenset(
 )
 
 
-def _append(broker: Services, batch: bytes) -> Later[None]:
-    known = broker.image.partition(HISTORY_TOPIC, 0)
-    if known is None or not broker.image.is_active(known.leader):
+def _append(
+    node: NodeContext, metadata: MetadataContext, data: DataContext, coordination: CoordinationContext, batch: bytes
+) -> Later[None]:
+    known = metadata.image.partition(HISTORY_TOPIC, 0)
+    if known is None or not metadata.image.is_active(known.leader):
         return failed(Refused(ErrorCode.LEADER_NOT_AVAILABLE, "its topic has no leader"))
-    if known.leader != broker.node_id:
-        return _send(broker, known.leader, batch)
-    partition = broker.partitions.get(HISTORY_TOPIC, 0)
+    if known.leader != node.node_id:
+        return _send(coordination, known.leader, batch)
+    partition = data.partitions.get(HISTORY_TOPIC, 0)
     if partition is None:
         return failed(Refused(ErrorCode.KAFKA_STORAGE_ERROR, "its topic is offline"))
     try:
@@ -101,7 +118,7 @@ def _append(broker: Services, batch: bytes) -> Later[None]:
     return done(None)
 
 
-def _send(broker: Services, leader: int, batch: bytes) -> Later[None]:
+def _send(coordination: CoordinationContext, leader: int, batch: bytes) -> Later[None]:
     data = m.ProduceRequest.PartitionProduceData(index=0, records=batch)
     topic = m.ProduceRequest.TopicProduceData(name=HISTORY_TOPIC, partition_data=[data])
     request = m.ProduceRequest(acks=1, timeout_ms=PRODUCE_MS, topic_data=[topic])
@@ -111,4 +128,4 @@ def _send(broker: Services, leader: int, batch: bytes) -> Later[None]:
         if code:
             raise Refused(code)
 
-    return broker.marker_peers.ask(leader, request, PRODUCE_VERSION, PRODUCE_MS).map(check)
+    return coordination.marker_peers.ask(leader, request, PRODUCE_VERSION, PRODUCE_MS).map(check)

@@ -13,8 +13,8 @@ from millpond.wire.header import RequestHeader
 
 if TYPE_CHECKING:
     from millpond.base.ports import ReplyPart
+    from millpond.broker.context import NodeContext
     from millpond.broker.requests.connection import Connection, Slot
-    from millpond.broker.services import Services
     from millpond.wire.kernel import ShortCommit
 
 OFFSET_COMMIT: Final = 8
@@ -23,11 +23,11 @@ OFFSET_COMMIT: Final = 8
 class ParkedCommit:
     """Stands where a `Later` would: ended by its reply, by a refusal, or by the end of its connection."""
 
-    __slots__ = ("_arrived_us", "_asked", "_broker", "_connection", "_slot", "ended")
+    __slots__ = ("_arrived_us", "_asked", "_connection", "_node", "_slot", "ended")
 
-    def __init__(self, broker: Services, connection: Connection, asked: ShortCommit) -> None:
+    def __init__(self, node: NodeContext, connection: Connection, asked: ShortCommit) -> None:
         self.ended = False
-        self._broker = broker
+        self._node = node
         self._connection = connection
         self._asked = asked
         self._arrived_us = connection.arrived_us
@@ -43,7 +43,7 @@ class ParkedCommit:
         if self.ended:
             return
         self.ended = True
-        self._broker.requests.on_answer(OFFSET_COMMIT, self._arrived_us)
+        self._node.requests.on_answer(OFFSET_COMMIT, self._arrived_us)
         self._send([reply])
 
     def fail(self, failure: Exception) -> None:
@@ -68,7 +68,7 @@ class ParkedCommit:
             topics=[kind.OffsetCommitRequestTopic(name=asked.topic, partitions=[partition])],
         )
         response = refuse_group(Call(self._connection, asked.version, asked.client_id), body, failure)
-        self._broker.requests.on_answer(OFFSET_COMMIT, self._arrived_us, response)
+        self._node.requests.on_answer(OFFSET_COMMIT, self._arrived_us, response)
         header = RequestHeader(OFFSET_COMMIT, asked.version, asked.correlation_id, asked.client_id, 0)
         self._send(encode_reply(header, response))
 

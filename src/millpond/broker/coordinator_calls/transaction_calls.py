@@ -20,7 +20,7 @@ from millpond.wire.batch import read_header
 from millpond.wire.messages import Message
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import CoordinationContext, MetadataContext, NodeContext
 
 R = TypeVar("R")
 
@@ -46,7 +46,7 @@ MARKERS_WAIT_MS = 500
 
 
 def ask_transaction(
-    broker: Services,
+    coordination: CoordinationContext,
     call: Call,
     transactional_id: str,
     body: Message,
@@ -54,42 +54,53 @@ def ask_transaction(
     error_of: Callable[[Any], int] = lambda response: int(response.error_code),
 ) -> Later[Any]:
     """Put a request to the coordinator of a transactional id, whose topic is made first if need be."""
-    transactions = broker.transactions
+    transactions = coordination.transactions
 
     def ask() -> Later[Any]:
         return transactions.ask(call, transactional_id, body)
 
-    reply = opened(broker, transactions).chain(lambda _: past_the_last_end(broker, transactional_id, ask, error_of))
+    reply = opened(coordination, transactions).chain(
+        lambda _: past_the_last_end(coordination, transactional_id, ask, error_of)
+    )
     return reply.recover(Refused, refuse)
 
 
 def past_the_last_end(
-    broker: Services, transactional_id: str, ask: Callable[[], Later[R]], error_of: Callable[[R], int]
+    coordination: CoordinationContext,
+    transactional_id: str,
+    ask: Callable[[], Later[R]],
+    error_of: Callable[[R], int],
 ) -> Later[R]:
     """Ask, and once more when the end of the last transaction stood in the way."""
 
     def go_on(response: R) -> Later[R]:
         if error_of(response) != ErrorCode.CONCURRENT_TRANSACTIONS:
             return done(response)
-        return broker.markers.written(transactional_id, CONCURRENT_WAIT_MS).chain(lambda _: ask())
+        return coordination.markers.written(transactional_id, CONCURRENT_WAIT_MS).chain(lambda _: ask())
 
     return ask().chain(go_on)
 
 
-def with_markers(broker: Services, transactional_id: str, response: R) -> Later[R]:
+def with_markers(coordination: CoordinationContext, transactional_id: str, response: R) -> Later[R]:
     """The answer to the end of a transaction, once its markers are written if that takes but a moment."""
-    if not broker.markers.under_way(transactional_id):
+    if not coordination.markers.under_way(transactional_id):
         return done(response)
-    return broker.markers.written(transactional_id, MARKERS_WAIT_MS).map(lambda _: response)
+    return coordination.markers.written(transactional_id, MARKERS_WAIT_MS).map(lambda _: response)
 
 
-def opened(broker: Services, coordination: Coordination[Any]) -> Later[None]:
+def opened(coordination: CoordinationContext, coordinator_runtime: Coordination[Any]) -> Later[None]:
     """Ends once the coordinator's topic is there, or could not be made."""
-    return done(None) if coordination.is_open else broker.open_coordination(coordination)
+    return done(None) if coordinator_runtime.is_open else coordination.open_coordination(coordinator_runtime)
 
 
 def permission_for_batch(
-    broker: Services, transactional_id: str, version: int, partition: Partition, records: Buffer | None
+    node: NodeContext,
+    metadata: MetadataContext,
+    coordination: CoordinationContext,
+    transactional_id: str,
+    version: int,
+    partition: Partition,
+    records: Buffer | None,
 ) -> Later[Verification | None]:
     """Whether this batch may begin or go on with the producer's transaction in this partition."""
     try:
@@ -104,7 +115,9 @@ def permission_for_batch(
         # Likewise. It must not be asked for: nothing would follow a sequence below the first.
         return done(None)
     permission = permission_to_write(
-        broker,
+        node,
+        metadata,
+        coordination,
         transactional_id,
         producer,
         partition,
@@ -115,7 +128,9 @@ def permission_for_batch(
 
 
 def permission_to_write(
-    broker: Services,
+    node: NodeContext,
+    metadata: MetadataContext,
+    coordination: CoordinationContext,
     transactional_id: str,
     producer: Producer,
     partition: Partition,
@@ -129,7 +144,7 @@ def permission_to_write(
     """
     producers = partition.log.producers
     verification = producers.verification(
-        transactional_id, producer.id, producer.epoch, sequence, broker.clock.wall_ms()
+        transactional_id, producer.id, producer.epoch, sequence, node.clock.wall_ms()
     )
     if producers.is_permitted(verification):
         return done(verification)
@@ -149,25 +164,33 @@ def permission_to_write(
             # by the next: a batch that its producer has given up would be written there. The partition refuses it.
             return done(verification)
         return permission_to_write(
-            broker, transactional_id, producer, partition, sequence=sequence, implicit=implicit
+            node, metadata, coordination, transactional_id, producer, partition, sequence=sequence, implicit=implicit
         )
 
-    asked = _asked(broker, transactional_id, producer, partition, implicit=implicit)
+    asked = _asked(metadata, coordination, transactional_id, producer, partition, implicit=implicit)
     return asked.map(permitted).recover(Refused, refused).chain(go_on)
 
 
 def _asked(
-    broker: Services, transactional_id: str, producer: Producer, partition: Partition, *, implicit: bool
+    metadata: MetadataContext,
+    coordination: CoordinationContext,
+    transactional_id: str,
+    producer: Producer,
+    partition: Partition,
+    *,
+    implicit: bool,
 ) -> Later[ErrorCode]:
     """What the coordinator says, here or on another node; Refused when none can be asked."""
-    if _is_overtaken(broker, transactional_id, partition.log.producers.coordinator_epoch_of(producer.id)):
+    if _is_overtaken(
+        metadata, coordination, transactional_id, partition.log.producers.coordinator_epoch_of(producer.id)
+    ):
         return failed(Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator has moved on; ask again"))
-    if broker.transactions.is_open and not broker.transactions.leads(transactional_id):
-        return broker.permissions.ask(transactional_id, producer, partition.name, implicit=implicit)
+    if coordination.transactions.is_open and not coordination.transactions.leads(transactional_id):
+        return coordination.permissions.ask(transactional_id, producer, partition.name, implicit=implicit)
 
     def ask() -> Later[ErrorCode]:
         try:
-            home = broker.transactions.home_of(transactional_id)
+            home = coordination.transactions.home_of(transactional_id)
         except Refused as refused:
             return failed(refused)
         # What it says leaves when it is committed, and by a coordinator that nobody has followed: who is let in by a
@@ -180,15 +203,17 @@ def _asked(
         )
         return told.map(_partition_error)
 
-    return past_the_last_end(broker, transactional_id, ask, int)
+    return past_the_last_end(coordination, transactional_id, ask, int)
 
 
-def _is_overtaken(broker: Services, transactional_id: str, coordinator_epoch: int) -> bool:
+def _is_overtaken(
+    metadata: MetadataContext, coordination: CoordinationContext, transactional_id: str, coordinator_epoch: int
+) -> bool:
     """Whether the partition has heard of a later coordinator than this node: the one it knows may be out of date."""
-    transactions = broker.transactions
+    transactions = coordination.transactions
     if coordinator_epoch < 0 or not transactions.is_open:
         return False
-    known = broker.image.partition(transactions.topic, transactions.partition_of(transactional_id))
+    known = metadata.image.partition(transactions.topic, transactions.partition_of(transactional_id))
     return known is not None and known.leader_epoch < coordinator_epoch
 
 

@@ -9,33 +9,46 @@ from typing import TYPE_CHECKING
 
 from millpond.broker.coordination.coordination import Home
 from millpond.broker.replication.partitions import Partition
-from millpond.config import node
+from millpond.config import node as node_settings
 from millpond.config.quota import MAX_TRANSACTIONAL_IDS
 from millpond.coordinators.transactions.shard import TransactionSettings, TransactionShard
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import (
+        CoordinationContext,
+        DataContext,
+        MetadataContext,
+        NodeContext,
+        SecurityContext,
+    )
 
 
-def transaction_home(broker: Services, partition: Partition) -> Home[TransactionShard]:
+def transaction_home(
+    node: NodeContext,
+    security: SecurityContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    coordination: CoordinationContext,
+    partition: Partition,
+) -> Home[TransactionShard]:
     settings = TransactionSettings(
-        timeout_ms_max=broker.settings[node.TRANSACTION_MAX_TIMEOUT_MS],
-        id_expiration_ms=broker.settings[node.TRANSACTIONAL_ID_EXPIRATION_MS],
+        timeout_ms_max=node.settings[node_settings.TRANSACTION_MAX_TIMEOUT_MS],
+        id_expiration_ms=node.settings[node_settings.TRANSACTIONAL_ID_EXPIRATION_MS],
     )
 
     def make_shard() -> TransactionShard:
         return TransactionShard(
             settings,
             partition.leader_epoch,
-            broker.producer_ids.take,
-            lambda group: broker.groups.partition_of(group),
+            data.producer_ids.take,
+            lambda group: coordination.groups.partition_of(group),
             check_room,
         )
 
     def check_room() -> None:
-        count = sum(len(home.shard.transactions) for home in broker.transactions.homes())
-        broker.limits.check(
-            MAX_TRANSACTIONAL_IDS.name, broker.settings[MAX_TRANSACTIONAL_IDS], count, "transactional ids here"
+        count = sum(len(home.shard.transactions) for home in coordination.transactions.homes())
+        security.limits.check(
+            MAX_TRANSACTIONAL_IDS.name, node.settings[MAX_TRANSACTIONAL_IDS], count, "transactional ids here"
         )
 
-    return Home(make_shard, partition, broker.clock, broker.markers.carry_out, broker.lifecycle.has_lease)
+    return Home(make_shard, partition, node.clock, coordination.markers.carry_out, metadata.lifecycle.has_lease)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from millpond.broker.context import MetadataContext, NodeContext
     from millpond.broker.replication.partitions import Partition
-    from millpond.broker.services import Services
     from millpond.metadata.image import Broker
 
 
-def closest(broker: Services, partition: Partition, rack: str, offset: int) -> int | None:
+def closest(node: NodeContext, metadata: MetadataContext, partition: Partition, rack: str, offset: int) -> int | None:
     """The node where a consumer of this rack should go on from this offset; None: here.
 
     Only leaders send consumers elsewhere. Partitions with several replicas in the rack are shared out among them.
     """
     leading = partition.leading
-    brokers = broker.image.brokers
-    if leading is None or _rack_of(brokers.get(broker.node_id)) == rack:
+    brokers = metadata.image.brokers
+    if leading is None or _rack_of(brokers.get(node.node_id)) == rack:
         return None
     near = [node_id for node_id in leading.readable_at(offset) if _rack_of(brokers.get(node_id)) == rack]
     if not near:

@@ -33,11 +33,11 @@ from millpond.wire.kernel import ShortFetch
 from millpond.wire.kernel.fetch import REPLY_TAIL
 
 if TYPE_CHECKING:
+    from millpond.broker.context import DataContext, MetadataContext, NodeContext, SecurityContext
     from millpond.broker.replication.partitions import Partition
     from millpond.broker.requests.connection import Connection
-    from millpond.broker.services import Services
 
-    AnswerNow = Callable[[Services, Call, m.FetchRequest, FetchContext], Outcome]
+    AnswerNow = Callable[[NodeContext, MetadataContext, DataContext, Call, m.FetchRequest, FetchContext], Outcome]
     """The general way of a fetch that waits no longer."""
 
 FETCH: Final = 1
@@ -72,7 +72,15 @@ class _Found(NamedTuple):
     records: list[ReplyPart]
 
 
-def serve_short(broker: Services, connection: Connection, asked: ShortFetch, answer_now: AnswerNow) -> bool:
+def serve_short(
+    node: NodeContext,
+    security: SecurityContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    connection: Connection,
+    asked: ShortFetch,
+    answer_now: AnswerNow,
+) -> bool:
     """Answer it, or let it wait. False leaves everything as it was."""
     if asked.client_id is not None and asked.client_id.startswith(_OF_NODES):
         return False
@@ -80,21 +88,21 @@ def serve_short(broker: Services, connection: Connection, asked: ShortFetch, ans
     session: FetchSession | None = None
     wanted: Wanted | None = None
     if asked.session_epoch > 0:
-        owner = connection.known if broker.access.is_on else None
-        known = broker.fetch_sessions.of_one(asked.session_id, asked.session_epoch, owner, uses_topic_ids=by_id)
+        owner = connection.known if security.access.is_on else None
+        known = data.fetch_sessions.of_one(asked.session_id, asked.session_epoch, owner, uses_topic_ids=by_id)
         if known is None:
             return False
         session, wanted = known
     elif asked.session_epoch != FINAL_EPOCH or asked.session_id != NO_SESSION or asked.key is None:
         return False
-    partition = _partition(broker, asked, wanted, by_id=by_id)
+    partition = _partition(data, asked, wanted, by_id=by_id)
     if partition is None:
         return False
     wish: Wish = asked if wanted is None or asked.key is not None else wanted
-    found = _read(broker, connection, asked, wish, partition)
+    found = _read(node, security, connection, asked, wish, partition)
     if found is None:
         return False
-    bytes_min = min(asked.min_bytes, asked.max_bytes, broker.settings[FETCH_MAX_BYTES])
+    bytes_min = min(asked.min_bytes, asked.max_bytes, node.settings[FETCH_MAX_BYTES])
     waits = asked.max_wait_ms > 0 and found.size < bytes_min
     if waits and (found.size or bytes_min > 1):
         # It waits for more than the next record.
@@ -104,19 +112,19 @@ def serve_short(broker: Services, connection: Connection, asked: ShortFetch, ans
         if asked.key is not None:
             wanted.fetch_offset, wanted.bytes_max = asked.fetch_offset, asked.bytes_max
             wanted.leader_epoch = asked.leader_epoch
-        broker.fetch_sessions.use(session, broker.clock.monotonic_ms())
+        data.fetch_sessions.use(session, node.clock.monotonic_ms())
     if waits:
-        _WaitingFetch(broker, connection, asked, partition, session, wanted, answer_now)
+        _WaitingFetch(node, security, metadata, data, connection, asked, partition, session, wanted, answer_now)
     else:
         connection.reply_parts(_reply(asked, partition, session, wanted, found))
-        broker.requests.on_answer(FETCH, connection.arrived_us)
+        node.requests.on_answer(FETCH, connection.arrived_us)
     return True
 
 
-def _partition(broker: Services, asked: ShortFetch, wanted: Wanted | None, *, by_id: bool) -> Partition | None:
+def _partition(data: DataContext, asked: ShortFetch, wanted: Wanted | None, *, by_id: bool) -> Partition | None:
     """The one that it is about; of a session, the one that this has."""
     if asked.key is not None:
-        partition = broker.partitions.by_raw(asked.key, is_id=by_id)
+        partition = data.partitions.by_raw(asked.key, is_id=by_id)
         if partition is None or wanted is None:
             return partition
         name, topic_id, index = wanted.key
@@ -124,16 +132,21 @@ def _partition(broker: Services, asked: ShortFetch, wanted: Wanted | None, *, by
         return partition if is_same and index == partition.name.partition else None
     assert wanted is not None, "without a session a partition is named"
     name, topic_id, index = wanted.key
-    return broker.partitions.by_id(topic_id, index) if by_id else broker.partitions.get(name, index)
+    return data.partitions.by_id(topic_id, index) if by_id else data.partitions.get(name, index)
 
 
 def _read(
-    broker: Services, connection: Connection, asked: ShortFetch, wish: Wish, partition: Partition
+    node: NodeContext,
+    security: SecurityContext,
+    connection: Connection,
+    asked: ShortFetch,
+    wish: Wish,
+    partition: Partition,
 ) -> _Found | None:
     """What is there to read; None where it has to be refused, or cannot be had from memory."""
     if not partition.is_leader or (wish.leader_epoch != -1 and wish.leader_epoch != partition.leader_epoch):
         return None
-    access = broker.access
+    access = security.access
     if access.is_on and not access.may_often(connection, Operation.READ, partition.name.topic):
         return None
     log = partition.log
@@ -144,7 +157,7 @@ def _read(
     if wish.fetch_offset == upper_offset and log.start_offset <= upper_offset <= log.end_offset and log.is_online:
         # It has all there is: nothing need be looked for.
         return _Found(high_watermark, stable_offset, log.start_offset, 0, [])
-    bytes_max = min(wish.bytes_max, max(min(asked.max_bytes, broker.settings[FETCH_MAX_BYTES]), 0))
+    bytes_max = min(wish.bytes_max, max(min(asked.max_bytes, node.settings[FETCH_MAX_BYTES]), 0))
     try:
         ranges, upper_offset = partition.read(
             wish.fetch_offset,
@@ -216,12 +229,15 @@ class _WaitingFetch:
         "_answer_now",
         "_arrived_us",
         "_asked",
-        "_broker",
         "_connection",
+        "_data",
         "_is_due",
         "_is_late",
         "_is_over",
+        "_metadata",
+        "_node",
         "_partition",
+        "_security",
         "_session",
         "_slot",
         "_timer",
@@ -231,7 +247,10 @@ class _WaitingFetch:
 
     def __init__(
         self,
-        broker: Services,
+        node: NodeContext,
+        security: SecurityContext,
+        metadata: MetadataContext,
+        data: DataContext,
         connection: Connection,
         asked: ShortFetch,
         partition: Partition,
@@ -239,7 +258,10 @@ class _WaitingFetch:
         wanted: Wanted | None,
         answer_now: AnswerNow,
     ) -> None:
-        self._broker = broker
+        self._node = node
+        self._security = security
+        self._metadata = metadata
+        self._data = data
         self._connection = connection
         self._arrived_us = connection.arrived_us
         self._asked = asked
@@ -252,9 +274,9 @@ class _WaitingFetch:
         """As it was when it began to wait: with a session, its client may ask for what lies before meanwhile."""
         self._slot = connection.keep_slot(self)
         partition.watchers[self] = None
-        broker.parked_fetches.add()
-        wait_ms = min(asked.max_wait_ms, broker.settings[FETCH_WAIT_MAX_MS])
-        self._timer = broker.clock.call_later(wait_ms, self.answer)
+        data.parked_fetches.add()
+        wait_ms = min(asked.max_wait_ms, node.settings[FETCH_WAIT_MAX_MS])
+        self._timer = node.clock.call_later(wait_ms, self.answer)
 
     @property
     def _wish(self) -> Wish:
@@ -283,19 +305,19 @@ class _WaitingFetch:
     def _answer_in_turn(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._broker.parked_fetches.answer(self._read_again)
+            self._data.parked_fetches.answer(self._read_again)
 
     def _read_again(self) -> None:
         self._is_due = False
         if self._is_over:
             return
-        found = _read(self._broker, self._connection, self._asked, self._wish, self._partition)
+        found = _read(self._node, self._security, self._connection, self._asked, self._wish, self._partition)
         if found is None:
             self._end()
             self._hand_over()
         elif found.size or self._is_late:
             self._end()
-            self._broker.requests.on_answer(FETCH, self._arrived_us)
+            self._node.requests.on_answer(FETCH, self._arrived_us)
             self._connection.fill(
                 self._slot, _reply(self._asked, self._partition, self._session, self._wanted, found)
             )
@@ -304,13 +326,13 @@ class _WaitingFetch:
         self._is_over = True
         self._timer.cancel()
         self._partition.watchers.pop(self, None)
-        self._broker.parked_fetches.remove()
+        self._data.parked_fetches.remove()
 
     def _hand_over(self) -> None:
         """Something has happened to the partition, or to its consumer's rights, or its records are not in memory."""
-        asked, broker = self._asked, self._broker
+        asked = self._asked
         client_id = None if asked.client_id is None else asked.client_id.decode()
-        call = Call(self._connection, asked.version, client_id, self._arrived_us, broker.access)
+        call = Call(self._connection, asked.version, client_id, self._arrived_us, self._security.access)
         request = m.FetchRequest(
             max_wait_ms=asked.max_wait_ms,
             min_bytes=asked.min_bytes,
@@ -322,11 +344,11 @@ class _WaitingFetch:
             wanted = Wanted(_key_of(asked), asked.fetch_offset, asked.bytes_max, asked.leader_epoch)
         is_incremental = self._session is not None
         context = FetchContext(asked.session_id, [wanted], is_incremental=is_incremental, session=self._session)
-        outcome = self._answer_now(broker, call, request, context)
+        outcome = self._answer_now(self._node, self._metadata, self._data, call, request, context)
         header = RequestHeader(FETCH, asked.version, asked.correlation_id, client_id, 0)
 
         def encode(response: Response) -> list[ReplyPart]:
-            broker.requests.on_answer(FETCH, self._arrived_us, response)
+            self._node.requests.on_answer(FETCH, self._arrived_us, response)
             return encode_reply(header, response)
 
         later = outcome if isinstance(outcome, Later) else done(outcome)

@@ -14,39 +14,39 @@ from millpond.metadata.topics import METADATA_TOPIC
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
+    from millpond.broker.context import MetadataContext
     from millpond.broker.requests.call import Call
-    from millpond.broker.services import Services
 
 QUORUM_VERSION = 1
 
 
-def relay_change(broker: Services, call: Call, request: m.Message) -> Later[Any]:
+def relay_change(metadata: MetadataContext, call: Call, request: m.Message) -> Later[Any]:
     """The controller's response, once what was committed by then is applied here. Refused without a controller."""
-    asked = broker.to_controller.ask(request, call.version, forward_ms(request))
-    return asked.chain(lambda response: caught_up(broker).map(lambda _: response))
+    asked = metadata.to_controller.ask(request, call.version, forward_ms(request))
+    return asked.chain(lambda response: caught_up(metadata).map(lambda _: response))
 
 
-def caught_up(broker: Services) -> Later[None]:
+def caught_up(metadata: MetadataContext) -> Later[None]:
     """Ends once what is committed now is applied here, or when nobody can tell how far this node is behind."""
-    return catch_up(broker).recover(Refused, lambda _: None)
+    return catch_up(metadata).recover(Refused, lambda _: None)
 
 
-def catch_up(broker: Services) -> Later[None]:
+def catch_up(metadata: MetadataContext) -> Later[None]:
     """Ends once what is committed now is applied here. Refused where this node cannot tell, or stays behind."""
     partition = m.DescribeQuorumRequest.PartitionData(partition_index=0)
     topic = m.DescribeQuorumRequest.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])
-    asked = broker.to_controller.ask(m.DescribeQuorumRequest(topics=[topic]), QUORUM_VERSION, SHOWN_MS)
+    asked = metadata.to_controller.ask(m.DescribeQuorumRequest(topics=[topic]), QUORUM_VERSION, SHOWN_MS)
 
     def wait(response: m.DescribeQuorumResponse) -> Later[None]:
         committed_offset = response.topics[0].partitions[0].high_watermark
 
         def is_shown() -> bool:
-            return broker.controller.applied_offset >= committed_offset
+            return metadata.controller.applied_offset >= committed_offset
 
         def check(_: None) -> Later[None]:
             behind = Refused(ErrorCode.REQUEST_TIMED_OUT, "this node is behind the controller: try again")
             return done(None) if is_shown() else failed(behind)
 
-        return broker.once_shown(is_shown, SHOWN_MS).chain(check)
+        return metadata.once_shown(is_shown, SHOWN_MS).chain(check)
 
     return asked.chain(wait)

@@ -13,8 +13,8 @@ from millpond.wire import messages as m
 from millpond.wire.header import decode_response_header, encode_request_header
 
 if TYPE_CHECKING:
+    from millpond.broker.context import MetadataContext
     from millpond.broker.requests.call import Call
-    from millpond.broker.services import Services
 
 VERSION: Final = 0
 NUMBER: Final = 1
@@ -25,24 +25,28 @@ _BY_PASSWORD: Final = "2"
 
 
 def ask_for_client(
-    broker: Services, call: Call, request: m.Message, version: int | None = None, attempts: Attempts | None = None
+    metadata: MetadataContext,
+    call: Call,
+    request: m.Message,
+    version: int | None = None,
+    attempts: Attempts | None = None,
 ) -> Later[Any]:
     """The controller's response to what changes partitions. Where their number is limited for this client, the
     controller counts them, and has to know who asks. The version is the client's unless another one is given."""
     version = call.version if version is None else version
     if call.meter is not None and call.meter.mutations is not None:
-        return _ask_enveloped(broker, call, request, version, attempts)
-    return broker.to_controller.ask(request, version, forward_ms(request), attempts=attempts)
+        return _ask_enveloped(metadata, call, request, version, attempts)
+    return metadata.to_controller.ask(request, version, forward_ms(request), attempts=attempts)
 
 
-def relay_enveloped(broker: Services, call: Call, request: m.Message) -> Later[Any]:
+def relay_enveloped(metadata: MetadataContext, call: Call, request: m.Message) -> Later[Any]:
     """The controller's response, once what was committed by then is applied here. Refused without a controller."""
-    asked = _ask_enveloped(broker, call, request, call.version)
-    return asked.chain(lambda answer: caught_up(broker).map(lambda _: answer))
+    asked = _ask_enveloped(metadata, call, request, call.version)
+    return asked.chain(lambda answer: caught_up(metadata).map(lambda _: answer))
 
 
 def _ask_enveloped(
-    broker: Services, call: Call, request: m.Message, version: int, attempts: Attempts | None = None
+    metadata: MetadataContext, call: Call, request: m.Message, version: int, attempts: Attempts | None = None
 ) -> Later[Any]:
     key = request.API_KEY
     assert key is not None
@@ -60,7 +64,7 @@ def _ask_enveloped(
         answer, _ = m.response_class(key).decode(response.response_data, version, position)
         return answer
 
-    asked = broker.to_controller.ask(envelope, VERSION, forward_ms(request), attempts=attempts)
+    asked = metadata.to_controller.ask(envelope, VERSION, forward_ms(request), attempts=attempts)
     return asked.map(unfold)
 
 

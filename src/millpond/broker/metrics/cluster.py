@@ -13,40 +13,42 @@ from millpond.config.node import DATA_FOLDER
 from millpond.metadata.leadership import NO_LEADER
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import DataContext, MetadataContext, NodeContext, SecurityContext
 
 PARTITIONS_AT_ONCE: Final = 200
 
 
-def collect_node(page: Exposition, broker: Services) -> Steps[None]:
+def collect_node(
+    page: Exposition, node: NodeContext, security: SecurityContext, metadata: MetadataContext, data: DataContext
+) -> Steps[None]:
     info = page.gauge("millpond_node_info", "Always 1: who this node is, in its labels.")
-    info.add(1, labels(node=broker.node_id, version=__version__, cluster=broker.image.cluster_id or ""))
+    info.add(1, labels(node=node.node_id, version=__version__, cluster=metadata.image.cluster_id or ""))
     ready = page.gauge("millpond_node_ready", "1 while /readyz says that the node is ready, else 0.")
     fenced = page.gauge("millpond_node_fenced", "1 while the controller lets this node lead nothing, else 0.")
-    reason = yield from unready_reason(broker)
+    reason = yield from unready_reason(node, metadata, data)
     ready.add(int(reason is None))
-    fenced.add(int(broker.lifecycle.is_fenced))
+    fenced.add(int(metadata.lifecycle.is_fenced))
     open_now = page.gauge("millpond_connections", "Connections that are open.")
-    open_now.add(len(broker.connections))
+    open_now.add(len(node.connections))
     away = page.counter("millpond_connections_turned_away_total", "Connections refused: too many, or too fast.")
-    away.add(broker.connections.turned_away_total)
+    away.add(node.connections.turned_away_total)
     newcomers = page.gauge("millpond_connections_not_logged_in", "Of these, those that have to log in yet.")
-    newcomers.add(len(broker.connections.newcomers))
+    newcomers.add(len(node.connections.newcomers))
     logins = page.counter("millpond_logins_total", "Logins by mechanism, and whether they were right.")
-    for (mechanism, is_right), count in sorted(broker.logins.counts.items()):
+    for (mechanism, is_right), count in sorted(security.logins.counts.items()):
         logins.add(count, labels(mechanism=mechanism, outcome="in" if is_right else "refused"))
     throttled = page.counter("millpond_throttled_requests_total", "Requests whose clients had to wait for a quota.")
-    throttled.add(broker.quotas.throttled_total)
+    throttled.add(security.quotas.throttled_total)
     waited = page.counter("millpond_throttle_seconds_total", "How long these clients were told to wait.")
-    waited.add(broker.quotas.throttled_ms_total / 1000)
+    waited.add(security.quotas.throttled_ms_total / 1000)
     met = page.counter("millpond_limits_met_total", "How often somebody was refused because of a limit, by its name.")
-    for limit, count in broker.limits.counts.items():
+    for limit, count in security.limits.counts.items():
         met.add(count, labels(limit=limit))
-    yield from _collect_disk(page, broker)
+    yield from _collect_disk(page, node)
 
 
-def _collect_disk(page: Exposition, broker: Services) -> Steps[None]:
-    disk, folder = broker.world.disk, broker.settings[DATA_FOLDER]
+def _collect_disk(page: Exposition, node: NodeContext) -> Steps[None]:
+    disk, folder = node.world.disk, node.settings[DATA_FOLDER]
     free = page.gauge("millpond_disk_free_bytes", "What is free on the disk of the data folder.")
     total = page.gauge("millpond_disk_size_bytes", "How large that disk is.")
 
@@ -56,15 +58,17 @@ def _collect_disk(page: Exposition, broker: Services) -> Steps[None]:
         except OSError:
             return None
 
-    found = yield broker.workers.run(look)
+    found = yield node.workers.run(look)
     if found is not None:
         free.add(found[0])
         total.add(found[1])
 
 
-def collect_metadata(page: Exposition, broker: Services) -> Steps[None]:
+def collect_metadata(
+    page: Exposition, node: NodeContext, metadata: MetadataContext, data: DataContext
+) -> Steps[None]:
     """What every node knows of its cluster; of how far the others are, only the active controller."""
-    controller, image = broker.controller, broker.image
+    controller, image = metadata.controller, metadata.image
     page.gauge("millpond_controller_active", "1 where this node is the active controller, else 0.").add(
         int(controller.is_active)
     )
@@ -101,8 +105,8 @@ def collect_metadata(page: Exposition, broker: Services) -> Steps[None]:
     for topic in list(image.topics.values()):
         for index, known in enumerate(list(topic.partitions)):
             leaderless_count += known.leader == NO_LEADER
-            if broker.node_id in known.replicas:
-                replica = broker.partitions.by_id(topic.id, index)
+            if node.node_id in known.replicas:
+                replica = data.partitions.by_id(topic.id, index)
                 unopened_count += replica is None or replica.log.failed is not None
             seen += 1
             if seen % PARTITIONS_AT_ONCE == 0:
@@ -111,9 +115,9 @@ def collect_metadata(page: Exposition, broker: Services) -> Steps[None]:
     unopened.add(unopened_count)
 
 
-def collect_requests(page: Exposition, broker: Services) -> Steps[None]:
-    names = {api.key: api.name for api in broker.apis}
-    counts = broker.requests
+def collect_requests(page: Exposition, node: NodeContext) -> Steps[None]:
+    names = {api.key: api.name for api in node.apis()}
+    counts = node.requests
     received = page.counter("millpond_requests_total", "Requests by API.")
     errors = page.counter(
         "millpond_request_errors_total", "Errors in answers, by API and error: one for each partition that has it."

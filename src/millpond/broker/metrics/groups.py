@@ -26,7 +26,7 @@ from millpond.wire import messages as m
 from millpond.wire.batch import HEADER_BYTES, read_header
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import CoordinationContext, DataContext, MetadataContext, NodeContext
     from millpond.coordinators.groups.shard import GroupShard
 
 ROWS_AT_ONCE: Final = 300
@@ -91,10 +91,15 @@ class _Looks(NamedTuple):
 
 
 class GroupMetrics:
-    def __init__(self, broker: Services) -> None:
-        self._broker = broker
-        client_id = f"{NODE_CLIENT_ID}{broker.node_id}"
-        self._peers = Peers(broker.world, client_id, broker.addresses)
+    def __init__(
+        self, node: NodeContext, metadata: MetadataContext, data: DataContext, coordination: CoordinationContext
+    ) -> None:
+        self._node = node
+        self._metadata = metadata
+        self._data = data
+        self._coordination = coordination
+        client_id = f"{NODE_CLIENT_ID}{node.node_id}"
+        self._peers = Peers(node.world, client_id, coordination.addresses)
         self._known: Mapping[_Unread, _Next] = {}
         """The records that groups read next, as of the last page: when they were written does not change."""
 
@@ -110,7 +115,7 @@ class GroupMetrics:
             "millpond_group_lag_seconds", "For how long the oldest record that the group has not read has been there."
         )
         lost = page.gauge("millpond_group_lost_records", "Records that were deleted before the group read them.")
-        now_ms = self._broker.clock.wall_ms()
+        now_ms = self._node.clock.wall_ms()
         for some in in_slices(rows, ROWS_AT_ONCE):
             for row in some:
                 topic, index = row.partition
@@ -141,29 +146,28 @@ class GroupMetrics:
         paused = page.counter(
             "millpond_group_rebalance_seconds_total", "How long the group's rebalances took, all together."
         )
-        broker = self._broker
         # Whoever comes while others have their turn is not among those that are told here, and has not gone either.
-        before = broker.rebalances.groups()
+        before = self._coordination.rebalances.groups()
         known: set[str] = set()
-        for home in list(broker.groups.homes()):
+        for home in list(self._coordination.groups.homes()):
             shard: GroupShard = home.shard
             for some in in_slices(list(shard.groups.values()), ROWS_AT_ONCE):
                 for group in some:
                     known.add(group.group_id)
                     named = labels(group=group.group_id)
-                    rebalanced = broker.rebalances.of(group.group_id)
+                    rebalanced = self._coordination.rebalances.of(group.group_id)
                     members.add(group.member_count, named)
                     state.add(1, labels(group=group.group_id, state=group.state_name))
                     times.add(rebalanced.times, named)
                     paused.add(rebalanced.paused_ms / 1000, named)
                 page.seal()
                 yield None
-        broker.rebalances.forget(before - known)
+        self._coordination.rebalances.forget(before - known)
 
     def _collect_rows(self, rows: list[_Row]) -> Steps[Mapping[TopicPartition, None]]:
         """Every partition of the topics that each group reads, and what it has committed there."""
         wanted: dict[TopicPartition, None] = {}
-        for home in list(self._broker.groups.homes()):
+        for home in list(self._coordination.groups.homes()):
             shard: GroupShard = home.shard
             for group_id in list(dict.fromkeys((*shard.offsets.by_group, *shard.groups))):
                 # What is left of it after others had a turn; the whole of one group is never much.
@@ -187,7 +191,7 @@ class GroupMetrics:
         group = shard.groups.get(group_id)
         if group is not None:
             names.update(dict.fromkeys(sorted(group.subscribed_topics)))
-        topics = self._broker.image.topics
+        topics = self._metadata.image.topics
         others = (
             TopicPartition(name, at) for name in names if name in topics for at in range(len(topics[name].partitions))
         )
@@ -195,16 +199,15 @@ class GroupMetrics:
 
     def _bounds(self, wanted: Iterable[TopicPartition]) -> Steps[Mapping[TopicPartition, _Bounds]]:
         """Where the committed records of each begin and end, as far as that can be learned."""
-        broker = self._broker
         bounds: dict[TopicPartition, _Bounds] = {}
         elsewhere: dict[int, list[TopicPartition]] = {}
         for some in in_slices(wanted, ROWS_AT_ONCE):
             for each in some:
-                partition = broker.partitions.get(*each)
-                known = broker.image.partition(*each)
+                partition = self._data.partitions.get(*each)
+                known = self._metadata.image.partition(*each)
                 if partition is not None and (partition.is_leader or partition.follower is not None):
                     bounds[each] = _Bounds(partition.log.start_offset, partition.committed_offset)
-                elif known is not None and known.leader >= 0 and known.leader != broker.node_id:
+                elif known is not None and known.leader >= 0 and known.leader != self._node.node_id:
                     elsewhere.setdefault(known.leader, []).append(each)
             yield None
         found: dict[TopicPartition, list[int]] = {}
@@ -247,7 +250,7 @@ class GroupMetrics:
                         following[each] = known
                 yield None
             if looks.here:
-                seen = yield self._broker.workers.run(lambda: [_next_on_disk(*each) for each in looks.here])
+                seen = yield self._node.workers.run(lambda: [_next_on_disk(*each) for each in looks.here])
                 following.update((each, at) for (each, _), at in zip(looks.here, seen, strict=True) if at is not None)
         finally:
             for _, part in looks.here:
@@ -259,13 +262,12 @@ class GroupMetrics:
         return following
 
     def _unread(self, partition: TopicPartition, offset: int) -> _Unread:
-        topic = self._broker.image.topics.get(partition.topic)
+        topic = self._metadata.image.topics.get(partition.topic)
         return _Unread(partition, offset, None if topic is None else topic.id)
 
     def _look(self, unread: _Unread, looks: _Looks) -> None:
-        broker = self._broker
-        known = broker.image.partition(*unread.partition)
-        replica = broker.partitions.get(*unread.partition)
+        known = self._metadata.image.partition(*unread.partition)
+        replica = self._data.partitions.get(*unread.partition)
         if replica is not None:
             try:
                 part = replica.log.read(unread.offset, LOOK_BYTES).range

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from millpond.base.ports import Link, LinkHandler, Listener, Network
-    from millpond.broker.services import Services
+    from millpond.broker.context import (
+        CoordinationContext,
+        DataContext,
+        MetadataContext,
+        NodeContext,
+        SecurityContext,
+    )
 
 VISITS_MAX: Final = 128
 SCRAPES_MAX: Final = 32
@@ -45,12 +51,24 @@ Route = Callable[[Visit, Request], Later[Answer]]
 class MetricsListener:
     """Listens from `open` to `close`."""
 
-    def __init__(self, broker: Services, more: Sequence[Collector] = ()) -> None:
-        self._clock = broker.clock
-        self._broker = broker
-        self._pages = PageMaker(broker, more)
+    def __init__(
+        self,
+        node: NodeContext,
+        security: SecurityContext,
+        metadata: MetadataContext,
+        data: DataContext,
+        coordination: CoordinationContext,
+        more: Sequence[Collector] = (),
+    ) -> None:
+        self._clock = node.clock
+        self._node = node
+        self._security = security
+        self._metadata = metadata
+        self._data = data
+        self._coordination = coordination
+        self._pages = PageMaker(node, security, metadata, data, coordination, more)
         self._readiness: SharedRun[Answer] = SharedRun(
-            lambda: run_steps(self._clock, unready_reason(broker)).map(_readiness_answer)
+            lambda: run_steps(self._clock, unready_reason(node, metadata, data)).map(_readiness_answer)
         )
         self._visits: dict[Visit, None] = {}
         """In the order in which they came."""
@@ -139,7 +157,7 @@ class MetricsListener:
 
     def _failed(self, failure: Exception) -> Answer:
         """Nothing was changed, so nothing is half done: a bug that only looks is no reason to end the node."""
-        self._broker.journal("monitoring could not be answered: please report this", reason=repr(failure))
+        self._node.journal("monitoring could not be answered: please report this", reason=repr(failure))
         return sentence(500, "This could not be answered; the node's journal says why.")
 
 

@@ -25,7 +25,13 @@ from millpond.config.security import METRICS_NAMES
 
 if TYPE_CHECKING:
     from millpond.base.ports import Workers
-    from millpond.broker.services import Services
+    from millpond.broker.context import (
+        CoordinationContext,
+        DataContext,
+        MetadataContext,
+        NodeContext,
+        SecurityContext,
+    )
 
 FRESH_MS: Final = 1_000
 """So long no further page is made, and longer where one takes more of the loop than its share."""
@@ -93,12 +99,24 @@ class Page:
 
 
 class PageMaker:
-    def __init__(self, broker: Services, more: Sequence[Collector] = ()) -> None:
+    def __init__(
+        self,
+        node: NodeContext,
+        security: SecurityContext,
+        metadata: MetadataContext,
+        data: DataContext,
+        coordination: CoordinationContext,
+        more: Sequence[Collector] = (),
+    ) -> None:
         """`more` collects what is known outside of the broker."""
-        self._broker = broker
-        self._clock = broker.clock
+        self._node = node
+        self._security = security
+        self._metadata = metadata
+        self._data = data
+        self._coordination = coordination
+        self._clock = node.clock
         self._more = more
-        self._groups = GroupMetrics(broker)
+        self._groups = GroupMetrics(node, metadata, data, coordination)
         self._making = SharedRun(self._begin)
         self._last: Page | None = None
         self._next_ms = self._clock.monotonic_ms()
@@ -124,24 +142,24 @@ class PageMaker:
         return made.map(self._keep).recover(Exception, self._fail)
 
     def _collect(self) -> Steps[list[bytes]]:
-        page, broker = Exposition(), self._broker
-        yield from collect_node(page, broker)
-        yield from collect_metadata(page, broker)
-        yield from collect_requests(page, broker)
+        page = Exposition()
+        yield from collect_node(page, self._node, self._security, self._metadata, self._data)
+        yield from collect_metadata(page, self._node, self._metadata, self._data)
+        yield from collect_requests(page, self._node)
         for collect in self._more:
             yield from collect(page)
-        is_named = shows_names(broker)
+        is_named = shows_names(self._node, self._security)
         if is_named:
             yield from self._groups.collect(page)
-            yield from collect_topics(page, broker)
-        yield from collect_partitions(page, broker, is_named=is_named)
+            yield from collect_topics(page, self._data)
+        yield from collect_partitions(page, self._data, is_named=is_named)
         return page.parts()
 
     def _spend(self, step_us: int) -> None:
         self._spent_us += step_us
 
     def _keep(self, parts: list[bytes]) -> Page:
-        page = self._last = Page(parts, self._clock.monotonic_ms(), self._broker.workers)
+        page = self._last = Page(parts, self._clock.monotonic_ms(), self._node.workers)
         # It may be large, and is not kept until somebody asks again.
         self._clock.call_later(self._rest(), lambda: self._forget(page))
         return page
@@ -162,10 +180,10 @@ class PageMaker:
             self._last = None
 
 
-def shows_names(broker: Services) -> bool:
+def shows_names(node: NodeContext, security: SecurityContext) -> bool:
     """Whether topics and groups are named: nobody is asked here who they are."""
-    wanted = broker.settings[METRICS_NAMES]
-    return wanted == "on" or (wanted == "auto" and not broker.access.is_on)
+    wanted = node.settings[METRICS_NAMES]
+    return wanted == "on" or (wanted == "auto" and not security.access.is_on)
 
 
 def _pack(parts: Sequence[bytes]) -> bytes:

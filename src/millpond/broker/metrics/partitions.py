@@ -10,8 +10,8 @@ from millpond.broker.metrics.exposition import Exposition, labels
 from millpond.log.limits import FOREVER
 
 if TYPE_CHECKING:
+    from millpond.broker.context import DataContext
     from millpond.broker.replication.partitions import Partition
-    from millpond.broker.services import Services
 
 PARTITIONS_AT_ONCE: Final = 50
 """About half a millisecond of the loop's time."""
@@ -19,7 +19,7 @@ PARTITIONS_AT_ONCE: Final = 50
 TOPICS_AT_ONCE: Final = 20
 
 
-def collect_partitions(page: Exposition, broker: Services, *, is_named: bool = True) -> Steps[None]:
+def collect_partitions(page: Exposition, data: DataContext, *, is_named: bool = True) -> Steps[None]:
     """Each partition of which this node has a replica; without their names only how many there are."""
     written_bytes = page.counter(
         "millpond_partition_written_bytes_total", "Bytes of batches written here as the leader."
@@ -42,7 +42,7 @@ def collect_partitions(page: Exposition, broker: Services, *, is_named: bool = T
         "millpond_partitions_under_min_isr", "Those that refuse acks=all: fewer in sync than min.insync.replicas."
     )
     led_count = behind_count = unwritable_count = 0
-    for some in in_slices(list(broker.partitions), PARTITIONS_AT_ONCE):
+    for some in in_slices(list(data.partitions), PARTITIONS_AT_ONCE):
         for partition in some:
             topic, index = partition.name
             named = f'{{topic="{topic}",partition="{index}"}}'
@@ -75,7 +75,7 @@ def collect_partitions(page: Exposition, broker: Services, *, is_named: bool = T
     unwritable_total.add(unwritable_count)
 
 
-def collect_topics(page: Exposition, broker: Services) -> Steps[None]:
+def collect_topics(page: Exposition, data: DataContext) -> Steps[None]:
     """What the partitions of a topic have in common."""
     acknowledged = page.histogram(
         "millpond_produce_acknowledge_seconds",
@@ -87,7 +87,7 @@ def collect_topics(page: Exposition, broker: Services) -> Steps[None]:
         "millpond_dead_letters", f"Records in the topics for dead letters (*{DEAD_LETTERS_ENDING}) that are led here."
     )
     by_topic: dict[str, list[Partition]] = {}
-    for some in in_slices(list(broker.partitions), PARTITIONS_AT_ONCE * 10):
+    for some in in_slices(list(data.partitions), PARTITIONS_AT_ONCE * 10):
         for partition in some:
             by_topic.setdefault(partition.name.topic, []).append(partition)
         yield None

@@ -8,23 +8,23 @@ from millpond.base.words import counted
 from millpond.broker.loop.steps import Steps, in_slices
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import DataContext, MetadataContext, NodeContext
 
 REPLICAS_AT_ONCE: Final = 300
 
 
-def unready_reason(broker: Services) -> Steps[str | None]:
+def unready_reason(node: NodeContext, metadata: MetadataContext, data: DataContext) -> Steps[str | None]:
     """Why not, in a few words; None when it is ready."""
-    if broker.is_stopping:
+    if node.is_stopping:
         return "this node is stopping"
-    if not broker.lifecycle.knows_itself:
+    if not metadata.lifecycle.knows_itself:
         return "this node is not registered with its cluster yet"
-    if broker.lifecycle.is_fenced:
+    if metadata.lifecycle.is_fenced:
         return "this node is fenced: the controller lets it lead nothing yet, or has not heard of it"
-    if broker.lifecycle.sessions_missed:
+    if metadata.lifecycle.sessions_missed:
         return "this node has not been heard by the controller for a while"
-    held = broker.image.replica_count(broker.node_id)
-    replicas = list(broker.partitions)
+    held = metadata.image.replica_count(node.node_id)
+    replicas = list(data.partitions)
     if len(replicas) < held:
         return _some(held - len(replicas), held, "open")
     behind = 0
@@ -32,7 +32,7 @@ def unready_reason(broker: Services) -> Steps[str | None]:
         for replica in some:
             view = replica.view
             # One that a partition moves to has time.
-            behind += view is not None and broker.node_id not in (*view.isr, *view.adding_replicas)
+            behind += view is not None and node.node_id not in (*view.isr, *view.adding_replicas)
         yield None
     if behind:
         return _some(behind, held, "in sync")

@@ -21,9 +21,9 @@ from millpond.wire.compression import SNAPPY
 
 if TYPE_CHECKING:
     from millpond.base.ports import Buffer
+    from millpond.broker.context import DataContext, NodeContext
     from millpond.broker.replication.partitions import Partition
     from millpond.broker.requests.call import Call
-    from millpond.broker.services import Services
 
 TOPIC_IDS_FROM: Final = 13
 
@@ -49,9 +49,9 @@ FaultKey = tuple[UUID, str, int]
 """Topic id, topic name and partition, as the request has them."""
 
 
-def weight_of(data: m.ProduceRequest.PartitionProduceData) -> int:
+def weight_of(entry: m.ProduceRequest.PartitionProduceData) -> int:
     """What it may cost to append the batch of one partition."""
-    records = data.records
+    records = entry.records
     if records is None or len(records) < HEADER_BYTES:
         return 1
     header = read_header(records)
@@ -60,21 +60,21 @@ def weight_of(data: m.ProduceRequest.PartitionProduceData) -> int:
     return weight + _COMPRESSED_WEIGHT if header.codec else weight
 
 
-def is_heavy(broker: Services, call: Call, request: m.ProduceRequest) -> bool:
+def is_heavy(node: NodeContext, data: DataContext, call: Call, request: m.ProduceRequest) -> bool:
     """Whether the request would hold the loop for too long.
 
     Some compressed records are looked at here; what is wrong with them is kept for those who append the batches.
     """
     weight = unpacked = 0
     for topic in request.topic_data:
-        for data in topic.partition_data:
-            records = data.records
+        for entry in topic.partition_data:
+            records = entry.records
             weight += 1 + len(records or b"") // _WEIGHT_BYTES
-            limits = _limits_for_check(broker, call, topic, data)
+            limits = _limits_for_check(node, data, call, topic, entry)
             if limits is None:
                 continue
             assert records is not None
-            weight += weight_of(data)
+            weight += weight_of(entry)
             codec = read_header(records).codec
             if not codec:
                 continue
@@ -83,33 +83,33 @@ def is_heavy(broker: Services, call: Call, request: m.ProduceRequest) -> bool:
             if unpacked > UNPACKED_BATCHES_MAX or weight > LIGHT_WEIGHT:
                 return True
             try:
-                faults = record_faults(records, limits, broker.clock.wall_ms(), UNPACKED_BYTES_MAX)
+                faults = record_faults(records, limits, node.clock.wall_ms(), UNPACKED_BYTES_MAX)
             except TooLargeToUnpack:
                 return True
-            _keep(call, {(topic.topic_id, topic.name, data.index): faults})
+            _keep(call, {(topic.topic_id, topic.name, entry.index): faults})
     return weight > LIGHT_WEIGHT
 
 
-def check_records(broker: Services, call: Call, piece: m.ProduceRequest) -> Later[Any] | None:
+def check_records(node: NodeContext, data: DataContext, call: Call, piece: m.ProduceRequest) -> Later[Any] | None:
     """Have a worker look at the compressed records of a piece; None if there are none to look at."""
     jobs: dict[FaultKey, partial[RecordFaults]] = {}
     for topic in piece.topic_data:
-        for data in topic.partition_data:
-            key = topic.topic_id, topic.name, data.index
-            limits = _limits_for_check(broker, call, topic, data)
+        for entry in topic.partition_data:
+            key = topic.topic_id, topic.name, entry.index
+            limits = _limits_for_check(node, data, call, topic, entry)
             if limits is None or key in (call.record_faults or ()):
                 continue
-            assert data.records is not None
-            if not read_header(data.records).codec:
+            assert entry.records is not None
+            if not read_header(entry.records).codec:
                 continue
-            jobs[key] = partial(record_faults, data.records, limits, broker.clock.wall_ms())
+            jobs[key] = partial(record_faults, entry.records, limits, node.clock.wall_ms())
     if not jobs:
         return None
 
     def run() -> dict[FaultKey, RecordFaults]:
         return {key: job() for key, job in jobs.items()}
 
-    return broker.unpacking.run(call.client_host, run).map(partial(_keep, call))
+    return data.unpacking.run(call.client_host, run).map(partial(_keep, call))
 
 
 def _keep(call: Call, faults: dict[FaultKey, RecordFaults]) -> None:
@@ -117,27 +117,28 @@ def _keep(call: Call, faults: dict[FaultKey, RecordFaults]) -> None:
 
 
 def _limits_for_check(
-    broker: Services,
+    node: NodeContext,
+    data: DataContext,
     call: Call,
     topic: m.ProduceRequest.TopicProduceData,
-    data: m.ProduceRequest.PartitionProduceData,
+    entry: m.ProduceRequest.PartitionProduceData,
 ) -> LogLimits | None:
     """The limits of the log, if a batch for it can only be taken after a look at its records."""
-    records: Buffer | None = data.records
+    records: Buffer | None = entry.records
     if records is None or len(records) < HEADER_BYTES:
         return None
-    partition = _partition(broker, call.version, topic, data.index)
+    partition = _partition(data, call.version, topic, entry.index)
     if partition is None or not partition.is_leader:
         return None
     limits = partition.log.limits
-    if not needs_record_check(read_header(records), limits, broker.clock.wall_ms()):
+    if not needs_record_check(read_header(records), limits, node.clock.wall_ms()):
         return None
     return limits if call.may(Operation.WRITE, AclResource.TOPIC, partition.name.topic) else None
 
 
 def _partition(
-    broker: Services, version: int, topic: m.ProduceRequest.TopicProduceData, index: int
+    data: DataContext, version: int, topic: m.ProduceRequest.TopicProduceData, index: int
 ) -> Partition | None:
     if version >= TOPIC_IDS_FROM:
-        return broker.partitions.by_id(topic.topic_id, index)
-    return broker.partitions.get(topic.name, index)
+        return data.partitions.by_id(topic.topic_id, index)
+    return data.partitions.get(topic.name, index)

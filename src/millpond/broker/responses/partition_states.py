@@ -9,7 +9,7 @@ from millpond.base.named_tuple import NamedTuple
 from millpond.metadata.leadership import NO_LEADER
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.context import DataContext, MetadataContext, NodeContext
     from millpond.metadata.image import Partition, Topic
 
 
@@ -31,36 +31,40 @@ class PartitionState(NamedTuple):
     offline_replicas: list[int]
 
 
-def likely_leader(broker: Services, topic: str, index: int, partition: Partition) -> int:
+def likely_leader(
+    node: NodeContext, metadata: MetadataContext, data: DataContext, topic: str, index: int, partition: Partition
+) -> int:
     """Whom to send clients to: the leader, as far as this node knows.
 
     A leader that may have been replaced for long names the one whom a controller elects in its place. Who hears of no
     leader asks the same node again, and some clients know only one that they are connected to.
     """
-    turn = broker.lifecycle.sessions_missed // GUESSED_FROM_SESSIONS
-    may_guess = turn > 0 if broker.controller.others_may_lead else turn % 2 == 1
-    here = broker.partitions.get(topic, index) if may_guess else None
+    turn = metadata.lifecycle.sessions_missed // GUESSED_FROM_SESSIONS
+    may_guess = turn > 0 if metadata.controller.others_may_lead else turn % 2 == 1
+    here = data.partitions.get(topic, index) if may_guess else None
     if here is None or here.leading is None or not here.leading.is_doubtful:
         return partition.leader
-    in_sync = (node_id for node_id in partition.replicas if node_id in partition.isr and node_id != broker.node_id)
+    in_sync = (node_id for node_id in partition.replicas if node_id in partition.isr and node_id != node.node_id)
     return next(in_sync, NO_LEADER)
 
 
 class PartitionStates:
     """The states of partitions, all by the brokers that live at one moment."""
 
-    def __init__(self, broker: Services) -> None:
-        self._broker = broker
-        self._alive = {each.id for each in list(broker.image.brokers.values()) if not each.fenced}
+    def __init__(self, node: NodeContext, metadata: MetadataContext, data: DataContext) -> None:
+        self._node = node
+        self._metadata = metadata
+        self._data = data
+        self._alive = {each.id for each in list(metadata.image.brokers.values()) if not each.fenced}
 
     def of(self, topic: Topic, index: int, partition: Partition) -> PartitionState:
         offline = [node_id for node_id in partition.replicas if node_id not in self._alive]
-        leader = likely_leader(self._broker, topic.name, index, partition)
+        leader = likely_leader(self._node, self._metadata, self._data, topic.name, index, partition)
         if leader not in self._alive:
             # That of a partition with one replica keeps its name while it is away.
             return PartitionState(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, offline)
         error = ErrorCode.NONE
-        if leader == self._broker.node_id and self._broker.partitions.get(topic.name, index) is None:
+        if leader == self._node.node_id and self._data.partitions.get(topic.name, index) is None:
             # Its log is not open here: it is yet to be made, or the node to be repaired.
             error = ErrorCode.LEADER_NOT_AVAILABLE
         return PartitionState(error, leader, offline)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from millpond.base.later import Later
 from millpond.base.values import dataclass
 from millpond.broker.authorization.partition_mutations import Mutations
 from millpond.broker.authorization.required_rights import Rights
-from millpond.broker.requests.call import Call
 from millpond.broker.requests.replies import Outcome, Response
 from millpond.broker.serving.pieces import Pieces
 
 if TYPE_CHECKING:
-    from millpond.broker.requests.connection import Connection
-    from millpond.broker.services import Services
-    from millpond.wire.header import RequestHeader
+    from millpond.broker.context import Contexts
 
+
+FUNCTIONS: Final = ("handle", "is_heavy", "prepare", "quick", "short", "refuse", "forward")
+"""The fields of an `Api` that take contexts."""
 
 WHOLE_MAX: Final = 3_000
 """No handler takes a tenth of a second for so many items, the slowest a half of that."""
@@ -32,14 +32,15 @@ AT_ONCE_ITEMS: Final = 1_000
 class Api:
     """One API key: which versions are served, and who answers.
 
-    `handle(broker, call, request)` gets the decoded request. `advertised` is told to clients where it must differ
-    from what is served; a request in the gap is answered by `refuse(broker, version, body)`.
+    `handle(call, request)` gets the decoded request. `advertised` is told to clients where it must differ from what
+    is served; a request in the gap is answered by `refuse(version, body)`. Before these, each of its functions takes the
+    contexts that it names (see `context`); `bound` fills them in.
     """
 
     key: int
     name: str
     versions: tuple[int, int]
-    handle: Callable[[Services, Call, Any], Outcome]
+    handle: Callable[..., Outcome]
     mutations: Mutations | None = None
     """How it is held to the quota of partitions that are made and deleted."""
     rights: Rights = field(kw_only=True)
@@ -53,31 +54,37 @@ class Api:
     request has."""
     at_once: int = AT_ONCE_ITEMS
     """A request with more items than this in its lists is handled in slices."""
-    is_heavy: Callable[[Services, Call, Any], bool] | None = None
+    is_heavy: Callable[..., bool] | None = None
     """Whether a request with short lists would hold the loop for too long all the same: then it is cut, too."""
-    prepare: Callable[[Services, Call, Any], Later[Any] | None] | None = None
+    prepare: Callable[..., Later[Any] | None] | None = None
     """What has to be done off the loop before a piece of a request is handled, if anything."""
     waits: bool = False
     """Whether its answer may wait for other clients: what comes after a large request is not held up meanwhile."""
     whole_max: int = WHOLE_MAX
     """So many items may be in what is not cut: the request, or one thing in the list that is."""
-    quick: Callable[[Services, Connection, RequestHeader, memoryview], bool] | None = None
+    quick: Callable[..., bool] | None = None
     """Answers the commonest shape of the request without building messages; False leaves it to `handle`."""
-    short: Callable[[Services, Connection, memoryview], bool] | None = None
+    short: Callable[..., bool] | None = None
     """Answers its smallest and commonest requests from the frame, before the header is read; False leaves everything
     as it was, and leaves it to the others. Not asked while any client has a quota."""
     advertised: tuple[int, int] | None = None
     is_advertised: bool = True
     """Whether clients are told of it at all."""
-    refuse: Callable[[Services, int, memoryview], Response] | None = None
+    refuse: Callable[..., Response] | None = None
     is_large: Callable[[Any], bool] | None = None
     """Whether a response that came later is so large that a worker encodes it."""
     has_ranges: bool = False
     """Whether its responses have records, which leave as they lie in files: then it is encoded in steps instead."""
     at_controller: bool = False
     """Only the active controller can answer: any other node asks it for its client."""
-    forward: Callable[[Services, Call, Any], Later[Any]] | None = None
+    forward: Callable[..., Later[Any]] | None = None
     """How it asks, where that is more than to send the request on."""
+
+    def bound(self, contexts: Contexts) -> Api:
+        """This API with the contexts that its functions take."""
+        functions: dict[str, Any] = {name: getattr(self, name) for name in FUNCTIONS}
+        bound: dict[str, Any] = {name: each and contexts.bind(each) for name, each in functions.items()}
+        return replace(self, **bound)
 
     def serves(self, version: int) -> bool:
         return self.versions[0] <= version <= self.versions[1]

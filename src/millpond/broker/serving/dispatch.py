@@ -32,10 +32,10 @@ from millpond.wire import messages
 from millpond.wire.header import NAMES, WITHOUT_SCHEMA, decode_request_header
 
 if TYPE_CHECKING:
+    from millpond.broker.context import Contexts
     from millpond.broker.loop.steps import Steps
     from millpond.broker.requests.connection import Connection
     from millpond.broker.security.quotas import Charge
-    from millpond.broker.services import Services
     from millpond.wire.header import RequestHeader
     from millpond.wire.messages import Message
 
@@ -70,20 +70,26 @@ class _Entry:
 
 
 class Dispatcher:
-    def __init__(self, broker: Services, clock: Clock, load_apis: Callable[[], Iterable[Api]]) -> None:
+    def __init__(self, clock: Clock, load_apis: Callable[[], Iterable[Api]]) -> None:
         """`load_apis` returns the table of APIs, whose code is read at the first call."""
         self.clock = clock
         self._load_apis = load_apis
-        self._broker = broker
         self._entries: dict[int, _Entry] = {}
         self.requests = RequestCounts(clock)
         self._knows_cluster = False
+
+    def begin(self, contexts: Contexts) -> None:
+        """Requests are served with these; before that nobody is heard."""
+        self._contexts = contexts
+        self._node = contexts.node
+        self._security = contexts.security
+        self._metadata = contexts.metadata
 
     def load(self) -> None:
         """Know all APIs from now on, whose code is read at the first call: before anybody is heard."""
         if self._entries:
             return
-        self._entries |= {api.key: _Entry(api) for api in self._load_apis()}
+        self._entries |= {api.key: _Entry(api.bound(self._contexts)) for api in self._load_apis()}
         self.requests.serve(self._entries)
 
     @property
@@ -95,10 +101,9 @@ class Dispatcher:
         """Serve one request. Raises RemoteError when the connection cannot go on."""
         if connection.must_log_in and self._is_login(connection, frame):
             return
-        broker = self._broker
-        if self._knows_cluster and not broker.quotas.is_on and len(frame) > 1:
+        if self._knows_cluster and not self._security.quotas.is_on and len(frame) > 1:
             known = self._entries.get(frame[0] << 8 | frame[1])
-            if known is not None and (short := known.api.short) is not None and short(broker, connection, frame):
+            if known is not None and (short := known.api.short) is not None and short(connection, frame):
                 self.requests.received[known.api.key] += 1
                 return
         header = decode_request_header(frame)
@@ -119,21 +124,21 @@ class Dispatcher:
         if len(frame) > LARGE_BYTES and not api.has_records:
             self._check_size(api, len(frame))
         self.requests.received[header.api_key] += 1
-        quotas = broker.quotas
+        quotas = self._security.quotas
         charge = self._charge(connection, api, header, frame) if quotas.is_on else None
         if (
             api.quick is not None
             and (charge is None or not quotas.may_hold_up(charge))
-            and api.quick(broker, connection, header, frame)
+            and api.quick(connection, header, frame)
         ):
             return
         decode = entry.decode
         if decode is None:
             decode = entry.decode = getattr(messages, api.name + "Request").decode
-        items_max = broker.settings[MAX_REQUEST_ITEMS]
+        items_max = self._node.settings[MAX_REQUEST_ITEMS]
         arrived_us = connection.arrived_us
         meter = None if charge is None else charge.meter
-        call = Call(connection, version, header.client_id, arrived_us, broker.access, meter)
+        call = Call(connection, version, header.client_id, arrived_us, self._security.access, meter)
         if len(frame) > LARGE_BYTES and not api.has_records:
             self._begin_steps(api, call, header, frame, charge)
             return
@@ -148,7 +153,7 @@ class Dispatcher:
             return
         if api.lists is not None:
             self._check_count(api, request)
-        if api.is_heavy is not None and api.is_heavy(broker, call, request):
+        if api.is_heavy is not None and api.is_heavy(call, request):
             self._begin_steps(api, call, header, frame, charge)
             return
         outcome = self._outcome(api, call, request)
@@ -164,11 +169,10 @@ class Dispatcher:
 
     def _outcome(self, api: Api, call: Call, request: Any) -> Outcome:
         """What comes of a request as far as it may be served."""
-        broker = self._broker
         rights = api.rights
-        screened = rights.screen(broker, call, request) if call.access.is_on and rights.screen else None
+        screened = rights.screen(self._metadata, call, request) if call.access.is_on and rights.screen else None
         tell: Tell | None = None
-        if broker.audit.is_on and api.key in NOTED and not self._is_of_node_itself(api, call):
+        if self._security.audit.is_on and api.key in NOTED and not self._is_of_node_itself(api, call):
             tell = self._teller(api, call, request if screened is None else screened.request)
         if screened is not None:
             outcome: Outcome = screened.served(partial(self._serve, api, call))
@@ -176,7 +180,7 @@ class Dispatcher:
             outcome = self._serve(api, call, request)
         else:
             # What nearly all ask, and often: straight on.
-            outcome = api.handle(broker, call, request)
+            outcome = api.handle(call, request)
         return outcome if tell is None else _told(tell, outcome)
 
     def _is_of_node_itself(self, api: Api, call: Call) -> bool:
@@ -187,7 +191,7 @@ class Dispatcher:
         """
         if not call.is_from_node:
             return False
-        node = self._broker.node_user
+        node = self._security.node_user
         if node is None:
             return api.key in OF_NODES
         return call.principal == Principal(USER, node.name)
@@ -231,7 +235,7 @@ class Dispatcher:
         return Awaiting(later, partial(self._encode, header, call.arrived_us))
 
     def _decode_in_steps(self, api: Api, header: RequestHeader, frame: memoryview) -> Steps[Any]:
-        items_max = self._broker.settings[MAX_REQUEST_ITEMS]
+        items_max = self._node.settings[MAX_REQUEST_ITEMS]
         most = items_max if api.pieces else min(items_max, api.whole_max)
         kind = messages.request_class(api.key)
         try:
@@ -257,13 +261,13 @@ class Dispatcher:
         asked: list[Later[Any]] = []
         commons: list[int] = []
         for piece, common in cut:
-            prepared = None if api.prepare is None else api.prepare(self._broker, call, piece)
+            prepared = None if api.prepare is None else api.prepare(call, piece)
             if prepared is not None:
                 yield prepared
             outcome = self._outcome(api, call, piece)
             asked.append(outcome if isinstance(outcome, Later) else done(outcome))
             commons.append(common)
-            is_sent_on = api.at_controller and not self._broker.controller.is_active
+            is_sent_on = api.at_controller and not self._metadata.controller.is_active
             if is_sent_on or (pieces is not None and pieces.one_by_one):
                 asked[-1] = done((yield asked[-1]))
             yield None
@@ -278,13 +282,13 @@ class Dispatcher:
 
     def _teller(self, api: Api, call: Call, request: Message | None) -> Tell | None:
         """By whom the audit log hears what came of it. What was refused as a whole it has heard already."""
-        return None if request is None else self._broker.audit.deed(call, api.key, api.name, request)
+        return None if request is None else self._security.audit.deed(call, api.key, api.name, request)
 
     def _charge(self, connection: Connection, api: Api, header: RequestHeader, frame: memoryview) -> Charge | None:
         """What the request takes is counted, where its client has a quota. Nodes have none."""
         if connection.may_be_node and is_of_node(header.client_id):
             return None
-        quotas = self._broker.quotas
+        quotas = self._security.quotas
         meter = quotas.meter_of(connection, header.client_id)
         if meter is None:
             return None
@@ -295,7 +299,7 @@ class Dispatcher:
         settle = partial(self._settle, connection, charge)
         if isinstance(outcome, Later):
             # Whoever sends one request after the other, and waits for no answer, is held up at once.
-            wait_ms = self._broker.quotas.wait_ms(charge)
+            wait_ms = self._security.quotas.wait_ms(charge)
             if wait_ms:
                 connection.mute(wait_ms)
             return outcome.map(settle)
@@ -303,7 +307,7 @@ class Dispatcher:
         return settled
 
     def _settle(self, connection: Connection, charge: Charge, response: Any) -> Any:
-        wait_ms = self._broker.quotas.settle(charge, response)
+        wait_ms = self._security.quotas.settle(charge, response)
         if wait_ms:
             connection.mute(wait_ms)
             if "throttle_time_ms" in getattr(response, "_names", ()):
@@ -313,8 +317,8 @@ class Dispatcher:
     def _is_login(self, connection: Connection, frame: memoryview) -> bool:
         """Take a message of a login that has no header. Only what belongs to a login is served to a newcomer."""
         if connection.login is not None and connection.login.takes_raw:
-            if self._knows_cluster or self._broker.lifecycle.knows_itself:
-                self._broker.logins.hear_raw(connection, frame)
+            if self._knows_cluster or self._metadata.lifecycle.knows_itself:
+                self._security.logins.hear_raw(connection, frame)
             else:
                 connection.hold(frame, self._once_known())
             return True
@@ -326,17 +330,17 @@ class Dispatcher:
     def _serve(self, api: Api, call: Call, request: Message) -> Outcome:
         mutations = None if call.meter is None else call.meter.mutations
         # The controller counts: see `ask_for_client`.
-        if mutations is not None and api.mutations is not None and self._broker.controller.is_active:
-            screened = api.mutations.screen(self._broker, call, mutations, request)
+        if mutations is not None and api.mutations is not None and self._metadata.controller.is_active:
+            screened = api.mutations.screen(self._node, self._metadata, call, mutations, request)
             if screened is not None:
                 outcome: Outcome = screened.served(partial(self._serve_allowed, api, call))
                 return outcome
         return self._serve_allowed(api, call, request)
 
     def _serve_allowed(self, api: Api, call: Call, request: Message) -> Outcome:
-        if api.at_controller and not self._broker.controller.is_active and not call.is_from_node:
+        if api.at_controller and not self._metadata.controller.is_active and not call.is_from_node:
             return self._forward(api, call, request)
-        return api.handle(self._broker, call, request)
+        return api.handle(call, request)
 
     def _encode(self, header: RequestHeader, arrived_us: int, response: Response) -> list[ReplyPart]:
         self.requests.on_answer(header.api_key, arrived_us, response)
@@ -348,7 +352,7 @@ class Dispatcher:
             return done(response)
         if api.has_ranges:
             return call.connection.run_in_turns(encoded_in_steps(response, call.version, lambda: call.is_wanted))
-        return self._broker.workers.run(lambda: encoded(response, call.version))
+        return self._node.workers.run(lambda: encoded(response, call.version))
 
     def _is_early(self, connection: Connection, header: RequestHeader) -> bool:
         """Whether a client asks a node that has been started and has yet to hear of its cluster.
@@ -356,20 +360,20 @@ class Dispatcher:
         Its image is empty or old: topics, and the other nodes, would seem not to exist. librdkafka forgets all nodes
         when it is told of none, and asks nobody any more.
         """
-        self._knows_cluster = self._broker.lifecycle.knows_itself
+        self._knows_cluster = self._metadata.lifecycle.knows_itself
         # A node need not be known to the metadata to log in; nobody else can be found there yet.
         may_be_node = connection.may_be_node or header.api_key == AUTHENTICATE
         is_from_node = may_be_node and is_of_node(header.client_id)
         return not self._knows_cluster and header.api_key not in (API_VERSIONS, HANDSHAKE) and not is_from_node
 
     def _once_known(self) -> Later[None]:
-        lifecycle = self._broker.lifecycle
+        lifecycle = self._metadata.lifecycle
 
         def check(_: None) -> None:
             if not lifecycle.knows_itself:
                 raise UnservedRequest("this node has not found most of the others yet")
 
-        return self._broker.once_shown(lambda: lifecycle.knows_itself, EARLY_MS_MAX).map(check)
+        return self._metadata.once_shown(lambda: lifecycle.knows_itself, EARLY_MS_MAX).map(check)
 
     def ask(self, request: Message, version: int) -> Later[Any]:
         """What this node asks of itself: the handler answers it as it would answer a client."""
@@ -378,16 +382,16 @@ class Dispatcher:
         return self._ask(self._entries[request.API_KEY].api, Call(None, version, None), request)
 
     def _ask(self, api: Api, call: Call, request: Message) -> Later[Any]:
-        outcome = api.handle(self._broker, call, request)
+        outcome = api.handle(call, request)
         return outcome if isinstance(outcome, Later) else done(outcome)
 
     def _forward(self, api: Api, call: Call, request: Message) -> Later[Any]:
         """The controller answers; where none can be had our own handler does, and says so in the right shape."""
         if api.forward is None:
             here = partial(self._ask, api, call, request)
-            answered = self._broker.to_controller.ask(request, call.version, forward_ms(request), here)
+            answered = self._metadata.to_controller.ask(request, call.version, forward_ms(request), here)
         else:
-            answered = api.forward(self._broker, call, request)
+            answered = api.forward(call, request)
 
         def answer_here(refused: Refused) -> Later[Any]:
             def tell(response: Any) -> Any:
@@ -400,12 +404,12 @@ class Dispatcher:
 
     def report(self, connection: Connection, error: RemoteError) -> None:
         """A connection ends by a request that was not answered at once: say so, as its link does of others."""
-        self._broker.journal(
+        self._node.journal(
             "connection closed: a request could not be answered", peer=connection.link.peer, reason=error
         )
 
     def _check_size(self, api: Api, size: int) -> None:
-        most = self._broker.settings[MAX_REQUEST_PLAIN_BYTES]
+        most = self._node.settings[MAX_REQUEST_PLAIN_BYTES]
         if size > most:
             raise UnservedRequest(
                 f"{api.name} of {size} bytes, {MAX_REQUEST_PLAIN_BYTES.name}={most} allows no more without records"
@@ -413,7 +417,7 @@ class Dispatcher:
 
     def _check_count(self, api: Api, request: Any) -> None:
         count = len(getattr(request, api.lists or "") or ())
-        most = self._broker.settings[MAX_REQUEST_TOPICS]
+        most = self._node.settings[MAX_REQUEST_TOPICS]
         if count > most:
             raise UnservedRequest(
                 f"{api.name} names {count} topics or resources, {MAX_REQUEST_TOPICS.name}={most} allows no more"
@@ -422,7 +426,7 @@ class Dispatcher:
     def _refusal(self, api: Api, version: int, body: memoryview) -> Response:
         low, high = api.advertised or (0, version)
         if api.refuse is not None and low <= version <= high:
-            return api.refuse(self._broker, version, body)
+            return api.refuse(version, body)
         low, high = api.versions
         raise UnservedRequest(f"{api.name} version {version} is not served, only {low} to {high}")
 

@@ -1,12 +1,16 @@
-"""What the handlers of APIs are given of a broker: its parts by name, and the few things that it does as a whole.
+"""What the handlers of APIs work with, as five narrow values.
 
-Handlers know this and not the broker that puts them all together: who changes one of them need not read the other.
+A handler names those that it needs as its first parameters, in the order of `Contexts`; the dispatcher passes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, fields
+from functools import partial
+from inspect import signature
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -39,7 +43,6 @@ if TYPE_CHECKING:
     from millpond.broker.replication.acknowledgements import Acknowledgements
     from millpond.broker.replication.partitions import Partitions
     from millpond.broker.requests.api_versions import ApiAnswers
-    from millpond.broker.requests.connection import Connection
     from millpond.broker.requests.request_counts import RequestCounts
     from millpond.broker.security.access import Access
     from millpond.broker.security.directory import NodeUser
@@ -55,12 +58,13 @@ if TYPE_CHECKING:
     from millpond.coordinators.transactions.shard import TransactionShard
     from millpond.log.store import LogStore
     from millpond.metadata.image import Image
-    from millpond.metadata.topics import NewTopic
     from millpond.wire import messages as m
+
+R = TypeVar("R")
 
 
 class ServedApi(Protocol):
-    """What is said of an API to clients."""
+    """An API as clients hear of it."""
 
     @property
     def key(self) -> int: ...
@@ -78,41 +82,32 @@ class ServedApi(Protocol):
     def is_advertised(self) -> bool: ...
 
 
-class Services(Protocol):
-    # Who it is, and what it goes by.
+@dataclass(slots=True)
+class NodeContext:
+    """This node: its settings, its world, and the connections of its clients."""
 
     node_id: NodeId
     settings: Settings
     layers: NodeLayers
-    is_stopping: bool
-
-    @property
-    def address(self) -> tuple[str, int]: ...
-
-    @property
-    def apis(self) -> Sequence[ServedApi]: ...
-
-    def advertised(self) -> tuple[str, int]: ...
-
-    def addresses_for(
-        self, connection: Connection, *, with_fenced: bool = False
-    ) -> list[tuple[int, str, int, str | None]]: ...
-
-    @property
-    def controller_id(self) -> int: ...
-
-    # The world.
-
     world: World
     clock: Clock
     workers: Workers
-    unpacking: FairQueue
-    """Unpacking batches for clients: few jobs at once, so that workers are left for everything else."""
     entropy: Entropy
     journal: Journal
     loggers: Loggers
+    listeners: Listeners
+    connections: Connections
+    addresses_for: Callable[..., list[tuple[int, str, int, str | None]]]
+    """Where each broker listens, as a client on this connection reaches it."""
+    apis: Callable[[], Sequence[Any]]
+    api_answers: ApiAnswers
+    requests: RequestCounts
+    is_stopping: bool = False
 
-    # Who may do what.
+
+@dataclass(slots=True)
+class SecurityContext:
+    """Who may do what, and how much of it."""
 
     audit: Audit
     access: Access
@@ -122,57 +117,79 @@ class Services(Protocol):
     token_proofs: TokenProofs
     node_user: NodeUser | None
 
-    # What is counted.
 
-    connections: Connections
-    listeners: Listeners
-    requests: RequestCounts
-    acknowledgements: Acknowledgements
-    api_answers: ApiAnswers
-    rebalances: RebalanceCounts
+@dataclass(slots=True)
+class MetadataContext:
+    """The metadata of the cluster: the image of this node, and the controller that changes it."""
 
-    # Metadata.
-
+    image: Image
     controller: Controller
-    lifecycle: Lifecycle
-
-    @property
-    def image(self) -> Image: ...
-
+    controller_id: Callable[[], int]
+    """The controller as clients know it: a broker that is not fenced."""
     to_controller: ToController
+    lifecycle: Lifecycle
     sessions: Sessions
+    once_shown: Callable[[Callable[[], bool], int], Later[None]]
+    """Ends once the image shows it and the logs have followed, or when the time is over."""
+    try_create: Callable[..., Later[m.CreateTopicsResponse | None]]
+    create_topic: Callable[[str, int, Mapping[str, str]], Later[None]]
 
-    def once_shown(self, is_shown: Callable[[], bool], within_ms: int) -> Later[None]: ...
 
-    def try_create(
-        self, topics: Sequence[NewTopic], *, by_broker: bool = False
-    ) -> Later[m.CreateTopicsResponse | None]: ...
-
-    def create_topic(self, name: str, count: int, configs: Mapping[str, str]) -> Later[None]: ...
-
-    # Records.
+@dataclass(slots=True)
+class DataContext:
+    """The partitions of this node and what keeps them on disk."""
 
     store: LogStore
     partitions: Partitions
+    absence: Callable[[str | UUID, int], ErrorCode]
+    """Why a partition is not open here."""
     flusher: Flusher
-    disk_watch: DiskWatch
     checkpoints: CheckpointWriter
+    disk_watch: DiskWatch
     fetch_sessions: FetchSessions
     parked_fetches: ParkedFetches
     replica_sessions: ReplicaSessions
     replica_peers: Peers
     producer_ids: ProducerIds
+    acknowledgements: Acknowledgements
+    unpacking: FairQueue
+    """Unpacking batches for clients: few jobs at once, so that workers are left for everything else."""
 
-    def absence(self, topic: str | UUID, index: int) -> ErrorCode: ...
 
-    # Coordinators.
+@dataclass(slots=True)
+class CoordinationContext:
+    """The coordinators of groups and transactions."""
 
     groups: Coordination[GroupShard]
     transactions: Coordination[TransactionShard]
+    open_coordination: Callable[[Coordination[Any]], Later[None]]
+    """Creates the coordinator's topic; ends when it has been tried."""
     addresses: NodeAddresses
     markers: Markers
     marker_peers: Peers
     permissions: Permissions
     append_order: AppendOrder
+    rebalances: RebalanceCounts
 
-    def open_coordination(self, coordination: Coordination[Any]) -> Later[None]: ...
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """All of them; the names of the fields are those of the parameters."""
+
+    node: NodeContext
+    security: SecurityContext
+    metadata: MetadataContext
+    data: DataContext
+    coordination: CoordinationContext
+
+    def bind(self, function: Callable[..., R]) -> Callable[..., R]:
+        """The function with the contexts that its first parameters name."""
+        return partial(function, *(getattr(self, name) for name in context_names(function)))
+
+
+def context_names(function: Callable[..., Any]) -> list[str]:
+    """Which contexts a function takes."""
+    return list(takewhile(_NAMES.__contains__, signature(function).parameters))
+
+
+_NAMES = {each.name for each in fields(Contexts)}
