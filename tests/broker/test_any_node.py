@@ -240,7 +240,7 @@ def test_partitions_are_counted_by_the_controller_whichever_node_is_asked(shared
 def lose_response(play: Play, key: int, *meanwhile: tuple[m.Message, int]) -> None:
     """The next request of this kind that the node sends on is carried out, and its response is lost. Before the node
     asks again, somebody else asks the controller for `meanwhile`, one after the other."""
-    way = play.cluster.nodes[play.node_id].broker.to_controller
+    way = play.cluster.nodes[play.node_id].broker.controller_channel
     ask_node = way._ask_node
     other = SimClient(play.sim.network, f"node{play.cluster.controller_id}", PORT, "other", timeout_ms=20_000)
     left = list(meanwhile)

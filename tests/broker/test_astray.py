@@ -10,26 +10,32 @@ import pytest
 
 from broker.test_any_node import Play
 from millpond.base.errors import ErrorCode
-from millpond.broker.requests.misdirected_producers import LOST_MS, LOST_TIMES, PAUSE_MS_MAX, REMEMBERED_MAX, Astray
+from millpond.broker.requests.misdirected_producers import (
+    LOST_MS,
+    LOST_TIMES,
+    PAUSE_MS_MAX,
+    REMEMBERED_MAX,
+    MisdirectedProducers,
+)
 from millpond.wire import messages as m
 
 TOPIC = UUID(int=1)
 
 
-def refused(astray: Astray, *times_ms: int, epoch: int = 3) -> int:
+def refused(misdirected: MisdirectedProducers, *times_ms: int, epoch: int = 3) -> int:
     for at_ms in times_ms:
-        astray.note(TOPIC, 0, epoch, at_ms)
+        misdirected.note(TOPIC, 0, epoch, at_ms)
     return times_ms[-1]
 
 
 def test_who_is_refused_for_long_is_lost_once() -> None:
-    astray = Astray()
-    now_ms = refused(astray, *range(0, LOST_MS + 1, 500))
-    assert not astray.is_lost(TOPIC, 1, 3, now_ms)
-    assert not astray.is_lost(TOPIC, 0, 4, now_ms)
-    assert astray.is_lost(TOPIC, 0, 3, now_ms)
-    assert not astray.is_lost(TOPIC, 0, 3, now_ms)
-    assert not astray
+    misdirected = MisdirectedProducers()
+    now_ms = refused(misdirected, *range(0, LOST_MS + 1, 500))
+    assert not misdirected.is_lost(TOPIC, 1, 3, now_ms)
+    assert not misdirected.is_lost(TOPIC, 0, 4, now_ms)
+    assert misdirected.is_lost(TOPIC, 0, 3, now_ms)
+    assert not misdirected.is_lost(TOPIC, 0, 3, now_ms)
+    assert not misdirected
 
 
 @pytest.mark.parametrize(
@@ -43,21 +49,21 @@ def test_who_is_refused_for_long_is_lost_once() -> None:
     ids=["once", "briefly", "seldom", "after a pause"],
 )
 def test_who_finds_the_leader_soon_is_not(times_ms: list[int]) -> None:
-    astray = Astray()
-    assert not astray.is_lost(TOPIC, 0, 3, refused(astray, *times_ms))
+    misdirected = MisdirectedProducers()
+    assert not misdirected.is_lost(TOPIC, 0, 3, refused(misdirected, *times_ms))
 
 
 def test_who_has_found_it_is_not_lost_any_more() -> None:
-    astray = Astray()
-    now_ms = refused(astray, *range(0, LOST_MS + 1, 500))
-    assert not astray.is_lost(TOPIC, 0, 3, now_ms + PAUSE_MS_MAX + 1)
+    misdirected = MisdirectedProducers()
+    now_ms = refused(misdirected, *range(0, LOST_MS + 1, 500))
+    assert not misdirected.is_lost(TOPIC, 0, 3, now_ms + PAUSE_MS_MAX + 1)
 
 
 def test_no_more_is_remembered_than_one_client_may_cost() -> None:
-    astray = Astray()
+    misdirected = MisdirectedProducers()
     for index in range(2 * REMEMBERED_MAX):
-        astray.note(TOPIC, index, 3, 0)
-    assert len(astray._refused) == REMEMBERED_MAX
+        misdirected.note(TOPIC, index, 3, 0)
+    assert len(misdirected._refused) == REMEMBERED_MAX
 
 
 @pytest.mark.parametrize("version", [9, 10])

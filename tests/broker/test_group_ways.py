@@ -64,7 +64,7 @@ class Stage:
         """All that is left of it, on the disk and in memory."""
         broker = self.desk.broker
         found: dict[str, Any] = {"groups": {}, "offsets": {}, "clocks": {}}
-        for home in broker.groups.homes():
+        for home in broker.groups.shard_hosts():
             shard, at = home.shard, home.partition.name.partition
             found["offsets"] |= shard.offsets.by_group
             found["clocks"][at] = (shard.shared.timers._deadlines, home._timer_ms, home._timer is not None)
@@ -318,7 +318,7 @@ def test_a_beat_keeps_its_member_and_silence_does_not(stage: Stage) -> None:
 def test_a_commit_is_answered_once_it_is_on_the_disk_and_a_beat_after_it_not_before(stage: Stage) -> None:
     member = joined(stage, "red")
     caller = stage.callers[0]
-    home = stage.desk.broker.groups.home_of("red")
+    home = stage.desk.broker.groups.shard_host_of("red")
     syncs = stage.desk.syncs(home.partition.name.folder)
     caller.send(commit(*member, offset=42), 8)
     assert caller.replies() == []
@@ -363,7 +363,7 @@ def test_a_commit_whose_client_is_gone_counts_all_the_same(stage: Stage) -> None
     stage.callers[0].send(commit(*member, offset=42), 8)
     stage.hang_up(0)
     stage.desk.run(100)
-    shard = stage.desk.broker.groups.home_of("red").shard
+    shard = stage.desk.broker.groups.shard_host_of("red").shard
     assert shard.offsets.by_group["red"]["pond"][0].offset == 42
     assert sum(stage.desk.broker.requests.times[8].counts) == 0
 

@@ -103,7 +103,7 @@ def test_offsets_of_a_topic_that_was_deleted_while_their_coordinator_was_away_go
     caller = desk.connect()
     caller.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
     assert commit(caller, 5) == ErrorCode.NONE
-    home = desk.broker.groups.home_of("g")
+    home = desk.broker.groups.shard_host_of("g")
     home.resign(Refused(ErrorCode.KAFKA_STORAGE_ERROR, "no room"))
     desk.delete("pond")
     desk.create("pond")

@@ -10,7 +10,12 @@ import pytest
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
-from millpond.broker.data_folder.incarnation import LOST, LastLife, read_last_life, write_last_life
+from millpond.broker.data_folder.incarnation import (
+    LOST,
+    LastIncarnation,
+    read_last_incarnation,
+    write_last_incarnation,
+)
 from millpond.broker.membership.lifecycle import DUPLICATE_MS_MAX, SILENT_MS_MAX, Appearance, Lifecycle
 from millpond.broker.quorum.lease import LeaseClock
 from millpond.config.node import node_settings
@@ -60,9 +65,14 @@ class Stage:
             supported=SUPPORTED,
             leader_epoch=1,
         )
-        to_controller: Any = SimpleNamespace(ask=self._ask)
+        controller_channel: Any = SimpleNamespace(ask=self._ask)
         life = Lifecycle(
-            world, settings, lambda event, **_: self.journal.append(event), controller, to_controller, lambda: None
+            world,
+            settings,
+            lambda event, **_: self.journal.append(event),
+            controller,
+            controller_channel,
+            lambda: None,
         )
         life.start(
             Appearance((BrokerEndpoint("PLAINTEXT", "127.0.0.1", 9092),), DISK_ID),
@@ -97,8 +107,8 @@ class Stage:
         answer.finish(m.BrokerHeartbeatResponse(**{"is_fenced": False, "is_caught_up": True, **fields}))
         return request
 
-    def last(self) -> LastLife:
-        return read_last_life(self.sim.hosts["node"].disk, FOLDER)
+    def last(self) -> LastIncarnation:
+        return read_last_incarnation(self.sim.hosts["node"].disk, FOLDER)
 
 
 @pytest.fixture
@@ -418,9 +428,9 @@ def test_a_damaged_file_is_no_life_that_could_be_trusted(stage: Stage, data: byt
     disk = stage.sim.host("node").disk
     disk.make_folder(FOLDER)
     disk.replace(f"{FOLDER}/broker.epoch", data)
-    assert stage.last() == LastLife(LOST, "-")
-    life = LastLife(5, "boot", UUID(int=3))
-    write_last_life(disk, FOLDER, life)
+    assert stage.last() == LastIncarnation(LOST, "-")
+    life = LastIncarnation(5, "boot", UUID(int=3))
+    write_last_incarnation(disk, FOLDER, life)
     assert stage.last() == life
 
 

@@ -155,7 +155,7 @@ def test_every_shard_of_a_coordinator_is_there_when_the_first_who_asks_hears_of_
             (found,) = caller.replies()[0].coordinators
             assert found.error_code == ErrorCode.NONE
             coordination = desk.broker.transactions if caller is callers[1] else desk.broker.groups
-            assert all(coordination.home_at(index) for index in range(50))
+            assert all(coordination.shard_host_at(index) for index in range(50))
     late = desk.connect()
     late.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["h"]), 4)
     for number in range(100):
@@ -172,7 +172,7 @@ def test_who_asks_for_a_coordinator_while_its_topic_is_made_waits_for_all_of_it(
     second.send(request, 4)
     desk.sim.run_until(lambda: bool(second.link.received))
     assert second.replies()[0].coordinators[0].error_code == ErrorCode.NONE
-    assert len(list(desk.broker.groups.homes())) == 50
+    assert len(list(desk.broker.groups.shard_hosts())) == 50
 
 
 # What is long is done in parts. Work is counted, not time: a slow machine proves nothing.

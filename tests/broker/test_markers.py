@@ -115,9 +115,9 @@ class Play:
             markers_written=lambda name, *_: self.completed.append(name),
             awaits_markers=lambda name, *_: name not in self.completed,
         )
-        home = SimpleNamespace(shard=shard, run=lambda decide: decide(shard, 0))
+        shard_host = SimpleNamespace(shard=shard, run=lambda decide: decide(shard, 0))
         self.transactions = SimpleNamespace(
-            topic="__transaction_state", partition_of=lambda _: 0, home_of=lambda _: home
+            topic="__transaction_state", partition_of=lambda _: 0, shard_host_of=lambda _: shard_host
         )
         self.markers = Markers(self)  # type: ignore[arg-type]
         self.order = WriteMarkers(

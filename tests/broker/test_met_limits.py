@@ -129,7 +129,7 @@ def test_there_are_only_so_many_groups_however_they_come(stage: Callable[..., Pl
     assert "max.groups=2" in play.journal()
     assert play.desk.broker.limits.counts["max.groups"] == 3
     assert play.commit("a", 2) is ErrorCode.NONE, "those that are there go on"
-    assert sum(len(home.shard.groups) for home in play.desk.broker.groups.homes()) == 2
+    assert sum(len(home.shard.groups) for home in play.desk.broker.groups.shard_hosts()) == 2
     play.ask(m.DeleteGroupsRequest(groups_names=["a"]), 2)
     assert play.commit("c") is ErrorCode.NONE, "there is room again"
 
@@ -169,9 +169,9 @@ def test_all_groups_together_keep_only_so_much(stage: Callable[..., Play]) -> No
     assert play.heartbeat("d").error_code == ErrorCode.NONE
     assert "groups.max.bytes=100000" in play.journal()
     assert play.desk.broker.limits.counts["groups.max.bytes"] == 2
-    used = sum(home.shard.memory.used_bytes for home in play.desk.broker.groups.homes())
+    used = sum(home.shard.memory.used_bytes for home in play.desk.broker.groups.shard_hosts())
     assert 66_000 < used <= 100_000
-    assert len({home.partition.name for home in play.desk.broker.groups.homes() if home.shard.groups}) > 1
+    assert len({home.partition.name for home in play.desk.broker.groups.shard_hosts() if home.shard.groups}) > 1
     play.desk.run(60_000)
     assert play.join("e", b"x" * 80_000, version=3) is ErrorCode.NONE, "those who were silent have gone"
 

@@ -11,7 +11,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.broker.replication.partitions import Partition
-from millpond.broker.replication.replica_manager import TopicKeeper
+from millpond.broker.replication.replica_manager import ReplicaManager
 from millpond.metadata.records import (
     BrokerEndpoint,
     ConfigRecord,
@@ -50,7 +50,7 @@ class Pair:
 
     def start(self, node_id: int) -> None:
         # Its own image, that of a node alone, knows nothing of the pond.
-        with patch.object(TopicKeeper, "open_all", lambda _, **__: None):
+        with patch.object(ReplicaManager, "open_all", lambda _, **__: None):
             assert self.nodes[node_id].start(), self.nodes[node_id].journal_lines
         for other, node in self.nodes.items():
             self._hear(

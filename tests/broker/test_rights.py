@@ -143,7 +143,7 @@ class Stage:
         broker = self.desk.broker
         kept = [each for each in records_of(broker.image) if "AccessControl" not in type(each).__name__]
         logs = {str(each.name): (each.log.start_offset, each.log.end_offset) for each in broker.partitions}
-        groups = [group for home in broker.groups.homes() for group in home.shard.list_groups([], [])]
+        groups = [group for home in broker.groups.shard_hosts() for group in home.shard.list_groups([], [])]
         loggers = [(each.setting.name, each.text) for each in broker.loggers.settings()]
         quorum = broker.controller.host.epoch, broker.controller.leader_id, broker.controller.voters()
         return kept, logs, repr(groups), loggers, quorum, broker.controller.kraft_version

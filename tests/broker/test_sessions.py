@@ -265,7 +265,7 @@ def test_a_broken_line_lets_no_copy_in_beside_a_broker_that_is_heard(cluster: Cl
 
 
 def test_a_new_controller_lets_the_next_life_of_a_folder_in_unless_it_has_heard_the_last(cluster: Cluster) -> None:
-    sessions = cluster.desk.broker.sessions
+    sessions = cluster.desk.broker.heartbeats
     sessions.on_role(False)
     sessions.on_role(True)
     cluster.two.beat()
@@ -381,7 +381,7 @@ def test_a_new_controller_goes_on_where_the_one_before_stopped_and_gives_everybo
 ) -> None:
     monkeypatch.setattr(elections, "SLICE", 4)
     topic = cluster.create(partitions=11)
-    sessions = cluster.desk.broker.sessions
+    sessions = cluster.desk.broker.heartbeats
     submit = cluster.desk.broker.controller.submit
     # It stops in the middle: the first slice is written and no other.
     cluster.live(cluster.three, for_ms=SESSION_MS - 300)
@@ -435,7 +435,7 @@ def test_a_controller_whose_term_ends_while_leaders_go_back_to_the_first_replica
 ) -> None:
     """Cluster seed 1000091: its disk was full, the decision was not written, and the process ended."""
     cluster = Cluster(make_desk(TEXTS | {"leader.imbalance.check.interval.seconds": "1"}))
-    sessions, asked = cluster.desk.broker.sessions, []
+    sessions, asked = cluster.desk.broker.heartbeats, []
 
     def cannot_write(broker_id: int) -> bool:
         asked.append(broker_id)

@@ -8,7 +8,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
 from millpond.base.later import Later, done, failed
-from millpond.broker.peers.controller_channel import AGAIN_MS, NO_NODE, ToController
+from millpond.broker.peers.controller_channel import AGAIN_MS, NO_NODE, ControllerChannel
 from millpond.broker.peers.requester import RequestLost
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
@@ -39,7 +39,7 @@ class Play:
         self.there: list[Later[Any]] = []
         self.heard: list[Any] = []
         clock = self.sim.start("asker").clock
-        self.way = ToController(clock, self, self._ask_here, self._ask_node)
+        self.way = ControllerChannel(clock, self, self._ask_here, self._ask_node)
 
     def _ask_here(self, request: m.Message, version: int) -> Later[Any]:
         self.asked.append("here")

@@ -12,7 +12,7 @@ from tests.support.partitions import partition_context
 from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 from millpond.base.later import Later
 from millpond.broker.replication.partitions import Partition, Partitions
-from millpond.broker.replication.replica_manager import AT_ONCE, LEAVING_MS, REOPEN_MS, TURN_MS, TopicKeeper
+from millpond.broker.replication.replica_manager import AT_ONCE, LEAVING_MS, REOPEN_MS, TURN_MS, ReplicaManager
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.log.limits import FOREVER, LogLimits
@@ -86,7 +86,7 @@ class Play:
         self.store = LogStore(self.disk, "/data", LogLimits(), SeededEntropy(1))
         self.store.open(0)
         self.partitions = Partitions()
-        self.keeper = TopicKeeper(
+        self.keeper = ReplicaManager(
             node_id=ME,
             image=self.image,
             store=self.store,
@@ -99,7 +99,7 @@ class Play:
             remove_later=self.removals.append,
             journal=lambda event, **facts: self.journal.append(f"{event} {facts}"),
             on_late=lambda: self.late.append(len(self.partitions.of_topic(POND))),
-            confess=lambda: self.confessions.append(len(self.partitions)),
+            report_lost_records=lambda: self.confessions.append(len(self.partitions)),
         )
 
     def commit(self, *records: Record) -> Later[None]:

@@ -183,7 +183,7 @@ def test_a_coordinator_whose_log_fails_while_markers_are_written_orders_them_aga
     play.add(0, 1)
     play.produce(0, 0)
     assert play.end(committed=True) == 0
-    for home in play.desk.broker.transactions.homes():
+    for home in play.desk.broker.transactions.shard_hosts():
         home.stop()
     play.desk.run(1000)
     play.desk.node.kill()
@@ -276,7 +276,7 @@ def test_a_partition_that_is_offline_at_commit_gets_its_marker_when_it_is_back(p
     assert (play.pond.last_stable_offset, play.pond.committed_offset) == (2, 2), (
         "one marker, however often it is tried"
     )
-    play.desk.broker._keeper._open(play.desk.broker.image.topics["pond"], 1)
+    play.desk.broker._replica_manager._open(play.desk.broker.image.topics["pond"], 1)
     play.desk.run(20_000)
     assert play.stable() == [(2, 2), (2, 2)]
     (state,) = play.ask(m.DescribeTransactionsRequest(transactional_ids=["tx"]), 0).transaction_states
@@ -418,7 +418,7 @@ def test_a_partition_of_which_the_coordinator_has_not_heard_yet_is_not_taken_in(
 def test_nobody_is_let_in_by_what_the_coordinator_may_yet_forget(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its coordinator would know nothing of the partition, and leave the transaction open there for ever."""
     play.begin()
-    home = play.desk.broker.transactions.home_of("tx")
+    home = play.desk.broker.transactions.shard_host_of("tx")
     commit, parked = Partition.after_commit, []
 
     def after_commit(partition: Partition, end_offset: int, value: Any) -> Later[Any]:
@@ -441,7 +441,7 @@ def test_nobody_is_let_in_by_what_the_coordinator_may_yet_forget(play: Play, mon
 
 def test_a_partition_that_cannot_be_needs_no_marker(play: Play) -> None:
     play.begin()
-    home = play.desk.broker.transactions.home_of("tx")
+    home = play.desk.broker.transactions.shard_host_of("tx")
     request = Request(add_for_broker(play, -1, 0, 9), 4, Later())
     home.run(lambda shard, now_ms: shard.step(request, now_ms))
     assert play.end(committed=True) == 0

@@ -38,7 +38,7 @@ from millpond.broker.controller.controller import Controller
 from millpond.broker.controller.image_watch import ImageWatch
 from millpond.broker.controller.voter_keeper import VoterKeeper
 from millpond.broker.coordination.append_order import AppendOrder
-from millpond.broker.coordination.coordination import Coordination, Home
+from millpond.broker.coordination.coordination import Coordination, ShardHost
 from millpond.broker.coordination.markers import Markers
 from millpond.broker.coordination.permissions import Permissions
 from millpond.broker.coordination.producer_ids import ProducerIds, block_of, no_block
@@ -49,10 +49,10 @@ from millpond.broker.fetch_sessions.replica_sessions import ReplicaSessions, Sou
 from millpond.broker.housekeeping import Housekeeping
 from millpond.broker.loop.journal import Journal
 from millpond.broker.loop.loggers import Loggers
-from millpond.broker.membership.heartbeats import Sessions
+from millpond.broker.membership.heartbeats import Heartbeats
 from millpond.broker.membership.lifecycle import Appearance, Lifecycle
 from millpond.broker.membership.lifelines import Lifelines
-from millpond.broker.peers.controller_channel import ToController
+from millpond.broker.peers.controller_channel import ControllerChannel
 from millpond.broker.peers.node_network import NodeNetwork
 from millpond.broker.peers.peers import NodeAddresses, Peers
 from millpond.broker.replication.acknowledgements import Acknowledgements, Parked
@@ -62,7 +62,7 @@ from millpond.broker.replication.high_watermarks import HighWatermarks, Mark
 from millpond.broker.replication.isr import IsrKeeper
 from millpond.broker.replication.partition_context import PartitionContext
 from millpond.broker.replication.partitions import Partition, Partitions
-from millpond.broker.replication.replica_manager import TopicKeeper
+from millpond.broker.replication.replica_manager import ReplicaManager
 from millpond.broker.replication.scrub import Scrub
 from millpond.broker.replication.throttle import Throttle
 from millpond.broker.requests.api_versions import ApiAnswers
@@ -216,8 +216,8 @@ class Broker:
         self._login_upkeep = LoginUpkeep(world, self.controller, lambda: self.settings, journal)
         # Clients say how long their requests may take: none may end the wait of another.
         asked = self._controller_peers(is_shared=True).ask
-        self.to_controller = ToController(world.clock, self.controller, self.dispatcher.ask, asked)
-        self.sessions = Sessions(
+        self.controller_channel = ControllerChannel(world.clock, self.controller, self.dispatcher.ask, asked)
+        self.heartbeats = Heartbeats(
             clock=world.clock,
             controller=self.controller,
             layers=lambda: self.layers,
@@ -227,7 +227,7 @@ class Broker:
         )
         self.voter_keeper = VoterKeeper(world.clock, self.controller, lambda: self.settings, journal)
         # Its heartbeats wait behind nothing.
-        beating = ToController(world.clock, self.controller, self.dispatcher.ask, self._controller_peers().ask)
+        beating = ControllerChannel(world.clock, self.controller, self.dispatcher.ask, self._controller_peers().ask)
         self.lifecycle = Lifecycle(
             world,
             settings,
@@ -283,7 +283,7 @@ class Broker:
             lag_ms_max=lambda: self.settings[node.REPLICA_LAG_MS_MAX],
             broker_epoch_of=self._broker_epoch_of,
             # Who is in sync must not wait behind what clients ask for.
-            ask_controller=ToController(
+            ask_controller=ControllerChannel(
                 world.clock, self.controller, self.dispatcher.ask, self._controller_peers().ask
             ).ask,
             journal=journal,
@@ -303,7 +303,7 @@ class Broker:
                 on_cut=self._give_role,
             )
         )
-        self._keeper = TopicKeeper(
+        self._replica_manager = ReplicaManager(
             node_id=self.node_id,
             image=self.image,
             store=self.store,
@@ -330,7 +330,7 @@ class Broker:
             remove_later=self.housekeeping.remove_later,
             journal=journal,
             on_late=self._open_coordinations,
-            confess=lambda: self.lifecycle.confess(),
+            report_lost_records=lambda: self.lifecycle.report_lost_records(),
         )
         self._failed_replicas = FailedReplicas(
             node_id=self.node_id,
@@ -338,7 +338,7 @@ class Broker:
             workers=world.workers,
             partitions=self.partitions,
             life=self.lifecycle,
-            copy_anew=self._keeper.copy_anew,
+            copy_anew=self._replica_manager.copy_anew,
             give_away=self.isr_keeper.give_away,
             journal=journal,
         )
@@ -349,10 +349,10 @@ class Broker:
             check=self._failed_replicas.check,
         )
         self.groups: Coordination[GroupShard] = Coordination(
-            OFFSETS_TOPIC, self._group_home, world.clock, journal, self._leads
+            OFFSETS_TOPIC, self._group_shard_host, world.clock, journal, self._leads
         )
         self.transactions: Coordination[TransactionShard] = Coordination(
-            TRANSACTIONS_TOPIC, self._transaction_home, world.clock, journal, self._leads
+            TRANSACTIONS_TOPIC, self._transaction_shard_host, world.clock, journal, self._leads
         )
         # What waits for a commit elsewhere has a connection of its own: it must not hold up what is answered at once.
         self.marker_peers = self._new_peers()
@@ -401,9 +401,9 @@ class Broker:
                 image=self.image,
                 controller=self.controller,
                 controller_id=lambda: self.controller_id,
-                to_controller=self.to_controller,
+                controller_channel=self.controller_channel,
                 lifecycle=self.lifecycle,
-                sessions=self.sessions,
+                heartbeats=self.heartbeats,
                 once_shown=self.once_shown,
                 try_create=self.try_create,
                 create_topic=self.create_topic,
@@ -477,8 +477,8 @@ class Broker:
         self._follow_quotas(self.image.quotas.records())
         self.controller.on_change(self._on_records)
         self.controller.on_offset(self._image_watch.on_change)
-        self.controller.on_change(self.sessions.on_records)
-        self.controller.on_role(self.sessions.on_role)
+        self.controller.on_change(self.heartbeats.on_records)
+        self.controller.on_role(self.heartbeats.on_role)
         self.controller.on_role(self.lifecycle.on_role)
         self.controller.on_change(self.voter_keeper.on_records)
         self.controller.on_change(self.logins.on_records)
@@ -493,7 +493,7 @@ class Broker:
                 self.journal("this cluster was rescued", number=setting.removeprefix(RESCUE_NAME), when=deed)
         if not self.controller.is_alone:
             self.controller.on_role(self._tell_role)
-        self.controller.on_company(self._on_company)
+        self.controller.on_first_peer(self._on_first_peer)
         self._join(report)
         self.lifecycle.ready.then(self._on_ready)
         self.housekeeping.start()
@@ -510,7 +510,7 @@ class Broker:
         self._stock_up()
         self.ready.finish(None)
 
-    def _on_company(self) -> None:
+    def _on_first_peer(self) -> None:
         """Another node has registered: what only one of several does begins now, without a stop."""
         self.journal("this node is alone no more", nodes=len(self.image.brokers))
         self.workers.run(load_coordinators).then(lambda _: None)
@@ -554,8 +554,8 @@ class Broker:
         if not self.controller.is_alone:
             self._compare_clocks()
             compare_with_controller(self.contexts.node, self.contexts.metadata)
-        self._keeper.open_all(at_once=at_once)
-        self._keeper.followed().then(lambda _: self._on_opened())
+        self._replica_manager.open_all(at_once=at_once)
+        self._replica_manager.followed().then(lambda _: self._on_opened())
 
     def _on_opened(self) -> None:
         ours = self.image.partitions_of(self.node_id)
@@ -620,7 +620,7 @@ class Broker:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if by_name else ErrorCode.UNKNOWN_TOPIC_ID
         if not 0 <= index < len(known.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if self.node_id not in known.partitions[index].replicas or self._keeper.is_to_open(known.id, index):
+        if self.node_id not in known.partitions[index].replicas or self._replica_manager.is_to_open(known.id, index):
             # Every client asks again then. Not so for LEADER_NOT_AVAILABLE: no fetch may be answered by that.
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.KAFKA_STORAGE_ERROR
@@ -638,11 +638,11 @@ class Broker:
         """Ends once the image shows it and the logs have followed, or when the time is over."""
         if is_shown():
             return done(None)
-        return self._image_watch.until(is_shown, within_ms).chain(lambda _: self._keeper.followed())
+        return self._image_watch.until(is_shown, within_ms).chain(lambda _: self._replica_manager.followed())
 
     def _allocate_producer_ids(self) -> Later[ProducerIdBlock]:
         request = m.AllocateProducerIdsRequest(broker_id=self.node_id, broker_epoch=self.lifecycle.broker_epoch)
-        return self.to_controller.ask(request, 0, ALLOCATE_MS).map(block_of).recover(Refused, no_block)
+        return self.controller_channel.ask(request, 0, ALLOCATE_MS).map(block_of).recover(Refused, no_block)
 
     def _stock_up(self) -> None:
         """Have producer ids at hand from the beginning: who asks for one may come once no controller is heard."""
@@ -659,17 +659,19 @@ class Broker:
                 self._begin(at_once=False)
             self._image_watch.on_change()
             return done(None)
-        gone = [self._keeper.name_of(each.topic_id) for each in records if isinstance(each, RemoveTopicRecord)]
+        gone = [
+            self._replica_manager.name_of(each.topic_id) for each in records if isinstance(each, RemoveTopicRecord)
+        ]
         removed = [name for name in gone if name is not None]
-        followed = self._keeper.on_records(records)
+        followed = self._replica_manager.on_records(records)
         if removed:
             self.groups.run_everywhere(lambda shard, now_ms: shard.on_topics_deleted(removed, now_ms))
         grown = {each.topic_id for each in records if isinstance(each, TopicRecord | PartitionRecord)}
         topics = [self.image.topics_by_id[each].name for each in grown if each in self.image.topics_by_id]
         changed = sorted({*removed, *topics})
         if changed:
-            for home in self.groups.homes():
-                home.run(lambda shard, now_ms: shard.on_topics_changed(changed, now_ms))
+            for shard_host in self.groups.shard_hosts():
+                shard_host.run(lambda shard, now_ms: shard.on_topics_changed(changed, now_ms))
         self._image_watch.on_change()
         if any(isinstance(each, RegisterBrokerRecord | BrokerRegistrationChangeRecord) for each in records):
             self.isr_keeper.look_again()
@@ -695,7 +697,7 @@ class Broker:
         self._failed_replicas.doubt(partition, offset)
 
     def _give_role(self, partition: Partition) -> None:
-        self._keeper.give_role(partition)
+        self._replica_manager.give_role(partition)
         self._on_leaders_changed()
 
     def _on_cut_off(self) -> None:
@@ -735,22 +737,22 @@ class Broker:
         known = self.image.partition(topic, index)
         return known is not None and known.leader == self.node_id
 
-    def _group_home(self, partition: Partition) -> Home[GroupShard]:
-        from millpond.broker.coordinator_calls.groups import group_home
+    def _group_shard_host(self, partition: Partition) -> ShardHost[GroupShard]:
+        from millpond.broker.coordinator_calls.groups import group_shard_host
 
-        return self.contexts.bind(group_home)(partition)
+        return self.contexts.bind(group_shard_host)(partition)
 
-    def _transaction_home(self, partition: Partition) -> Home[TransactionShard]:
-        from millpond.broker.coordinator_calls.transactions import transaction_home
+    def _transaction_shard_host(self, partition: Partition) -> ShardHost[TransactionShard]:
+        from millpond.broker.coordinator_calls.transactions import transaction_shard_host
 
-        return self.contexts.bind(transaction_home)(partition)
+        return self.contexts.bind(transaction_shard_host)(partition)
 
     def _open_coordinations(self) -> None:
         # Groups first: the markers that a coordinator of transactions writes on loading may be for them.
         for coordination in (self.groups, self.transactions):
             topic = self.image.topics.get(coordination.topic)
             # All of its partitions or none: a key whose own has yet to be made would be turned away.
-            if topic is not None and not self._keeper.is_to_open(topic.id):
+            if topic is not None and not self._replica_manager.is_to_open(topic.id):
                 coordination.follow(self.partitions.of_topic(topic.id), len(topic.partitions))
 
     def open_coordination(self, coordination: Coordination[Any]) -> Later[None]:
@@ -782,7 +784,7 @@ class Broker:
         wanted = NewTopic(name, count, replicas, configs=tuple(configs.items()))
         tried = self.try_create([wanted], by_broker=True)
         # Somebody else may have been first with it and its partitions not be there yet.
-        return tried.chain(lambda _: self._keeper.followed())
+        return tried.chain(lambda _: self._replica_manager.followed())
 
     def _read_broker_settings(self) -> None:
         own = self.image.config_of(Resource(ResourceType.BROKER, str(self.node_id)))
@@ -824,7 +826,7 @@ class Broker:
             return
         self.listeners.close()
         self.housekeeping.stop()
-        self.sessions.stop()
+        self.heartbeats.stop()
         self.voter_keeper.stop()
         self._login_upkeep.stop()
         self.isr_keeper.stop()
@@ -832,7 +834,7 @@ class Broker:
         self._scrub.stop()
         self.controller.resign()
         self.is_stopping = self.contexts.node.is_stopping = True
-        self._keeper.stop()
+        self._replica_manager.stop()
         self.fetchers.stop()
         self.groups.stop()
         self.transactions.stop()

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from millpond.broker.fetch_sessions.replica_sessions import ReplicaSessions
     from millpond.broker.loop.journal import Journal
     from millpond.broker.loop.loggers import Loggers
-    from millpond.broker.membership.heartbeats import Sessions
+    from millpond.broker.membership.heartbeats import Heartbeats
     from millpond.broker.membership.lifecycle import Lifecycle
-    from millpond.broker.peers.controller_channel import ToController
+    from millpond.broker.peers.controller_channel import ControllerChannel
     from millpond.broker.peers.peers import NodeAddresses, Peers
     from millpond.broker.replication.acknowledgements import Acknowledgements
     from millpond.broker.replication.partitions import Partitions
@@ -126,9 +126,9 @@ class MetadataContext:
     controller: Controller
     controller_id: Callable[[], int]
     """The controller as clients know it: a broker that is not fenced."""
-    to_controller: ToController
+    controller_channel: ControllerChannel
     lifecycle: Lifecycle
-    sessions: Sessions
+    heartbeats: Heartbeats
     once_shown: Callable[[Callable[[], bool], int], Later[None]]
     """Ends once the image shows it and the logs have followed, or when the time is over."""
     try_create: Callable[..., Later[m.CreateTopicsResponse | None]]

@@ -129,7 +129,7 @@ def _take_number(join: str, folder: str, first: int, texts: Mapping[str, str]) -
     from millpond.admin.errors import Refused
     from millpond.admin.members import Newcomer, take_number
     from millpond.broker.data_folder.identity import Identity, write_identity
-    from millpond.broker.data_folder.incarnation import LOST, LastLife, write_last_life
+    from millpond.broker.data_folder.incarnation import LOST, LastIncarnation, write_last_incarnation
     from millpond.node.disk import RealDisk
     from millpond.node.entropy import boot_id
 
@@ -144,7 +144,7 @@ def _take_number(join: str, folder: str, first: int, texts: Mapping[str, str]) -
             )
         try:
             # First: a disk that takes nothing must not cost a number at every try.
-            write_last_life(disk, folder, LastLife(LOST, boot_id(), newcomer.incarnation_id))
+            write_last_incarnation(disk, folder, LastIncarnation(LOST, boot_id(), newcomer.incarnation_id))
             with _access(join, folder).open() as cluster:
                 numbers = range(first, first + TRIES_MAX)
                 number = next((each for each in numbers if take_number(cluster, each, newcomer)), None)

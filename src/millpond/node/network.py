@@ -16,7 +16,7 @@ from millpond.base.ports import Link, LinkHandler
 from millpond.base.tls import ClientTls, ServerTls
 from millpond.broker.security.fair_queue import FairQueue
 from millpond.node.accept_pace import AcceptPace
-from millpond.node.doorstep import Doorstep
+from millpond.node.accept_queue import AcceptQueue
 from millpond.node.link import LostLink, OnFault, SendTurns, SocketLink, plain_host
 from millpond.node.tls_contexts import OnReload, TlsContext
 from millpond.node.tls_link import TlsLink
@@ -93,7 +93,7 @@ class SocketListener:
         self._tls = tls
         self._reserve = _open_reserve()
         self._pace = AcceptPace(time.monotonic(), time.thread_time())
-        self._waiting: Doorstep[Fetched] = Doorstep(network.waiting_max)
+        self._waiting: AcceptQueue[Fetched] = AcceptQueue(network.waiting_max)
         self._fetch_from = 0.0
         """Until then nobody is fetched."""
         self._full_since: float | None = None

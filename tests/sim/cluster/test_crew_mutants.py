@@ -11,7 +11,7 @@ import pytest
 from tests.support.patience import with_time
 
 from millpond.broker.coordination.append_order import AppendOrder
-from millpond.broker.coordination.coordination import Home
+from millpond.broker.coordination.coordination import ShardHost
 from millpond.broker.coordination.markers import _Delivery
 from millpond.coordinators.groups.offsets import Offsets
 from millpond.coordinators.shard import Effects
@@ -26,11 +26,11 @@ Patch = pytest.MonkeyPatch
 def answer_before_the_commit(patch: Patch) -> None:
     """Whoever leads next has not heard of what was answered."""
 
-    def answer_later(self: Home[Any], effects: Effects) -> None:
+    def answer_later(self: ShardHost[Any], effects: Effects) -> None:
         self._uncommitted.append((self.partition.log.end_offset, effects))
         self._answer(self.partition.log.end_offset)
 
-    patch.setattr(Home, "_answer_later", answer_later)
+    patch.setattr(ShardHost, "_answer_later", answer_later)
 
 
 def take_elsewhere_for_deleted(patch: Patch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.broker.membership.heartbeats import Sessions
+from millpond.broker.membership.heartbeats import Heartbeats
 from millpond.broker.replication.isr import IsrKeeper
 from millpond.sim.cluster import scenario as scenario_module
 from millpond.sim.cluster.full_disk_scenario import STALLED, FullDiskScenario
@@ -20,7 +20,7 @@ def test_writes_go_on_while_one_disk_is_full(seed: int) -> None:
 
 
 def test_a_full_leader_that_keeps_its_partitions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Sessions, "_note_full", lambda *_: None)
+    monkeypatch.setattr(Heartbeats, "_note_full", lambda *_: None)
     monkeypatch.setattr(IsrKeeper, "give_away", lambda *_: None)
     monkeypatch.setattr(scenario_module, "SETTLE_MS", 10_000)
     found = [each for seed in range(4) for each in FullDiskScenario(seed).run().violations]

@@ -10,9 +10,9 @@ import errno
 import pytest
 from tests.sim.cluster.test_rescue import Rescue
 
-from millpond.broker.data_folder.incarnation import LOST, read_last_life
+from millpond.broker.data_folder.incarnation import LOST, read_last_incarnation
 from millpond.broker.replication.high_watermarks import FILE as HIGH_WATERMARKS_FILE
-from millpond.broker.replication.replica_manager import TopicKeeper
+from millpond.broker.replication.replica_manager import ReplicaManager
 from millpond.log.checkpoints import read_offsets
 from millpond.sim.node import DATA_FOLDER, SimNode
 
@@ -46,8 +46,8 @@ class Files(Rescue):
 
     def epoch_told_by(self, node: SimNode) -> int:
         """That of its last life, as it tells the controller: it is written down first."""
-        self.wait(lambda: read_last_life(node.disk, DATA_FOLDER).incarnation_id is not None)
-        return read_last_life(node.disk, DATA_FOLDER).epoch
+        self.wait(lambda: read_last_incarnation(node.disk, DATA_FOLDER).incarnation_id is not None)
+        return read_last_incarnation(node.disk, DATA_FOLDER).epoch
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_one_that_may_have_committed_alone_does_not_lead_with_nothing(files: Fil
 
 def test_without_a_look_at_what_is_missing_all_would_be_lost(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant of the above."""
-    monkeypatch.setattr(TopicKeeper, "_check_not_missing", lambda *_: None)
+    monkeypatch.setattr(ReplicaManager, "_check_not_missing", lambda *_: None)
     assert delete_that_of_the_last_in_sync(files) == [[]] * 2
 
 

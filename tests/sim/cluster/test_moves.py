@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.support.patience import with_time
 
-from millpond.broker.replication.replica_manager import TopicKeeper
+from millpond.broker.replication.replica_manager import ReplicaManager
 from millpond.metadata import elections, moves
 from millpond.metadata.image import Partition, Topic
 from millpond.metadata.leadership import NO_LEADER, change
@@ -55,11 +55,11 @@ def count_the_target_before_it_has_caught_up(patch: Patch) -> None:
 
 
 def delete_who_goes_when_the_move_begins(patch: Patch) -> None:
-    def is_ours(self: TopicKeeper, topic: Topic, index: int) -> bool:
+    def is_ours(self: ReplicaManager, topic: Topic, index: int) -> bool:
         partition = topic.partitions[index]
         return self._node_id in partition.replicas and self._node_id not in partition.removing_replicas
 
-    patch.setattr(TopicKeeper, "_is_ours", is_ours)
+    patch.setattr(ReplicaManager, "_is_ours", is_ours)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from tests.support.patience import with_time
 
 from millpond.base.later import done
 from millpond.broker.controller.controller import Controller
-from millpond.broker.membership.heartbeats import Sessions
+from millpond.broker.membership.heartbeats import Heartbeats
 from millpond.broker.membership.lifecycle import Lifecycle
 from millpond.broker.quorum import lease
 from millpond.broker.replication.leader_role import LeaderRole
@@ -105,7 +105,7 @@ def never_read_again(patch: Patch) -> None:
 
 def believe_refused_connections(patch: Patch) -> None:
     """A new controller fences a broker that refuses connections at once, whatever lease it may have."""
-    patch.setattr(Sessions, "_lease_left_ms", lambda *_: 0)
+    patch.setattr(Heartbeats, "_lease_left_ms", lambda *_: 0)
 
 
 def answer_heartbeats_after_the_fall(patch: Patch) -> None:

@@ -6,7 +6,7 @@ import pytest
 from tests.sim.cluster.test_rescue import Rescue
 from tests.support.patience import with_time
 
-from millpond.broker.data_folder.incarnation import read_last_life
+from millpond.broker.data_folder.incarnation import read_last_incarnation
 from millpond.broker.rescue.plan import Wish
 from millpond.sim.cluster.plan import make_plan
 from millpond.sim.cluster.shrinker import play
@@ -107,7 +107,7 @@ def test_a_copy_of_a_folder_that_was_closed_in_order_is_trusted_with_its_records
     """It was moved to another disk: whether it is up to date its epoch tells."""
     old.nodes[2].stop()
     old.wait(lambda: not old.nodes[2].is_up)
-    epoch = read_last_life(old.nodes[2].disk, DATA_FOLDER).epoch
+    epoch = read_last_incarnation(old.nodes[2].disk, DATA_FOLDER).epoch
     old.copy = old.nodes[2].disk.contents()
     old.put_back()
     assert old.nodes[2].start()

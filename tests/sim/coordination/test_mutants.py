@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from millpond.broker.coordination.coordination import Home
+from millpond.broker.coordination.coordination import ShardHost
 from millpond.broker.coordination.markers import _Delivery
 from millpond.broker.replication.partitions import Partition
 from millpond.coordinators.groups import classic
@@ -38,11 +38,11 @@ Patch = pytest.MonkeyPatch
 
 
 def reply_before_the_sync(patch: Patch) -> None:
-    def answer_later(self: Home[Any], effects: Effects) -> None:
+    def answer_later(self: ShardHost[Any], effects: Effects) -> None:
         self._uncommitted.append((self.partition.log.end_offset, effects))
         self._answer(self.partition.log.end_offset)
 
-    patch.setattr(Home, "_answer_later", answer_later)
+    patch.setattr(ShardHost, "_answer_later", answer_later)
 
 
 # Groups

@@ -68,6 +68,6 @@ def compare_with_controller(node: NodeContext, metadata: MetadataContext) -> Non
         if not isinstance(fault, Refused | RemoteError):
             raise fault
 
-    metadata.to_controller.ask(m.DescribeConfigsRequest(resources=[resource]), VERSION, SHOWN_MS).then(
+    metadata.controller_channel.ask(m.DescribeConfigsRequest(resources=[resource]), VERSION, SHOWN_MS).then(
         compare, give_up
     )

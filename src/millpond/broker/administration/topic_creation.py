@@ -48,7 +48,7 @@ def create_topics(
     metadata: MetadataContext, request: m.CreateTopicsRequest, version: int, timeout_ms: int
 ) -> Later[m.CreateTopicsResponse]:
     """The controller's response, once this node's image shows the topics. Refused where there is no controller."""
-    return once_made(metadata, request, metadata.to_controller.ask(request, version, timeout_ms))
+    return once_made(metadata, request, metadata.controller_channel.ask(request, version, timeout_ms))
 
 
 def once_made(

@@ -106,8 +106,8 @@ def heartbeat_short(
     asked = short_heartbeat(frame)
     if asked is None or not _may_read(security, connection, asked.group_id):
         return False
-    home = coordination.groups.home_that_serves(asked.group_id)
-    if home is None or not home.tell(
+    shard_host = coordination.groups.home_that_serves(asked.group_id)
+    if shard_host is None or not shard_host.tell(
         lambda shard, now_ms: shard.beat(asked.group_id, asked.member_id, asked.generation, now_ms) or None
     ):
         return False
@@ -128,10 +128,10 @@ def consumer_heartbeat_short(
     asked = short_consumer_heartbeat(frame)
     if asked is None or not _may_read(security, connection, asked.group_id):
         return False
-    home = coordination.groups.home_that_serves(asked.group_id)
-    if home is None or not metadata.image.features.get(GROUP_VERSION, 0):
+    shard_host = coordination.groups.home_that_serves(asked.group_id)
+    if shard_host is None or not metadata.image.features.get(GROUP_VERSION, 0):
         return False
-    interval_ms = home.tell(
+    interval_ms = shard_host.tell(
         lambda shard, now_ms: shard.consumer_beat(
             asked.group_id, asked.member_id, asked.epoch, asked.client_id, connection.host, now_ms
         )
@@ -157,11 +157,11 @@ def commit_short(
     access = security.access
     if access.is_on and not access.may_often(connection, Operation.READ, asked.topic):
         return False
-    home = coordination.groups.home_that_serves(asked.group_id)
-    if home is None:
+    shard_host = coordination.groups.home_that_serves(asked.group_id)
+    if shard_host is None:
         return False
     parked = ParkedCommit(node, connection, asked)
-    if not home.attempt(
+    if not shard_host.attempt(
         lambda shard, now_ms: shard.commit_one(asked, parked, now_ms), parked, asked.client_id, "OffsetCommitRequest"
     ):
         return False

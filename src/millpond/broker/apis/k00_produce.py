@@ -556,7 +556,7 @@ def _name_leaders(
                 continue
             if leader.node_id != node.node_id:
                 now_ms = node.clock.monotonic_ms()
-                connection.astray.note(leader.topic_id, partition.index, leader.leader_epoch, now_ms)
+                connection.misdirected.note(leader.topic_id, partition.index, leader.leader_epoch, now_ms)
             if version >= CURRENT_LEADER_FROM:
                 leaders.add(leader.node_id)
                 partition.current_leader = m.ProduceResponse.LeaderIdAndEpoch(

@@ -247,17 +247,17 @@ def _set_right(node: NodeContext, call: Call, request: m.MetadataRequest, topics
         # Two versions let clients leave out a name that the answer has to have.
         for topic in topics:
             topic.name = topic.name or ""
-    if call.connection.astray:
-        _tell_astray(node, call, topics)
+    if call.connection.misdirected:
+        _tell_misdirected(node, call, topics)
     return topics
 
 
-def _tell_astray(node: NodeContext, call: Call, topics: Topics) -> None:
+def _tell_misdirected(node: NodeContext, call: Call, topics: Topics) -> None:
     """Who does not go to the leader it was told of hears once that there is none."""
     now_ms = node.clock.monotonic_ms()
     for topic in topics:
         for each in topic.partitions:
-            if call.connection.astray.is_lost(topic.topic_id, each.partition_index, each.leader_epoch, now_ms):
+            if call.connection.misdirected.is_lost(topic.topic_id, each.partition_index, each.leader_epoch, now_ms):
                 each.leader_id, each.error_code = NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
                 node.journal(
                     "a client goes on sending to a node that does not lead, and hears that nobody does",

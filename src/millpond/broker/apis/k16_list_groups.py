@@ -26,8 +26,8 @@ def handle(coordination: CoordinationContext, call: Call, request: m.ListGroupsR
         error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE,
         groups=[
             group
-            for home in coordination.groups.homes()
-            for group in home.shard.list_groups(request.states_filter, request.types_filter)
+            for shard_host in coordination.groups.shard_hosts()
+            for group in shard_host.shard.list_groups(request.states_filter, request.types_filter)
         ],
     )
 

@@ -43,12 +43,12 @@ def handle(
     producer = Producer(request.producer_id, request.producer_epoch)
 
     def write(permit: Verification | None) -> Later[Any]:
-        if not home.is_current:
+        if not shard_host.is_current:
             raise Refused(ErrorCode.NOT_COORDINATOR, "the group's coordinator has moved since this was permitted")
         return ask_group(coordination, call, request.group_id, request, Writing(producer, permit))
 
     try:
-        home = coordination.groups.home_of(request.group_id)
+        shard_host = coordination.groups.shard_host_of(request.group_id)
     except Refused as refused:
         return refuse_group(call, request, refused)
     permit = permission_to_write(
@@ -57,7 +57,7 @@ def handle(
         coordination,
         request.transactional_id,
         producer,
-        home.partition,
+        shard_host.partition,
         implicit=call.version >= IMPLICIT_FROM,
     )
     key = TXN_OFFSET_COMMIT, call.connection, request.transactional_id, request.group_id

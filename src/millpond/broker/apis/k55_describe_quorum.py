@@ -52,7 +52,9 @@ def forward(
     node: NodeContext, metadata: MetadataContext, call: Call, request: m.DescribeQuorumRequest
 ) -> Later[m.DescribeQuorumResponse]:
     """The controller would tell the addresses by which this node came to it; a client hears of its own listener's."""
-    asked: Later[m.DescribeQuorumResponse] = metadata.to_controller.ask(request, call.version, forward_ms(request))
+    asked: Later[m.DescribeQuorumResponse] = metadata.controller_channel.ask(
+        request, call.version, forward_ms(request)
+    )
     return asked.map(lambda response: _name_nodes(node, call, response))
 
 

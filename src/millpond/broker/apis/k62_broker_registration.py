@@ -46,10 +46,10 @@ def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.
     )
     if wanted.broker_id == node.node_id or call.is_own:
         # Its own, or one that it was to send on when it became the controller: then there are others already.
-        registered = metadata.sessions.register(wanted)
+        registered = metadata.heartbeats.register(wanted)
     else:
         named = metadata.controller.name_voters_for(wanted, call.connection.link.local_host)
-        registered = named.chain(lambda _: metadata.sessions.register(wanted))
+        registered = named.chain(lambda _: metadata.heartbeats.register(wanted))
     return registered.recover(Refused, lambda refused: Registered(Verdict.of(refused))).map(
         lambda reply: m.BrokerRegistrationResponse(error_code=reply.verdict.code, broker_epoch=reply.broker_epoch)
     )

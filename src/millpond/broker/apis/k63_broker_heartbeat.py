@@ -31,7 +31,7 @@ def handle(metadata: MetadataContext, call: Call, request: m.BrokerHeartbeatRequ
         wants_shutdown=request.want_shut_down,
         is_full=bool(request.offline_log_dirs),
     )
-    replied = metadata.sessions.heartbeat(beat)
+    replied = metadata.heartbeats.heartbeat(beat)
     return replied.recover(Refused, lambda refused: HeartbeatReply(Verdict.of(refused))).map(
         lambda reply: _answer(metadata, reply)
     )

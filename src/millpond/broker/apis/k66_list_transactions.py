@@ -24,7 +24,10 @@ def handle(coordination: CoordinationContext, call: Call, request: m.ListTransac
     if coordination.transactions.is_loading:
         # A list without those that are still being loaded would say that they do not exist.
         return m.ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    parts = [home.ask(call, request).recover(Refused, _fail) for home in coordination.transactions.homes()]
+    parts = [
+        shard_host.ask(call, request).recover(Refused, _fail)
+        for shard_host in coordination.transactions.shard_hosts()
+    ]
     return gather(parts).map(_join)
 
 

@@ -247,7 +247,7 @@ class Controller:
         if self.is_active:
             observer(True)
 
-    def on_company(self, observer: Callable[[], None]) -> None:
+    def on_first_peer(self, observer: Callable[[], None]) -> None:
         """Call `observer` once another node has registered with this one, which was alone."""
         self._company_observers.append(observer)
 

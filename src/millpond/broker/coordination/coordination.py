@@ -1,17 +1,17 @@
 """Runs the shards of a coordinator: appends what they decide to their internal topic, answers once it is committed.
 
-Each partition of the internal topic is the home of one shard. A step's records are appended as one batch and replayed
-at once; its replies and orders leave, in order, when the batch is committed. A home that cannot write resigns:
-whoever waits is sent away, what is in memory is forgotten, and after a while it is loaded again from the log, bit by
-bit, so that nobody else has to wait for it.
+Each partition of the internal topic is the shard host of one shard. A step's records are appended as one batch and
+replayed at once; its replies and orders leave, in order, when the batch is committed. A shard host that cannot write
+resigns: whoever waits is sent away, what is in memory is forgotten, and after a while it is loaded again from the
+log, bit by bit, so that nobody else has to wait for it.
 
-A home belongs to one leader epoch of its partition. When the leadership moves, or begins anew on the same node, it
-resigns for good, and the new leader loads one of its own, up to the end of its log: what it read there and is not
+A shard host belongs to one leader epoch of its partition. When the leadership moves, or begins anew on the same node,
+it resigns for good, and the new leader loads one of its own, up to the end of its log: what it read there and is not
 committed yet is part of its state, but no reply tells of it before it is committed.
 
 Others may lead and have gone on without this node's knowing it. What a step writes shows that nobody does, for it is
 committed only by those who would have to elect another leader. What only reads shows nothing: where that matters, a
-barrier is written with it (`Home.run`).
+barrier is written with it (`ShardHost.run`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ PARKED_FOR_LONG = frozenset({JOIN_GROUP, SYNC_GROUP})
 
 LOAD_AGAIN_MS = 250
 LOAD_AGAIN_MS_MAX = 10_000
-"""How long a home that could not write waits before it is loaded again; longer each time it fails."""
+"""How long a shard host that could not write waits before it is loaded again; longer each time it fails."""
 TOO_FEW_AGAIN_MS_MAX = 1_000
 """The same where only too few replicas are in sync or in reach: they come back by themselves, mostly soon."""
 
@@ -108,7 +108,7 @@ class HomeState(Enum):
     OFFLINE = "is offline"
 
 
-class Home(Generic[S]):
+class ShardHost(Generic[S]):
     """One shard and the log that it lives in. Made empty; it serves once `load_some` has been called to the end."""
 
     def __init__(
@@ -122,15 +122,15 @@ class Home(Generic[S]):
     ) -> None:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
-        """In which this node leads the partition. In another one, this home has nothing more to say."""
+        """In which this node leads the partition. In another one, this shard host has nothing more to say."""
         self.on_resigned: Callable[[Refused], None] = _nobody_cares
-        """Hears that the home has resigned, and why."""
+        """Hears that the shard host has resigned, and why."""
         self.on_overdue: Callable[[str, str], None] = _nobody_cares
         """Hears of a request, and whose, that has no answer after a long time."""
         self.on_limit: Callable[[LimitMet], None] = _nobody_cares
         """Hears of a limit that somebody was refused by."""
         self.in_turn: Callable[[Callable[[], None]], None] = _at_once
-        """Runs what time leads to: many homes may be due in the same moment."""
+        """Runs what time leads to: many shard hosts may be due in the same moment."""
         self.failures = 0
         """How often it has resigned since it last could write."""
         self._unanswered = Unanswered(clock, lambda request, client_id: self.on_overdue(request, client_id))
@@ -154,7 +154,7 @@ class Home(Generic[S]):
 
     @property
     def is_current(self) -> bool:
-        """Whether this node still leads the partition in the epoch that the home was made for."""
+        """Whether this node still leads the partition in the epoch that the shard host was made for."""
         return self.partition.is_leader and self.partition.leader_epoch == self.leader_epoch
 
     @property
@@ -216,7 +216,7 @@ class Home(Generic[S]):
     # Deciding.
 
     def run_once_active(self, decide: Callable[[S, int], Effects]) -> None:
-        """As `run`; a home that is being loaded or offline does it when it serves again."""
+        """As `run`; a shard host that is being loaded or offline does it when it serves again."""
         if self.is_active:
             self.run(decide)
         else:
@@ -341,7 +341,7 @@ class Home(Generic[S]):
             )
 
     def on_marker(self, producer: Producer, committed: bool, offset: int) -> None:
-        """A transaction that wrote here has ended; its marker is in the log, where a home that loads finds it."""
+        """A transaction that wrote here has ended; a shard host that loads finds its marker in the log."""
         if not self.is_active:
             return
         self._transactional.replay_marker(producer.id, producer.epoch, committed, offset)
@@ -454,28 +454,28 @@ def _at_once(step: Callable[[], None]) -> None:
     step()
 
 
-def _serves(home: Home[Any], led: dict[int, Partition]) -> bool:
-    return led.get(home.partition.name.partition) is home.partition and home.is_current
+def _serves(shard_host: ShardHost[Any], led: dict[int, Partition]) -> bool:
+    return led.get(shard_host.partition.name.partition) is shard_host.partition and shard_host.is_current
 
 
 class Coordination(Generic[S]):
-    """All homes of one coordinator on this node."""
+    """All shard hosts of one coordinator on this node."""
 
     def __init__(
         self,
         topic: str,
-        make_home: Callable[[Partition], Home[S]],
+        make_home: Callable[[Partition], ShardHost[S]],
         clock: Clock,
         journal: Journal,
         leads: Callable[[str, int], bool],
     ) -> None:
         self.topic = topic
         self._leads = leads
-        self._make_home = make_home
+        self._make_shard_host = make_home
         self._clock = clock
         self._journal = journal
-        self._homes: dict[int, Home[S]] = {}
-        self._to_load: deque[Home[S]] = deque()
+        self._shard_hosts: dict[int, ShardHost[S]] = {}
+        self._to_load: deque[ShardHost[S]] = deque()
         self._is_loading = False
         self._count = 0
         self._turns = Turns(clock)
@@ -486,8 +486,8 @@ class Coordination(Generic[S]):
 
     @property
     def is_loading(self) -> bool:
-        """Whether some home is being loaded, or soon will be."""
-        return any(not home.is_active and not home.is_lost for home in self._homes.values())
+        """Whether some shard host is being loaded, or soon will be."""
+        return any(not shard_host.is_active and not shard_host.is_lost for shard_host in self._shard_hosts.values())
 
     def follow(self, partitions: list[Partition], count: int) -> None:
         """The internal topic is there, and these of its `count` partitions have a replica here.
@@ -497,22 +497,26 @@ class Coordination(Generic[S]):
         """
         self._count = count
         led = {partition.name.partition: partition for partition in partitions if partition.is_leader}
-        # Out of the table first: whatever happens while it ends, an old home is not asked again.
-        gone = [self._homes.pop(index) for index, home in list(self._homes.items()) if not _serves(home, led)]
-        run_all(partial(home.resign, _moved(home.partition)) for home in gone)
-        fresh = [self._add(index, partition) for index, partition in led.items() if index not in self._homes]
+        # Out of the table first: whatever happens while it ends, an old shard host is not asked again.
+        gone = [
+            self._shard_hosts.pop(index)
+            for index, shard_host in list(self._shard_hosts.items())
+            if not _serves(shard_host, led)
+        ]
+        run_all(partial(shard_host.resign, _moved(shard_host.partition)) for shard_host in gone)
+        fresh = [self._add(index, partition) for index, partition in led.items() if index not in self._shard_hosts]
         # The small ones first: they need not wait for a large one.
-        self._to_load.extend(sorted(fresh, key=lambda home: home.partition.log.end_offset))
+        self._to_load.extend(sorted(fresh, key=lambda shard_host: shard_host.partition.log.end_offset))
         left_bytes = LOAD_AT_ONCE_BYTES
         while self._to_load and left_bytes > 0:
             left_bytes -= self._load_some()
         self._go_on_loading()
 
-    def _add(self, index: int, partition: Partition) -> Home[S]:
-        home = self._homes[index] = self._make_home(partition)
-        home.in_turn = self._turns.wait
-        home.on_resigned = lambda refused: self._on_resigned(home, refused)
-        home.on_overdue = lambda request, client_id: self._journal(
+    def _add(self, index: int, partition: Partition) -> ShardHost[S]:
+        shard_host = self._shard_hosts[index] = self._make_shard_host(partition)
+        shard_host.in_turn = self._turns.wait
+        shard_host.on_resigned = lambda refused: self._on_resigned(shard_host, refused)
+        shard_host.on_overdue = lambda request, client_id: self._journal(
             "a request to a coordinator has no answer",
             request=request,
             client_id=client_id,
@@ -521,13 +525,13 @@ class Coordination(Generic[S]):
             end_offset=partition.log.end_offset,
             synced_offset=partition.log.synced_offset,
         )
-        return home
+        return shard_host
 
-    # Loading: one home after the other, a slice at a time, so that everybody else gets a turn between two of them.
+    # Loading: one shard host after the other, a slice at a time, so that others get a turn in between.
 
     def _load_some(self) -> int:
-        home = self._to_load[0]
-        size = home.load_some() if home.state is HomeState.LOADING else 0
+        shard_host = self._to_load[0]
+        size = shard_host.load_some() if shard_host.state is HomeState.LOADING else 0
         if not size:
             self._to_load.popleft()
         return size
@@ -543,27 +547,27 @@ class Coordination(Generic[S]):
             self._load_some()
             self._go_on_loading()
 
-    def _on_resigned(self, home: Home[S], refused: Refused) -> None:
-        if not home.is_current or self._homes.get(home.partition.name.partition) is not home:
-            # Whoever leads the partition now loads a home of its own.
+    def _on_resigned(self, shard_host: ShardHost[S], refused: Refused) -> None:
+        if not shard_host.is_current or self._shard_hosts.get(shard_host.partition.name.partition) is not shard_host:
+            # Whoever leads the partition now loads a shard host of its own.
             return
-        if home.is_lost:
-            self._journal("a coordinator is offline", partition=home.partition.name.folder, reason=str(refused))
+        if shard_host.is_lost:
+            self._journal("a coordinator is offline", partition=shard_host.partition.name.folder, reason=str(refused))
             return
         wait_ms_max = TOO_FEW_AGAIN_MS_MAX if refused.code in UNWRITTEN else LOAD_AGAIN_MS_MAX
-        wait_ms = min(LOAD_AGAIN_MS << min(home.failures - 1, 10), wait_ms_max)
+        wait_ms = min(LOAD_AGAIN_MS << min(shard_host.failures - 1, 10), wait_ms_max)
         self._journal(
             "a coordinator starts anew from its log",
-            partition=home.partition.name.folder,
+            partition=shard_host.partition.name.folder,
             reason=str(refused),
             after_ms=wait_ms,
         )
-        self._clock.call_later(wait_ms, lambda: self._load_again(home))
+        self._clock.call_later(wait_ms, lambda: self._load_again(shard_host))
 
-    def _load_again(self, home: Home[S]) -> None:
-        if self._homes.get(home.partition.name.partition) is home and home.is_current:
-            home.begin_load()
-            self._to_load.append(home)
+    def _load_again(self, shard_host: ShardHost[S]) -> None:
+        if self._shard_hosts.get(shard_host.partition.name.partition) is shard_host and shard_host.is_current:
+            shard_host.begin_load()
+            self._to_load.append(shard_host)
             self._go_on_loading()
 
     # Asking.
@@ -575,8 +579,8 @@ class Coordination(Generic[S]):
     def partition_of(self, key: str) -> int:
         return partition_for(key, self._count)
 
-    def home_of(self, key: str) -> Home[S]:
-        """The home of a group or transactional id. Refused while there is none that serves."""
+    def shard_host_of(self, key: str) -> ShardHost[S]:
+        """The shard host of a group or transactional id. Refused while there is none that serves."""
         if len(key) > KEY_LENGTH_MAX:
             raise Refused(
                 ErrorCode.INVALID_REQUEST, f"no group or transactional id has more than {KEY_LENGTH_MAX} characters"
@@ -584,49 +588,51 @@ class Coordination(Generic[S]):
         if not self._count:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet")
         index = self.partition_of(key)
-        home = self._homes.get(index)
+        shard_host = self._shard_hosts.get(index)
         if not self._leads(self.topic, index):
             raise Refused(ErrorCode.NOT_COORDINATOR, f"another node leads that partition of {self.topic}")
-        if home is None or home.state is HomeState.OFFLINE:
+        if shard_host is None or shard_host.state is HomeState.OFFLINE:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"a partition of {self.topic} is offline")
-        if not home.is_active:
+        if not shard_host.is_active:
             raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"a partition of {self.topic} is being loaded")
-        return home
+        return shard_host
 
-    def home_that_serves(self, key: str) -> Home[S] | None:
+    def home_that_serves(self, key: str) -> ShardHost[S] | None:
         """The same, without a reason where there is none."""
         if not self._count or len(key) > KEY_LENGTH_MAX:
             return None
         index = self.partition_of(key)
-        home = self._homes.get(index)
-        return home if home is not None and home.is_active and self._leads(self.topic, index) else None
+        shard_host = self._shard_hosts.get(index)
+        return (
+            shard_host if shard_host is not None and shard_host.is_active and self._leads(self.topic, index) else None
+        )
 
     def ask(self, call: Call, key: str, body: Message, writing: Writing | None = None) -> Later[Any]:
         """Put a request to the shard that is responsible for `key`; what it writes may be part of a transaction."""
         try:
-            home = self.home_of(key)
+            shard_host = self.shard_host_of(key)
         except Refused as refused:
             return failed(refused)
-        return home.ask(call, body, writing)
+        return shard_host.ask(call, body, writing)
 
-    def home_at(self, index: int) -> Home[S] | None:
-        return self._homes.get(index)
+    def shard_host_at(self, index: int) -> ShardHost[S] | None:
+        return self._shard_hosts.get(index)
 
-    def homes(self) -> Iterator[Home[S]]:
+    def shard_hosts(self) -> Iterator[ShardHost[S]]:
         """Those that serve now."""
-        return iter([home for home in self._homes.values() if home.is_active])
+        return iter([shard_host for shard_host in self._shard_hosts.values() if shard_host.is_active])
 
     def shards(self) -> Iterator[S]:
         """All that are in memory, also those that do not serve, or not yet."""
-        return (home.shard for home in self._homes.values())
+        return (shard_host.shard for shard_host in self._shard_hosts.values())
 
     def run_everywhere(self, decide: Callable[[S, int], Effects]) -> None:
         """In every shard, now or as soon as it serves."""
-        for home in list(self._homes.values()):
-            home.run_once_active(decide)
+        for shard_host in list(self._shard_hosts.values()):
+            shard_host.run_once_active(decide)
 
     def stop(self) -> None:
-        homes, self._homes = self._homes, {}
+        shard_hosts, self._shard_hosts = self._shard_hosts, {}
         self._to_load.clear()
-        for home in homes.values():
-            home.stop()
+        for shard_host in shard_hosts.values():
+            shard_host.stop()

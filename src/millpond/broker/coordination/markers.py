@@ -143,11 +143,11 @@ class Markers:
         marker would end that one.
         """
         try:
-            home = self._broker.transactions.home_of(order.transactional_id)
+            shard_host = self._broker.transactions.shard_host_of(order.transactional_id)
         except Refused:
             # Whoever loads the transaction next orders them again.
             return False
-        return home.shard.awaits_markers(order.transactional_id, order.producer_id, order.producer_epoch)
+        return shard_host.shard.awaits_markers(order.transactional_id, order.producer_id, order.producer_epoch)
 
     def on_leaders_changed(self) -> None:
         """The image has other leaders: whoever waits for one of the old ones need not."""
@@ -171,9 +171,9 @@ class Markers:
             return failed(refused)
         if partition.name.topic == self._broker.groups.topic:
             # Before anybody hears that it is written: who then asks for the offsets must see them.
-            home = self._broker.groups.home_at(partition.name.partition)
-            if home is not None:
-                home.on_marker(producer, committed, appended.first_offset)
+            shard_host = self._broker.groups.shard_host_at(partition.name.partition)
+            if shard_host is not None:
+                shard_host.on_marker(producer, committed, appended.first_offset)
         return partition.after_commit(appended.last_offset + 1, None).recover(OSError, _refuse)
 
     def end(self, delivery: _Delivery) -> None:
@@ -183,13 +183,13 @@ class Markers:
             return
         del self._deliveries[order.transactional_id]
         try:
-            home = self._broker.transactions.home_of(order.transactional_id)
+            shard_host = self._broker.transactions.shard_host_of(order.transactional_id)
         except Refused:
             # It has resigned meanwhile. Loaded again it finds the transaction decided, and orders markers once more.
             pass
         else:
-            if delivery.is_done and home.shard.coordinator_epoch == order.coordinator_epoch:
-                home.run(
+            if delivery.is_done and shard_host.shard.coordinator_epoch == order.coordinator_epoch:
+                shard_host.run(
                     lambda shard, now_ms: shard.markers_written(
                         order.transactional_id, order.producer_id, order.producer_epoch, now_ms
                     )

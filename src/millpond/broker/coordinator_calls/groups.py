@@ -1,4 +1,4 @@
-"""The homes of group coordinators: which settings they go by, and the history that they leave.
+"""The shard hosts of group coordinators: which settings they go by, and the history that they leave.
 
 Imported when the first group appears: a node without groups starts faster without it.
 """
@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from millpond.base.settings import Settings
-from millpond.broker.coordination.coordination import Home
+from millpond.broker.coordination.coordination import ShardHost
 from millpond.broker.coordinator_calls.group_history import keep_history
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.security.authorizer import asks_for_rights
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     )
 
 
-def group_home(
+def group_shard_host(
     node: NodeContext,
     security: SecurityContext,
     metadata: MetadataContext,
     data: DataContext,
     coordination: CoordinationContext,
     partition: Partition,
-) -> Home[GroupShard]:
+) -> ShardHost[GroupShard]:
     def make_shard() -> GroupShard:
         memory = GroupMemory(lambda: node.settings[GROUPS_MAX_BYTES], used_bytes, history_bytes)
         return GroupShard(metadata.image, group_settings(node.settings), node.entropy, check_room, memory)
 
     def check_room() -> None:
-        count = sum(len(home.shard.groups) for home in coordination.groups.homes())
+        count = sum(len(shard_host.shard.groups) for shard_host in coordination.groups.shard_hosts())
         security.limits.check(MAX_GROUPS.name, node.settings[MAX_GROUPS], count, "groups here")
 
     def used_bytes() -> int:
@@ -52,7 +52,7 @@ def group_home(
     def history_bytes() -> int:
         return sum(shard.memory.history_bytes for shard in coordination.groups.shards())
 
-    home = Home(
+    shard_host = ShardHost(
         make_shard,
         partition,
         node.clock,
@@ -60,8 +60,8 @@ def group_home(
         metadata.lifecycle.has_lease,
         partial(keep_history, node, metadata, data, coordination),
     )
-    home.on_limit = security.limits.note_refused
-    return home
+    shard_host.on_limit = security.limits.note_refused
+    return shard_host
 
 
 def group_settings(of_node: Settings) -> GroupSettings:

@@ -190,13 +190,13 @@ def _asked(
 
     def ask() -> Later[ErrorCode]:
         try:
-            home = coordination.transactions.home_of(transactional_id)
+            shard_host = coordination.transactions.shard_host_of(transactional_id)
         except Refused as refused:
             return failed(refused)
         # What it says leaves when it is committed, and by a coordinator that nobody has followed: who is let in by a
         # transaction that is then forgotten would leave one here that nobody ever ends.
         told: Later[Any] = Later()
-        home.run(
+        shard_host.run(
             lambda shard, now_ms: shard.permit(
                 transactional_id, producer.id, producer.epoch, partition.name, now_ms, told, implicit=implicit
             )

@@ -1,4 +1,4 @@
-"""The homes of transaction coordinators.
+"""The shard hosts of transaction coordinators.
 
 Imported when the first transactional producer appears: a node without transactions starts faster without it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.broker.coordination.coordination import Home
+from millpond.broker.coordination.coordination import ShardHost
 from millpond.broker.replication.partitions import Partition
 from millpond.config import node as node_settings
 from millpond.config.quota import MAX_TRANSACTIONAL_IDS
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     )
 
 
-def transaction_home(
+def transaction_shard_host(
     node: NodeContext,
     security: SecurityContext,
     metadata: MetadataContext,
     data: DataContext,
     coordination: CoordinationContext,
     partition: Partition,
-) -> Home[TransactionShard]:
+) -> ShardHost[TransactionShard]:
     settings = TransactionSettings(
         timeout_ms_max=node.settings[node_settings.TRANSACTION_MAX_TIMEOUT_MS],
         id_expiration_ms=node.settings[node_settings.TRANSACTIONAL_ID_EXPIRATION_MS],
@@ -46,9 +46,9 @@ def transaction_home(
         )
 
     def check_room() -> None:
-        count = sum(len(home.shard.transactions) for home in coordination.transactions.homes())
+        count = sum(len(shard_host.shard.transactions) for shard_host in coordination.transactions.shard_hosts())
         security.limits.check(
             MAX_TRANSACTIONAL_IDS.name, node.settings[MAX_TRANSACTIONAL_IDS], count, "transactional ids here"
         )
 
-    return Home(make_shard, partition, node.clock, coordination.markers.carry_out, metadata.lifecycle.has_lease)
+    return ShardHost(make_shard, partition, node.clock, coordination.markers.carry_out, metadata.lifecycle.has_lease)

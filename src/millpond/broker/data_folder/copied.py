@@ -17,7 +17,7 @@ from uuid import UUID
 from millpond.base.ports import Disk
 from millpond.broker.data_folder.election_state import STATE_FILE, read_election, write_election
 from millpond.broker.data_folder.identity import Identity, write_identity
-from millpond.broker.data_folder.incarnation import LOST, LastLife, write_last_life
+from millpond.broker.data_folder.incarnation import LOST, LastIncarnation, write_last_incarnation
 from millpond.quorum.ports import Election
 
 
@@ -48,7 +48,7 @@ def mark_folder(
         # Not whom it voted for either: it may have voted for others since.
         write_election(disk, state_path, Election(known.epoch, is_new=True, is_restored=known.is_restored))
         if not was_clean:
-            write_last_life(disk, folder, LastLife(LOST, boot_id))
+            write_last_incarnation(disk, folder, LastIncarnation(LOST, boot_id))
         identity = identity.as_copy(new_directory_id())
     marked = replace(identity, mark=mark)
     write_identity(disk, folder, marked)

@@ -21,7 +21,7 @@ LOST: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class LastLife:
+class LastIncarnation:
     epoch: int
     """The broker epoch of the last life that heard its own; LOST if records may have been lost since, and
     `after_power_cut` of it if no others than those that were not synced."""
@@ -29,29 +29,29 @@ class LastLife:
     incarnation_id: UUID | None = None
     """Of a life that has asked for its epoch and may not have heard it: the next one asks under the same name."""
 
-    def next(self, boot_id: str, *, was_clean: bool, has_lost: bool) -> LastLife:
+    def next(self, boot_id: str, *, was_clean: bool, has_lost: bool) -> LastIncarnation:
         """What counts on the next start, in this boot.
 
         `was_clean`: the store was closed in order. `has_lost`: recovery found that records are missing.
         """
         if has_lost:
-            return LastLife(LOST, boot_id)
+            return LastIncarnation(LOST, boot_id)
         if boot_id != self.boot_id and not was_clean:
-            return LastLife(after_power_cut(self.epoch), boot_id)
+            return LastIncarnation(after_power_cut(self.epoch), boot_id)
         # Under its name only in the same boot: what it wrote is there then, and nobody else can have its files.
-        return LastLife(self.epoch, boot_id, self.incarnation_id if boot_id == self.boot_id else None)
+        return LastIncarnation(self.epoch, boot_id, self.incarnation_id if boot_id == self.boot_id else None)
 
 
-def read_last_life(disk: Disk, folder: str) -> LastLife:
+def read_last_incarnation(disk: Disk, folder: str) -> LastIncarnation:
     """A folder without the file, or with a damaged one, has no last life that could be trusted."""
     try:
         ((epoch, boot_id, incarnation_id),) = decode_lines(disk.read(f"{folder}/{FILE}"), 3)
-        return LastLife(int(epoch), boot_id, None if incarnation_id == "-" else UUID(incarnation_id))
+        return LastIncarnation(int(epoch), boot_id, None if incarnation_id == "-" else UUID(incarnation_id))
     except (FileNotFoundError, DamagedCheckpoint, ValueError):
-        return LastLife(LOST, "-")
+        return LastIncarnation(LOST, "-")
 
 
-def write_last_life(disk: Disk, folder: str, life: LastLife) -> None:
+def write_last_incarnation(disk: Disk, folder: str, life: LastIncarnation) -> None:
     """Waits for the disk."""
     row = (life.epoch, life.boot_id, life.incarnation_id or "-")
     disk.replace(f"{folder}/{FILE}", encode_lines([row]))

@@ -22,7 +22,7 @@ QUORUM_VERSION = 1
 
 def relay_change(metadata: MetadataContext, call: Call, request: m.Message) -> Later[Any]:
     """The controller's response, once what was committed by then is applied here. Refused without a controller."""
-    asked = metadata.to_controller.ask(request, call.version, forward_ms(request))
+    asked = metadata.controller_channel.ask(request, call.version, forward_ms(request))
     return asked.chain(lambda response: caught_up(metadata).map(lambda _: response))
 
 
@@ -35,7 +35,7 @@ def catch_up(metadata: MetadataContext) -> Later[None]:
     """Ends once what is committed now is applied here. Refused where this node cannot tell, or stays behind."""
     partition = m.DescribeQuorumRequest.PartitionData(partition_index=0)
     topic = m.DescribeQuorumRequest.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])
-    asked = metadata.to_controller.ask(m.DescribeQuorumRequest(topics=[topic]), QUORUM_VERSION, SHOWN_MS)
+    asked = metadata.controller_channel.ask(m.DescribeQuorumRequest(topics=[topic]), QUORUM_VERSION, SHOWN_MS)
 
     def wait(response: m.DescribeQuorumResponse) -> Later[None]:
         committed_offset = response.topics[0].partitions[0].high_watermark

@@ -58,7 +58,7 @@ LATE_MS: Final = 50
 """Who looks this much too late stood still, and may not have heard what was said meanwhile."""
 
 
-class Sessions:
+class Heartbeats:
     def __init__(
         self,
         *,

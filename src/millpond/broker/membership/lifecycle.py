@@ -1,7 +1,7 @@
 """This node as one of a cluster: it registers with the controller, says again and again that it lives, and leaves.
 
 A node that is alone has registered itself before this begins; it says nothing to anybody and may leave at once. What
-`last_life` keeps is written before the step that depends on it: the name of this life before it is told to the
+`last_incarnation` keeps is written before the step that depends on it: the name of this life before it is told to the
 controller, its epoch before it is used.
 """
 
@@ -16,7 +16,12 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
 from millpond.base.values import dataclass
 from millpond.broker.data_folder.identity import CannotJoin
-from millpond.broker.data_folder.incarnation import LOST, LastLife, read_last_life, write_last_life
+from millpond.broker.data_folder.incarnation import (
+    LOST,
+    LastIncarnation,
+    read_last_incarnation,
+    write_last_incarnation,
+)
 from millpond.broker.quorum.lease import lease_ms
 from millpond.config.node import (
     BROKER_HEARTBEAT_INTERVAL_MS,
@@ -35,7 +40,7 @@ if TYPE_CHECKING:
     from millpond.base.settings import Settings
     from millpond.broker.controller.controller import Controller
     from millpond.broker.loop.journal import Journal
-    from millpond.broker.peers.controller_channel import ToController
+    from millpond.broker.peers.controller_channel import ControllerChannel
 
 REGISTRATION_VERSION: Final = 4
 HEARTBEAT_VERSION: Final = 1
@@ -98,11 +103,11 @@ class Lifecycle:
         settings: Settings,
         journal: Journal,
         controller: Controller,
-        to_controller: ToController,
+        controller_channel: ControllerChannel,
         forget_loss: Callable[[], None],
         room: DiskRoom | None = None,
     ) -> None:
-        """`forget_loss`: what the store has noted of lost records is in `last_life` now. Called on a worker."""
+        """`forget_loss`: what the store has noted of lost records is in `incarnation` now. Called on a worker."""
         self.broker_epoch = -1
         self.is_fenced = True
         self.ready: Later[None] = Later()
@@ -117,7 +122,7 @@ class Lifecycle:
         self._settings = settings
         self._journal = journal
         self._controller = controller
-        self._to_controller = to_controller
+        self._to_controller = controller_channel
         self._forget_loss = forget_loss
         self._room = room or DiskRoom()
         self._said_full = False
@@ -127,7 +132,7 @@ class Lifecycle:
         self._told_epoch = -1
         """The epoch of the last controller that this life has told what it supports."""
         self._incarnation_id = UUID(int=0)
-        self._last = LastLife(-1, world.boot_id)
+        self._last = LastIncarnation(-1, world.boot_id)
         self._appearance: Appearance | None = None
         self._timer: Timer | None = None
         self._refused_since_ms: int | None = None
@@ -199,12 +204,12 @@ class Lifecycle:
         """This node is alone no more: it goes on in the life that it has, and is heard like everybody else."""
         self._appearance = appearance
         self._certain_ms, self._heard_ms = self._lease_clock.now_ms(), self._clock.monotonic_ms()
-        self._write(LastLife(self.broker_epoch, self._world.boot_id), self._beat)
+        self._write(LastIncarnation(self.broker_epoch, self._world.boot_id), self._beat)
 
     def start(self, appearance: Appearance, *, was_clean: bool, has_lost: bool) -> None:
         """Ask to be let in. Of the store: whether it had been closed in order, and whether records are missing."""
         self._appearance = appearance
-        last = read_last_life(self._world.disk, self._folder)
+        last = read_last_incarnation(self._world.disk, self._folder)
         self._last = last.next(self._world.boot_id, was_clean=was_clean, has_lost=has_lost)
         self._begin_life(self._last.incarnation_id or self._world.entropy.uuid())
 
@@ -213,11 +218,11 @@ class Lifecycle:
         self.is_fenced = True
         self.is_noted = False
         self._incarnation_id = incarnation_id
-        self._write(LastLife(self._last.epoch, self._world.boot_id, incarnation_id), self._register)
+        self._write(LastIncarnation(self._last.epoch, self._world.boot_id, incarnation_id), self._register)
 
-    def _write(self, life: LastLife, then: Callable[[], None]) -> None:
+    def _write(self, life: LastIncarnation, then: Callable[[], None]) -> None:
         def write() -> None:
-            write_last_life(self._world.disk, self._folder, life)
+            write_last_incarnation(self._world.disk, self._folder, life)
             self._forget_loss()
 
         def written(_: None) -> None:
@@ -291,7 +296,7 @@ class Lifecycle:
                     self._later(0, self._beat)
                     return
                 self.broker_epoch = response.broker_epoch
-                self._write(LastLife(self.broker_epoch, self._world.boot_id), self._beat)
+                self._write(LastIncarnation(self.broker_epoch, self._world.boot_id), self._beat)
             case ErrorCode.INCONSISTENT_CLUSTER_ID:
                 self._give_up(STRANGER)
             case ErrorCode.REBOOTSTRAP_REQUIRED:
@@ -390,7 +395,7 @@ class Lifecycle:
             self.ready.finish(None)
         elif self._has_lost:
             self._has_lost = False
-            self._last = LastLife(LOST, self._world.boot_id)
+            self._last = LastIncarnation(LOST, self._world.boot_id)
             self._begin_life(self._world.entropy.uuid())
             return
         self._later(self._until_next_ms(), self._register if self._is_taken_for_older() else self._beat)
@@ -455,7 +460,7 @@ class Lifecycle:
         """The cluster has gone on without this node, for good."""
         self._give_up(OUTLIVED)
 
-    def confess(self) -> None:
+    def report_lost_records(self) -> None:
         """Records of this life are lost: come back as one that nobody counts on before it has caught up."""
         if not self._has_lost:
             self._has_lost = True

@@ -149,8 +149,8 @@ class GroupMetrics:
         # Whoever comes while others have their turn is not among those that are told here, and has not gone either.
         before = self._coordination.rebalances.groups()
         known: set[str] = set()
-        for home in list(self._coordination.groups.homes()):
-            shard: GroupShard = home.shard
+        for shard_host in list(self._coordination.groups.shard_hosts()):
+            shard: GroupShard = shard_host.shard
             for some in in_slices(list(shard.groups.values()), ROWS_AT_ONCE):
                 for group in some:
                     known.add(group.group_id)
@@ -167,8 +167,8 @@ class GroupMetrics:
     def _collect_rows(self, rows: list[_Row]) -> Steps[Mapping[TopicPartition, None]]:
         """Every partition of the topics that each group reads, and what it has committed there."""
         wanted: dict[TopicPartition, None] = {}
-        for home in list(self._coordination.groups.homes()):
-            shard: GroupShard = home.shard
+        for shard_host in list(self._coordination.groups.shard_hosts()):
+            shard: GroupShard = shard_host.shard
             for group_id in list(dict.fromkeys((*shard.offsets.by_group, *shard.groups))):
                 # What is left of it after others had a turn; the whole of one group is never much.
                 committed: dict[TopicPartition, int | None] = {

@@ -60,7 +60,7 @@ class Attempts:
         """The response is that to a repeated attempt: an earlier one may have been carried out."""
 
 
-class ToController:
+class ControllerChannel:
     def __init__(self, clock: Clock, leadership: Leadership, ask_here: AskHere, ask_node: AskNode) -> None:
         self._clock = clock
         self._leadership = leadership

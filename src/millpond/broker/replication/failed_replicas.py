@@ -34,7 +34,7 @@ class Life(Protocol):
     @property
     def is_let_in(self) -> bool: ...
 
-    def confess(self) -> None: ...
+    def report_lost_records(self) -> None: ...
 
 
 class FailedReplicas:
@@ -84,7 +84,7 @@ class FailedReplicas:
             del self._failed_ms[partition]
         if self._life.is_let_in and any(now_ms - since_ms >= CONFESS_MS for since_ms in self._failed_ms.values()):
             self._failed_ms = {}
-            self._life.confess()
+            self._life.report_lost_records()
 
     def _look_at(self, partition: Partition, now_ms: int) -> None:
         if not self._is_here(partition) or not partition.is_replicated:

@@ -72,7 +72,7 @@ class Fetchers(Protocol):
         ...
 
 
-class TopicKeeper:
+class ReplicaManager:
     """Follows the committed records. A partition whose log cannot be opened is reported and stays without leader."""
 
     def __init__(
@@ -90,7 +90,7 @@ class TopicKeeper:
         remove_later: Callable[[DelayedJob], None],
         journal: Journal,
         on_late: Callable[[], None],
-        confess: Callable[[], None],
+        report_lost_records: Callable[[], None],
     ) -> None:
         self._node_id = node_id
         self._image = image
@@ -104,7 +104,7 @@ class TopicKeeper:
         self._remove_later = remove_later
         self._journal = journal
         self._on_late = on_late
-        self._confess = confess
+        self._report_lost_records = report_lost_records
         """Say that this node has lost records that others count on."""
         self._missed: set[TopicPartition] = set()
         """Partitions of which that was said."""
@@ -314,7 +314,7 @@ class TopicKeeper:
         ):
             if name not in self._missed:
                 self._missed.add(name)
-                self._confess()
+                self._report_lost_records()
             raise Refused(
                 ErrorCode.KAFKA_STORAGE_ERROR, "its folder is gone; it is copied anew once nobody counts on it"
             )

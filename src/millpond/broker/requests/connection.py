@@ -14,7 +14,7 @@ from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Clock, FileRange, Link, ReplyPart, Timer
 from millpond.base.principal import ANONYMOUS, Principal
 from millpond.broker.loop.turns import Turns
-from millpond.broker.requests.misdirected_producers import Astray
+from millpond.broker.requests.misdirected_producers import MisdirectedProducers
 from millpond.broker.requests.replies import Outcome, Response, release_ranges
 from millpond.broker.requests.request_memory import Pace, RequestMemory
 from millpond.config.listeners import SecurityProtocol
@@ -111,7 +111,6 @@ class Connection:
         "_turns",
         "_unsent_bytes_max",
         "arrived_us",
-        "astray",
         "buffer",
         "client_software",
         "granted",
@@ -121,6 +120,7 @@ class Connection:
         "login",
         "may_be_node",
         "metered",
+        "misdirected",
         "must_log_in",
         "number",
         "principal",
@@ -162,7 +162,7 @@ class Connection:
         """What `quotas` remembers of it."""
         self.granted: Granted | None = None
         """What `access` remembers of it."""
-        self.astray = Astray()
+        self.misdirected = MisdirectedProducers()
         self.last_active_ms = 0
         self.arrived_us = 0
         """When the request that is being handled came in."""

@@ -20,7 +20,7 @@ PAUSE_MS_MAX: Final = 2_500
 REMEMBERED_MAX: Final = 1_000
 
 
-class Astray:
+class MisdirectedProducers:
     """Of one connection: what it has sent here and another node leads, in which epoch, and since when."""
 
     __slots__ = ("_refused",)

@@ -17,7 +17,7 @@ from millpond.base.ports import Disk
 from millpond.base.values import dataclass
 from millpond.broker.data_folder.election_state import STATE_FILE, DamagedState, read_election
 from millpond.broker.data_folder.identity import CannotStart, Identity, read_identity
-from millpond.broker.data_folder.incarnation import read_last_life
+from millpond.broker.data_folder.incarnation import read_last_incarnation
 from millpond.broker.quorum.snapshots import SnapshotFiles, decode_snapshot
 from millpond.broker.quorum.voters import named_voters
 from millpond.broker.replication.high_watermarks import FILE as HIGH_WATERMARKS_FILE
@@ -103,7 +103,7 @@ def read_survivor(disk: Disk, folder: str) -> Survivor:
         metadata.snapshot_offset,
         marks.get(TopicPartition(str(METADATA_TOPIC_ID), 0), 0),
         # A broker hears its epoch once the record of that offset is committed.
-        read_last_life(disk, folder).epoch + 1,
+        read_last_incarnation(disk, folder).epoch + 1,
     ]
     return Survivor(
         folder=folder,

@@ -33,8 +33,8 @@ class Api:
     """One API key: which versions are served, and who answers.
 
     `handle(call, request)` gets the decoded request. `advertised` is told to clients where it must differ from what
-    is served; a request in the gap is answered by `refuse(version, body)`. Before these, each of its functions takes the
-    contexts that it names (see `context`); `bound` fills them in.
+    is served; a request in the gap is answered by `refuse(version, body)`. Before these, each of its functions takes
+    the contexts that it names (see `context`); `bound` fills them in.
     """
 
     key: int

@@ -389,7 +389,7 @@ class Dispatcher:
         """The controller answers; where none can be had our own handler does, and says so in the right shape."""
         if api.forward is None:
             here = partial(self._ask, api, call, request)
-            answered = self._metadata.to_controller.ask(request, call.version, forward_ms(request), here)
+            answered = self._metadata.controller_channel.ask(request, call.version, forward_ms(request), here)
         else:
             answered = api.forward(call, request)
 

@@ -294,13 +294,13 @@ class CrewScenario:
     def _judge_states(self) -> None:
         """No transaction is open, and none has offsets that wait."""
         for node_id, node in self.cluster.running():
-            for home in node.broker.transactions.homes():
-                for each in home.shard.transactions.values():
+            for shard_host in node.broker.transactions.shard_hosts():
+                for each in shard_host.shard.transactions.values():
                     if each.state.label in ("Ongoing", "PrepareCommit", "PrepareAbort"):
                         self._blame(f"{each.transactional_id} is still in state {each.state.label} at node {node_id}")
-            for group_home in node.broker.groups.homes():
-                if group_home.shard.offsets.pending:
-                    self._blame(f"offsets wait for a transaction: {group_home.shard.offsets.pending}")
+            for group_shard_host in node.broker.groups.shard_hosts():
+                if group_shard_host.shard.offsets.pending:
+                    self._blame(f"offsets wait for a transaction: {group_shard_host.shard.offsets.pending}")
 
     # What it came to
 

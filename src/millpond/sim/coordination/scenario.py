@@ -218,7 +218,7 @@ class CoordinationScenario:
             return
         for state in heard[0].transaction_states:
             self._blame(f"{state.transactional_id} is still in state {state.transaction_state}")
-        for home in self.node.broker.groups.homes():
+        for home in self.node.broker.groups.shard_hosts():
             if home.shard.offsets.pending:
                 self._blame(f"offsets wait for a transaction: {home.shard.offsets.pending}")
 

@@ -229,7 +229,7 @@ class Observer:
         """Those of coordinators that serve now."""
         found: dict[str, tuple[AnyGroup, GroupShard]] = {}
         for node_id in self._simulation.nodes_up():
-            for home in self._simulation.cluster.nodes[node_id].broker.groups.homes():
+            for home in self._simulation.cluster.nodes[node_id].broker.groups.shard_hosts():
                 if home.is_active:
                     found |= {name: (group, home.shard) for name, group in home.shard.groups.items()}
         return found

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Doorstep(Generic[T]):
+class AcceptQueue(Generic[T]):
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
         self._waiting: dict[str, deque[T]] = {}

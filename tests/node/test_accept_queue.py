@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from millpond.node.doorstep import Doorstep
+from millpond.node.accept_queue import AcceptQueue
 from support.seeds import seeds
 
 
 def test_each_address_has_its_turn() -> None:
-    door: Doorstep[str] = Doorstep(100)
+    door: AcceptQueue[str] = AcceptQueue(100)
     for number in range(3):
         door.put("many", f"many-{number}")
     door.put("one", "one-0")
@@ -23,13 +23,13 @@ def test_each_address_has_its_turn() -> None:
 
 
 def test_of_one_address_all_are_kept_and_in_order() -> None:
-    door: Doorstep[int] = Doorstep(2_000)
+    door: AcceptQueue[int] = AcceptQueue(2_000)
     assert [door.put("burst", number) for number in range(2_000)] == [None] * 2_000
     assert [door.next() for _ in range(2_000)] == list(range(2_000))
 
 
 def test_somebody_else_comes_next_however_many_wait() -> None:
-    door: Doorstep[str] = Doorstep(1_000)
+    door: AcceptQueue[str] = AcceptQueue(1_000)
     for number in range(5_000):
         door.put("flood", str(number))
     door.next()
@@ -40,7 +40,7 @@ def test_somebody_else_comes_next_however_many_wait() -> None:
 
 
 def test_where_there_is_no_room_the_crowd_turns_its_own_away() -> None:
-    door: Doorstep[str] = Doorstep(10)
+    door: AcceptQueue[str] = AcceptQueue(10)
     for number in range(10):
         door.put("flood", f"flood-{number}")
     assert door.put("flood", "one more") == "one more"
@@ -51,7 +51,7 @@ def test_where_there_is_no_room_the_crowd_turns_its_own_away() -> None:
 
 
 def test_beside_a_crowd_whoever_comes_with_two_keeps_both_however_many_addresses_there_are() -> None:
-    door: Doorstep[str] = Doorstep(100)
+    door: AcceptQueue[str] = AcceptQueue(100)
     for number in range(50):
         door.put("flood", f"flood-{number}")
     for number in range(49):
@@ -64,7 +64,7 @@ def test_beside_a_crowd_whoever_comes_with_two_keeps_both_however_many_addresses
 def test_whatever_comes_who_goes_is_of_those_with_the_most(seed: int) -> None:
     random = Random(seed)
     most = random.randint(1, 30)
-    door: Doorstep[tuple[str, int]] = Doorstep(most)
+    door: AcceptQueue[tuple[str, int]] = AcceptQueue(most)
     waiting: dict[str, list[int]] = {}
     since_turn: dict[str, int] = {}
     for number in range(2_000):
