@@ -17,7 +17,7 @@ from support.fuzz.pools import Pools
 from support.fuzz.scenes import LODGER, OF_LOGIN, PASSWORD, SCENES, STRANGER, Scene
 from support.fuzz.tape import replay
 from support.fuzz.target import Act, HostileLink, Target, fault_kind, told
-from support.fuzz.watch import DOORS, OPENED, Endless, Found, Slow, calm_collector, open_files
+from support.fuzz.watch import DOORS, OPENED, TIDY_FRAMES, Endless, Found, Slow, calm_collector, open_files
 
 MUTANTS = 4
 """So many are made of one request."""
@@ -33,9 +33,6 @@ WEIGHED_FRAMES = 10_000
 
 GROWTH_BYTES_MAX = 48 << 20
 """What a node may gain in two thirds of its life: groups, producers and whatever else has a limit."""
-
-TIDY_FRAMES = 4_000
-"""So often garbage is collected, and not in between: most of what is walked then is the campaign's own."""
 
 BABBLE_BYTES_MAX = 1 << 20
 """More of it would be weighed together with what the campaign itself makes of it."""

@@ -10,7 +10,7 @@ from random import Random
 from support.fuzz.pools import Pools
 from support.fuzz.scenes import SCENES, Scene
 from support.fuzz.target import Act, HostileLink, Target
-from support.fuzz.watch import Found, calm_collector
+from support.fuzz.watch import TIDY_FRAMES, Found, calm_collector
 
 
 def save(path: Path, seed: int, scene: str, acts: list[Act]) -> None:
@@ -37,7 +37,12 @@ def replay(seed: int, scene: Scene, acts: list[Act]) -> str | None:
         target.prepare()
         # As in a campaign: a collection would count as part of the turn in which it happens.
         calm_collector()
+        tidy_at = target.frames + TIDY_FRAMES
         for kind, number, data in acts:
+            if target.frames >= tidy_at:
+                tidy_at += TIDY_FRAMES
+                target.forget_cancelled()
+                gc.collect()
             _do(target, pools, links, kind, number, data)
         target.check_disk()
         if scene.spares_canary and not target.has_other_settings():

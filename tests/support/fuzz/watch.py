@@ -30,6 +30,9 @@ ENDLESS_SECONDS = 20.0
 LEAP_BYTES_MAX = 64 << 20
 """What one request may add to the memory of the process."""
 
+TIDY_FRAMES = 4_000
+"""So often garbage is collected, and not in between: most of what is walked then is the campaign's own."""
+
 OPENED = "went outside"
 """In the words for a file that was opened, or a process that was started."""
 
