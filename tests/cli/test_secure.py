@@ -261,7 +261,7 @@ def test_our_own_client_by_the_variable(secure: SecureNode, monkeypatch: pytest.
 
     monkeypatch.setenv("MILLPOND_CLIENT_CONFIG", str(secure.client_file))
     monkeypatch.delenv("MILLPOND_BOOTSTRAP", raising=False)
-    with millpond.Producer() as producer:
+    with millpond.Producer(create_topics=True) as producer:
         producer.send("own", b"by ourselves").result(30)
     with millpond.Consumer("readers", ["own"]) as consumer:
         assert next(iter(consumer)).value == b"by ourselves"
