@@ -367,7 +367,7 @@ class Transactional:
                 raise _Abandoned
             if time.monotonic() > until:
                 raise _TooSlow(f"{len(self._raw)} records are not acknowledged in time", sends)
-            self._raw.flush(FLUSH_STEP_SECONDS)
+            self._call("deliver the records", lambda: self._raw.flush(FLUSH_STEP_SECONDS))
         if self._delivery_error is not None:
             raise _MustAbort(self._delivery_error)
 
