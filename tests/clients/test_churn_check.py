@@ -129,6 +129,16 @@ def test_going_back_is_wrong_unless_the_library_itself_did_it(judged, tmp_path):
     assert judged(story) == []
 
 
+def test_reading_again_is_wrong_unless_the_library_paused_there(judged, tmp_path):
+    story = changed("a", ("read 310 2 0 10 19", "read 310 2 0 10 15\n        read 312 2 0 15 19"))
+    assert judged(story) == ["a in partition 0 read 15 after 15"]
+    pause = "Pause churn [{}]: at offset {} (leader epoch 0) (state active, v3)\n"
+    (tmp_path / "a.err").write_text(pause.format(1, 15) + pause.format(0, 14))
+    assert judged(story) == ["a in partition 0 read 15 after 15"]
+    (tmp_path / "a.err").write_text(pause.format(0, 15))
+    assert judged(story) == []
+
+
 class Refusing:
     """A consumer whose commits are refused as often as it is told, as in the middle of a rebalance."""
 

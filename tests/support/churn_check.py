@@ -21,6 +21,7 @@ from pathlib import Path
 FOREVER = 1 << 62
 KNOWN_TO_BE_LOST = "lost"
 LATE_QUERY = re.compile(r"\[(\d+)\]: timed offset query for .* in state active")
+PAUSE = re.compile(r"Pause \S+ \[(\d+)\]: at offset (\d+) ")
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ class Diary:
     next holding, which reads on from its committed offset meanwhile. Such a query "in state active"
     has no other cause.
     """
+    paused_at: set[tuple[int, int]] = field(default_factory=set)
+    """Partitions and offsets at which librdkafka paused while it took in a new assignment.
+
+    It fetches again from there. A record that the application takes in that moment comes a second time.
+    """
 
 
 def read_diary(path: Path, ended_us: int, stops_us: Iterable[int] = ()) -> Diary:
@@ -117,7 +123,9 @@ def read_diary(path: Path, ended_us: int, stops_us: Iterable[int] = ()) -> Diary
         holding.until_us, holding.end = ended_us, "killed"
     _cut_at_stops(diary, sorted(stops_us))
     errors = path.with_suffix(".err")
-    diary.sent_back = {int(each) for each in LATE_QUERY.findall(errors.read_text() if errors.exists() else "")}
+    journal = errors.read_text() if errors.exists() else ""
+    diary.sent_back = {int(each) for each in LATE_QUERY.findall(journal)}
+    diary.paused_at = {(int(partition), int(offset)) for partition, offset in PAUSE.findall(journal)}
     return diary
 
 
@@ -255,7 +263,8 @@ def _wrong_starts_and_gaps(diaries: list[Diary]) -> list[str]:
             if not least <= first.first <= most:
                 found.append(f"{where} began at {first.first}, but committed was from {least} to {most}")
             for before, after in pairwise(holding.reads):
-                is_back = after.first <= before.last and holding.partition in diary.sent_back
+                is_paused = (holding.partition, after.first) in diary.paused_at
+                is_back = after.first <= before.last and (is_paused or holding.partition in diary.sent_back)
                 if after.first != before.last + 1 and not is_back:
                     found.append(f"{where} read {after.first} after {before.last}")
     return found
