@@ -177,7 +177,7 @@ class InnerProducer:
             self._is_over = True
             is_expected = fatal.args[0].code() == KafkaError._GAPLESS_GUARANTEE
             # Whoever asks for that guarantee goes on with another producer.
-            (LOG.debug if is_expected else LOG.error)("a producer can send no more: %s", advice_on(fatal.args[0]))
+            (LOG.debug if is_expected else LOG.error)("a producer can no longer send: %s", advice_on(fatal.args[0]))
 
     def _tell_failures(self) -> None:
         """Records that were sent and never looked after must not be lost without a word."""

@@ -65,7 +65,7 @@ REFUSED_SENDS = frozenset(
 """What a handler wants sent and no cluster will take, however long one waits: a failure of its record."""
 
 RunAside: TypeAlias = "Callable[[Callable[[], None]], None]"
-"""Makes a call on another thread and returns when it does; Timeout when the worker has no more time to stop."""
+"""Makes a call on another thread and waits for it; raises Timeout when the time to stop is over."""
 
 OnRefused: TypeAlias = "Callable[[SendFailed], Send]"
 """Makes the dead letter of a record whose Send was refused; HandlerFailed when there is no topic for it."""

@@ -334,7 +334,7 @@ def decide_elect_leaders(
 ) -> Decision[tuple[Elected, ...]]:
     """One reply for each partition that is named; of all of them (None) for those that change.
 
-    Of all of them a slice changes at most: whoever wants more asks again. An unclean election goes by `log_ends`.
+    One call changes at most a slice; the caller asks again for the rest. `log_ends` decides an unclean election.
     """
     rules = TopicRules(image, layers)
     records: list[Record] = []

@@ -1,17 +1,17 @@
 """Runs the shards of a coordinator: appends what they decide to their internal topic, answers once it is committed.
 
-Each partition of the internal topic is the shard host of one shard. A step's records are appended as one batch and
-replayed at once; its replies and orders leave, in order, when the batch is committed. A shard host that cannot write
-resigns: whoever waits is sent away, what is in memory is forgotten, and after a while it is loaded again from the
-log, bit by bit, so that nobody else has to wait for it.
+Each partition of the internal topic holds one shard, and its leader runs a shard host for it. The host appends the
+records of a step as one batch and replays them at once; replies and orders leave, in order, when the batch is
+committed. A host that cannot write resigns: it refuses waiting requests, forgets what it had in memory, and after a
+while loads the shard again from the log, in slices, so that nothing else has to wait.
 
-A shard host belongs to one leader epoch of its partition. When the leadership moves, or begins anew on the same node,
-it resigns for good, and the new leader loads one of its own, up to the end of its log: what it read there and is not
-committed yet is part of its state, but no reply tells of it before it is committed.
+A shard host belongs to one leader epoch of its partition. When the leadership moves, or starts again on the same
+node, the host resigns for good, and the new leader loads its own, up to the end of its log. Uncommitted records that
+it read there are part of its state, but no reply reveals them before they are committed.
 
-Others may lead and have gone on without this node's knowing it. What a step writes shows that nobody does, for it is
-committed only by those who would have to elect another leader. What only reads shows nothing: where that matters, a
-barrier is written with it (`ShardHost.run`).
+Another node may have become leader without this one knowing. A step that writes proves that none has, because its
+records are committed only by the replicas that would have to elect another leader. A step that only reads proves
+nothing; where that matters, a barrier is written with it (`ShardHost.run`).
 """
 
 from __future__ import annotations
@@ -549,7 +549,7 @@ class Coordination(Generic[S]):
 
     def _on_resigned(self, shard_host: ShardHost[S], refused: Refused) -> None:
         if not shard_host.is_current or self._shard_hosts.get(shard_host.partition.name.partition) is not shard_host:
-            # Whoever leads the partition now loads a shard host of its own.
+            # The current leader loads a shard host of its own.
             return
         if shard_host.is_lost:
             self._journal("a coordinator is offline", partition=shard_host.partition.name.folder, reason=str(refused))

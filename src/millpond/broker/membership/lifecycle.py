@@ -1,8 +1,8 @@
 """This node as one of a cluster: it registers with the controller, says again and again that it lives, and leaves.
 
-A node that is alone has registered itself before this begins; it says nothing to anybody and may leave at once. What
-`last_incarnation` keeps is written before the step that depends on it: the name of this life before it is told to the
-controller, its epoch before it is used.
+A node that is alone has registered itself before this begins; it sends no heartbeats and may leave at once. What
+`incarnation` keeps is written before the step that depends on it: the incarnation id before the controller hears it,
+the broker epoch before it is used.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Call:
     named_twice: Container[tuple[UUID, str, int]] | None = None
     """The partitions that a Produce request names more than once, where only a piece of it is at hand."""
     wishes: dict[Any, Any] | None = None
-    """What a Fetch request wants of each partition, where it has so many that they were looked for in steps."""
+    """What a Fetch request asks of each partition, if it names so many that they were looked up in steps."""
     lookup_budget: LookupBudget | None = None
     """What the look-ups of a ListOffsets request may still cost, all of its pieces together."""
     is_piece: bool = False

@@ -32,9 +32,9 @@ AT_ONCE_ITEMS: Final = 1_000
 class Api:
     """One API key: which versions are served, and who answers.
 
-    `handle(call, request)` gets the decoded request. `advertised` is told to clients where it must differ from what
-    is served; a request in the gap is answered by `refuse(version, body)`. Before these, each of its functions takes
-    the contexts that it names (see `context`); `bound` fills them in.
+    `handle(call, request)` gets the decoded request. Clients see `advertised` where it must differ from what is
+    served; `refuse(version, body)` answers a request in the gap. Before these parameters, each function takes the
+    contexts that it names (see `context`); `bound` fills them in.
     """
 
     key: int
