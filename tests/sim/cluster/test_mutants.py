@@ -120,14 +120,14 @@ def count_no_suspended_time(patch: Patch) -> None:
 
 def take_a_refusal_for_death(patch: Patch) -> None:
     """Who is refused by most of the others leads on: they are dead."""
-    real = Lifecycle._look_at_silence
+    real = Lifecycle._check_contact
 
     def look(self: Lifecycle) -> None:
         real(self)
         if not self._controller.others_may_lead:
             self.sessions_missed = 0
 
-    patch.setattr(Lifecycle, "_look_at_silence", look)
+    patch.setattr(Lifecycle, "_check_contact", look)
 
 
 @dataclass(frozen=True)

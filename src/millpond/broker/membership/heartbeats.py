@@ -1,7 +1,7 @@
-"""Who lives, as the active controller sees it: brokers say so again and again, and one that falls silent is fenced.
+"""Broker liveness at the active controller: brokers send heartbeats, and a broker whose session expires is fenced.
 
-Only an active controller judges. One that has just become it gives everybody a new session, and one whose own loop
-stood still gives everybody the time that it slept. It never fences its own node: it lives, or nobody would judge.
+A newly elected controller starts a new session for every broker, and a controller whose own event loop stalled
+extends all sessions by the stall. A controller never fences its own node.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ if TYPE_CHECKING:
     from millpond.config.effective import NodeLayers
     from millpond.metadata.image import Broker, Image
 
-LOOKS_PER_SESSION: Final = 10
-"""How often in the time of one session it is looked for brokers that are silent."""
+CHECKS_PER_SESSION: Final = 10
+"""Session expiry is checked at least this many times per session timeout."""
 
 ELECTION_SETTINGS: Final = frozenset({UNCLEAN_LEADER_ELECTION_ENABLE.name, UNCLEAN_LEADER_ELECTION_ENABLE.inherits})
 SILENT_SHARE: Final = 4
-"""A deposed controller that was silent for a session gets this share of a lease to say that it lives."""
+"""A deposed controller that was silent for a whole session has only a lease divided by this to send a heartbeat."""
 
-LOOKS_PER_INTERVAL: Final = 3
+CHECKS_PER_INTERVAL: Final = 3
 NEXT_SLICE_MS: Final = 1_000
-"""How soon the next leaderships go back to a broker that has many of them to come."""
+"""Delay between two slices of preferred leader elections for the same broker."""
 
 LATE_MS: Final = 50
-"""Who looks this much too late stood still, and may not have heard what was said meanwhile."""
+"""A check that runs this late means the loop stalled, so heartbeats may be waiting unread in its sockets."""
 
 
 class Heartbeats:
@@ -74,45 +74,46 @@ class Heartbeats:
         self._layers = layers
         self._settings = settings
         self._journal = journal
-        self._heard_ms: dict[int, int] = {}
-        """When each broker was last heard, by this controller in this term."""
-        self._unheard: set[int] = set()
-        """Those who have a session only because this controller is new."""
-        self._broken: set[int] = set()
-        """Those whose lifeline has ended since they were last heard."""
+        self._last_heartbeat_ms: dict[int, int] = {}
+        """When this controller last received a heartbeat from each broker in its current term."""
+        self._unconfirmed: set[int] = set()
+        """Brokers that have sent no heartbeat to this controller and have a session only because it is new."""
+        self._disconnected: set[int] = set()
+        """Brokers whose liveness connection closed after their last heartbeat."""
         self._active_since_ms: dict[int, int] = {}
         self._lifelines = lifelines(self._on_broken, self._on_refused)
-        self._settling: set[tuple[str, int]] = set()
-        """What is being done slice by slice."""
+        self._sliced_jobs: set[tuple[str, int]] = set()
+        """Jobs in progress that are decided slice by slice."""
         self._is_active = False
         self._timer: Timer | None = None
         self._rebalance_timer: Timer | None = None
 
-    # The term of a controller.
+    # The controller's term.
 
     def on_role(self, is_active: bool) -> None:
-        """This node has become the active controller, or is it no more."""
+        """This node became the active controller, or resigned."""
         self.stop()
         if not is_active:
             return
         now_ms = self._clock.monotonic_ms()
         image = self._controller.image
-        self._heard_ms = {broker.id: now_ms for broker in image.brokers.values() if self._may_fence(broker)}
-        self._unheard = set(self._heard_ms)
-        if self._controller.last_leader_id in self._heard_ms:
-            # The others have waited for it already, else there would be no new controller. If it lives it is heard at
-            # once: whoever is deposed says so. But its lease, and those that it gave, last on from the election.
+        self._last_heartbeat_ms = {broker.id: now_ms for broker in image.brokers.values() if self._may_fence(broker)}
+        self._unconfirmed = set(self._last_heartbeat_ms)
+        if self._controller.last_leader_id in self._last_heartbeat_ms:
+            # The voters already waited for the previous controller before they elected this one. If it is alive, it
+            # sends a heartbeat as soon as it is deposed. Its own lease and the leases it granted may still run, at
+            # most as long as a lease granted at the moment of the election.
             silent_ms = self._controller.leader_heard_ago_ms or 0
-            patience_ms = lease_ms(self._settings()) // (SILENT_SHARE if silent_ms >= self._session_ms else 1)
-            left_ms = max(self._controller.elected_ms + fence_wait_ms(self._settings()) - now_ms, patience_ms, 1)
-            self._heard_ms[self._controller.last_leader_id] = now_ms - self._session_ms + left_ms
-        # The one before may have stopped in the middle of it.
+            grace_ms = lease_ms(self._settings()) // (SILENT_SHARE if silent_ms >= self._session_ms else 1)
+            left_ms = max(self._controller.elected_ms + fence_wait_ms(self._settings()) - now_ms, grace_ms, 1)
+            self._last_heartbeat_ms[self._controller.last_leader_id] = now_ms - self._session_ms + left_ms
+        # The previous controller may have stopped halfway.
         for broker_id in image.brokers:
             self._settle(broker_id)
         self._is_active = True
-        self._lifelines.keep(self._heard_ms)
+        self._lifelines.keep(self._last_heartbeat_ms)
         self._watch()
-        self._rebalance_later(self._settled_ms // LOOKS_PER_INTERVAL)
+        self._rebalance_later(self._settled_ms // CHECKS_PER_INTERVAL)
 
     def stop(self) -> None:
         for timer in (self._timer, self._rebalance_timer):
@@ -121,47 +122,47 @@ class Heartbeats:
         self._timer = self._rebalance_timer = None
         self._is_active = False
         self._lifelines.keep(())
-        self._heard_ms = {}
-        self._unheard = set()
-        self._broken = set()
+        self._last_heartbeat_ms = {}
+        self._unconfirmed = set()
+        self._disconnected = set()
         self._active_since_ms = {}
-        self._settling = set()
+        self._sliced_jobs = set()
         self._controller.note_full(frozenset())
 
-    # What brokers say.
+    # Requests from brokers.
 
-    def register(self, wanted: Registration) -> Later[Registered]:
-        """A broker has started. Refused when this is not the active controller."""
-        lives = self.lives(wanted.broker_id) and not self._has_ended(wanted)
+    def register(self, registration: Registration) -> Later[Registered]:
+        """Register a broker that has started. Refused when this is not the active controller."""
+        lives = self.is_alive(registration.broker_id) and not self._has_ended(registration)
 
         def decide(image: Image) -> Decision[Registered]:
             decision = decide_register(
                 image,
                 self._layers(),
-                wanted,
+                registration,
                 self._controller.next_offset,
                 lives=lives,
                 kraft_version=self._controller.kraft_version,
             )
             if decision.reply.verdict.ok:
-                # Not only once it is committed: another process that comes meanwhile would be let in as the same.
-                self._hear(wanted.broker_id)
+                # Do not wait for the commit: a second process with the same id could register meanwhile.
+                self._record_heartbeat(registration.broker_id)
             return decision
 
-        def go_on(reply: Registered) -> Later[Registered]:
+        def continue_until_done(reply: Registered) -> Later[Registered]:
             if not reply.is_done:
-                return self._controller.submit(decide).chain(go_on)
+                return self._controller.submit(decide).chain(continue_until_done)
             if reply.verdict.ok:
-                self._hear(wanted.broker_id)
+                self._record_heartbeat(registration.broker_id)
             return done(reply)
 
-        return self._controller.submit(decide).chain(go_on)
+        return self._controller.submit(decide).chain(continue_until_done)
 
     def heartbeat(self, beat: Heartbeat) -> Later[HeartbeatReply]:
-        """A broker lives. Refused when this is not the active controller.
+        """Answer a broker's heartbeat. Refused when this is not the active controller.
 
-        The answer is a lease, so it waits until a majority is known to follow this controller: a successor that was
-        elected later waits for the lease to end, one that was elected before has given it away already.
+        The response grants a lease, so it waits until a majority is proven to follow this controller. A successor
+        elected after that proof waits for the lease to expire; one elected before it makes the proof fail.
         """
         since_ms = self._controller.lease_clock.now_ms() - proof_age_ms_max(self._settings())
         decided: list[HeartbeatReply] = []
@@ -170,20 +171,20 @@ class Heartbeats:
             decision = decide_heartbeat(image, self._layers(), beat)
             decided.append(decision.reply)
             if decision.reply.verdict.ok:
-                self._tell(image, beat, decision.reply)
+                self._log_state_change(image, beat, decision.reply)
             return decision
 
-        answered = self._controller.submit(decide)
+        response = self._controller.submit(decide)
         if decided and decided[0].verdict.ok:
-            # Heard is heard, whenever what follows from it is committed.
-            self._hear(beat.broker_id)
+            # The heartbeat counts as soon as it arrives, whenever the resulting records are committed.
+            self._record_heartbeat(beat.broker_id)
             if not decided[0].is_done:
                 self._settle(beat.broker_id)
             self._note_full(beat)
         if beat.broker_id == self._controller.node_id:
-            # It has its own lease by the same proofs.
-            return answered
-        return answered.chain(lambda reply: self._controller.confirm_leadership(since_ms).map(lambda _: reply))
+            # The controller's own node derives its lease from the same proofs.
+            return response
+        return response.chain(lambda reply: self._controller.confirm_leadership(since_ms).map(lambda _: reply))
 
     def _note_full(self, beat: Heartbeat) -> None:
         image, broker_id = self._controller.image, beat.broker_id
@@ -191,138 +192,139 @@ class Heartbeats:
             return
         if not beat.is_full:
             self._controller.note_full(image.full_brokers - {broker_id})
-            # It leads again what it is the first replica of once it has kept its room for a while.
+            # Preferred leadership returns only after the disk has had free space for a while.
             self._active_since_ms.pop(broker_id, None)
-            self._journal("broker has room on its disk again", broker=broker_id)
+            self._journal("broker has free disk space again", broker=broker_id)
             return
         if broker_id not in image.full_brokers:
             self._controller.note_full(image.full_brokers | {broker_id})
-            self._journal("disk of a broker is full, others lead in its place", broker=broker_id)
-        # With every heartbeat: it may have come to be in sync by a request that was under way.
+            self._journal("broker disk full, moving its leaderships", broker=broker_id)
+        # Repeat with every heartbeat: an AlterPartition request in flight may have added it to an ISR.
         self._in_slices(("relieve", broker_id), lambda image: _all_or_more(relieve(image, self._layers(), broker_id)))
 
-    def _has_ended(self, wanted: Registration) -> bool:
-        """Whether the broker's last life is over for certain, although its session is not.
+    def _has_ended(self, registration: Registration) -> bool:
+        """Whether the broker's previous incarnation has certainly ended although its session has not expired.
 
-        Two processes cannot have one folder. But it may be a copy; then whoever has been heard is the one that stays,
-        as long as it may hold its lease. A process that is started at once takes the lifeline of the one that was
-        killed before anybody has found that nobody takes it: that the line broke is told by `_broken`.
+        Two processes cannot share a data folder, but one folder may be a copy of the other. In that case the process
+        that sends heartbeats stays, for as long as it may hold a lease. A process that restarts at once accepts the
+        liveness connection before anyone notices that its predecessor was killed; `_disconnected` remembers that the
+        old connection closed.
         """
-        known = self._controller.image.brokers.get(wanted.broker_id)
-        is_same_folder = known is not None and wanted.directory_id == known.directory_id != NO_DIRECTORY
-        is_doubted = wanted.broker_id in self._unheard or wanted.broker_id in self._broken
-        return is_same_folder and is_doubted and self._lease_left_ms(wanted.broker_id) <= 0
+        broker = self._controller.image.brokers.get(registration.broker_id)
+        is_same_folder = broker is not None and registration.directory_id == broker.directory_id != NO_DIRECTORY
+        is_in_doubt = registration.broker_id in self._unconfirmed or registration.broker_id in self._disconnected
+        return is_same_folder and is_in_doubt and self._lease_left_ms(registration.broker_id) <= 0
 
-    def lives(self, broker_id: int) -> bool:
-        """Whether it was heard within the time of a session."""
-        heard_ms = self._heard_ms.get(broker_id)
-        return heard_ms is not None and self._clock.monotonic_ms() - heard_ms < self._session_ms
+    def is_alive(self, broker_id: int) -> bool:
+        """Whether the broker sent a heartbeat within the session timeout."""
+        heartbeat_ms = self._last_heartbeat_ms.get(broker_id)
+        return heartbeat_ms is not None and self._clock.monotonic_ms() - heartbeat_ms < self._session_ms
 
-    def _hear(self, broker_id: int) -> None:
+    def _record_heartbeat(self, broker_id: int) -> None:
         if self._is_active:
-            self._heard_ms[broker_id] = self._clock.monotonic_ms()
-            self._unheard.discard(broker_id)
-            self._broken.discard(broker_id)
+            self._last_heartbeat_ms[broker_id] = self._clock.monotonic_ms()
+            self._unconfirmed.discard(broker_id)
+            self._disconnected.discard(broker_id)
             self._watch()
 
-    def _tell(self, image: Image, beat: Heartbeat, reply: HeartbeatReply) -> None:
+    def _log_state_change(self, image: Image, beat: Heartbeat, reply: HeartbeatReply) -> None:
         broker = image.brokers[beat.broker_id]
         if broker.fenced != reply.is_fenced:
-            self._journal("broker is fenced" if reply.is_fenced else "broker is unfenced", broker=beat.broker_id)
+            self._journal("broker fenced" if reply.is_fenced else "broker unfenced", broker=beat.broker_id)
         if beat.wants_shutdown and not broker.in_shutdown and not broker.fenced:
-            self._journal("broker hands over and leaves", broker=beat.broker_id)
+            self._journal("broker shutting down, moving its leaderships", broker=beat.broker_id)
 
-    # Silence.
+    # Session expiry.
 
     @property
     def _session_ms(self) -> int:
         return self._settings()[BROKER_SESSION_TIMEOUT_MS]
 
     def _watch(self) -> None:
-        """A node that is alone has nobody to look for."""
-        if self._timer is None and self._heard_ms.keys() - {self._controller.node_id}:
-            self._look_later()
+        """Start checking sessions; a node that is alone has none to check."""
+        if self._timer is None and self._last_heartbeat_ms.keys() - {self._controller.node_id}:
+            self._schedule_check()
 
-    def _look_later(self) -> None:
+    def _schedule_check(self) -> None:
         now_ms, session_ms = self._clock.monotonic_ms(), self._session_ms
-        ends_ms = [heard_ms + session_ms - now_ms for heard_ms in self._heard_ms.values()]
-        # When the next session ends, and now and then at least: somebody may have come.
-        delay_ms = min([max(session_ms // LOOKS_PER_SESSION, 1), *(each for each in ends_ms if each > 0)])
-        self._timer = self._clock.call_later(delay_ms, partial(self._look, now_ms + delay_ms))
+        expiries_ms = [heartbeat_ms + session_ms - now_ms for heartbeat_ms in self._last_heartbeat_ms.values()]
+        # When the next session expires, or earlier: another broker may have registered.
+        delay_ms = min([max(session_ms // CHECKS_PER_SESSION, 1), *(each for each in expiries_ms if each > 0)])
+        self._timer = self._clock.call_later(delay_ms, partial(self._check_sessions, now_ms + delay_ms))
 
-    def _look(self, due_ms: int) -> None:
-        now_ms = self._clock.monotonic_ms()
-        late_ms = now_ms - due_ms
+    def _check_sessions(self, due_ms: int) -> None:
+        late_ms = self._clock.monotonic_ms() - due_ms
         if late_ms > LATE_MS:
-            self._heard_ms = {broker_id: heard_ms + late_ms for broker_id, heard_ms in self._heard_ms.items()}
+            self._last_heartbeat_ms = {each: at_ms + late_ms for each, at_ms in self._last_heartbeat_ms.items()}
         others = [broker for broker in self._controller.image.brokers.values() if self._may_fence(broker)]
-        self._look_later()
+        self._schedule_check()
         for broker in others:
-            if not self.lives(broker.id):
-                self._fence(broker.id, broker.epoch, f"not heard for {self._session_ms} ms")
-        self._lifelines.keep(broker.id for broker in others if self.lives(broker.id))
+            if not self.is_alive(broker.id):
+                self._fence(broker.id, broker.epoch, f"no heartbeat for {self._session_ms} ms")
+        self._lifelines.keep(broker.id for broker in others if self.is_alive(broker.id))
 
     def _may_fence(self, broker: Broker) -> bool:
         return not broker.fenced and broker.id != self._controller.node_id
 
     def _on_broken(self, broker_id: int) -> None:
-        if broker_id in self._heard_ms:
-            self._broken.add(broker_id)
+        if broker_id in self._last_heartbeat_ms:
+            self._disconnected.add(broker_id)
 
     def _on_refused(self, broker_id: int) -> None:
-        """Its process has ended, unless it is heard once more: one that has too many connections refuses, too."""
-        heard_ms = self._heard_ms.get(broker_id)
+        """Fence a broker that refuses connections, unless it sends another heartbeat: it may just be overloaded."""
+        heartbeat_ms = self._last_heartbeat_ms.get(broker_id)
         broker = self._controller.image.brokers.get(broker_id)
-        if heard_ms is None or broker is None or not self._may_fence(broker):
+        if heartbeat_ms is None or broker is None or not self._may_fence(broker):
             return
         left_ms = self._lease_left_ms(broker_id)
         if left_ms > 0:
-            self._clock.call_later(left_ms, partial(self._lose, broker_id, heard_ms))
+            self._clock.call_later(left_ms, partial(self._end_session, broker_id, heartbeat_ms))
         else:
-            self._lose(broker_id, heard_ms)
+            self._end_session(broker_id, heartbeat_ms)
 
     def _lease_left_ms(self, broker_id: int) -> int:
-        """How long a broker may still count on leading what it leads, if it is there.
+        """How long the broker may still hold a lease.
 
-        One that this controller has not heard may have a lease from the one before, given until the election.
+        A broker that has sent this controller no heartbeat may hold a lease granted by the previous controller, at
+        the latest at the moment of the election.
         """
-        is_unheard = broker_id in self._unheard
-        since_ms = self._controller.elected_ms if is_unheard else self._heard_ms[broker_id]
+        is_unconfirmed = broker_id in self._unconfirmed
+        since_ms = self._controller.elected_ms if is_unconfirmed else self._last_heartbeat_ms[broker_id]
         return since_ms + fence_wait_ms(self._settings()) - self._clock.monotonic_ms()
 
-    def _lose(self, broker_id: int, heard_ms: int) -> None:
+    def _end_session(self, broker_id: int, heartbeat_ms: int) -> None:
         broker = self._controller.image.brokers.get(broker_id)
-        if self._heard_ms.get(broker_id) == heard_ms and broker is not None and self._may_fence(broker):
-            # Nobody need wait for the end of its session: it may be back already, under another name.
-            del self._heard_ms[broker_id]
-            self._broken.discard(broker_id)
-            self._fence(broker_id, broker.epoch, "its connections broke, and it takes no new ones")
+        if self._last_heartbeat_ms.get(broker_id) == heartbeat_ms and broker is not None and self._may_fence(broker):
+            # Forget the session at once, so that a new incarnation of the broker need not wait for it to expire.
+            del self._last_heartbeat_ms[broker_id]
+            self._disconnected.discard(broker_id)
+            self._fence(broker_id, broker.epoch, "connections refused")
 
     def _fence(self, broker_id: int, broker_epoch: int, why: str) -> None:
         def decide(image: Image) -> Decision[bool]:
             decision = decide_fence(image, self._layers(), broker_id, broker_epoch)
             if decision.records:
                 self._active_since_ms.pop(broker_id, None)
-                self._journal("broker is fenced", broker=broker_id, reason=why)
+                self._journal("broker fenced", broker=broker_id, reason=why)
             return decision
 
         fenced = self._controller.submit(decide)
         fenced.then(lambda is_done: None if is_done else self._settle(broker_id), _unless_deposed)
 
-    # What was decided.
+    # Committed records.
 
     def on_records(self, records: Sequence[Record]) -> Later[None]:
-        """These are committed, whoever decided them."""
+        """React to committed metadata records, whichever controller wrote them."""
         if self._is_active:
             unclean = [each for each in records if _is_unclean(each)]
             if unclean:
                 self._journal(
-                    "leaders were elected that may lack records",
+                    "unclean leader election, records may be lost",
                     partitions=len(unclean),
                     first=self._name_of(unclean[0]),
                 )
             if any(isinstance(each, ConfigRecord) and each.name in ELECTION_SETTINGS for each in records):
-                # Partitions without a leader may have one by the new value.
+                # The new value may allow an election in partitions without a leader.
                 for broker_id in self._controller.image.brokers:
                     self._settle(broker_id)
         return done(None)
@@ -332,22 +334,22 @@ class Heartbeats:
         topic = self._controller.image.topics_by_id.get(record.topic_id)
         return f"{topic.name if topic else record.topic_id}-{record.partition_id}"
 
-    # What has many parts.
+    # Jobs decided slice by slice.
 
     def _settle(self, broker_id: int) -> None:
-        """Slice by slice, until all partitions know what has become of the broker."""
+        """Update all partitions that the broker's new state concerns."""
         self._in_slices(("settle", broker_id), lambda image: decide_settle(image, self._layers(), broker_id))
 
     def _in_slices(self, name: tuple[str, int], decide_slice: Callable[[Image], Decision[bool]]) -> None:
-        """Decide again and again until the reply says that this was all."""
-        if name in self._settling:
+        """Submit slices until the reply of one says that it was the last."""
+        if name in self._sliced_jobs:
             return
-        self._settling.add(name)
-        settling = self._settling
+        self._sliced_jobs.add(name)
+        jobs_of_term = self._sliced_jobs
 
         def step() -> None:
-            # One of an earlier term has been forgotten.
-            if settling is not self._settling:
+            # A job of an earlier term ends here.
+            if jobs_of_term is not self._sliced_jobs:
                 return
             slices: list[Decision[bool]] = []
 
@@ -357,10 +359,10 @@ class Heartbeats:
 
             self._controller.submit(decide).then(lambda _: None, _unless_deposed)
             if slices and not slices[0].reply:
-                # The loop has others to serve between two slices; the commit of the first is not waited for.
+                # Yield to the loop between two slices, without waiting for the first to be committed.
                 self._clock.call_soon(step)
             else:
-                settling.discard(name)
+                jobs_of_term.discard(name)
 
         step()
 
@@ -368,28 +370,28 @@ class Heartbeats:
 
     @property
     def _settled_ms(self) -> int:
-        """How long a broker must have been there before it leads again what it is the first replica of."""
+        """How long a broker must have been active before its preferred leaderships return to it."""
         return 1000 * self._settings()[LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS]
 
     def _rebalance_later(self, delay_ms: int) -> None:
         self._rebalance_timer = self._clock.call_later(delay_ms, self._rebalance)
 
     def _rebalance(self) -> None:
-        """A slice for each broker, and the rest a moment later: whoever writes there has to find the new leader."""
+        """Elect preferred leaders, one slice per broker at a time, because producers have to find each new leader."""
         image, now_ms = self._controller.image, self._clock.monotonic_ms()
         active = [broker_id for broker_id in image.brokers if image.is_active(broker_id)]
         self._active_since_ms = {each: self._active_since_ms.get(each, now_ms) for each in active}
         is_over = True
         if self._settings()[AUTO_LEADER_REBALANCE_ENABLE]:
             for broker_id in active:
-                # A decision that cannot be written ends the term of this controller, and forgets who is active.
+                # A decision that cannot be written ends this controller's term and clears `_active_since_ms`.
                 if self._is_active and now_ms - self._active_since_ms[broker_id] >= self._settled_ms:
                     is_over = self._lead_first(broker_id) and is_over
         if self._is_active:
-            self._rebalance_later(self._settled_ms // LOOKS_PER_INTERVAL if is_over else NEXT_SLICE_MS)
+            self._rebalance_later(self._settled_ms // CHECKS_PER_INTERVAL if is_over else NEXT_SLICE_MS)
 
     def _lead_first(self, broker_id: int) -> bool:
-        """Whether that was all."""
+        """Elect one slice of preferred leaders; return whether it was the last."""
         slices: list[Slice] = []
 
         def decide(image: Image) -> Decision[None]:
@@ -397,7 +399,7 @@ class Heartbeats:
                 return Decision((), None)
             slices.append(lead_first(image, self._layers(), broker_id))
             if slices[0].records:
-                self._journal("broker leads again", broker=broker_id, partitions=len(slices[0].records))
+                self._journal("preferred leader elected", broker=broker_id, partitions=len(slices[0].records))
             return Decision(tuple(slices[0].records), None)
 
         self._controller.submit(decide).then(lambda _: None, _unless_deposed)
@@ -413,7 +415,7 @@ def _is_unclean(record: Record) -> bool:
 
 
 def _unless_deposed(failure: Exception) -> None:
-    """Another controller goes on, or the disk of this one has failed, which it tells by itself."""
+    """Ignore a refusal because this controller was deposed or its disk failed, which is reported elsewhere."""
     if not isinstance(failure, Refused):
         raise failure
     assert failure.code in (ErrorCode.NOT_CONTROLLER, ErrorCode.KAFKA_STORAGE_ERROR), failure

@@ -1,8 +1,8 @@
-"""This node as one of a cluster: it registers with the controller, says again and again that it lives, and leaves.
+"""This node's membership in the cluster: it registers with the controller, sends heartbeats, and shuts down.
 
-A node that is alone has registered itself before this begins; it sends no heartbeats and may leave at once. What
-`incarnation` keeps is written before the step that depends on it: the incarnation id before the controller hears it,
-the broker epoch before it is used.
+A standalone node has registered itself before this begins; it sends no heartbeats and may stop at once. The file
+`incarnation` is written before the step that depends on it: the incarnation id before registration, the broker epoch
+before its first use.
 """
 
 from __future__ import annotations
@@ -47,50 +47,50 @@ HEARTBEAT_VERSION: Final = 1
 
 REGISTER_AGAIN_MS: Final = 100
 NAME_AGAIN_MS: Final = 20
-"""How often one that does not know its cluster's name looks whether the metadata have come."""
+"""How often a node that does not know its cluster's name checks whether the metadata has arrived."""
 
 FENCED_HEARTBEAT_MS: Final = 50
-"""How often one that waits to be let in, to be heard or to be let go, asks."""
+"""Heartbeat interval while the node is fenced, out of contact or shutting down."""
 
 DUPLICATE_MS_MAX: Final = 15_000
-"""How long another process may be heard under this node's id before this one gives up."""
+"""How long registration is retried while another process holds this node's id."""
 
 SILENT_MS_MAX: Final = 2_000
-"""How long one that leaves waits for a controller that does not answer."""
+"""How long a shutdown waits for a controller that does not answer."""
 
 WRITE_AGAIN_MS: Final = 500
 
-LOOK_AROUND_MS: Final = 100
-"""How often one that is not heard looks for how long that has been so."""
+CONTACT_CHECK_MS: Final = 100
+"""How often a node that has lost contact counts the sessions it has missed."""
 
 LATE_MS: Final = 50
-"""Who looks this much too late stood still: what was said to it meanwhile is read first."""
+"""A check that runs this late means the loop stalled: read what has arrived meanwhile first."""
 
 STRANGER: Final = (
-    "the data folder of this node belongs to another cluster than the nodes that it was told of: name the nodes of "
-    "its own cluster, or give it an empty data folder"
+    "the data folder of this node belongs to another cluster than the nodes it was configured with: name the nodes "
+    "of its own cluster, or give it an empty data folder"
 )
 
 OUTLIVED: Final = (
-    "the cluster was rescued without this node, and what its data folder has is of the time before. Keep the folder "
-    "while its records may be wanted, and start the node with an empty one (docs/operations.md, Loss of a majority)"
+    "the cluster was rescued without this node, and its data folder dates from before the rescue. Keep the folder as "
+    "long as you may need its records, and start the node with an empty one (docs/operations.md, Loss of a majority)"
 )
 
 MISLED: Final = (
-    "the other nodes were told of other nodes than this one: cluster.nodes (nodes.toml) must name the same numbers "
+    "the other nodes are configured with a different set of nodes: cluster.nodes (nodes.toml) must list the same ids "
     "on every node"
 )
 
 
 OUTDATED: Final = (
-    "this program does not support what the cluster has agreed on{}. Start the version that the other nodes run "
+    "this version does not support the feature levels of the cluster{}. Start the version that the other nodes run "
     "(millpond cluster features shows what each supports)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Appearance:
-    """What a broker tells of itself when it registers."""
+    """How a broker presents itself when it registers."""
 
     end_points: tuple[BrokerEndpoint, ...]
     directory_id: UUID
@@ -107,15 +107,15 @@ class Lifecycle:
         forget_loss: Callable[[], None],
         room: DiskRoom | None = None,
     ) -> None:
-        """`forget_loss`: what the store has noted of lost records is in `incarnation` now. Called on a worker."""
+        """`forget_loss` clears the store's note of lost records once `incarnation` has it; called on a worker."""
         self.broker_epoch = -1
         self.is_fenced = True
         self.ready: Later[None] = Later()
-        """Ends once this node has been let in."""
+        """Ends once this node is registered and unfenced."""
         self.is_noted = False
-        """Whether it is written down what this life has found of the one before: then its end can be a clean one."""
+        """Whether the outcome of the previous incarnation is on disk: only then may this one shut down cleanly."""
         self.shut_out: Later[CannotJoin] = Later()
-        """Ends if the others do not let this node in and never will, also after it had been one of them."""
+        """Ends when the cluster will never accept this node, even if it was a member before."""
         self._world = world
         self._clock = world.clock
         self._lease_clock = controller.lease_clock
@@ -126,74 +126,74 @@ class Lifecycle:
         self._forget_loss = forget_loss
         self._room = room or DiskRoom()
         self._said_full = False
-        """Whether the last heartbeat said that the disk is full. Its response is no lease."""
+        """Whether the last heartbeat reported a full disk; its response then grants no lease."""
         self._folder = settings[DATA_FOLDER]
         self._features = features_to_record(controller.supported)
-        self._told_epoch = -1
-        """The epoch of the last controller that this life has told what it supports."""
+        self._registered_epoch = -1
+        """The epoch of the last controller with which this incarnation registered its features."""
         self._incarnation_id = UUID(int=0)
         self._last = LastIncarnation(-1, world.boot_id)
         self._appearance: Appearance | None = None
         self._timer: Timer | None = None
         self._refused_since_ms: int | None = None
         self._nameless_since_ms: int | None = None
-        self._heard_ms = 0
-        self._asked_ms = 0
+        self._response_ms = 0
+        self._request_ms = 0
         self._lease_ms = 0
-        """Until when, at the least, nobody else is made leader in this node's place, by the lease clock."""
+        """When the lease expires, by the lease clock: until then no other leader is elected in this node's place."""
         self._lease_since_ms = 0
-        """Since when it has been so without a gap. Of what was decided in the gap the image may not tell yet."""
+        """Since when the lease has been held without a gap. The image may lack what was decided in the gap."""
         self.sessions_missed = 0
-        """For the time of how many sessions this node has not been heard: others may lead in its place by now."""
-        self._on_cut_off: Callable[[], None] = _nobody_cares
-        self._certain_ms = 0
-        """When this node was heard for certain, by its own clock: the moment of asking, not that of the answer."""
-        self._silence_timer: Timer | None = None
+        """How many session timeouts have passed without contact: others may lead in this node's place by now."""
+        self._on_cut_off: Callable[[], None] = _ignore
+        self._contact_ms = 0
+        """When the last answered heartbeat was sent, by this node's own clock."""
+        self._contact_timer: Timer | None = None
         self._has_lost = False
         self._left: Callable[[], None] | None = None
         self._leaves_at_ms = 0
         self._is_over = False
 
-    # Facts.
+    # State.
 
     @property
     def knows_itself(self) -> bool:
-        """Whether the image of this node has come to its own registration.
+        """Whether this node's metadata image includes its own registration.
 
-        What is older was said to an earlier life: it must not lead or follow by that.
+        An older image assigns roles to an earlier incarnation, which this one must not take on.
         """
         broker = self._controller.image.brokers.get(self._controller.node_id)
         return broker is not None and broker.incarnation_id == self._incarnation_id
 
     @property
     def wants_to_be_fenced(self) -> bool:
-        """Whether this node is about to leave, or has lost records and says so."""
+        """Whether this node is shutting down, or has lost records and asks to be fenced."""
         return self._left is not None or self._has_lost
 
     def has_lease(self) -> bool:
-        """Whether this node has been heard so lately that nobody else can lead what it leads, but by its own will.
+        """Whether the controller cannot yet have elected another leader in this node's place.
 
-        Shorter than a controller waits, because clocks differ (`lease.py`).
+        The lease is shorter than the time the controller waits, because clocks drift (`lease.py`).
         """
         if self._appearance is None:
             return True
         if self._room.is_short:
-            # The controller gives what it leads to others without waiting for the lease to end.
+            # The controller moves its leaderships without waiting for the lease to expire.
             return False
         if self._controller.is_active:
-            # It hears itself, even when it is cut off from everybody: only those who follow it are a proof.
+            # It always hears its own heartbeats, even when isolated; only its followers' fetches prove that it leads.
             led_ago_ms = self._controller.led_ago_ms
             return led_ago_ms is not None and led_ago_ms < lease_ms(self._settings)
         return self._lease_clock.now_ms() < self._lease_ms and self._controller.knows_since(self._lease_since_ms)
 
     def on_cut_off(self, observer: Callable[[], None]) -> None:
-        """Call `observer` again and again while this node must assume that others may lead in its place."""
+        """Call `observer` repeatedly while others may lead in this node's place."""
         self._on_cut_off = observer
 
-    # Beginning.
+    # Registration.
 
     def start_alone(self, broker_epoch: int, incarnation_id: UUID) -> None:
-        """The node has registered itself, and there is nobody else."""
+        """Begin as a standalone node, which has registered itself."""
         self.broker_epoch = broker_epoch
         self._incarnation_id = incarnation_id
         self.is_fenced = False
@@ -201,32 +201,32 @@ class Lifecycle:
         self.ready.finish(None)
 
     def go_on_with_others(self, appearance: Appearance) -> None:
-        """This node is alone no more: it goes on in the life that it has, and is heard like everybody else."""
+        """Turn a standalone node into a cluster member: it keeps its incarnation and starts to send heartbeats."""
         self._appearance = appearance
-        self._certain_ms, self._heard_ms = self._lease_clock.now_ms(), self._clock.monotonic_ms()
+        self._contact_ms, self._response_ms = self._lease_clock.now_ms(), self._clock.monotonic_ms()
         self._write(LastIncarnation(self.broker_epoch, self._world.boot_id), self._beat)
 
     def start(self, appearance: Appearance, *, was_clean: bool, has_lost: bool) -> None:
-        """Ask to be let in. Of the store: whether it had been closed in order, and whether records are missing."""
+        """Register. `was_clean` and `has_lost` describe the store: closed cleanly, and missing records."""
         self._appearance = appearance
         last = read_last_incarnation(self._world.disk, self._folder)
         self._last = last.next(self._world.boot_id, was_clean=was_clean, has_lost=has_lost)
-        self._begin_life(self._last.incarnation_id or self._world.entropy.uuid())
+        self._begin_incarnation(self._last.incarnation_id or self._world.entropy.uuid())
 
-    def _begin_life(self, incarnation_id: UUID) -> None:
+    def _begin_incarnation(self, incarnation_id: UUID) -> None:
         self.broker_epoch = -1
         self.is_fenced = True
         self.is_noted = False
         self._incarnation_id = incarnation_id
         self._write(LastIncarnation(self._last.epoch, self._world.boot_id, incarnation_id), self._register)
 
-    def _write(self, life: LastIncarnation, then: Callable[[], None]) -> None:
+    def _write(self, incarnation: LastIncarnation, then: Callable[[], None]) -> None:
         def write() -> None:
-            write_last_incarnation(self._world.disk, self._folder, life)
+            write_last_incarnation(self._world.disk, self._folder, incarnation)
             self._forget_loss()
 
         def written(_: None) -> None:
-            self._last = life
+            self._last = incarnation
             self.is_noted = True
             if not self._is_over:
                 then()
@@ -234,8 +234,8 @@ class Lifecycle:
         def failed(error: Exception) -> None:
             if not isinstance(error, OSError):
                 raise error
-            self._journal("this node cannot write down its epoch, and waits", error=error)
-            self._later(WRITE_AGAIN_MS, lambda: self._write(life, then))
+            self._journal("cannot write the broker epoch, retrying", error=error)
+            self._later(WRITE_AGAIN_MS, lambda: self._write(incarnation, then))
 
         self._world.sync_workers.run(write).then(written, failed)
 
@@ -274,7 +274,7 @@ class Lifecycle:
         self._ask(request, REGISTRATION_VERSION, self._on_registered, self._register, REGISTER_AGAIN_MS)
 
     def _await_name(self) -> None:
-        """Whoever joins must name the cluster as its nodes do: the metadata tell it, in a moment."""
+        """A registration has to name the cluster; a joining node learns the name from the metadata log."""
         now_ms = self._clock.monotonic_ms()
         if self._nameless_since_ms is None:
             self._nameless_since_ms = now_ms
@@ -290,9 +290,9 @@ class Lifecycle:
         match response.error_code:
             case ErrorCode.NONE:
                 self._refused_since_ms = None
-                self._told_epoch = self._controller.leader_epoch
+                self._registered_epoch = self._controller.leader_epoch
                 if self.broker_epoch == response.broker_epoch:
-                    # It was told once more what this node supports.
+                    # This registration only repeated which features the node supports.
                     self._later(0, self._beat)
                     return
                 self.broker_epoch = response.broker_epoch
@@ -307,11 +307,11 @@ class Lifecycle:
             case ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                 self._on_duplicate()
             case code:
-                self._journal("this node is not let in yet", error=ErrorCode(code).name)
+                self._journal("registration refused, retrying", error=ErrorCode(code).name)
                 self._later(REGISTER_AGAIN_MS, self._register)
 
     def _on_duplicate(self) -> None:
-        """The last life of this node may still be waited for; who goes on to be heard is somebody else."""
+        """The session of the previous incarnation may not have expired yet; if it never does, there are two nodes."""
         now_ms = self._clock.monotonic_ms()
         if self._refused_since_ms is None:
             self._refused_since_ms = now_ms
@@ -320,34 +320,34 @@ class Lifecycle:
         else:
             self._give_up(
                 f"another process runs as node {self._controller.node_id} of this cluster: stop it, or give this one "
-                "an id of its own"
+                "a different id"
             )
 
     def _give_up(self, why: str) -> None:
         if self._is_over:
             return
-        self._journal("this node cannot join the cluster", reason=why)
+        self._journal("cannot join the cluster", reason=why)
         self.stop()
         self.shut_out.finish(CannotJoin(why))
 
-    # Living.
+    # Heartbeats.
 
     def _beat(self) -> None:
         request = m.BrokerHeartbeatRequest(
             broker_id=self._controller.node_id,
             broker_epoch=self.broker_epoch,
-            # On the wire it is the last offset that is known, not the first that is not.
+            # The wire carries the last applied offset, not the next one.
             current_metadata_offset=self._controller.applied_offset - 1,
             want_fence=self._has_lost,
             want_shut_down=self._left is not None,
-            # A full disk can be read, and takes no records: see `Heartbeat.is_full`.
+            # A full disk can still be read but takes no records: see `Heartbeat.is_full`.
             offline_log_dirs=self._full_directories(),
         )
-        self._asked_ms = self._lease_clock.now_ms()
+        self._request_ms = self._lease_clock.now_ms()
         self._said_full = self._room.is_short
         if self._said_full:
             self._lease_ms = 0
-        # One that no controller has answered for a session is waited for by the next one, and not for long.
+        # The next controller waits only briefly for a node that has missed a whole session.
         again_ms = min(FENCED_HEARTBEAT_MS, self._interval_ms)
         self._ask(request, HEARTBEAT_VERSION, self._on_beat, self._beat, again_ms)
 
@@ -364,23 +364,23 @@ class Lifecycle:
     def _on_beat(self, response: m.BrokerHeartbeatResponse) -> None:
         match response.error_code:
             case ErrorCode.NONE:
-                self._heard_ms = self._clock.monotonic_ms()
+                self._response_ms = self._clock.monotonic_ms()
                 if not (self._controller.is_active or self._said_full):
-                    if self._asked_ms > self._lease_ms:
-                        self._lease_since_ms = self._asked_ms
-                    self._lease_ms = self._asked_ms + lease_ms(self._settings)
-                self._on_heard()
+                    if self._request_ms > self._lease_ms:
+                        self._lease_since_ms = self._request_ms
+                    self._lease_ms = self._request_ms + lease_ms(self._settings)
+                self._on_contact()
                 self._note_full(frozenset(response.full_brokers))
                 self._on_state(response)
             case ErrorCode.STALE_BROKER_EPOCH | ErrorCode.BROKER_ID_NOT_REGISTERED:
-                self._journal("this node is not known any more, and registers again")
-                self._begin_life(self._world.entropy.uuid())
+                self._journal("no longer registered, registering again")
+                self._begin_incarnation(self._world.entropy.uuid())
             case code:
-                self._journal("this node was not heard", error=ErrorCode(code).name)
+                self._journal("heartbeat refused, retrying", error=ErrorCode(code).name)
                 self._later(self._interval_ms, self._beat)
 
     def _note_full(self, broker_ids: frozenset[int]) -> None:
-        """The active controller knows it already, and may have heard more since it answered."""
+        """Take over the list of full brokers; the active controller already has a newer one."""
         if not self._controller.is_active and broker_ids != self._controller.image.full_brokers:
             self._controller.note_full(broker_ids)
 
@@ -390,90 +390,92 @@ class Lifecycle:
             return
         if response.is_fenced != self.is_fenced:
             self.is_fenced = response.is_fenced
-            self._journal("this node is fenced" if self.is_fenced else "this node is let in")
+            self._journal("node fenced" if self.is_fenced else "node registered, serving requests")
         if not self.is_fenced:
             self.ready.finish(None)
         elif self._has_lost:
             self._has_lost = False
             self._last = LastIncarnation(LOST, self._world.boot_id)
-            self._begin_life(self._world.entropy.uuid())
+            self._begin_incarnation(self._world.entropy.uuid())
             return
         self._later(self._until_next_ms(), self._register if self._is_taken_for_older() else self._beat)
 
     def _until_next_ms(self) -> int:
-        """From asking to asking, as a lease counts: an answer that took long has used up part of it."""
-        waited_ms = self._lease_clock.now_ms() - self._asked_ms
+        """The interval runs from request to request, as the lease does: a slow response has used up part of it."""
+        waited_ms = self._lease_clock.now_ms() - self._request_ms
         return max(self._interval_ms - waited_ms, self._interval_ms // 4)
 
     def _is_taken_for_older(self) -> bool:
-        """Whether a controller registered it that took no note of what it supports, being older: tell the next."""
+        """Whether an older controller registered this node without its features: repeat them to the next one."""
         broker = self._controller.image.brokers.get(self._controller.node_id)
         return (
             broker is not None
             and broker.epoch == self.broker_epoch
             and broker.features != self._features
-            and self._told_epoch != self._controller.leader_epoch
+            and self._registered_epoch != self._controller.leader_epoch
         )
 
-    # Silence.
+    # Loss of contact.
 
-    def _on_heard(self) -> None:
+    def _on_contact(self) -> None:
         if not self._controller.is_active:
-            self._certain_ms = self._asked_ms
-        self._look_at_silence()
+            self._contact_ms = self._request_ms
+        self._check_contact()
 
-    def _look_at_silence(self) -> None:
-        """Whoever is not heard for a session is fenced: it must not promise what only a leader can."""
-        if self._silence_timer is not None:
-            self._silence_timer.cancel()
-            self._silence_timer = None
+    def _check_contact(self) -> None:
+        """A node out of contact for a session is fenced by now and must not answer as a leader."""
+        if self._contact_timer is not None:
+            self._contact_timer.cancel()
+            self._contact_timer = None
         if self._is_over:
             return
         now_ms = self._lease_clock.now_ms()
-        # The active controller hears itself: only those who follow it are a proof.
+        # The active controller always hears its own heartbeats; only its followers' fetches prove contact.
         led_ago_ms = self._controller.led_ago_ms
         if led_ago_ms is not None:
-            self._certain_ms = now_ms - led_ago_ms
+            self._contact_ms = now_ms - led_ago_ms
         session_ms = self._settings[BROKER_SESSION_TIMEOUT_MS]
-        missed, was_cut_off = (now_ms - self._certain_ms) // session_ms, self.sessions_missed > 0
-        # Others that refuse connections may have ended, or be behind a firewall that rejects: that is no proof.
+        missed, was_cut_off = (now_ms - self._contact_ms) // session_ms, self.sessions_missed > 0
+        # Refused connections prove nothing: the peers may have stopped, or a firewall may reject.
         self.sessions_missed = missed
         if (self.sessions_missed > 0) != was_cut_off:
-            self._journal("this node is heard again" if was_cut_off else "this node is not heard by a controller")
-        wait_ms = LOOK_AROUND_MS if missed else self._certain_ms + session_ms - now_ms
-        self._silence_timer = self._clock.call_later(wait_ms, partial(self._on_silence, now_ms + wait_ms))
+            self._journal(
+                "regained contact with the controller" if was_cut_off else "lost contact with the controller"
+            )
+        wait_ms = CONTACT_CHECK_MS if missed else self._contact_ms + session_ms - now_ms
+        self._contact_timer = self._clock.call_later(wait_ms, partial(self._on_contact_timer, now_ms + wait_ms))
         if self.sessions_missed:
             self._on_cut_off()
 
-    def _on_silence(self, due_ms: int) -> None:
+    def _on_contact_timer(self, due_ms: int) -> None:
         if self._lease_clock.now_ms() - due_ms > LATE_MS:
-            self._silence_timer = self._clock.call_later(1, self._look_at_silence)
+            self._contact_timer = self._clock.call_later(1, self._check_contact)
         else:
-            self._look_at_silence()
+            self._check_contact()
 
     @property
     def is_let_in(self) -> bool:
-        """Whether others may count on this node."""
+        """Whether this node is registered in a cluster and may lead."""
         return self._appearance is not None and self.broker_epoch >= 0 and not self.is_fenced
 
     def outlive(self) -> None:
-        """The cluster has gone on without this node, for good."""
+        """The cluster was rescued without this node."""
         self._give_up(OUTLIVED)
 
     def report_lost_records(self) -> None:
-        """Records of this life are lost: come back as one that nobody counts on before it has caught up."""
+        """Ask to be fenced because records are lost, and register a new incarnation that has to catch up."""
         if not self._has_lost:
             self._has_lost = True
-            # The next heartbeat says it.
-            self._journal("this node has lost records, and comes back as one that has to catch up")
+            # The next heartbeat reports it.
+            self._journal("records lost on this node, registering again to catch up")
 
     def on_role(self, is_active: bool) -> None:
-        """This node has become the active controller, or is it no more: the next one does not wait for long."""
+        """A node deposed as controller sends a heartbeat at once: its successor does not wait long for it."""
         if not is_active and self._timer is not None and self.broker_epoch >= 0:
-            # Else something is under way already.
+            # Without a timer a request is already in flight.
             self._later(0, self._beat)
 
-    # Asking.
+    # Requests to the controller.
 
     def _ask(
         self,
@@ -483,7 +485,7 @@ class Lifecycle:
         again: Callable[[], None],
         again_ms: int,
     ) -> None:
-        """One request at a time; whatever it is answered with, `use` or `again` goes on."""
+        """Send one request at a time, then continue with `use`, or with `again` if the request failed."""
         incarnation_id = self._incarnation_id
 
         def answered(response: object) -> None:
@@ -512,29 +514,29 @@ class Lifecycle:
             self._timer.cancel()
         self._timer = None if self._is_over else self._clock.call_later(delay_ms, fire)
 
-    # Ending.
+    # Controlled shutdown.
 
     def leave(self, left: Callable[[], None]) -> None:
-        """Hand over what this node leads; then `left`, at the latest when the time for it is over."""
+        """Move this node's leaderships away, then call `left`, at the latest when controlled shutdown times out."""
         if self._left is not None:
             return
         self._left = left
-        now_ms = self._heard_ms = self._clock.monotonic_ms()
+        now_ms = self._response_ms = self._clock.monotonic_ms()
         self._leaves_at_ms = now_ms + self._settings[CONTROLLED_SHUTDOWN_MS]
         if self._appearance is None or self.is_fenced or self._is_over:
             self._end_leaving()
             return
         self._clock.call_later(FENCED_HEARTBEAT_MS, self._watch_leaving)
         if self._timer is not None:
-            # Else a heartbeat is under way, and the next one says it.
+            # Otherwise a heartbeat is in flight, and the next one announces the shutdown.
             self._later(0, self._beat)
 
     def _watch_leaving(self) -> None:
         if self._is_over:
             return
         now_ms = self._clock.monotonic_ms()
-        if now_ms >= self._leaves_at_ms or now_ms - self._heard_ms >= SILENT_MS_MAX:
-            self._journal("others could not be told in time that this node leaves")
+        if now_ms >= self._leaves_at_ms or now_ms - self._response_ms >= SILENT_MS_MAX:
+            self._journal("controlled shutdown timed out, stopping without a handover")
             self._end_leaving()
         else:
             self._clock.call_later(FENCED_HEARTBEAT_MS, self._watch_leaving)
@@ -546,11 +548,11 @@ class Lifecycle:
         left()
 
     def stop(self) -> None:
-        """Say nothing more."""
+        """Send nothing more."""
         self._is_over = True
         self._later(0, self.stop)
-        if self._silence_timer is not None:
-            self._silence_timer.cancel()
+        if self._contact_timer is not None:
+            self._contact_timer.cancel()
 
 
-def _nobody_cares() -> None: ...
+def _ignore() -> None: ...

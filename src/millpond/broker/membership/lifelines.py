@@ -1,8 +1,8 @@
-"""A connection to every other broker, on which nothing is said: when a process ends, its connections end with it.
+"""Idle connections from the controller to every broker, which reveal a killed process at once.
 
-Silence takes long to judge; this finds a broker that was killed at once. A line that breaks is made anew, and where
-that cannot be had either, the broker is thought gone. The peer answers one small question on each line, so that one
-which is refused can be told from one that was there and broke.
+A session takes seconds to expire; a connection closes the moment its process dies. A closed connection is reopened,
+and a broker that refuses to reopen it is presumed dead. Each connection carries one ApiVersions request, which tells
+a connection that was established and broke from one that was never accepted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 AGAIN_MS: Final = 50
 AGAIN_MS_MAX: Final = 1_000
 REFUSALS: Final = 2
-"""So many in a row make sure that it is not a peer which starts or is crowded for a moment."""
+"""A single refusal may come from a peer that is starting or briefly overloaded; this many in a row do not."""
 
 SCRATCH_BYTES: Final = 4096
 _LENGTH = Struct(">i")
@@ -37,24 +37,21 @@ class Lifelines:
         on_broken: Callable[[int], None],
         on_refused: Callable[[int], None],
     ) -> None:
-        """`on_broken` hears of a broker whose line was there and has ended.
-
-        `on_refused` hears of one to which no line can be had, again and again while that is so.
-        """
+        """Call `on_broken` when an established connection closes, and `on_refused` after each refused attempt."""
         self._world = world
         self._client_id = client_id
         self._addresses = addresses
-        self._tell_broken = on_broken
+        self._report_broken = on_broken
         self._on_refused = on_refused
         self._lines: dict[int, _Line] = {}
         self._refusals: dict[int, int] = {}
 
     def keep(self, node_ids: Iterable[int]) -> None:
-        """Have a line to each of these brokers and to nobody else."""
-        wanted = set(node_ids)
-        for node_id in self._lines.keys() - wanted:
-            self._lines.pop(node_id).let_go()
-        for node_id in wanted - self._lines.keys():
+        """Keep a connection to each of these brokers and to no others."""
+        brokers = set(node_ids)
+        for node_id in self._lines.keys() - brokers:
+            self._lines.pop(node_id).abort()
+        for node_id in brokers - self._lines.keys():
             self._refusals[node_id] = 0
             self._connect(node_id)
 
@@ -71,7 +68,7 @@ class Lifelines:
         if self._lines.get(node_id) is not line:
             return
         if line.was_answered:
-            self._tell_broken(node_id)
+            self._report_broken(node_id)
         self._refusals[node_id] = 0 if line.was_answered else self._refusals[node_id] + 1
         refusals = self._refusals[node_id]
         if refusals >= REFUSALS:
@@ -85,7 +82,7 @@ class Lifelines:
 
 
 class _Line:
-    """One connection. What the peer says is not read: that it says anything is enough."""
+    """One connection. The content of the response does not matter, only that it arrives."""
 
     def __init__(self, on_broken: Callable[[_Line], None]) -> None:
         self.was_answered = False
@@ -97,7 +94,7 @@ class _Line:
         self._link = link
         return self
 
-    def let_go(self) -> None:
+    def abort(self) -> None:
         self._on_broken = None
         if self._link is not None:
             self._link.abort()
