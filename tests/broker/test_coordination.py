@@ -15,9 +15,9 @@ from millpond.base.ids import TopicPartition
 from millpond.base.later import Later
 from millpond.base.principal import ANONYMOUS
 from millpond.broker.coordination.coordination import (
-    ASKS_FOR_THE_LATEST,
-    PARKED_FOR_LONG,
+    NEEDS_LATEST,
     READ_FIRST_MS,
+    WAITS_FOR_MEMBERS,
     Coordination,
     Producer,
     ShardHost,
@@ -392,7 +392,7 @@ def test_a_moment_of_a_full_disk_is_over_when_there_is_room_again(play: Play) ->
     play.settle()
     play.sim.hosts["host"].disk.fill()
     write(play, notes, "lost")
-    assert play.heard[-2:] == ["lost: COORDINATOR_NOT_AVAILABLE", "journal: a coordinator starts anew from its log"]
+    assert play.heard[-2:] == ["lost: COORDINATOR_NOT_AVAILABLE", "journal: coordinator reloading from its log"]
     with pytest.raises(Refused) as refused:
         notes.shard_host_of("g")
     assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -413,7 +413,7 @@ def test_a_coordinator_does_not_live_by_what_has_rotted(play: Play, monkeypatch:
     monkeypatch.setattr(log, "read_batches", lambda *given: sound(*given)[:-1] + b"?" if sound(*given) else b"")
     notes = Coordination("__notes", lambda _: play.new_shard_host(), play.world.clock, play.journal, play.leads)
     notes.follow([play.partition], 1)
-    assert play.heard[-1] == "journal: a coordinator starts anew from its log"
+    assert play.heard[-1] == "journal: coordinator reloading from its log"
     with pytest.raises(Refused) as refused:
         notes.shard_host_of("g")
     assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -466,7 +466,7 @@ def test_a_request_without_an_answer_is_told_to_people(play: Play) -> None:
     play.sim.run_for(9_000)
     assert play.heard == []
     play.sim.run_for(2_000)
-    assert play.heard == ["journal: a request to a coordinator has no answer"]
+    assert play.heard == ["journal: coordinator request overdue"]
 
 
 # Following the leadership of the partition.
@@ -647,5 +647,5 @@ def test_too_few_replicas_send_clients_away_and_the_home_comes_back_soon(led: Pl
 
 
 def test_keys_are_those_of_the_messages() -> None:
-    assert {m.JoinGroupRequest.API_KEY, m.SyncGroupRequest.API_KEY} == PARKED_FOR_LONG
-    assert {m.OffsetFetchRequest.API_KEY} == ASKS_FOR_THE_LATEST
+    assert {m.JoinGroupRequest.API_KEY, m.SyncGroupRequest.API_KEY} == WAITS_FOR_MEMBERS
+    assert {m.OffsetFetchRequest.API_KEY} == NEEDS_LATEST

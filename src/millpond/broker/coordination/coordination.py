@@ -48,48 +48,48 @@ S = TypeVar("S", bound=Shard)
 T = TypeVar("T")
 
 LOAD_BYTES = 16 << 10
-"""How much of a log is replayed at a time; everybody else waits for it."""
+"""How much of a log one turn of the loop replays."""
 LOAD_AT_ONCE_BYTES = 256 << 10
-"""How much is replayed before the first request is taken: with little to load nobody hears that it is loaded."""
+"""How much is replayed before the first request, so that small shards never answer COORDINATOR_LOAD_IN_PROGRESS."""
 
 OFFSET_FETCH = 9
 JOIN_GROUP = 11
 SYNC_GROUP = 14
 
-PARKED_FOR_LONG = frozenset({JOIN_GROUP, SYNC_GROUP})
-"""These wait for other members, as they should."""
+WAITS_FOR_MEMBERS = frozenset({JOIN_GROUP, SYNC_GROUP})
+"""Requests that rightly wait for other members and are never reported as overdue."""
 
 LOAD_AGAIN_MS = 250
 LOAD_AGAIN_MS_MAX = 10_000
-"""How long a shard host that could not write waits before it is loaded again; longer each time it fails."""
+"""How long a shard host that failed to write waits before it loads again; the delay doubles with each failure."""
 TOO_FEW_AGAIN_MS_MAX = 1_000
-"""The same where only too few replicas are in sync or in reach: they come back by themselves, mostly soon."""
+"""The same limit when only in-sync or reachable replicas are missing: those usually return soon."""
 
 STALL_MS = 1_000
-"""A timer that comes so much too late shows that the loop stood still, and signs of life may wait to be read."""
+"""A timer that fires this late means the loop stalled, so heartbeats may be waiting unread in its sockets."""
 REPLIES_AT_ONCE = 200
-"""This many clients that waited for the same decision are answered in one turn of the loop."""
+"""How many clients waiting for the same decision one turn of the loop answers."""
 READ_FIRST_MS = 10
-"""So long they are read before anybody is given up for want of them."""
+"""How long the loop reads sockets after a stall before members may time out."""
 
 
 BEYOND_THE_PRODUCER = frozenset(
     {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS}
 )
-"""Refusals of a write that say nothing of the one for whom it is made."""
+"""Reasons to refuse a write that have nothing to do with the producer of its transaction."""
 
 
 UNWRITTEN = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER})
 
-ASKS_FOR_THE_LATEST = frozenset({OFFSET_FETCH})
-"""Who begins where an older leader says, does again what others have done since."""
+NEEDS_LATEST = frozenset({OFFSET_FETCH})
+"""A consumer that starts from a deposed coordinator's offset would reprocess what others have since committed."""
 
 BARRIER_KEY = b"\x7f\xff"
-"""A record that says nothing: of a kind that every reader of these topics leaves to later programs."""
+"""The key of an empty record with a version that every reader of these topics skips as unknown."""
 
 
 class Producer(NamedTuple):
-    """In whose transaction records are written."""
+    """The producer in whose transaction records are written."""
 
     id: int
     epoch: int
@@ -102,14 +102,14 @@ class Writing(NamedTuple):
     verification: Verification | None
 
 
-class HomeState(Enum):
-    LOADING = "is being loaded"
-    ACTIVE = "serves"
-    OFFLINE = "is offline"
+class ShardHostState(Enum):
+    LOADING = "loading"
+    ACTIVE = "active"
+    OFFLINE = "offline"
 
 
 class ShardHost(Generic[S]):
-    """One shard and the log that it lives in. Made empty; it serves once `load_some` has been called to the end."""
+    """One shard and its log. It starts empty and serves once `load_some` has replayed the whole log."""
 
     def __init__(
         self,
@@ -122,17 +122,17 @@ class ShardHost(Generic[S]):
     ) -> None:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
-        """In which this node leads the partition. In another one, this shard host has nothing more to say."""
-        self.on_resigned: Callable[[Refused], None] = _nobody_cares
-        """Hears that the shard host has resigned, and why."""
-        self.on_overdue: Callable[[str, str], None] = _nobody_cares
-        """Hears of a request, and whose, that has no answer after a long time."""
-        self.on_limit: Callable[[LimitMet], None] = _nobody_cares
-        """Hears of a limit that somebody was refused by."""
+        """The epoch in which this node leads the partition; in any other epoch the shard host must not decide."""
+        self.on_resigned: Callable[[Refused], None] = _ignore
+        """Called with the reason when the shard host resigns."""
+        self.on_overdue: Callable[[str, str], None] = _ignore
+        """Called with the name and client id of a request that has waited too long for its response."""
+        self.on_limit: Callable[[LimitMet], None] = _ignore
+        """Called when a client is refused because of a limit."""
         self.in_turn: Callable[[Callable[[], None]], None] = _at_once
-        """Runs what time leads to: many shard hosts may be due in the same moment."""
+        """Schedules timer work, because many shard hosts may be due at the same moment."""
         self.failures = 0
-        """How often it has resigned since it last could write."""
+        """How often the host has resigned since its last successful write."""
         self._unanswered = Unanswered(clock, lambda request, client_id: self.on_overdue(request, client_id))
         self._make_shard = make_shard
         self._clock = clock
@@ -150,30 +150,30 @@ class ShardHost(Generic[S]):
 
     @property
     def is_active(self) -> bool:
-        return self.state is HomeState.ACTIVE and self.is_current
+        return self.state is ShardHostState.ACTIVE and self.is_current
 
     @property
     def is_current(self) -> bool:
-        """Whether this node still leads the partition in the epoch that the shard host was made for."""
+        """Whether this node still leads the partition in the shard host's leader epoch."""
         return self.partition.is_leader and self.partition.leader_epoch == self.leader_epoch
 
     @property
     def is_lost(self) -> bool:
-        """Its log is out of reach until the node starts again."""
+        """Whether the log is unusable until the node restarts."""
         return self.partition.log.failed is not None or self.partition.log.closed
 
     # Loading and resigning.
 
     def begin_load(self) -> None:
-        """Start anew with nothing in memory."""
-        self.state = HomeState.LOADING
+        """Start over with an empty shard."""
+        self.state = ShardHostState.LOADING
         self.shard = self._make_shard()
         self._time = CoordinatorTime(self._clock.wall_ms())
         self._next_offset: int = self.partition.log.start_offset
 
     def load_some(self, bytes_max: int = LOAD_BYTES) -> int:
-        """Replay the next part of the log; gives its size, 0 when that was all and requests are taken."""
-        assert self.state is HomeState.LOADING
+        """Replay the next part of the log and return its size; at 0 the shard is loaded and takes requests."""
+        assert self.state is ShardHostState.LOADING
         if not self.is_current:
             self.resign(_moved(self.partition))
             return 0
@@ -188,7 +188,7 @@ class ShardHost(Generic[S]):
             for _, header in walk(data):
                 self._next_offset = header.next_offset
             return len(data)
-        self.state = HomeState.ACTIVE
+        self.state = ShardHostState.ACTIVE
         self.run(lambda shard, now_ms: shard.on_loaded(now_ms))
         waiting, self._once_active = self._once_active, []
         for decide in waiting:
@@ -196,19 +196,19 @@ class ShardHost(Generic[S]):
         return 0
 
     def resign(self, refused: Refused) -> None:
-        """Forget what is in memory: the log may hold less, or be out of reach. Whoever waits asks again."""
-        if self.state is HomeState.OFFLINE:
+        """Drop the shard's state, which the log may not contain, and refuse pending requests: clients retry."""
+        if self.state is ShardHostState.OFFLINE:
             return
         self.stop()
         self.failures += 1
         uncommitted, self._uncommitted = self._uncommitted, deque()
-        steps: list[Callable[[], None]] = [partial(_send_away, effects, refused) for _, effects in uncommitted]
+        steps: list[Callable[[], None]] = [partial(_refuse_all, effects, refused) for _, effects in uncommitted]
         steps.append(lambda: end_all(self.shard.unload(error_for_clients(refused)).replies))
         steps.append(lambda: self.on_resigned(refused))
         run_all(steps)
 
     def stop(self) -> None:
-        self.state = HomeState.OFFLINE
+        self.state = ShardHostState.OFFLINE
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -216,7 +216,7 @@ class ShardHost(Generic[S]):
     # Deciding.
 
     def run_once_active(self, decide: Callable[[S, int], Effects]) -> None:
-        """As `run`; a shard host that is being loaded or offline does it when it serves again."""
+        """As `run`, but a shard host that is loading or offline waits until it is active."""
         if self.is_active:
             self.run(decide)
         else:
@@ -227,55 +227,55 @@ class ShardHost(Generic[S]):
         decide: Callable[[S, int], Effects],
         writing: Writing | None = None,
         *,
-        is_for_the_latest: bool = False,
+        needs_latest: bool = False,
     ) -> None:
-        """Let the shard decide, write down what it decided, answer when that is committed.
+        """Let the shard decide, append its records, and reply once they are committed.
 
-        An answer that tells without writing waits for a barrier to be committed if it must be the latest, or if this
-        node has not been heard by the controller for so long that another may lead by now.
+        A reply without records waits for a barrier record to be committed if it must reflect the latest state, or if
+        this node has no lease, so that another node may lead by now.
         """
         assert self.is_active, self.partition.name
         effects = decide(self.shard, self._begin_step())
-        self._settle(effects, writing, is_for_the_latest=is_for_the_latest)
+        self._settle(effects, writing, needs_latest=needs_latest)
 
     def attempt(self, decide: Callable[[S, int], Effects | None], token: Awaited, client_id: str, name: str) -> bool:
-        """As `run`, for one request of which the shard may say (None) that it is not as simple as that.
+        """As `run`, for one request on the short path; the shard returns None if it needs the general path.
 
-        False leaves everything as it was. `token` is the one who waits for the reply.
+        Returns False, with nothing changed, in that case. `token` is the pending reply.
         """
         if not self.is_active:
             return False
         effects = decide(self.shard, self._begin_step())
         if effects is None:
             return False
-        self._settle(effects, None, is_for_the_latest=False)
+        self._settle(effects, None, needs_latest=False)
         if not token.ended:
             self._unanswered.watch(token, name, client_id)
         return True
 
     def _begin_step(self) -> int:
-        """What time it is, of which the shard hears."""
+        """Pass the current time to the shard and return it."""
         now_ms = self._time.now_ms(self._clock.monotonic_ms())
         self.shard.at(now_ms, self._clock.wall_ms())
         return now_ms
 
-    def _settle(self, effects: Effects, writing: Writing | None, *, is_for_the_latest: bool) -> None:
+    def _settle(self, effects: Effects, writing: Writing | None, *, needs_latest: bool) -> None:
         if effects.met is not None:
             self.on_limit(effects.met)
         if effects.records:
             try:
                 self._append(effects.records, writing)
             except Refused as refused:
-                # A producer whose transaction has ended meanwhile is turned away; the log is as sound as before.
+                # A producer whose transaction has ended meanwhile is refused; the log is unaffected.
                 if writing is not None and refused.code not in BEYOND_THE_PRODUCER:
                     end_all(effects.replies, refused)
                 else:
-                    _send_away(effects, refused)
+                    _refuse_all(effects, refused)
                     self.resign(refused)
                 return
             self.failures = 0
-        elif effects.replies and (is_for_the_latest or not self._has_lease()) and not self._is_confirmed(effects):
-            # Who asked is sent away. What comes due next does so all the same.
+        elif effects.replies and (needs_latest or not self._has_lease()) and not self._is_confirmed(effects):
+            # The requests were refused, but the shard's timers still have to run.
             self._set_timer()
             return
         self._answer_later(effects)
@@ -284,19 +284,19 @@ class ShardHost(Generic[S]):
             self._after_step(self.shard)
 
     def tell(self, decide: Callable[[S, int], T | None]) -> T | None:
-        """What the shard says to one who changes nothing that is written down: as `run`, in fewer steps.
+        """Answer a read-only request at once, without the general path of `run`.
 
-        None, with nothing changed, leaves it to `run`: it needs records, or the answer would have to wait.
+        Returns None, with nothing changed, if the request needs records or its reply would have to wait.
         """
         if self._uncommitted or not self.is_active or not self.partition.is_committed or not self._has_lease():
             return None
-        told = decide(self.shard, self._begin_step())
-        if told is not None:
+        answer = decide(self.shard, self._begin_step())
+        if answer is not None:
             self._set_timer()
-        return told
+        return answer
 
     def _is_confirmed(self, effects: Effects) -> bool:
-        """Write a barrier where there are other replicas; if that is refused, so are those who wait."""
+        """Append a barrier if there are other replicas; if that is refused, refuse the pending requests too."""
         if self.partition.leading is None:
             return True
         try:
@@ -304,20 +304,20 @@ class ShardHost(Generic[S]):
                 raise _moved(self.partition)
             self.partition.append_own(encode_batch([Record(0, self._clock.wall_ms(), BARRIER_KEY, None)]))
         except Refused as refused:
-            _send_away(effects, refused)
-            # Too few replicas, or a node that is cut off: nothing was written, and the shard is as it was.
+            _refuse_all(effects, refused)
+            # With too few replicas or without contact nothing was written, so the shard remains valid.
             if refused.code not in UNWRITTEN or not self.is_current:
                 self.resign(refused)
             return False
         return True
 
     def ask(self, call: Call, body: Message, writing: Writing | None = None) -> Later[Any]:
-        """Put a client's request to the shard; Refused when what it decides cannot be written down."""
+        """Put a client's request to the shard; the reply fails with Refused if its records cannot be appended."""
         reply: Later[Any] = Later()
         request = Request(body, call.version, reply, call.client_id or "", call.client_host, call.sight())
-        is_for_the_latest = body.API_KEY in ASKS_FOR_THE_LATEST
-        self.run(lambda shard, now_ms: shard.step(request, now_ms), writing, is_for_the_latest=is_for_the_latest)
-        if not reply.ended and body.API_KEY not in PARKED_FOR_LONG:
+        needs_latest = body.API_KEY in NEEDS_LATEST
+        self.run(lambda shard, now_ms: shard.step(request, now_ms), writing, needs_latest=needs_latest)
+        if not reply.ended and body.API_KEY not in WAITS_FOR_MEMBERS:
             self._unanswered.watch(reply, type(body).__name__, call.client_id or "")
         return reply
 
@@ -341,7 +341,7 @@ class ShardHost(Generic[S]):
             )
 
     def on_marker(self, producer: Producer, committed: bool, offset: int) -> None:
-        """A transaction that wrote here has ended; a shard host that loads finds its marker in the log."""
+        """Apply a transaction marker; a shard host that is still loading finds it in the log."""
         if not self.is_active:
             return
         self._transactional.replay_marker(producer.id, producer.epoch, committed, offset)
@@ -372,13 +372,13 @@ class ShardHost(Generic[S]):
     def _answer(self, committed_offset: int) -> None:
         while self._uncommitted and self._uncommitted[0][0] <= committed_offset:
             _, effects = self._uncommitted.popleft()
-            # Orders first: some replies wait for what is under way.
+            # Orders first: some replies wait for them.
             for order in effects.orders:
                 self._carry_out(order)
             self._end_replies(effects.replies)
 
     def _end_replies(self, replies: list[Any]) -> None:
-        """Answer all members of a large group, some of them in each turn of the loop: each has its own response."""
+        """Answer the members of a large group in several turns of the loop, because each gets its own response."""
         end_all(replies[:REPLIES_AT_ONCE])
         if len(replies) > REPLIES_AT_ONCE:
             self._clock.call_soon(partial(self._end_replies, replies[REPLIES_AT_ONCE:]))
@@ -410,7 +410,7 @@ class ShardHost(Generic[S]):
         if not self.is_active:
             return
         if self._clock.monotonic_ms() - self._wake_ms > STALL_MS and not self._has_read_first:
-            # A loop that stood still runs its timers before it reads what has come meanwhile.
+            # After a stall the loop runs timers before it reads the requests that arrived meanwhile.
             self._has_read_first = True
             self._wake_after(READ_FIRST_MS)
         else:
@@ -424,18 +424,18 @@ class ShardHost(Generic[S]):
 
 
 def error_for_clients(refused: Refused) -> ErrorCode:
-    """To ask again: clients look for their coordinator anew, where the code of a disk would end some of them."""
+    """A retriable code: clients then look up their coordinator again; a storage error would be fatal to some."""
     if refused.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR):
         return ErrorCode.NOT_COORDINATOR
     return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def _send_away(effects: Effects, refused: Refused) -> None:
+def _refuse_all(effects: Effects, refused: Refused) -> None:
     end_all(effects.replies, Refused(error_for_clients(refused), str(refused)))
 
 
 def _check(data: bytes, partition: Partition) -> None:
-    """What has rotted on the disk must not be taken for groups and offsets; it is had from another replica again."""
+    """Refuse damaged batches rather than load wrong offsets; another replica has them intact."""
     try:
         for position, _ in walk(data):
             check_batch(data, position, compacted=True)
@@ -447,7 +447,7 @@ def _moved(partition: Partition) -> Refused:
     return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the leadership of {partition.name.folder} has moved")
 
 
-def _nobody_cares(*_: object) -> None: ...
+def _ignore(*_: object) -> None: ...
 
 
 def _at_once(step: Callable[[], None]) -> None:
@@ -464,14 +464,14 @@ class Coordination(Generic[S]):
     def __init__(
         self,
         topic: str,
-        make_home: Callable[[Partition], ShardHost[S]],
+        make_shard_host: Callable[[Partition], ShardHost[S]],
         clock: Clock,
         journal: Journal,
         leads: Callable[[str, int], bool],
     ) -> None:
         self.topic = topic
         self._leads = leads
-        self._make_shard_host = make_home
+        self._make_shard_host = make_shard_host
         self._clock = clock
         self._journal = journal
         self._shard_hosts: dict[int, ShardHost[S]] = {}
@@ -486,18 +486,18 @@ class Coordination(Generic[S]):
 
     @property
     def is_loading(self) -> bool:
-        """Whether some shard host is being loaded, or soon will be."""
+        """Whether any shard host is loading or will load soon."""
         return any(not shard_host.is_active and not shard_host.is_lost for shard_host in self._shard_hosts.values())
 
     def follow(self, partitions: list[Partition], count: int) -> None:
-        """The internal topic is there, and these of its `count` partitions have a replica here.
+        """Follow the internal topic: it has `count` partitions, and `partitions` are those with a replica here.
 
-        Load the shard of every one that this node leads, and give up those that it leads no more, or in another
-        epoch. Which partition is a key's own does not depend on that.
+        Load the shard of each partition this node leads, and resign those it no longer leads or leads in another
+        epoch.
         """
         self._count = count
         led = {partition.name.partition: partition for partition in partitions if partition.is_leader}
-        # Out of the table first: whatever happens while it ends, an old shard host is not asked again.
+        # Remove them first, so that nothing can reach an old shard host while it resigns.
         gone = [
             self._shard_hosts.pop(index)
             for index, shard_host in list(self._shard_hosts.items())
@@ -505,7 +505,7 @@ class Coordination(Generic[S]):
         ]
         run_all(partial(shard_host.resign, _moved(shard_host.partition)) for shard_host in gone)
         fresh = [self._add(index, partition) for index, partition in led.items() if index not in self._shard_hosts]
-        # The small ones first: they need not wait for a large one.
+        # Small shards first, so that they do not wait for a large one.
         self._to_load.extend(sorted(fresh, key=lambda shard_host: shard_host.partition.log.end_offset))
         left_bytes = LOAD_AT_ONCE_BYTES
         while self._to_load and left_bytes > 0:
@@ -517,7 +517,7 @@ class Coordination(Generic[S]):
         shard_host.in_turn = self._turns.wait
         shard_host.on_resigned = lambda refused: self._on_resigned(shard_host, refused)
         shard_host.on_overdue = lambda request, client_id: self._journal(
-            "a request to a coordinator has no answer",
+            "coordinator request overdue",
             request=request,
             client_id=client_id,
             partition=partition.name.folder,
@@ -527,11 +527,11 @@ class Coordination(Generic[S]):
         )
         return shard_host
 
-    # Loading: one shard host after the other, a slice at a time, so that others get a turn in between.
+    # Loading: one shard host after the other, one slice per turn of the loop.
 
     def _load_some(self) -> int:
         shard_host = self._to_load[0]
-        size = shard_host.load_some() if shard_host.state is HomeState.LOADING else 0
+        size = shard_host.load_some() if shard_host.state is ShardHostState.LOADING else 0
         if not size:
             self._to_load.popleft()
         return size
@@ -549,15 +549,15 @@ class Coordination(Generic[S]):
 
     def _on_resigned(self, shard_host: ShardHost[S], refused: Refused) -> None:
         if not shard_host.is_current or self._shard_hosts.get(shard_host.partition.name.partition) is not shard_host:
-            # The current leader loads a shard host of its own.
+            # The current leader has its own shard host.
             return
         if shard_host.is_lost:
-            self._journal("a coordinator is offline", partition=shard_host.partition.name.folder, reason=str(refused))
+            self._journal("coordinator offline", partition=shard_host.partition.name.folder, reason=str(refused))
             return
         wait_ms_max = TOO_FEW_AGAIN_MS_MAX if refused.code in UNWRITTEN else LOAD_AGAIN_MS_MAX
         wait_ms = min(LOAD_AGAIN_MS << min(shard_host.failures - 1, 10), wait_ms_max)
         self._journal(
-            "a coordinator starts anew from its log",
+            "coordinator reloading from its log",
             partition=shard_host.partition.name.folder,
             reason=str(refused),
             after_ms=wait_ms,
@@ -570,17 +570,17 @@ class Coordination(Generic[S]):
             self._to_load.append(shard_host)
             self._go_on_loading()
 
-    # Asking.
+    # Requests.
 
     def leads(self, key: str) -> bool:
-        """Whether this node coordinates the group or transactional id, as far as the metadata says."""
+        """Whether this node coordinates the group or transactional id according to its metadata."""
         return self._count > 0 and self._leads(self.topic, self.partition_of(key))
 
     def partition_of(self, key: str) -> int:
         return partition_for(key, self._count)
 
     def shard_host_of(self, key: str) -> ShardHost[S]:
-        """The shard host of a group or transactional id. Refused while there is none that serves."""
+        """The active shard host of a group or transactional id; raises Refused if there is none."""
         if len(key) > KEY_LENGTH_MAX:
             raise Refused(
                 ErrorCode.INVALID_REQUEST, f"no group or transactional id has more than {KEY_LENGTH_MAX} characters"
@@ -591,14 +591,14 @@ class Coordination(Generic[S]):
         shard_host = self._shard_hosts.get(index)
         if not self._leads(self.topic, index):
             raise Refused(ErrorCode.NOT_COORDINATOR, f"another node leads that partition of {self.topic}")
-        if shard_host is None or shard_host.state is HomeState.OFFLINE:
+        if shard_host is None or shard_host.state is ShardHostState.OFFLINE:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"a partition of {self.topic} is offline")
         if not shard_host.is_active:
             raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"a partition of {self.topic} is being loaded")
         return shard_host
 
     def home_that_serves(self, key: str) -> ShardHost[S] | None:
-        """The same, without a reason where there is none."""
+        """As `shard_host_of`, but None instead of a refusal."""
         if not self._count or len(key) > KEY_LENGTH_MAX:
             return None
         index = self.partition_of(key)
@@ -608,7 +608,7 @@ class Coordination(Generic[S]):
         )
 
     def ask(self, call: Call, key: str, body: Message, writing: Writing | None = None) -> Later[Any]:
-        """Put a request to the shard that is responsible for `key`; what it writes may be part of a transaction."""
+        """Put a request to the shard responsible for `key`; its records may be part of a transaction."""
         try:
             shard_host = self.shard_host_of(key)
         except Refused as refused:
@@ -619,15 +619,15 @@ class Coordination(Generic[S]):
         return self._shard_hosts.get(index)
 
     def shard_hosts(self) -> Iterator[ShardHost[S]]:
-        """Those that serve now."""
+        """The active shard hosts."""
         return iter([shard_host for shard_host in self._shard_hosts.values() if shard_host.is_active])
 
     def shards(self) -> Iterator[S]:
-        """All that are in memory, also those that do not serve, or not yet."""
+        """All shards in memory, active or not."""
         return (shard_host.shard for shard_host in self._shard_hosts.values())
 
     def run_everywhere(self, decide: Callable[[S, int], Effects]) -> None:
-        """In every shard, now or as soon as it serves."""
+        """Run in every shard, now or as soon as it is active."""
         for shard_host in list(self._shard_hosts.values()):
             shard_host.run_once_active(decide)
 

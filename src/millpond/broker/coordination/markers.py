@@ -1,12 +1,12 @@
-"""The markers that end transactions: written into every partition, wherever its leader is, until all of them have it.
+"""Transaction markers: delivered to the leader of every partition of a transaction until each has committed one.
 
-Only a topic that the image no longer has needs none. A partition that has no leader, or one that does not answer, is
-tried again for as long as it takes: skipped, it would keep the transaction open for ever, or give its records another
-outcome. An order ends when all its markers are committed, or when this node coordinates the transaction no more: then
-the next coordinator finds the decision in its log, and gives the order anew.
+Only partitions of deleted topics are skipped. A partition without a leader, or whose leader does not answer, is
+retried indefinitely: skipping it would leave the transaction open forever or give its records another outcome. An
+order ends when all its markers are committed, or when this node no longer coordinates the transaction; the next
+coordinator then finds the decision in its log and repeats the order.
 
-Orders may come by the hundred, when a coordinator is loaded or many transactions time out at once. So each turn of
-the loop has room for some markers only, and what is left waits for the next one.
+Orders may arrive by the hundred, when a coordinator loads or many transactions time out at once. Each turn of the
+loop therefore handles a limited number of markers and leaves the rest to the next one.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 OVERTAKEN = frozenset(
     {ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED}
 )
-"""A marker that a newer coordinator or producer has overtaken is not needed any more."""
+"""A marker superseded by a newer coordinator or producer is no longer needed."""
 
 TRY_AGAIN_MS = 100
 TRY_AGAIN_MS_MAX = 10_000
-"""How long to wait before a marker is tried again that a partition could not take; longer each time."""
+"""Delay before a failed marker is retried; it doubles with each round."""
 
 ASK_MS = 4_000
 """How long another node may take to commit markers; a change of leaders ends the wait at once."""
@@ -50,18 +50,18 @@ ASK_MS = 4_000
 WRITE_TXN_MARKERS_VERSION = 2
 
 MARKERS_AT_ONCE_MAX = 250
-"""How many partitions are looked at in one turn of the loop; everybody else waits for it."""
+"""How many partitions one turn of the loop handles."""
 
 
 class _Target(NamedTuple):
-    """A partition by its topic's id: another topic of the same name is not meant."""
+    """A partition by topic id, so that a recreated topic of the same name is not meant."""
 
     topic_id: UUID
     partition_index: int
 
 
 class MarkerNeeds(Protocol):
-    """What writing markers needs of a broker."""
+    """The parts of a broker that `Markers` uses."""
 
     node_id: NodeId
     clock: Clock
@@ -81,76 +81,76 @@ class Markers:
     def __init__(self, broker: MarkerNeeds) -> None:
         self._broker = broker
         self._deliveries: dict[str, _Delivery] = {}
-        """What is under way, by transactional id."""
+        """Deliveries in progress, by transactional id."""
         self._waiting: dict[str, dict[Later[None], None]] = {}
         self._senders: dict[str, int] = {}
-        """By node: the latest connection on which it sent markers."""
-        self._in_turn: deque[_Delivery] = deque()
-        """Those that have somebody to ask."""
-        self._room = MARKERS_AT_ONCE_MAX
-        """Room for so many is left in this turn."""
+        """The latest connection on which each node sent markers."""
+        self._queue: deque[_Delivery] = deque()
+        """Deliveries with requests to send."""
+        self._budget = MARKERS_AT_ONCE_MAX
+        """How many more markers this turn of the loop may handle."""
         self._is_asking = False
 
     def is_latest(self, sender: str, connection_number: int) -> bool:
-        """Whether the node that sent markers on this connection has not made another one since.
+        """Whether the node that sent markers on this connection has not opened a newer one since.
 
-        It does so when it has given up what it sent on the one before. That may arrive late all the same: after it
-        was sent again, and the producer is writing its next transaction in the same epoch, which it would end.
+        A node opens a new connection when it gives up on the requests of the old one. Such a request may still arrive
+        after its retry, when the producer is already writing its next transaction in the same epoch, and would end
+        that one.
         """
         latest = self._senders[sender] = max(self._senders.get(sender, -1), connection_number)
         return connection_number == latest
 
     def carry_out(self, order: WriteMarkers) -> None:
-        """Write the markers, and tell the coordinator when all of them are committed."""
-        known = self._deliveries.get(order.transactional_id)
-        if known is not None:
-            if known.order == order:
-                # A coordinator that was loaded again orders what is under way already.
+        """Write the markers, and notify the coordinator when all of them are committed."""
+        previous = self._deliveries.get(order.transactional_id)
+        if previous is not None:
+            if previous.order == order:
+                # A coordinator that was reloaded repeats an order that is already being carried out.
                 return
-            known.stop()
+            previous.stop()
         elif not self._is_needed(order):
             return
         delivery = self._deliveries[order.transactional_id] = _Delivery(self, self._broker, order)
         delivery.begin()
 
     def ask_in_turn(self, delivery: _Delivery) -> None:
-        """Let it ask: now if there is room in this turn, or in one of the next."""
-        self._in_turn.append(delivery)
+        """Let the delivery send its requests, in this turn of the loop if the budget allows, or in a later one."""
+        self._queue.append(delivery)
         if not self._is_asking:
             self._ask_some()
 
     def _ask_some(self) -> None:
-        if self._room == MARKERS_AT_ONCE_MAX:
+        if self._budget == MARKERS_AT_ONCE_MAX:
             self._broker.clock.call_soon(self._begin_turn)
         self._is_asking = True
-        while self._in_turn and self._room > 0:
-            delivery = self._in_turn[0]
-            self._room -= 1 + delivery.attempt(self._room)
+        while self._queue and self._budget > 0:
+            delivery = self._queue[0]
+            self._budget -= 1 + delivery.attempt(self._budget)
             if not delivery.is_to_ask:
-                self._in_turn.popleft()
+                self._queue.popleft()
         self._is_asking = False
 
     def _begin_turn(self) -> None:
-        self._room = MARKERS_AT_ONCE_MAX
-        if self._in_turn:
+        self._budget = MARKERS_AT_ONCE_MAX
+        if self._queue:
             self._ask_some()
 
     def _is_needed(self, order: WriteMarkers) -> bool:
         """Whether its markers may still be missing.
 
-        A coordinator that was loaded again gives an order once its log is committed. What was under way from before
-        may have ended until then, and the producer may be writing its next transaction, in the same epoch: a second
-        marker would end that one.
+        A reloaded coordinator gives an order once its log is committed. An earlier delivery may have finished by
+        then, and the producer may be writing its next transaction in the same epoch, which a second marker would end.
         """
         try:
             shard_host = self._broker.transactions.shard_host_of(order.transactional_id)
         except Refused:
-            # Whoever loads the transaction next orders them again.
+            # The next coordinator to load the transaction repeats the order.
             return False
         return shard_host.shard.awaits_markers(order.transactional_id, order.producer_id, order.producer_epoch)
 
     def on_leaders_changed(self) -> None:
-        """The image has other leaders: whoever waits for one of the old ones need not."""
+        """Retry markers that wait for a deposed leader."""
         for delivery in list(self._deliveries.values()):
             delivery.on_leaders_changed()
 
@@ -162,7 +162,7 @@ class Markers:
         coordinator_epoch: int,
         transaction_version: int,
     ) -> Later[None]:
-        """Write how a transaction ended into one partition; ends once that is committed, Refused if it cannot be."""
+        """Append a marker to one partition; ends once it is committed, or fails with Refused."""
         try:
             appended = partition.append_marker(
                 producer.id, producer.epoch, committed, coordinator_epoch, transaction_version
@@ -170,14 +170,14 @@ class Markers:
         except Refused as refused:
             return failed(refused)
         if partition.name.topic == self._broker.groups.topic:
-            # Before anybody hears that it is written: who then asks for the offsets must see them.
+            # Before the marker is acknowledged: a client that then fetches the offsets must see them.
             shard_host = self._broker.groups.shard_host_at(partition.name.partition)
             if shard_host is not None:
                 shard_host.on_marker(producer, committed, appended.first_offset)
         return partition.after_commit(appended.last_offset + 1, None).recover(OSError, _refuse)
 
     def end(self, delivery: _Delivery) -> None:
-        """All markers of an order are written, or it is not ours to give any more."""
+        """All markers of an order are written, or this node no longer coordinates the transaction."""
         order = delivery.order
         if self._deliveries.get(order.transactional_id) is not delivery:
             return
@@ -185,7 +185,7 @@ class Markers:
         try:
             shard_host = self._broker.transactions.shard_host_of(order.transactional_id)
         except Refused:
-            # It has resigned meanwhile. Loaded again it finds the transaction decided, and orders markers once more.
+            # It has resigned. Once reloaded, it finds the decision in its log and repeats the order.
             pass
         else:
             if delivery.is_done and shard_host.shard.coordinator_epoch == order.coordinator_epoch:
@@ -196,13 +196,13 @@ class Markers:
                 )
         end_all(self._waiting.pop(order.transactional_id, {}).items())
 
-    # For those who come before the markers are written.
+    # For requests that arrive before the markers are written.
 
     def under_way(self, transactional_id: str) -> bool:
         return transactional_id in self._deliveries
 
     def written(self, transactional_id: str, within_ms: int) -> Later[None]:
-        """Ends when the next transaction of this id has all its markers, or when the time is over."""
+        """Ends when the transaction in progress has all its markers, or after `within_ms`."""
 
         def forget() -> None:
             waiting = self._waiting.get(transactional_id, {})
@@ -217,7 +217,7 @@ class Markers:
 
 
 class _Attempt:
-    """What one node was asked for at a time; an answer that comes after it was given up is not heard."""
+    """One request to one node; a response that arrives after the attempt was abandoned is ignored."""
 
     __slots__ = ("node_id", "targets")
 
@@ -235,10 +235,10 @@ class _Delivery:
         self._broker = broker
         self._left: dict[_Target, None] | None = None
         """The partitions without a marker; None before the first turn."""
-        self._under_way: dict[_Target, _Attempt] = {}
-        """Some of these."""
+        self._in_flight: dict[_Target, _Attempt] = {}
+        """The partitions of `_left` with a request in flight."""
         self._to_ask: deque[_Target] = deque()
-        """Those that this round has yet to come to."""
+        """The partitions still to be requested in this round."""
         self._is_beginning = False
         self._wait_ms = TRY_AGAIN_MS
         self._timer: Timer | None = None
@@ -251,26 +251,26 @@ class _Delivery:
 
     @property
     def is_to_ask(self) -> bool:
-        """Whether it has yet to ask somebody in this round."""
+        """Whether requests remain to be sent in this round."""
         return not self._is_stopped and (self._is_beginning or bool(self._to_ask))
 
     def stop(self) -> None:
-        """Another order takes its place."""
+        """Abandon the delivery; another order replaces it."""
         self._is_stopped = True
-        self._under_way.clear()
+        self._in_flight.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def begin(self) -> None:
-        """Begin a round: ask the leader of every partition that has no marker yet and was not asked already."""
+        """Begin a round: every partition without a marker and without a request in flight is requested."""
         is_waiting = self.is_to_ask
         self._is_beginning = True
         if not is_waiting:
             self._markers.ask_in_turn(self)
 
     def attempt(self, most: int) -> int:
-        """Ask for so many partitions of the round, or for fewer if there are no more; gives how many."""
+        """Request up to `most` partitions of the round; return how many."""
         if self._is_stopped:
             return 0
         if not self._is_ours():
@@ -294,53 +294,53 @@ class _Delivery:
             elif leader != NO_LEADER:
                 self._ask(leader, led)
         self._is_asking = False
-        self._go_on()
+        self._continue()
         return len(targets)
 
     def _begun(self) -> dict[_Target, None]:
-        """What is left; if the round has not begun yet, it has now."""
+        """The partitions without a marker; starts the round if it has not started."""
         if self._left is None:
             topics = self._broker.image.topics
-            known = (each for each in self.order.partitions if each[0] in topics)
-            self._left = {_Target(topics[name].id, index): None for name, index in known}
+            existing = (each for each in self.order.partitions if each[0] in topics)
+            self._left = {_Target(topics[name].id, index): None for name, index in existing}
         if self._is_beginning:
             self._is_beginning = False
-            self._to_ask = deque(target for target in self._left if target not in self._under_way)
+            self._to_ask = deque(target for target in self._left if target not in self._in_flight)
         return self._left
 
     def on_leaders_changed(self) -> None:
         late = {
             target: attempt
-            for target, attempt in self._under_way.items()
+            for target, attempt in self._in_flight.items()
             if self._leader_of(target) != attempt.node_id
         }
         for target in late:
-            del self._under_way[target]
+            del self._in_flight[target]
         if late or self._timer is not None:
             self._wait_ms = TRY_AGAIN_MS
             self.begin()
 
     def _is_ours(self) -> bool:
-        """Whether this node is still the coordinator that gave the order; a restart of one is no end of it."""
+        """Whether this node still coordinates the transaction in the epoch of the order, reloaded or not."""
         transactions = self._broker.transactions
-        known = self._broker.image.partition(
+        partition = self._broker.image.partition(
             transactions.topic, transactions.partition_of(self.order.transactional_id)
         )
         return (
-            known is not None
-            and known.leader == self._broker.node_id
-            and known.leader_epoch == self.order.coordinator_epoch
+            partition is not None
+            and partition.leader == self._broker.node_id
+            and partition.leader_epoch == self.order.coordinator_epoch
             and not self._broker.is_stopping
         )
 
     def _leader_of(self, target: _Target) -> int | None:
-        """Which node leads it; None for a partition that needs no marker, because it does not exist."""
+        """The leader of a partition; None if the partition no longer exists and needs no marker."""
         topic = self._broker.image.topics_by_id.get(target.topic_id)
         if topic is None or not 0 <= target.partition_index < len(topic.partitions):
             return None
         return topic.partitions[target.partition_index].leader
 
-    # One node's part.
+    # Requests to one node.
 
     def _write_here(self, target: _Target) -> None:
         partition = self._broker.partitions.by_id(*target)
@@ -372,33 +372,33 @@ class _Delivery:
             results = {target: codes.get((names[target], target.partition_index)) for target in targets}
             return [target for target, code in results.items() if code in (ErrorCode.NONE, *OVERTAKEN)]
 
-        asked = self._broker.marker_peers.ask(node_id, request, WRITE_TXN_MARKERS_VERSION, ASK_MS)
-        done: Later[list[_Target]] = asked.map(written).recover(RequestLost, lambda _: [])
+        response = self._broker.marker_peers.ask(node_id, request, WRITE_TXN_MARKERS_VERSION, ASK_MS)
+        done: Later[list[_Target]] = response.map(written).recover(RequestLost, lambda _: [])
         done.then(lambda targets: self._on_result(attempt, targets))
 
     def _begin(self, node_id: int, targets: list[_Target]) -> _Attempt:
         attempt = _Attempt(node_id, targets)
-        self._under_way.update(dict.fromkeys(targets, attempt))
+        self._in_flight.update(dict.fromkeys(targets, attempt))
         return attempt
 
     def _on_result(self, attempt: _Attempt, done: Iterable[_Target]) -> None:
         assert self._left is not None
-        mine = {target for target in attempt.targets if self._under_way.get(target) is attempt}
+        mine = {target for target in attempt.targets if self._in_flight.get(target) is attempt}
         for target in mine:
-            del self._under_way[target]
+            del self._in_flight[target]
         for target in done:
             if target in mine:
                 self._left.pop(target, None)
         if mine:
-            self._go_on()
+            self._continue()
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if self._is_stopped or self._is_asking or self._left is None:
             return
         if not self._left:
             self.stop()
             self._markers.end(self)
-        elif self._timer is None and not self.is_to_ask and len(self._under_way) < len(self._left):
+        elif self._timer is None and not self.is_to_ask and len(self._in_flight) < len(self._left):
             self._timer = self._broker.clock.call_later(self._wait_ms, self._again)
             self._wait_ms = min(2 * self._wait_ms, TRY_AGAIN_MS_MAX)
 

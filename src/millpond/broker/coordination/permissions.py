@@ -1,7 +1,7 @@
-"""Permission to write inside a transaction whose coordinator is another node: asked for there, in batches.
+"""Permission to write inside a transaction whose coordinator is another node, requested in batches.
 
-What is asked within one turn of the loop goes to a node as one request, as a producer's first batches come together,
-one for each partition. The coordinator takes every transactional id once in a request; so does a batch here.
+A producer's first batches arrive together, one per partition, so all questions of one turn of the loop go to each
+node as one request. A request may contain a transactional id only once; so may a batch here.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ ASK_MS = 2_000
 
 AGAIN_MS = 20
 AGAIN_MS_MAX = 100
-"""How often and how long to ask again while the end of the last transaction is being written; as Kafka does."""
+"""How often and how long to retry while the markers of the previous transaction are being written, as Kafka does."""
 
 
 class PermissionNeeds(Protocol):
-    """What asking for permission needs of a broker."""
+    """The parts of a broker that `Permissions` uses."""
 
     clock: Clock
     permission_peers: Peers
@@ -43,12 +43,12 @@ class PermissionNeeds(Protocol):
 
 
 class _Question(NamedTuple):
-    """What a coordinator is asked about one producer."""
+    """A question to the coordinator about one producer."""
 
     transactional_id: str
     producer: Producer
     implicit: bool
-    """Whether it should take the partitions into the transaction; else they must be part of it already."""
+    """Whether the coordinator should add the partitions to the transaction, rather than verify that it has them."""
 
 
 _Batch = dict[_Question, dict["TopicPartition", list[Later[ErrorCode]]]]
@@ -58,12 +58,12 @@ class Permissions:
     def __init__(self, broker: PermissionNeeds) -> None:
         self._broker = broker
         self._batches: dict[int, list[_Batch]] = {}
-        """What is to be asked in this turn, by node."""
+        """The batches of this turn of the loop, by node."""
 
     def ask(
         self, transactional_id: str, producer: Producer, partition: TopicPartition, *, implicit: bool
     ) -> Later[ErrorCode]:
-        """What the coordinator says; Refused when there is none that answers."""
+        """Ask the coordinator; the result fails with Refused if no coordinator answers."""
         question = _Question(transactional_id, producer, implicit)
         until_ms = self._broker.clock.monotonic_ms() + AGAIN_MS_MAX
 
@@ -79,14 +79,15 @@ class Permissions:
 
     def _ask(self, question: _Question, partition: TopicPartition) -> Later[ErrorCode]:
         transactions = self._broker.transactions
-        known = self._broker.image.partition(transactions.topic, transactions.partition_of(question.transactional_id))
-        if known is None or not self._broker.image.is_active(known.leader):
+        image, index = self._broker.image, transactions.partition_of(question.transactional_id)
+        partition_of_id = image.partition(transactions.topic, index)
+        if partition_of_id is None or not image.is_active(leader_id := partition_of_id.leader):
             return failed(Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the transaction's coordinator has no leader"))
         answer: Later[ErrorCode] = Later()
-        batches = self._batches.get(known.leader)
+        batches = self._batches.get(leader_id)
         if batches is None:
-            batches = self._batches[known.leader] = []
-            self._broker.clock.call_soon(lambda: self._send(known.leader))
+            batches = self._batches[leader_id] = []
+            self._broker.clock.call_soon(lambda: self._send(leader_id))
         for batch in batches:
             if question in batch or all(each.transactional_id != question.transactional_id for each in batch):
                 batch.setdefault(question, {}).setdefault(partition, []).append(answer)
@@ -97,12 +98,12 @@ class Permissions:
 
     def _send(self, node_id: int) -> None:
         for batch in self._batches.pop(node_id):
-            asked = self._broker.permission_peers.ask(node_id, _request(batch), ADD_PARTITIONS_VERSION, ASK_MS)
-            asked.then(_Answers(batch).take, _Answers(batch).refuse)
+            response = self._broker.permission_peers.ask(node_id, _request(batch), ADD_PARTITIONS_VERSION, ASK_MS)
+            response.then(_Answers(batch).take, _Answers(batch).refuse)
 
 
 class _Answers:
-    """Gives everybody who asked in a batch his part of the response."""
+    """Distributes a response to the questions of its batch."""
 
     def __init__(self, batch: _Batch) -> None:
         self._batch = batch

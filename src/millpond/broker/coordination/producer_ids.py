@@ -13,14 +13,14 @@ from millpond.metadata.producer_ids import ProducerIdBlock
 from millpond.wire import messages as m
 
 WAIT_MS = 1_000
-"""How long a producer waits for its id here: this node may be cut off, and others are not."""
+"""How long a producer waits for its id before it may try another node: this one may be isolated."""
 
 
 class ProducerIds:
-    """The ids that this node may give.
+    """The producer ids that this node may hand out.
 
-    `reserve` of them are kept at hand if that can be: a client that comes to a node which the controller does not
-    hear asks for an id there again and again, and looks nowhere else.
+    It tries to keep `reserve` ids in stock: a client that asks a node out of contact with the controller keeps asking
+    that node and never tries another.
     """
 
     def __init__(self, clock: Clock, allocate: Callable[[], Later[ProducerIdBlock]], reserve: int = 0) -> None:
@@ -29,20 +29,22 @@ class ProducerIds:
         self._reserve = reserve
         self._at_hand: deque[int] = deque()
         self._waiting: deque[Later[int]] = deque()
-        self._is_asked = False
+        self._is_requested = False
 
     @property
     def is_stocked(self) -> bool:
         return len(self._at_hand) >= self._reserve
 
     def stock_up(self) -> None:
-        """Ask for the next block unless there are enough, or one is under way."""
+        """Request the next block unless enough ids are left or a request is in flight."""
         if not self.is_stocked:
             self._ask()
 
     def next(self) -> Later[int]:
-        """The next id, now or once a new block is committed; Refused when the metadata log cannot commit, or takes
-        its time: the block is kept for those who ask again."""
+        """The next id, now or once a new block is committed.
+
+        It fails with Refused if the block cannot be committed, or not in time; a late block serves later requests.
+        """
         if self._at_hand:
             return done(self._give())
         later: Later[int] = Later()
@@ -52,14 +54,14 @@ class ProducerIds:
         return later
 
     def take(self) -> int | None:
-        """The next id if one is at hand; None has a block fetched, and the caller should ask again."""
+        """The next id in stock; None requests a block, and the caller should try again."""
         if self._at_hand:
             return self._give()
         self.have_one()
         return None
 
     def have_one(self) -> Later[None]:
-        """Ends once `take` can give an id, or cannot be made to."""
+        """Ends once `take` can return an id, or no block can be had."""
         if self._at_hand:
             return done(None)
         return self.next().map(self._at_hand.appendleft).recover(Refused, lambda _: None)
@@ -70,12 +72,12 @@ class ProducerIds:
         return producer_id
 
     def _ask(self) -> None:
-        if not self._is_asked:
-            self._is_asked = True
+        if not self._is_requested:
+            self._is_requested = True
             self._allocate().then(self._on_block)
 
     def _on_block(self, block: ProducerIdBlock) -> None:
-        self._is_asked = False
+        self._is_requested = False
         self._at_hand.extend(range(block.first, block.first + block.count))
         waiting, self._waiting = self._waiting, deque()
         for later in waiting:

@@ -1,4 +1,4 @@
-"""How often each group has rebalanced since this node began to coordinate, and how long that kept it from reading."""
+"""How often each group has rebalanced since this node became its coordinator, and for how long that paused it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RebalanceCounts:
         self._by_group: dict[str, Rebalanced] = {}
 
     def add(self, group_id: str, times: int, paused_ms: int) -> None:
-        """One rebalance is over; with it so many count that were not told of one by one."""
+        """Count a finished rebalance, together with earlier ones that were not reported individually."""
         before = self._by_group.get(group_id, Rebalanced(0, 0))
         self._by_group[group_id] = Rebalanced(before.times + times, before.paused_ms + paused_ms)
 
@@ -25,10 +25,10 @@ class RebalanceCounts:
         return self._by_group.get(group_id, Rebalanced(0, 0))
 
     def groups(self) -> Set[str]:
-        """Those that have rebalanced, as of now."""
+        """The groups that have rebalanced so far."""
         return set(self._by_group)
 
     def forget(self, groups: Set[str]) -> None:
-        """They have gone, or are coordinated elsewhere: nobody asks for them here any more."""
+        """Drop groups that were deleted or are coordinated elsewhere."""
         for group_id in groups:
             self._by_group.pop(group_id, None)
