@@ -8,7 +8,9 @@ import pytest
 
 from millpond.config.node import NODE
 from millpond.metadata import brokers
-from millpond.metadata.image import ALL_BROKERS
+from millpond.metadata.decision import Decision
+from millpond.metadata.image import ALL_BROKERS, Resource
+from millpond.metadata.records import ConfigRecord, ResourceType
 from millpond.sim.cluster.cluster import SimCluster
 from millpond.sim.records.history import History
 from millpond.sim.world.world import SimWorld
@@ -92,6 +94,16 @@ def test_nodes_that_are_formed_with_different_values_use_one() -> None:
     assert value == int(cluster.nodes[cluster.controller_id or 0].texts["min.insync.replicas"])
     lines = [line for node in cluster.nodes.values() for line in node.journal_lines if NO_EFFECT in line]
     assert len(lines) == 2
+
+
+def test_a_value_that_one_node_had_before_the_cluster_has_no_effect() -> None:
+    sim, cluster = started({})
+    kept = ConfigRecord(ResourceType.BROKER, "2", "min.insync.replicas", "1")
+    cluster.nodes[cluster.controller_id or 0].broker.controller.submit(lambda _: Decision((kept,), None))
+    sim.run_for(5_000)
+    assert cluster.image is not None
+    assert cluster.image.config_of(Resource(ResourceType.BROKER, "2"))["min.insync.replicas"] == "1"
+    assert in_force(cluster) == {2}
 
 
 def test_a_cluster_that_an_earlier_version_formed_compares_values_as_before(monkeypatch: pytest.MonkeyPatch) -> None:

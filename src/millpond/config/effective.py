@@ -15,7 +15,7 @@ from millpond.base.settings import AnySetting, Registry, SettingError, Settings,
 from millpond.base.values import dataclass
 from millpond.config.node import NODE
 from millpond.config.security import LISTENER_PREFIX
-from millpond.config.topic import TOPIC
+from millpond.config.topic import MIN_INSYNC_REPLICAS, TOPIC
 
 
 class Source(IntEnum):
@@ -117,7 +117,11 @@ class NodeLayers:
 
     def _layers(self, setting: AnySetting) -> Iterator[Layer]:
         if setting.live:
-            yield from _read(setting, self.for_this_broker, Source.DYNAMIC_BROKER)
+            # Leaders commit by this one and the controller elects by it: a value for one broker, set while it was
+            # alone or by an earlier version, must not differ from the cluster's.
+            is_cluster_wide = setting.name == MIN_INSYNC_REPLICAS.inherits and setting.name in self.for_all_brokers
+            if not is_cluster_wide:
+                yield from _read(setting, self.for_this_broker, Source.DYNAMIC_BROKER)
             yield from _read(setting, self.for_all_brokers, Source.DYNAMIC_DEFAULT_BROKER)
         if setting.name in self.static.overrides:
             value = self.static.overrides[setting.name]
