@@ -1,28 +1,29 @@
-"""The one way to be told later: a value that comes when its condition holds, or the failure that prevents it.
+"""A value that comes later, when its condition holds, or the failure that prevents it.
 
-Nothing below `node` ever blocks. Whoever cannot answer at once returns a `Later`; its one reader says with `then`
-what is to happen. A failure that the reader does not expect is raised where it arises: on the loop, where a bug ends
-the process. What a step of `map` or `chain` raises is the failure of the result, so that it meets the reader whom it
-concerns and nobody else.
+Nothing below `node` ever blocks. Code that cannot answer at once returns a `Later`; its one reader passes `then` what
+to do with the value. A failure that the reader does not handle is raised where it occurs: on the loop, where a bug
+ends the process. An exception in a step of `map` or `chain` fails the result of that step, so that only its reader
+sees it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from millpond.base.clock import Clock, Timer
+from millpond.base.pending import Pending
 
 T = TypeVar("T")
 U = TypeVar("U")
 E = TypeVar("E", bound=Exception)
 
 _NOTHING: Any = object()
-"""No value yet: None may be one."""
+"""No value yet; None is a value."""
 
 
-class Later(Generic[T]):
-    """A value to come. Ended at most once: by a value, by a failure, or cancelled by its reader."""
+class Later(Pending[T]):
+    """A `Pending` that hands its value to a callback."""
 
     __slots__ = ("_failure", "_on_end", "_on_failure", "_on_value", "_timer", "_value", "ended")
 
@@ -35,10 +36,9 @@ class Later(Generic[T]):
         self._on_end = on_end
         self._timer: Timer | None = None
 
-    # For whoever has promised the value.
+    # For the side that owes the value.
 
     def finish(self, value: T) -> None:
-        """The value is there. Later calls do nothing: whoever came first has ended it."""
         if self.ended:
             return
         self._end()
@@ -48,25 +48,24 @@ class Later(Generic[T]):
             self._on_value(value)
 
     def fail(self, failure: Exception) -> None:
-        """The value will never come. As `finish`, only the first end counts."""
         if self.ended:
             return
         self._end()
         if self._on_value is None:
             self._failure = failure
         else:
-            self._tell_failure(failure)
+            self._report_failure(failure)
 
     def expire_after(self, clock: Clock, delay_ms: int, on_deadline: Callable[[], None]) -> None:
-        """Call `on_deadline` after `delay_ms` unless it has ended by then; it should end it."""
+        """Call `on_deadline`, which should end it, unless it ends within `delay_ms`."""
         if not self.ended:
             self._timer = clock.call_later(delay_ms, on_deadline)
 
-    # For the one who reads it.
+    # For its reader.
 
     def then(self, use: Callable[[T], None], on_failure: Callable[[Exception], None] | None = None) -> None:
-        """Hand the value to `use`, now if it is already there. Without `on_failure` a failure is a bug and raised."""
-        assert self._on_value is None, "it has one reader"
+        """Pass the value to `use`, at once if it has arrived. Without `on_failure` a failure is a bug and raised."""
+        assert self._on_value is None, "a Later has one reader"
         self._on_value = use
         self._on_failure = on_failure
         if self._value is not _NOTHING:
@@ -74,16 +73,15 @@ class Later(Generic[T]):
             use(value)
         elif self._failure is not None:
             failure, self._failure = self._failure, None
-            self._tell_failure(failure)
+            self._report_failure(failure)
 
     def cancel(self) -> None:
-        """Nobody listens any more: forget the condition and the deadline."""
         if not self.ended:
             self._end()
             self._on_value = self._on_failure = _ignore
 
     def map(self, change: Callable[[T], U]) -> Later[U]:
-        """What `change` makes of the value; a failure goes through."""
+        """The value as changed by `change`; a failure passes through."""
         result: Later[U] = Later(self.cancel)
 
         def use(value: T) -> None:
@@ -98,9 +96,9 @@ class Later(Generic[T]):
         return result
 
     def chain(self, begin: Callable[[T], Later[U]]) -> Later[U]:
-        """Go on with what `begin` starts once the value is there; a failure goes through.
+        """Start `begin` with the value and end as its result does; a failure passes through.
 
-        If the reader cancels before that, it is not begun.
+        If the reader cancels first, `begin` is never called.
         """
         waits_for: Later[Any] = self
         result: Later[U] = Later(lambda: waits_for.cancel())
@@ -118,7 +116,7 @@ class Later(Generic[T]):
         return result
 
     def recover(self, kind: type[E], change: Callable[[E], U]) -> Later[T | U]:
-        """A value in place of a failure of this kind; any other goes through."""
+        """A value in place of a failure of this kind; any other passes through."""
         result: Later[T | U] = Later(self.cancel)
 
         def on_failure(failure: Exception) -> None:
@@ -135,7 +133,7 @@ class Later(Generic[T]):
         self.then(result.finish, on_failure)
         return result
 
-    def _tell_failure(self, failure: Exception) -> None:
+    def _report_failure(self, failure: Exception) -> None:
         if self._on_failure is None:
             raise failure
         self._on_failure(failure)
@@ -151,14 +149,14 @@ class Later(Generic[T]):
 
 
 def done(value: T) -> Later[T]:
-    """One whose value is there already."""
+    """A `Later` that has its value."""
     later: Later[T] = Later()
     later.finish(value)
     return later
 
 
 def failed(failure: Exception) -> Later[Any]:
-    """One that has failed already."""
+    """A `Later` that has failed."""
     later: Later[Any] = Later()
     later.fail(failure)
     return later
@@ -190,7 +188,7 @@ def gather(parts: Sequence[Later[T]]) -> Later[list[T]]:
 
 
 def run_all(steps: Iterable[Callable[[], None]]) -> None:
-    """Take every step, whatever another one raises: a bug is raised once all were taken."""
+    """Run every step, then raise the first exception that any of them raised."""
     bug: Exception | None = None
     for step in steps:
         try:
@@ -201,20 +199,19 @@ def run_all(steps: Iterable[Callable[[], None]]) -> None:
         raise bug
 
 
-def end_all(parked: Iterable[tuple[Later[T], T]], failure: Exception | None = None) -> None:
-    """Give everyone who waits his value, or all of them the failure. A reader's bug is raised once all were told."""
+def end_all(pending: Iterable[tuple[Pending[T], T]], failure: Exception | None = None) -> None:
+    """Finish each with its value, or fail all of them; then raise the first exception that a reader raised."""
     bug: Exception | None = None
-    for later, value in parked:
+    for each, value in pending:
         try:
             if failure is None:
-                later.finish(value)
+                each.finish(value)
             else:
-                later.fail(failure)
+                each.fail(failure)
         except Exception as error:
             bug = bug or error
     if bug is not None:
         raise bug
 
 
-def _ignore(_: object) -> None:
-    """Nobody listens."""
+def _ignore(_: object) -> None: ...
