@@ -326,7 +326,7 @@ def test_the_readers_own_record_wakes_him_and_the_answers_keep_their_order(play:
 
 def test_very_many_that_wait_for_the_same_are_answered_in_turns(play: Play) -> None:
     """Twenty connections of one stranger once held the loop for two seconds with each record."""
-    parked = play.desk.broker.parked_fetches
+    parked = play.desk.broker.pending_fetches
     for _ in range(3 * FEW):
         play.send(("pond", 0, 0))
     assert len(parked) == 3 * FEW
@@ -338,7 +338,7 @@ def test_very_many_that_wait_for_the_same_are_answered_in_turns(play: Play) -> N
 
 
 def test_very_many_whose_time_is_over_at_once_are_answered_in_turns(play: Play) -> None:
-    parked = play.desk.broker.parked_fetches
+    parked = play.desk.broker.pending_fetches
     waits: list[Any] = []
     parked._turns.wait = waits.append
     for _ in range(FEW + 1):
@@ -357,9 +357,9 @@ def test_very_many_whose_time_is_over_at_once_are_answered_in_turns(play: Play) 
 def test_readers_that_go_away_are_not_counted_any_more(play: Play) -> None:
     for _ in range(3):
         play.send(("pond", 0, 0))
-    assert len(play.desk.broker.parked_fetches) == 3
+    assert len(play.desk.broker.pending_fetches) == 3
     play.reader.link.end()
-    assert len(play.desk.broker.parked_fetches) == 0
+    assert len(play.desk.broker.pending_fetches) == 0
 
 
 # Files.

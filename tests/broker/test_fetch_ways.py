@@ -107,7 +107,7 @@ class Stage:
             "held": [
                 str(each.name) for each in broker.partitions if any(s.file.is_held() for s in each.log.segments)
             ],
-            "parked": len(broker.parked_fetches),
+            "parked": len(broker.pending_fetches),
             "sessions": [
                 (each.id, each.epoch, each.last_used_ms, list(each.wanted.values())) for each in sessions.values()
             ],
@@ -263,7 +263,7 @@ def test_the_short_way_is_taken_by_an_idle_consumer_and_by_one_that_reads_on(
     assert stage.taken == {"short": 0, "general": 1}
     session = {"session_id": began.session_id}
     stage.fetch(0, version, [], session_epoch=1, **session, **WAITS)
-    assert len(stage.desk.broker.parked_fetches) == 1
+    assert len(stage.desk.broker.pending_fetches) == 1
     stage.desk.run(200)
     (nothing,) = stage.consumers[0].replies()
     assert (nothing.session_id, nothing.responses) == (began.session_id, [])
@@ -303,7 +303,7 @@ def test_one_that_waits_hears_that_its_topic_is_gone(make_desk: Callable[..., An
     stage.desk.run(10)
     codes = [each.responses[0].partitions[0].error_code for each in stage.consumers[0].replies()]
     assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID]
-    assert len(stage.desk.broker.parked_fetches) == 0
+    assert len(stage.desk.broker.pending_fetches) == 0
     assert sum(stage.desk.broker.requests.times[1].counts) == 2
 
 

@@ -109,7 +109,7 @@ class Story(SmallRequests):
         self.check()
         known = self._first.files()
         for side in self.sides:
-            assert not len(side.broker.parked_fetches), f"seed {self.seed}: {side.name}: a fetch waits for ever"
+            assert not len(side.broker.pending_fetches), f"seed {self.seed}: {side.name}: a fetch waits for ever"
             assert not any(each.watchers for each in side.broker.partitions), f"seed {self.seed}: {side.name}"
             files = side.files()
             for path in known.keys() | files.keys():

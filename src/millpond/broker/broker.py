@@ -44,7 +44,7 @@ from millpond.broker.coordination.permissions import Permissions
 from millpond.broker.coordination.producer_ids import ProducerIds, block_of, no_block
 from millpond.broker.coordination.rebalance_counts import RebalanceCounts
 from millpond.broker.fetch_sessions.consumer_sessions import FetchSessions
-from millpond.broker.fetch_sessions.parked import ParkedFetches
+from millpond.broker.fetch_sessions.parked import PendingFetches
 from millpond.broker.fetch_sessions.replica_sessions import ReplicaSessions, Source
 from millpond.broker.housekeeping import Housekeeping
 from millpond.broker.loop.journal import Journal
@@ -169,7 +169,7 @@ class Broker:
         self.flusher = Flusher(world.sync_workers, world.disk, settings[node.DATA_FOLDER])
         self.checkpoints = CheckpointWriter(self.store, world.sync_workers)
         self.limits = MetLimits(world.clock, journal)
-        self.parked_fetches = ParkedFetches(world.clock)
+        self.pending_fetches = PendingFetches(world.clock)
         self.fetch_sessions = FetchSessions(
             settings[node.FETCH_SESSION_SLOTS],
             lambda: self.settings[node.MAX_REQUEST_ITEMS],
@@ -196,7 +196,7 @@ class Broker:
         self.arrivals = Arrivals(world.clock, lambda: self.settings, self.limits, self.audit.turned_away)
         self.dispatcher = Dispatcher(world.clock, load_apis)
         self.requests = self.dispatcher.requests
-        self.acknowledgements = Acknowledgements(PRODUCE, world.clock, self.requests, self._refuse_parked)
+        self.acknowledgements = Acknowledgements(PRODUCE, world.clock, self.requests, self._refuse_pending)
         self.rebalances = RebalanceCounts()
         self.listeners = Listeners(listeners)
         self.connections = Connections(self.dispatcher, world.clock, lambda: self.settings, self.arrivals, listeners)
@@ -416,7 +416,7 @@ class Broker:
                 checkpoints=self.checkpoints,
                 disk_watch=self.disk_watch,
                 fetch_sessions=self.fetch_sessions,
-                parked_fetches=self.parked_fetches,
+                pending_fetches=self.pending_fetches,
                 replica_sessions=self.replica_sessions,
                 replica_peers=self.replica_peers,
                 producer_ids=self.producer_ids,
@@ -711,11 +711,11 @@ class Broker:
         broker = self.image.brokers.get(node_id)
         return broker is not None and broker.is_active and broker.epoch == broker_epoch
 
-    def _refuse_parked(self, parked: Parked, partition: Partition, failure: Exception) -> list[ReplyPart]:
-        from millpond.broker.apis.k00_produce import refuse_parked
+    def _refuse_pending(self, parked: Parked, partition: Partition, failure: Exception) -> list[ReplyPart]:
+        from millpond.broker.apis.k00_produce import refuse_pending
 
         contexts = self.contexts
-        return refuse_parked(contexts.node, contexts.metadata, contexts.data, parked, partition, failure)
+        return refuse_pending(contexts.node, contexts.metadata, contexts.data, parked, partition, failure)
 
     # Coordinators.
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from millpond.broker.coordination.producer_ids import ProducerIds
     from millpond.broker.coordination.rebalance_counts import RebalanceCounts
     from millpond.broker.fetch_sessions.consumer_sessions import FetchSessions
-    from millpond.broker.fetch_sessions.parked import ParkedFetches
+    from millpond.broker.fetch_sessions.parked import PendingFetches
     from millpond.broker.fetch_sessions.replica_sessions import ReplicaSessions
     from millpond.broker.loop.journal import Journal
     from millpond.broker.loop.loggers import Loggers
@@ -147,7 +147,7 @@ class DataContext:
     checkpoints: CheckpointWriter
     disk_watch: DiskWatch
     fetch_sessions: FetchSessions
-    parked_fetches: ParkedFetches
+    pending_fetches: PendingFetches
     replica_sessions: ReplicaSessions
     replica_peers: Peers
     producer_ids: ProducerIds

@@ -43,7 +43,7 @@ from millpond.broker.authorization.required_rights import (
     whole,
 )
 from millpond.broker.coordinator_calls.group_calls import GROUPS_AT_ONCE, ask_group, kept_of, refuse_group
-from millpond.broker.coordinator_calls.parked_commits import OFFSET_COMMIT, ParkedCommit
+from millpond.broker.coordinator_calls.pending_commits import OFFSET_COMMIT, PendingCommit
 from millpond.broker.loop.steps import ask_in_steps
 from millpond.broker.requests.call import Call
 from millpond.broker.requests.replies import Outcome
@@ -160,7 +160,7 @@ def commit_short(
     shard_host = coordination.groups.home_that_serves(asked.group_id)
     if shard_host is None:
         return False
-    parked = ParkedCommit(node, connection, asked)
+    parked = PendingCommit(node, connection, asked)
     if not shard_host.attempt(
         lambda shard, now_ms: shard.commit_one(asked, parked, now_ms), parked, asked.client_id, "OffsetCommitRequest"
     ):

@@ -288,7 +288,7 @@ def _park(
     connection.reply_later(later, answer, refuse)
 
 
-def refuse_parked(
+def refuse_pending(
     node: NodeContext,
     metadata: MetadataContext,
     data: DataContext,

@@ -358,7 +358,7 @@ class _Fetch:
 
     def park(self) -> Outcome:
         self._is_parked = True
-        self._data.parked_fetches.add()
+        self._data.pending_fetches.add()
         self._reply.expire_after(self._node.clock, self._wait_ms, self.answer)
         return self._reply
 
@@ -387,7 +387,7 @@ class _Fetch:
     def _answer_in_turn(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._data.parked_fetches.answer(self._read_again)
+            self._data.pending_fetches.answer(self._read_again)
 
     def _read_again(self) -> None:
         self._is_due = False
@@ -406,7 +406,7 @@ class _Fetch:
     def _unpark(self) -> None:
         if self._is_parked:
             self._is_parked = False
-            self._data.parked_fetches.remove()
+            self._data.pending_fetches.remove()
         for partition in self._watched:
             partition.watchers.pop(self, None)
         self._watched = {}

@@ -27,7 +27,7 @@ from millpond.broker.quorum.committed_batches import CommittedBatches, MetadataB
 from millpond.broker.quorum.host import QuorumHost, StartWorkers
 from millpond.broker.quorum.lease import LeaseClock
 from millpond.broker.quorum.log import MetadataLog
-from millpond.broker.quorum.parked_replies import ParkedReplies
+from millpond.broker.quorum.pending_replies import PendingReplies
 from millpond.broker.quorum.snapshot_keeper import SnapshotKeeper
 from millpond.broker.quorum.voters import voter_of
 from millpond.broker.storage.checkpoint_writer import CheckpointWriter
@@ -114,7 +114,7 @@ class Controller:
             supported[METADATA_VERSION].newest, on_unreadable=self._read_later, on_unknown=self._on_unknown
         )
         self._snapshots = SnapshotKeeper(world, settings)
-        self._parked = ParkedReplies()
+        self._pending = PendingReplies()
         self._observers: list[OnChange] = []
         self._offset_observers: list[Callable[[], None]] = []
         self._role_observers: list[OnRole] = []
@@ -228,7 +228,7 @@ class Controller:
         return LeaderEpoch(0 if self._host is None else self._host.epoch)
 
     def is_idle(self) -> bool:
-        return not self._parked and self.host.is_idle
+        return not self._pending and self.host.is_idle
 
     def on_change(self, observer: OnChange) -> None:
         """Call `observer` with every group of records once they are committed and replayed, on every node.
@@ -381,7 +381,7 @@ class Controller:
         start_offset = self.next_offset
         decision = decide(self._ahead)
         if not decision.records:
-            return self._parked.park(start_offset, decision.reply) if self._parked else done(decision.reply)
+            return self._pending.add(start_offset, decision.reply) if self._pending else done(decision.reply)
         try:
             # By the level of the log up to here: whoever reads the batch has read that level before.
             check_level(decision.records, metadata_version(self._ahead))
@@ -393,7 +393,7 @@ class Controller:
             return failed(refused)
         self._ahead.replay_all(decision.records)
         self._batches.add_own(MetadataBatch(start_offset, self.next_offset, decision.records))
-        later = self._parked.park(self.next_offset, decision.reply)
+        later = self._pending.add(self.next_offset, decision.reply)
         self.host.on_written()
         return later
 
@@ -484,7 +484,7 @@ class Controller:
         if self.applied_offset > start_offset:
             return done(OK)
         self._batches.add_own(MetadataBatch(start_offset, self.next_offset, ()))
-        return self._parked.park(self.next_offset, OK)
+        return self._pending.add(self.next_offset, OK)
 
     @property
     def is_known_to_all(self) -> bool:
@@ -547,17 +547,17 @@ class Controller:
         self._active_epoch = None
         self._ahead = Image()
         self._batches.forget_own()
-        parked = self._parked.take_all()
+        pending = self._pending.take_all()
         for observer in self._role_observers:
             observer(False)
-        end_all(parked, Refused(ErrorCode.NOT_CONTROLLER, "this node is the active controller no more"))
+        end_all(pending, Refused(ErrorCode.NOT_CONTROLLER, "this node is the active controller no more"))
 
     def _stop(self, error: OSError) -> None:
         """The log is closed for good: nobody knows what of it would survive, so nothing may be answered."""
         self._stopped = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata log is offline: {error}")
-        parked = self._parked.take_all()
+        pending = self._pending.take_all()
         self._batches.forget_own()
-        end_all(parked, self._stopped)
+        end_all(pending, self._stopped)
         self.offline.finish(error)
 
     # Applying.
@@ -629,7 +629,7 @@ class Controller:
             self._remember_company()
             for each in self._company_observers:
                 each()
-        self._parked.answer_below(self.applied_offset, followed)
+        self._pending.answer_below(self.applied_offset, followed)
 
     def _check_levels(self, image: Image) -> None:
         """That this program supports what the cluster has agreed on: else it would misread what follows."""

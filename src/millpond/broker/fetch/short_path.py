@@ -274,7 +274,7 @@ class _WaitingFetch:
         """As it was when it began to wait: with a session, its client may ask for what lies before meanwhile."""
         self._slot = connection.keep_slot(self)
         partition.watchers[self] = None
-        data.parked_fetches.add()
+        data.pending_fetches.add()
         wait_ms = min(asked.max_wait_ms, node.settings[FETCH_WAIT_MAX_MS])
         self._timer = node.clock.call_later(wait_ms, self.answer)
 
@@ -305,7 +305,7 @@ class _WaitingFetch:
     def _answer_in_turn(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._data.parked_fetches.answer(self._read_again)
+            self._data.pending_fetches.answer(self._read_again)
 
     def _read_again(self) -> None:
         self._is_due = False
@@ -326,7 +326,7 @@ class _WaitingFetch:
         self._is_over = True
         self._timer.cancel()
         self._partition.watchers.pop(self, None)
-        self._data.parked_fetches.remove()
+        self._data.pending_fetches.remove()
 
     def _hand_over(self) -> None:
         """Something has happened to the partition, or to its consumer's rights, or its records are not in memory."""

@@ -16,7 +16,7 @@ FEW: Final = 100
 """While no more than so many wait, all of them can be answered at once."""
 
 
-class ParkedFetches:
+class PendingFetches:
     def __init__(self, clock: Clock) -> None:
         self._turns = Turns(clock)
         self._count = 0

@@ -82,7 +82,7 @@ class Visit:
         self._on_closed = on_closed
         self._buffer = bytearray(REQUEST_BYTES_MAX)
         self._length = 0
-        self._awaited: Later[Answer] | None = None
+        self._pending: Later[Answer] | None = None
         self._is_answered = False
         self._offered_ms: int | None = None
         self._left_bytes = 0
@@ -123,8 +123,8 @@ class Visit:
     def _end(self) -> None:
         self._stop_timer()
         self.is_asked = self._is_answered = True
-        if self._awaited is not None:
-            self._awaited.cancel()
+        if self._pending is not None:
+            self._pending.cancel()
 
     def _ask(self, text: str) -> None:
         first, *lines = text.split("\r\n")
@@ -143,8 +143,8 @@ class Visit:
             self._begin()
             self._timer = self._clock.call_later(ANSWER_MS_MAX, self._on_late)
             request = Request(target.partition("?")[0], _takes_gzip(headers))
-            self._awaited = self._answer(self, request)
-            self._awaited.then(lambda answer: self._send(answer, method == "GET"))
+            self._pending = self._answer(self, request)
+            self._pending.then(lambda answer: self._send(answer, method == "GET"))
 
     def _begin(self) -> None:
         self.is_asked = True
@@ -156,8 +156,8 @@ class Visit:
 
     def _on_late(self) -> None:
         self._timer = None
-        assert self._awaited is not None
-        self._awaited.cancel()
+        assert self._pending is not None
+        self._pending.cancel()
         self._send(sentence(503, "The answer takes too long: a disk may be standing still."))
 
     def _stop_timer(self) -> None:

@@ -63,7 +63,7 @@ class LeaderRole:
         self._context = context
         self._on_commit = on_commit
         """Hears, with the offset before it, that the high watermark has moved."""
-        self._parked: dict[int, tuple[Later[Any], object]] = {}
+        self._pending: dict[int, tuple[Later[Any], object]] = {}
         self._order: list[tuple[int, int]] = []
         self._numbers = count()
         self._starts: dict[int, int] = {}
@@ -324,14 +324,14 @@ class LeaderRole:
 
     def on_cut_off(self) -> None:
         """What waits may be committed later, or never; who asks again, here or elsewhere, is told which."""
-        if self._parked and self.is_doubtful:
-            self._fail_parked(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{CUT_OFF}; the outcome is open"))
+        if self._pending and self.is_doubtful:
+            self._fail_pending(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{CUT_OFF}; the outcome is open"))
 
     def end(self) -> None:
         """Another leads, or this node in another epoch: what waits here is refused, its outcome is open."""
         self._is_over = True
         moved = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership has moved; the outcome is open")
-        self._fail_parked(moved)
+        self._fail_pending(moved)
         end_all([(later, None) for later in self._start_waits], moved)
 
     # Waiting.
@@ -342,7 +342,7 @@ class LeaderRole:
             return done(value)
         number = next(self._numbers)
         later: Later[T] = Later(lambda: self._forget(number))
-        self._parked[number] = (later, value)
+        self._pending[number] = (later, value)
         heappush(self._order, (end_offset, number))
         return later
 
@@ -382,23 +382,23 @@ class LeaderRole:
         return self._context.can_join(broker, self._context.broker_epoch_of(broker))
 
     def _forget(self, number: int) -> None:
-        self._parked.pop(number, None)
-        if len(self._order) > SPARE_MAX and len(self._order) > 2 * len(self._parked):
-            self._order = [entry for entry in self._order if entry[1] in self._parked]
+        self._pending.pop(number, None)
+        if len(self._order) > SPARE_MAX and len(self._order) > 2 * len(self._pending):
+            self._order = [entry for entry in self._order if entry[1] in self._pending]
             heapify(self._order)
 
     def _committed(self, before: int) -> None:
         ready = []
         while self._order and self._order[0][0] <= self._machine.high_watermark:
-            parked = self._parked.pop(heappop(self._order)[1], None)
-            if parked is not None:
-                ready.append(parked)
+            pending = self._pending.pop(heappop(self._order)[1], None)
+            if pending is not None:
+                ready.append(pending)
         self._on_commit(before)
         end_all(ready)
 
-    def _fail_parked(self, failure: Exception) -> None:
-        parked, self._parked, self._order = self._parked, {}, []
-        end_all(parked.values(), failure)
+    def _fail_pending(self, failure: Exception) -> None:
+        pending, self._pending, self._order = self._pending, {}, []
+        end_all(pending.values(), failure)
 
     # The own disk.
 
@@ -423,7 +423,7 @@ class LeaderRole:
             raise failure
         if self._is_over:
             return
-        self._fail_parked(failure)
+        self._fail_pending(failure)
         self.on_unwritten()
         if self.log.failed is None and not self.log.closed:
             # Want of descriptors or room: the log is as sound as before.

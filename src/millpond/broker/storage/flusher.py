@@ -27,7 +27,7 @@ class Flusher:
         self._workers = workers
         self._disk = disk
         self._folder = folder
-        self._waiting: dict[PartitionLog, list[_Parked]] = {}
+        self._waiting: dict[PartitionLog, list[_Waiter]] = {}
         self._syncing: dict[PartitionLog, None] = {}
         self._rounds = 0
 
@@ -60,14 +60,14 @@ class Flusher:
         if self._rounds >= ROUNDS_MAX or not self._waiting:
             return
         going: list[_Going] = []
-        refused: list[tuple[list[_Parked], OSError]] = []
+        refused: list[tuple[list[_Waiter], OSError]] = []
         # A log is in one round at a time: a second ticket would not cover what the first has yet to finish.
         for log in list(islice((log for log in self._waiting if log not in self._syncing), LOGS_AT_ONCE)):
-            parked = self._waiting.pop(log)
+            waiters = self._waiting.pop(log)
             try:
-                going.append(_Going(log, _ticket(log), parked))
+                going.append(_Going(log, _ticket(log), waiters))
             except OSError as error:
-                refused.append((parked, error))
+                refused.append((waiters, error))
         if going:
             self._run(going)
         if refused:
@@ -89,7 +89,7 @@ class Flusher:
                     each.log.fail(error, each.ticket)
             self._start_round()
             # Without descriptors or room for notes nothing counts as synced, though the log is as sound as before.
-            _tell([(each.parked, each.log.failed or error) for each, error in zip(going, errors, strict=True)])
+            _tell([(each.waiters, each.log.failed or error) for each, error in zip(going, errors, strict=True)])
 
         def all_failed(failure: Exception) -> None:
             if not isinstance(failure, OSError):
@@ -100,7 +100,7 @@ class Flusher:
         self._workers.run(lambda: run_tickets(self._disk, self._folder, tickets)).then(end_round, all_failed)
 
 
-_Parked: TypeAlias = tuple[Later[Any], object]
+_Waiter: TypeAlias = tuple[Later[Any], object]
 """Somebody who waits, and what he gets."""
 
 
@@ -109,7 +109,7 @@ class _Going(NamedTuple):
 
     log: PartitionLog
     ticket: SyncTicket
-    parked: list[_Parked]
+    waiters: list[_Waiter]
 
 
 def _ticket(log: PartitionLog) -> SyncTicket:
@@ -125,6 +125,6 @@ def _gone(log: PartitionLog) -> OSError:
     return OSError(f"{log.folder} is closed")
 
 
-def _tell(outcomes: Sequence[tuple[list[_Parked], OSError | None]]) -> None:
+def _tell(outcomes: Sequence[tuple[list[_Waiter], OSError | None]]) -> None:
     """Whoever waited for one log does not keep those of the others from hearing of theirs."""
-    run_all(partial(end_all, parked, failure) for parked, failure in outcomes)
+    run_all(partial(end_all, waiters, failure) for waiters, failure in outcomes)

@@ -23,7 +23,7 @@ class _Parked:
         self.later.finish(self.reply)
 
 
-class ParkedReplies:
+class PendingReplies:
     def __init__(self) -> None:
         self._parked: deque[_Parked] = deque()
 
@@ -31,7 +31,7 @@ class ParkedReplies:
         """Whether any wait."""
         return bool(self._parked)
 
-    def park(self, end_offset: int, reply: R) -> Later[R]:
+    def add(self, end_offset: int, reply: R) -> Later[R]:
         """The reply, once everything below `end_offset` is applied."""
         later: Later[R] = Later()
         self._parked.append(_Parked(end_offset, later, reply))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 OFFSET_COMMIT: Final = 8
 
 
-class ParkedCommit:
+class PendingCommit:
     """Stands where a `Later` would: ended by its reply, by a refusal, or by the end of its connection."""
 
     __slots__ = ("_arrived_us", "_asked", "_connection", "_node", "_slot", "ended")
