@@ -82,7 +82,8 @@ def _gaps(api: Api) -> str:
     gaps = []
     if (low, high) != api.versions:
         gaps.append(f"versions {_span((low, high))} are known")
-    doc = import_module(api.handle.__module__).__doc__ or ""
+    words = re.sub(r"(?<!^)(?=[A-Z])", "_", api.name).lower()
+    doc = import_module(f"millpond.broker.apis.k{api.key:02}_{words}").__doc__ or ""
     gaps += [" ".join(text.split()) for text in re.findall(r"Gap: (.*?)(?:\n\n|\Z)", doc, re.DOTALL)]
     return "; ".join(gaps)
 

@@ -42,7 +42,7 @@ sys.addaudithook(
     lambda event, facts: event == "import" and readers.setdefault(facts[0], threading.current_thread().name)
 )
 def tell():
-    while "millpond.broker.apis.voters" not in readers or "millpond.broker.apis" not in sys.modules:
+    while "millpond.broker.apis.k82_update_raft_voter" not in readers or "millpond.broker.apis" not in sys.modules:
         time.sleep(0.01)
     print(json.dumps(readers), flush=True)
     os._exit(0)

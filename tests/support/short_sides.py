@@ -10,7 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from millpond.base.principal import Principal
-from millpond.broker.apis import groups, k00_produce, k01_fetch
+from millpond.broker.apis import (
+    k00_produce,
+    k01_fetch,
+    k08_offset_commit,
+    k12_heartbeat,
+    k68_consumer_group_heartbeat,
+)
 from millpond.broker.broker import Broker
 from millpond.broker.replication.partitions import Partition
 from millpond.replication.leader import PartitionView
@@ -27,9 +33,9 @@ PLAIN: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (k00_produce, "single_produce", produce.single_produce),
     (k00_produce, "single_produce_reply", produce.single_produce_reply),
     (k01_fetch, "short_fetch", fetch.short_fetch),
-    (groups, "short_commit", group_requests.short_commit),
-    (groups, "short_heartbeat", group_requests.short_heartbeat),
-    (groups, "short_consumer_heartbeat", group_requests.short_consumer_heartbeat),
+    (k08_offset_commit, "short_commit", group_requests.short_commit),
+    (k12_heartbeat, "short_heartbeat", group_requests.short_heartbeat),
+    (k68_consumer_group_heartbeat, "short_consumer_heartbeat", group_requests.short_consumer_heartbeat),
 )
 """Where a node asks the compiled room, and whom it asks without one."""
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.apis.groups import on_topics
 from millpond.broker.authorization.required_rights import both, whole
 from millpond.broker.coordination.coordination import Producer, Writing
 from millpond.broker.coordinator_calls.group_calls import ask_group, refuse_group
+from millpond.broker.coordinator_calls.group_rights import on_topics
 from millpond.broker.coordinator_calls.transaction_calls import permission_to_write
 from millpond.broker.requests.call import Call
 from millpond.broker.requests.replies import Outcome

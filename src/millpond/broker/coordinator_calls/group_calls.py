@@ -1,21 +1,27 @@
-"""What all APIs of groups share: one group's request goes to its coordinator, whatever kind it is."""
+"""Sends requests about groups to their coordinators."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from millpond.base.errors import Refused
 from millpond.base.later import Later
+from millpond.base.rights import AclResource
+from millpond.broker.authorization.authorized_operations import operations_on
 from millpond.broker.coordination.coordination import Writing
+from millpond.broker.loop.steps import ask_in_steps
 from millpond.broker.requests.call import Call
+from millpond.broker.requests.replies import Outcome
 from millpond.coordinators.shard import Request
-from millpond.wire.messages import JoinGroupRequest, Message, SyncGroupRequest
+from millpond.wire.messages import JoinGroupRequest, Message, SyncGroupRequest, response_class
 
 if TYPE_CHECKING:
-    from millpond.broker.context import CoordinationContext
+    from millpond.broker.context import CoordinationContext, NodeContext
 
 GROUPS_AT_ONCE: Final = 100
-"""So many coordinators are asked in one turn of the loop, by a request that names more of them."""
+"""A request that names more groups than this asks their coordinators over several turns of the loop."""
 
 
 def ask_group(
@@ -26,8 +32,33 @@ def ask_group(
     return reply.recover(Refused, lambda refused: refuse_group(call, kept, refused))
 
 
+def handle_for_group(coordination: CoordinationContext, call: Call, request: Any) -> Outcome:
+    """The handler of requests about the one group in their `group_id`."""
+    return ask_group(coordination, call, request.group_id, request)
+
+
+def handler_for_groups(names: str, results: str) -> Callable[[NodeContext, CoordinationContext, Call, Any], Outcome]:
+    """A handler that asks about each group in the request's `names` and joins the `results` of the responses."""
+
+    def handle(node: NodeContext, coordination: CoordinationContext, call: Call, request: Any) -> Outcome:
+        kind = type(request)
+        groups = dict.fromkeys(getattr(request, names))
+        questions = (partial(ask_group, coordination, call, each, kind(**{names: [each]})) for each in groups)
+        answered = ask_in_steps(node.clock, questions, GROUPS_AT_ONCE)
+        return answered.map(lambda responses: join(call, request, responses))
+
+    def join(call: Call, request: Any, responses: list[Any]) -> Any:
+        joined = [each for response in responses for each in getattr(response, results)]
+        for each in joined:
+            if getattr(request, "include_authorized_operations", False) and not each.error_code:
+                each.authorized_operations = operations_on(call, AclResource.GROUP, each.group_id)
+        return response_class(request.API_KEY)(**{results: joined})
+
+    return handle
+
+
 def kept_of(body: Message) -> Message:
-    """What a refusal has to know of a request. Joins and syncs wait for other members, and may say very much."""
+    """The parts of a request that a refusal needs. Joins and syncs can be large, and wait for other members."""
     match body:
         case JoinGroupRequest():
             return JoinGroupRequest(member_id=body.member_id)
@@ -38,7 +69,7 @@ def kept_of(body: Message) -> Message:
 
 
 def refuse_group(call: Call, body: Message, refused: Refused) -> Message:
-    # Not at the head of the file: it brings all of the coordinator with it, which a start can do without.
+    # Imported here because it loads the whole coordinator, which a node does not need in order to start.
     from millpond.coordinators.groups.refusals import refusal
 
     return refusal(Request(body, call.version, None), refused)
