@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from millpond.client import options
-from millpond.client.consumer import Consumer, ConsumerGiven
-from millpond.client.options import Options, OptionsGiven, WorkerGiven
-from millpond.client.producer import Producer, ProducerGiven, SendGiven
+from millpond.client.consumer import Consumer, ConsumerKwargs
+from millpond.client.options import Options, OptionsKwargs, WorkerKwargs
+from millpond.client.producer import Producer, ProducerKwargs, SendKwargs
 from millpond.client.retry import Retry
 from millpond.client.worker import Worker
 
@@ -45,14 +45,14 @@ BESIDE = {
 """What no field declares."""
 
 SIGNATURES: tuple[tuple[str, str, Callable[..., Any], tuple[type, ...]], ...] = (
-    ("Producer", "`AsyncProducer` takes the same.", Producer.__init__, (ProducerGiven,)),
-    ("Producer.send", "`AsyncProducer.send` and `queue` take the same.", Producer.send, (SendGiven,)),
-    ("Consumer", "`AsyncConsumer` takes the same.", Consumer.__init__, (ConsumerGiven,)),
+    ("Producer", "`AsyncProducer` takes the same.", Producer.__init__, (ProducerKwargs,)),
+    ("Producer.send", "`AsyncProducer.send` and `queue` take the same.", Producer.send, (SendKwargs,)),
+    ("Consumer", "`AsyncConsumer` takes the same.", Consumer.__init__, (ConsumerKwargs,)),
     (
         "worker",
         'A decorator: `@worker("orders", group="billing")`; or `Worker(function, "orders", group="billing")`.',
         Worker.__init__,
-        (Options, WorkerGiven),
+        (Options, WorkerKwargs),
     ),
     ("Retry", "What `retries=` takes, beside a plain number.", Retry, (Retry,)),
 )
@@ -105,12 +105,12 @@ def _parameters(function: Callable[..., Any], declared: tuple[type, ...]) -> Ite
 
 
 def _spelled_out(declared: tuple[type, ...]) -> Iterator[tuple[str, str, str]]:
-    if SendGiven in declared:
-        for name, text in _annotations(SendGiven).items():
+    if SendKwargs in declared:
+        for name, text in _annotations(SendKwargs).items():
             yield name, text, "now" if name == "timestamp_ms" else "none" if name == "headers" else "`None`"
         return
     fields = inspect.signature(Options).parameters
-    for name, text in _annotations(OptionsGiven).items():
+    for name, text in _annotations(OptionsKwargs).items():
         default = fields[name].default
         is_made = name == "settings"
         yield name, text, "none" if is_made else "no retries" if name == "retries" else _default(default)
@@ -144,11 +144,11 @@ _BAR = "\\|"
 ALIASES = {
     "Acks": '"all" | 1 | 0',
     "Compression": '"none" | "gzip" | "snappy" | "lz4" | "zstd"',
-    "PartitionerGiven": '"murmur2" | "round_robin" | function',
+    "PartitionerLike": '"murmur2" | "round_robin" | function',
     "WhenFull": '"block" | "raise"',
     "Serializer": "function",
     "Decoder": "function",
-    "HeadersGiven": "mapping | pairs",
+    "HeadersLike": "mapping | pairs",
     "From": '"earliest" | "latest" | datetime | int',
     "Protocol": '"classic" | "consumer"',
     "OnRebalance": "function",

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from millpond import ConfigError, Consumer, Producer, Retry, SqliteIds, Worker, worker
-from millpond.client.consumer import ConsumerGiven
-from millpond.client.options import Options, OptionsGiven, WorkerGiven
-from millpond.client.producer import ProducerGiven
+from millpond.client.consumer import ConsumerKwargs
+from millpond.client.options import Options, OptionsKwargs, WorkerKwargs
+from millpond.client.producer import ProducerKwargs
 
 
 def handler(message: Any) -> None: ...
@@ -60,13 +60,13 @@ def test_each_topic_has_its_retry_topics() -> None:
 
 
 def test_type_checkers_know_the_same_options() -> None:
-    assert set(OptionsGiven.__annotations__) == {each.name for each in fields(Options)} - {"topics", "group"}
+    assert set(OptionsKwargs.__annotations__) == {each.name for each in fields(Options)} - {"topics", "group"}
     worker_takes = set(signature(Worker).parameters) - {"handler", "topics", "group", "options"}
-    assert set(WorkerGiven.__annotations__) == set(OptionsGiven.__annotations__) | worker_takes
+    assert set(WorkerKwargs.__annotations__) == set(OptionsKwargs.__annotations__) | worker_takes
     consumer_takes = set(signature(Consumer).parameters) - {"group", "topics"}
-    assert set(ConsumerGiven.__annotations__) == consumer_takes
+    assert set(ConsumerKwargs.__annotations__) == consumer_takes
     producer_takes = set(signature(Producer).parameters) - {"bootstrap", "when_full", "full_timeout_s"}
-    assert set(ProducerGiven.__annotations__) == producer_takes
+    assert set(ProducerKwargs.__annotations__) == producer_takes
 
 
 def test_a_number_of_retries_is_how_often_a_record_is_tried_again() -> None:

@@ -4,9 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from millpond.client.consumer import ConsumerGiven
-from millpond.client.options import WorkerGiven
-from millpond.client.producer import ProducerGiven
+from millpond.client.consumer import ConsumerKwargs
+from millpond.client.options import WorkerKwargs
+from millpond.client.producer import ProducerKwargs
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,6 +18,6 @@ def test_the_page_is_up_to_date() -> None:
 
 def test_the_page_has_every_parameter() -> None:
     page = (ROOT / "docs" / "client_reference.md").read_text(encoding="utf-8")
-    for kind in (ProducerGiven, ConsumerGiven, WorkerGiven):
+    for kind in (ProducerKwargs, ConsumerKwargs, WorkerKwargs):
         for name in kind.__annotations__:
             assert f"| `{name}` |" in page

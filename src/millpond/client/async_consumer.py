@@ -13,7 +13,7 @@ from typing import Any, TypeVar, Unpack
 
 from millpond.base.ids import TopicPartition
 from millpond.client.call_thread import CallThread
-from millpond.client.consumer import Consumer, ConsumerGiven, Partitions
+from millpond.client.consumer import Consumer, ConsumerKwargs, Partitions
 from millpond.client.message import Message
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ class AsyncConsumer:
     """Takes the arguments of Consumer. Rebalance callbacks are plain functions and run on the consumer's thread."""
 
     def __init__(
-        self, group: str | None = None, topics: Sequence[str] = (), **options: Unpack[ConsumerGiven]
+        self, group: str | None = None, topics: Sequence[str] = (), **options: Unpack[ConsumerKwargs]
     ) -> None:
         self._consumer = Consumer(group, topics, **options)
         self._thread = CallThread("millpond-consumer")

@@ -12,7 +12,7 @@ from millpond.client.arguments import refuse_unknown
 from millpond.client.errors import BufferFull
 from millpond.client.handover import Handover
 from millpond.client.message import Delivery
-from millpond.client.producer import SEND_NAMES, TEXT_OR_BYTES, Producer, ProducerGiven, SendGiven, WhenFull
+from millpond.client.producer import SEND_NAMES, TEXT_OR_BYTES, Producer, ProducerKwargs, SendKwargs, WhenFull
 from millpond.client.sent import Sent
 
 ROOM_CHECK_SECONDS = 0.005
@@ -27,7 +27,7 @@ class AsyncProducer:
         *,
         when_full: WhenFull = "block",
         full_timeout_s: float = 60.0,
-        **options: Unpack[ProducerGiven],
+        **options: Unpack[ProducerKwargs],
     ) -> None:
         self._producer = Producer(bootstrap, when_full=when_full, full_timeout_s=full_timeout_s, **options)
         self._is_traced = bool(options.get("tracing"))
@@ -38,13 +38,13 @@ class AsyncProducer:
         """That of the loop which sent last; hardly ever is there another."""
 
     async def send(
-        self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendGiven]
+        self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendKwargs]
     ) -> Delivery:
         """Where the record is, once it is acknowledged."""
         return await (await self.queue(topic, value, key, **given))
 
     async def queue(
-        self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendGiven]
+        self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendKwargs]
     ) -> asyncio.Future[Delivery]:
         """Wait only for room in the buffer; the future says where the record is."""
         handover = self._latest
@@ -108,7 +108,7 @@ class AsyncProducer:
         topic: str,
         value: Any,
         key: str | bytes | None,
-        given: SendGiven,
+        given: SendKwargs,
         *,
         is_last_try: bool,
     ) -> asyncio.Future[Delivery]:

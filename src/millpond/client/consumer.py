@@ -72,7 +72,7 @@ SERVE_SECONDS = 1.0
 T = TypeVar("T")
 
 
-class ConsumerGiven(TypedDict, total=False):
+class ConsumerKwargs(TypedDict, total=False):
     """What Consumer takes beside group and topics, for type checkers."""
 
     bootstrap: str | None

@@ -17,7 +17,7 @@ U = TypeVar("U")
 
 Header: TypeAlias = tuple[str, bytes | None]
 Headers: TypeAlias = tuple[Header, ...]
-HeadersGiven: TypeAlias = Mapping[str, "str | bytes | None"] | Sequence[tuple[str, "str | bytes | None"]]
+HeadersLike: TypeAlias = Mapping[str, "str | bytes | None"] | Sequence[tuple[str, "str | bytes | None"]]
 
 
 @dataclass(slots=True, frozen=True)
@@ -70,7 +70,7 @@ class Send:
     topic: str
     value: Any = None
     key: str | bytes | None = None
-    headers: HeadersGiven = field(default_factory=tuple)
+    headers: HeadersLike = field(default_factory=tuple)
     partition: int | None = None
 
 
@@ -108,7 +108,7 @@ def made_delivery(topic: str, partition: int, offset: int | None, timestamp_ms: 
     return made
 
 
-def header_list(given: HeadersGiven) -> list[tuple[str, bytes | None]]:
+def header_list(given: HeadersLike) -> list[tuple[str, bytes | None]]:
     pairs = given.items() if isinstance(given, Mapping) else given
     try:
         listed = [(name, value) for name, value in pairs]

@@ -31,7 +31,7 @@ DELIVERIES = ("at_most_once", "at_least_once", "exactly_once")
 CLASSIC_SESSION_SECONDS: Final = 10.0
 
 
-class OptionsGiven(TypedDict, total=False):
+class OptionsKwargs(TypedDict, total=False):
     """What Worker takes beside topics and group, for type checkers. The meaning and the defaults are in Options."""
 
     delivery: Delivery
@@ -53,7 +53,7 @@ class OptionsGiven(TypedDict, total=False):
     settings: Mapping[str, Any]
 
 
-class WorkerGiven(OptionsGiven, total=False):
+class WorkerKwargs(OptionsKwargs, total=False):
     """What the decorator takes beside topics and group."""
 
     bootstrap: str | None

@@ -45,7 +45,7 @@ from millpond.client.errors import (
     unknown_topic,
 )
 from millpond.client.inner_producer import Acks, InnerProducer
-from millpond.client.message import Delivery, HeadersGiven, as_bytes, header_list
+from millpond.client.message import Delivery, HeadersLike, as_bytes, header_list
 from millpond.client.partitioner import Partitioner, RoundRobin
 from millpond.client.payloads import Serializer, encode
 from millpond.client.reach import Reach
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 WhenFull: TypeAlias = Literal["block", "raise"]
 Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
-PartitionerGiven: TypeAlias = Literal["murmur2", "round_robin"] | Partitioner
+PartitionerLike: TypeAlias = Literal["murmur2", "round_robin"] | Partitioner
 
 R = TypeVar("R", bound=Record)
 
@@ -68,7 +68,7 @@ LOOK_AGAIN_SECONDS = 0.1
 TEXT_OR_BYTES: Final = (str, bytes)
 
 
-class ProducerGiven(TypedDict, total=False):
+class ProducerKwargs(TypedDict, total=False):
     """What Producer takes beside bootstrap and what to do when it is full, for type checkers."""
 
     acks: Acks
@@ -79,7 +79,7 @@ class ProducerGiven(TypedDict, total=False):
     """The most bytes in one batch."""
     compression: Compression
     """How batches are compressed."""
-    partitioner: PartitionerGiven
+    partitioner: PartitionerLike
     """Where a record goes: by its key as in Java, in turn, or a function `(key, partitions) -> int`."""
     serializer: Serializer
     """Makes bytes of a value: a function `(value, topic) -> bytes | None`."""
@@ -97,10 +97,10 @@ class ProducerGiven(TypedDict, total=False):
     """Anything else that librdkafka can be told, by its own names."""
 
 
-class SendGiven(TypedDict, total=False):
+class SendKwargs(TypedDict, total=False):
     """What `send` takes beside topic, value and key."""
 
-    headers: HeadersGiven
+    headers: HeadersLike
     """Names with values, as a mapping or pairs; texts are written as UTF-8."""
     acks: Acks | None
     """As the producer's, for this record alone."""
@@ -110,7 +110,7 @@ class SendGiven(TypedDict, total=False):
     """The record's time in milliseconds since 1970."""
 
 
-SEND_NAMES: Final = ("topic", "value", "key", *SendGiven.__annotations__)
+SEND_NAMES: Final = ("topic", "value", "key", *SendKwargs.__annotations__)
 
 
 class Producer(Closable):
@@ -135,7 +135,7 @@ class Producer(Closable):
         linger_ms: float = 5,
         batch_bytes: int = 1_000_000,
         compression: Compression = "lz4",
-        partitioner: PartitionerGiven = "murmur2",
+        partitioner: PartitionerLike = "murmur2",
         serializer: Serializer = encode,
         buffer_records: int = 100_000,
         buffer_bytes: int = 64 << 20,
@@ -194,7 +194,7 @@ class Producer(Closable):
         _ALL.add(self)
 
     def send(
-        self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendGiven]
+        self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendKwargs]
     ) -> Future[Delivery]:
         """Queue a record; the future says where it is once it is acknowledged, or is SendFailed."""
         quick = self._quick
@@ -281,7 +281,7 @@ class Producer(Closable):
         value: Any,
         key: str | bytes | None,
         *,
-        headers: HeadersGiven = (),
+        headers: HeadersLike = (),
         acks: Acks | None = None,
         partition: int | None = None,
         timestamp_ms: int = 0,
@@ -439,7 +439,7 @@ def _acks(given: Any) -> Acks:
         raise ConfigError(f'acks is "all", 1 or 0, not {given!r}') from None
 
 
-def _partitioner(given: PartitionerGiven) -> Partitioner | None:
+def _partitioner(given: PartitionerLike) -> Partitioner | None:
     """None for what librdkafka does by itself, and faster."""
     if given == "murmur2":
         return None

@@ -15,7 +15,7 @@ from millpond.client.dead_letters import error_name
 from millpond.client.engine import Engine, Stats
 from millpond.client.errors import ConfigError, Timeout
 from millpond.client.handler import Handler
-from millpond.client.options import Options, OptionsGiven, WorkerGiven, check
+from millpond.client.options import Options, OptionsKwargs, WorkerKwargs, check
 from millpond.client.payloads import Decoder, Serializer, encode
 from millpond.client.retry import NO_RETRY, as_retry
 
@@ -31,7 +31,7 @@ class Worker:
     See Options for what can be said beside topics and group.
     """
 
-    @named_arguments("Worker", OptionsGiven.__annotations__)
+    @named_arguments("Worker", OptionsKwargs.__annotations__)
     def __init__(
         self,
         handler: Callable[..., Any],
@@ -42,7 +42,7 @@ class Worker:
         payload: Any = None,
         decoder: Decoder | None = None,
         serializer: Serializer = encode,
-        **options: Unpack[OptionsGiven],
+        **options: Unpack[OptionsKwargs],
     ) -> None:
         self.function = handler
         self.bootstrap = bootstrap
@@ -130,16 +130,16 @@ class Worker:
         return self._engine
 
 
-@named_arguments("worker", WorkerGiven.__annotations__)
+@named_arguments("worker", WorkerKwargs.__annotations__)
 def worker(
-    topics: str | Sequence[str], *, group: str, **options: Unpack[WorkerGiven]
+    topics: str | Sequence[str], *, group: str, **options: Unpack[WorkerKwargs]
 ) -> Callable[[Callable[..., Any]], Worker]:
     """Make a worker of the function below: `@worker("orders", group="billing", dead_letters="orders.dlq")`."""
     return lambda handler: Worker(handler, topics, group=group, **options)
 
 
 @contextmanager
-def looking_for_workers() -> Iterator[None]:
+def importing_for_workers() -> Iterator[None]:
     """While a module is imported for its workers, none of them may run: it would never come back."""
     global _are_looked_for
     _are_looked_for = True

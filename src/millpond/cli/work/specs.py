@@ -46,10 +46,10 @@ def _workers_of(spec: str) -> list[Worker]:
 
 def _module(name: str) -> ModuleType:
     from millpond.client.errors import ConfigError
-    from millpond.client.worker import looking_for_workers
+    from millpond.client.worker import importing_for_workers
 
     try:
-        with looking_for_workers():
+        with importing_for_workers():
             return import_module(name)
     except ConfigError as fault:
         raise Failed(f"{name}: {fault}.") from None
