@@ -15,10 +15,10 @@ from millpond.base.rights import AclResource, Operation
 from millpond.broker.apis import k20_delete_topics
 from millpond.broker.peers.requester import RequestLost
 from millpond.broker.requests.call import Call
-from millpond.sim.client import SimClient
+from millpond.sim.clients.client import SimClient
 from millpond.sim.cluster.cluster import SimCluster
+from millpond.sim.history.records import History
 from millpond.sim.node import PORT
-from millpond.sim.records.history import History
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 

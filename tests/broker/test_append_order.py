@@ -10,10 +10,10 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
 from millpond.broker.coordination.append_order import AppendOrder
 from millpond.broker.coordination.permissions import Permissions
-from millpond.sim.client import SimClient
+from millpond.sim.clients.client import SimClient
 from millpond.sim.cluster.cluster import SimCluster
+from millpond.sim.history.records import History
 from millpond.sim.node import PORT
-from millpond.sim.records.history import History
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 from millpond.wire.records import Record, encode_batch

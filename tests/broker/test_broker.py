@@ -12,7 +12,7 @@ from millpond.base.errors import ErrorCode
 from millpond.broker.apis import APIS
 from millpond.broker.broker import DRAIN_MS, Broker
 from millpond.config.node import CLEANER_BACKOFF_MS, node_settings
-from millpond.sim.client import SimClient
+from millpond.sim.clients.client import SimClient
 from millpond.sim.node import PORT
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m

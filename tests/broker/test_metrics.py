@@ -18,10 +18,10 @@ from millpond.broker.metrics.exposition import Exposition, labels
 from millpond.broker.metrics.groups import GroupMetrics
 from millpond.broker.metrics.page import ASK_BYTES, FRESH_MS, GIVEN_BYTES_MAX, SHARE, Page, PageMaker
 from millpond.broker.metrics.readiness import unready_reason
-from millpond.sim.client import SimClient
+from millpond.sim.clients.client import SimClient
 from millpond.sim.cluster.cluster import SimCluster
+from millpond.sim.history.records import History
 from millpond.sim.node import PORT
-from millpond.sim.records.history import History
 from millpond.sim.world.clock import WALL_START_MS, VirtualClock
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m

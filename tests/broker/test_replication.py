@@ -23,7 +23,7 @@ from millpond.metadata.records import (
     ResourceType,
     TopicRecord,
 )
-from millpond.sim.client import SimClient
+from millpond.sim.clients.client import SimClient
 from millpond.sim.node import SimNode
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m

@@ -12,7 +12,7 @@ from millpond.metadata.decision import Decision
 from millpond.metadata.image import ALL_BROKERS, Resource
 from millpond.metadata.records import ConfigRecord, ResourceType
 from millpond.sim.cluster.cluster import SimCluster
-from millpond.sim.records.history import History
+from millpond.sim.history.records import History
 from millpond.sim.world.world import SimWorld
 
 IN_SYNC_MIN = NODE.get("min.insync.replicas")

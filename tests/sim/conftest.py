@@ -9,11 +9,11 @@ import pytest
 
 from millpond.base.ports import Link
 from millpond.sim.admin import SimAdmin
-from millpond.sim.client import SimClient
+from millpond.sim.clients.client import SimClient
+from millpond.sim.clients.producer import SimProducer
+from millpond.sim.clients.reader import SimReader
+from millpond.sim.history.records import Content, History, TopicIdPartition
 from millpond.sim.node import SimNode
-from millpond.sim.records.history import Content, History, TopicIdPartition
-from millpond.sim.records.producer import SimProducer
-from millpond.sim.records.reader import SimReader
 from millpond.sim.world.world import SimWorld
 
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from millpond.sim.faults import Trouble
-from millpond.sim.records.history import Promise
+from millpond.sim.history.records import Promise
 from millpond.sim.records.plan import FaultPlan
 from millpond.wire import messages as m
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.sim.records.history import Content, Promise, Status
+from millpond.sim.history.records import Content, Promise, Status
 
 
 class Play:

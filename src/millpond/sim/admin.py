@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.client import Client
-from millpond.sim.records.history import History, TopicFacts, TopicIdPartition
+from millpond.sim.clients.client import Client
+from millpond.sim.history.records import History, TopicFacts, TopicIdPartition
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.messages import Message

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from millpond.sim.history.records import History
 from millpond.sim.node import SimNode
-from millpond.sim.records.history import History
 from millpond.sim.records.plan import FaultPlan
 from millpond.sim.world.world import SimWorld
 

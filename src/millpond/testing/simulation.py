@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Final
 
 from millpond.client.message import Message
-from millpond.sim.script import Rest, Script
+from millpond.sim.clients.script import Rest, Script
 from millpond.sim.simulator.actions import (
     AddConsumer,
     CrashConsumer,

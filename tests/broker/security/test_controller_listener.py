@@ -12,7 +12,7 @@ from millpond.base.settings import SettingError
 from millpond.broker.requests.call import is_of_node
 from millpond.broker.requests.connection import Connection
 from millpond.config.node import node_settings
-from millpond.sim.client import SimClient
+from millpond.sim.clients.client import SimClient
 from millpond.sim.node import SimNode
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m

@@ -15,10 +15,10 @@ from millpond.base.scram import ScramClient, salted
 from millpond.broker.apis import APIS
 from millpond.broker.audit.audit import Audit
 from millpond.metadata.snapshot import records_of
-from millpond.sim.client import SimClient
+from millpond.sim.clients.client import SimClient
 from millpond.sim.cluster.cluster import SimCluster
+from millpond.sim.history.records import History
 from millpond.sim.node import PORT
-from millpond.sim.records.history import History
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 

@@ -11,7 +11,7 @@ from tests.broker.security.test_secure_cluster import Play, upsertion
 from millpond.base.errors import ErrorCode
 from millpond.base.rights import CLUSTER_NAME, AclResource, Operation, PatternType, Permission
 from millpond.base.scram import ScramClient, attributes, from_base64, mac
-from millpond.sim.client import SimClient
+from millpond.sim.clients.client import SimClient
 from millpond.wire import messages as m
 from millpond.wire.header import encode_request_header
 

@@ -12,7 +12,7 @@ from millpond.base.ids import LeaderEpoch, NodeId, TopicPartition
 from millpond.metadata.image import Image, Partition, Topic
 from millpond.sim.cluster import checkers
 from millpond.sim.cluster.checkers import Inspector
-from millpond.sim.records.history import History
+from millpond.sim.history.records import History
 from millpond.wire.records import Record, encode_batch
 
 TOPIC_ID = UUID(int=7)

@@ -10,7 +10,7 @@ import pytest
 from millpond.base.errors import ErrorCode
 from millpond.broker.data_folder.identity import IDENTITY_FILE
 from millpond.metadata.image import Image
-from millpond.sim.client import SimClient
+from millpond.sim.clients.client import SimClient
 from millpond.sim.node import PORT, SimNode
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m

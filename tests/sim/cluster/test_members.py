@@ -12,7 +12,7 @@ from tests.sim.cluster.test_lives import Lives
 from millpond.base.errors import ErrorCode
 from millpond.metadata.features import SUPPORTED
 from millpond.metadata.image import NO_DIRECTORY
-from millpond.sim.client import SimClient
+from millpond.sim.clients.client import SimClient
 from millpond.sim.cluster.members_scenario import MembersScenario
 from millpond.sim.node import PORT, SimNode
 from millpond.sim.world.world import SimWorld

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.client import SimClient
+from millpond.sim.clients.client import SimClient
 from millpond.sim.node import PORT, SimNode
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m

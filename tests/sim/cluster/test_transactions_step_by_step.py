@@ -14,11 +14,11 @@ from tests.support.patience import with_time
 
 from millpond.base.errors import ErrorCode
 from millpond.log import producers
-from millpond.sim.client import Client, OnReply
+from millpond.sim.clients.client import Client, OnReply
+from millpond.sim.clients.group_member import MemberTimes
+from millpond.sim.clients.worker_style import WorkerStyle
 from millpond.sim.cluster.crew_scenario import CrewPlan, CrewScenario
-from millpond.sim.coordination.group_member import MemberTimes
 from millpond.sim.coordination.plan import CoordinationPlan, Sharing, Work
-from millpond.sim.coordination.worker_style import WorkerStyle
 from millpond.wire import messages as m
 from millpond.wire.messages import Message
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from millpond.sim.clients.committed_reader import Shown
 from millpond.sim.coordination.checkers import check_copied, check_processed, check_sightings, check_transactions
-from millpond.sim.coordination.committed_reader import Shown
-from millpond.sim.coordination.history import CoordinationHistory, CopyTransaction, Fate
+from millpond.sim.history.groups import CoordinationHistory, CopyTransaction, Fate
 
 
 def shown(tag: str, transaction: str = "t", *, partition: int = 0, offset: int = 0, seen_ms: int = 50) -> Shown:

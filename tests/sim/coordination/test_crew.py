@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
+from millpond.sim.clients.group_member import GroupTopic
 from millpond.sim.coordination.crew import Crew
-from millpond.sim.coordination.group_member import GroupTopic
-from millpond.sim.coordination.history import CoordinationHistory
 from millpond.sim.coordination.plan import Churn, ChurnPlan, Sharing, Work, make_coordination_plan
+from millpond.sim.history.groups import CoordinationHistory
 
 
 def crew_of(pond, *churn: ChurnPlan, sharing: Sharing = Sharing.CLASSIC) -> tuple[Crew, CoordinationHistory]:

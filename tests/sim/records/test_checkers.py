@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.records.checkers import TopicRules, check_folder, check_metadata, check_partition
-from millpond.sim.records.history import (
+from millpond.sim.clients.reader import PartitionView
+from millpond.sim.history.records import (
     Content,
     History,
     Promise,
@@ -21,7 +21,7 @@ from millpond.sim.records.history import (
     TopicFacts,
     TopicIdPartition,
 )
-from millpond.sim.records.reader import PartitionView
+from millpond.sim.records.checkers import TopicRules, check_folder, check_metadata, check_partition
 from millpond.wire import messages as m
 from millpond.wire.batch import read_header
 from millpond.wire.records import Record, decode_batch, encode_batch

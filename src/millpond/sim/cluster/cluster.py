@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from random import Random
 
 from millpond.metadata.image import Image
+from millpond.sim.history.records import History
 from millpond.sim.node import PORT, SimNode
-from millpond.sim.records.history import History
 from millpond.sim.world.world import SimWorld
 
 WATCH_MS = 20

@@ -14,8 +14,8 @@ from millpond.log.partition_log import PartitionLog
 from millpond.sim.cluster.checkers import Inspector
 from millpond.sim.cluster.plan import FAULTS, FaultPlan, Plan, TopicPlan, make_plan
 from millpond.sim.cluster.scenario import Scenario
+from millpond.sim.history.records import Content, Status, TopicIdPartition
 from millpond.sim.records.checkers import TopicRules
-from millpond.sim.records.history import Content, Status, TopicIdPartition
 from millpond.wire.batch import walk
 from millpond.wire.records import Record, decode_batch
 

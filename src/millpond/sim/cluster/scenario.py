@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from random import Random
 
 from millpond.sim.admin import SimAdmin
+from millpond.sim.clients.cluster_client import ClusterClient
+from millpond.sim.clients.cluster_reader import ClusterReader
+from millpond.sim.clients.producer import SimProducer
 from millpond.sim.cluster.checkers import Inspector
-from millpond.sim.cluster.client import ClusterClient
 from millpond.sim.cluster.cluster import SimCluster
 from millpond.sim.cluster.plan import WORK_MS, Plan, ProducerPlan, TopicPlan, make_plan
-from millpond.sim.cluster.reader import ClusterReader
 from millpond.sim.cluster.trouble import Trouble
+from millpond.sim.history.records import Content, History, Promise, TopicIdPartition, in_order_of_time
 from millpond.sim.records.checkers import TopicRules, check_metadata, check_partition
-from millpond.sim.records.history import Content, History, Promise, TopicIdPartition, in_order_of_time
-from millpond.sim.records.producer import SimProducer
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 

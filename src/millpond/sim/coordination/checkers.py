@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from millpond.sim.coordination.committed_reader import Shown
-from millpond.sim.coordination.history import CoordinationHistory, Fate
+from millpond.sim.clients.committed_reader import Shown
+from millpond.sim.history.groups import CoordinationHistory, Fate
 
 
 def check_processed(history: CoordinationHistory, ends: Mapping[int, int]) -> Iterator[str]:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from millpond.sim.client import Client
-from millpond.sim.coordination.copy_worker import CopyWorker
-from millpond.sim.coordination.group_member import ClassicMember, ConsumerMember, GroupTopic, Member, Membership
-from millpond.sim.coordination.group_reader import ReadJob
-from millpond.sim.coordination.history import CoordinationHistory
+from millpond.sim.clients.client import Client
+from millpond.sim.clients.copy_worker import CopyWorker
+from millpond.sim.clients.group_member import ClassicMember, ConsumerMember, GroupTopic, Member, Membership
+from millpond.sim.clients.group_reader import ReadJob
+from millpond.sim.clients.worker_style import WorkerStyle
 from millpond.sim.coordination.plan import Churn, ChurnPlan, CoordinationPlan, Sharing, Work
-from millpond.sim.coordination.worker_style import WorkerStyle
+from millpond.sim.history.groups import CoordinationHistory
 from millpond.sim.world.clock import VirtualClock
 
 GROUP = "crew"

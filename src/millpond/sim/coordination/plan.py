@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
-from millpond.sim.coordination.group_member import MemberTimes
-from millpond.sim.coordination.worker_style import WorkerStyle
+from millpond.sim.clients.group_member import MemberTimes
+from millpond.sim.clients.worker_style import WorkerStyle
 from millpond.sim.records.plan import FaultPlan
 
 WORK_MS = 8_000

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from random import Random
 
 from millpond.sim.admin import SimAdmin
-from millpond.sim.client import SimClient
+from millpond.sim.clients.client import SimClient
+from millpond.sim.clients.committed_reader import CommittedReader
+from millpond.sim.clients.group_member import GroupTopic
+from millpond.sim.clients.group_reader import fetch_offsets
+from millpond.sim.clients.producer import SimProducer
+from millpond.sim.clients.script import Ask, Player, Rest, Script
 from millpond.sim.coordination.checkers import check_copied, check_processed, check_sightings, check_transactions
-from millpond.sim.coordination.committed_reader import CommittedReader
 from millpond.sim.coordination.crew import GROUP, Crew
-from millpond.sim.coordination.group_member import GroupTopic
-from millpond.sim.coordination.group_reader import fetch_offsets
-from millpond.sim.coordination.history import CoordinationHistory
 from millpond.sim.coordination.plan import WORK_MS, CoordinationPlan, Sharing, Work, make_coordination_plan
 from millpond.sim.faults import Trouble
+from millpond.sim.history.groups import CoordinationHistory
+from millpond.sim.history.records import Content, History, Promise, TopicIdPartition, in_order_of_time
 from millpond.sim.node import SimNode
-from millpond.sim.records.history import Content, History, Promise, TopicIdPartition, in_order_of_time
-from millpond.sim.records.producer import SimProducer
-from millpond.sim.script import Ask, Player, Rest, Script
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 

@@ -12,10 +12,10 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import NO_TOPIC_ID
-from millpond.sim.client import Client
-from millpond.sim.coordination.group_member import GROUP_KEY, RETRY_MS, find_coordinator
-from millpond.sim.coordination.history import CoordinationHistory
-from millpond.sim.script import Ask, Player, Rest, Script
+from millpond.sim.clients.client import Client
+from millpond.sim.clients.group_member import GROUP_KEY, RETRY_MS, find_coordinator
+from millpond.sim.clients.script import Ask, Player, Rest, Script
+from millpond.sim.history.groups import CoordinationHistory
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 

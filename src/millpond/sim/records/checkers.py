@@ -12,8 +12,8 @@ from struct import Struct
 
 from millpond.base.errors import ErrorCode, Refused, RemoteError
 from millpond.log.names import LOG, OFFSET_INDEX, TIME_INDEX, offset_name, read_offset_name, read_partition_folder
-from millpond.sim.records.history import Content, History, Promise, SentBatch, Status, TopicIdPartition
-from millpond.sim.records.reader import PartitionView
+from millpond.sim.clients.reader import PartitionView
+from millpond.sim.history.records import Content, History, Promise, SentBatch, Status, TopicIdPartition
 from millpond.wire import messages as m
 from millpond.wire.batch import SEQUENCE_COUNT, BatchHeader, check_batch, walk
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from random import Random
 
 from millpond.sim.admin import SimAdmin
-from millpond.sim.client import SimClient
+from millpond.sim.clients.client import SimClient
+from millpond.sim.clients.producer import SimProducer
+from millpond.sim.clients.reader import SimReader
 from millpond.sim.faults import Trouble
+from millpond.sim.history.records import Content, History, Promise, TopicIdPartition, in_order_of_time
 from millpond.sim.node import DATA_FOLDER, SimNode
 from millpond.sim.records.checkers import TopicRules, check_folder, check_metadata, check_partition
-from millpond.sim.records.history import Content, History, Promise, TopicIdPartition, in_order_of_time
 from millpond.sim.records.plan import WORK_MS, Plan, ProducerPlan, TopicPlan, make_plan
-from millpond.sim.records.producer import SimProducer
-from millpond.sim.records.reader import SimReader
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 

@@ -12,17 +12,17 @@ from typing import Final
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.cluster.client import ClusterClient
-from millpond.sim.coordination.group_member import GroupTopic
-from millpond.sim.coordination.group_reader import fetch_offsets
-from millpond.sim.script import Ask, Player, Rest, Script
+from millpond.sim.clients.cluster_client import ClusterClient
+from millpond.sim.clients.group_member import GroupTopic
+from millpond.sim.clients.group_reader import fetch_offsets
+from millpond.sim.clients.isolation import Cursor, Taken, take
+from millpond.sim.clients.script import Ask, Player, Rest, Script
+from millpond.sim.clients.transactions import Broken, Fenced, TransactionalWriter
 from millpond.sim.simulator.actions import AddConsumer
-from millpond.sim.simulator.fetched import Cursor, Taken, take
 from millpond.sim.simulator.ledger import ID_HEADER, Handled, Ledger, SentRecord
 from millpond.sim.simulator.membership import PATIENCE_MS, ClassicMembership, ConsumerMembership, Membership
 from millpond.sim.simulator.producer import Producer, Way
 from millpond.sim.simulator.story import Story
-from millpond.sim.simulator.transactions import Broken, Fenced, TransactionalWriter
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.batch import CorruptBatch

@@ -9,8 +9,9 @@ from typing import Final, Protocol
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.cluster.client import ClusterClient
-from millpond.sim.coordination.group_member import (
+from millpond.sim.clients.assignors import ranges, sticky
+from millpond.sim.clients.cluster_client import ClusterClient
+from millpond.sim.clients.group_member import (
     FORGOTTEN,
     GROUP_KEY,
     JOINING_EPOCH,
@@ -18,8 +19,7 @@ from millpond.sim.coordination.group_member import (
     RETRY_MS,
     find_coordinator,
 )
-from millpond.sim.script import Ask, Rest, Script
-from millpond.sim.simulator.shares import ranges, sticky
+from millpond.sim.clients.script import Ask, Rest, Script
 from millpond.wire import messages as m
 
 SESSION_MS: Final = 1_500

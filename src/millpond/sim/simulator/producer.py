@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.cluster.client import WRONG_NODE, ClusterClient
+from millpond.sim.clients.cluster_client import WRONG_NODE, ClusterClient
 from millpond.sim.simulator.ledger import ID_HEADER, Ledger, SentRecord, Status
 from millpond.sim.simulator.story import Story
 from millpond.sim.world.clock import VirtualClock

@@ -16,10 +16,11 @@ from uuid import UUID
 from millpond.base.errors import ErrorCode
 from millpond.metadata.image import Image, Partition
 from millpond.sim.admin import SimAdmin
-from millpond.sim.cluster.client import ClusterClient
+from millpond.sim.clients.cluster_client import ClusterClient
+from millpond.sim.clients.script import Player, Rest, Script
+from millpond.sim.clients.transactions import Broken, Fenced, TransactionalWriter
 from millpond.sim.cluster.cluster import SimCluster
-from millpond.sim.records.history import History
-from millpond.sim.script import Player, Rest, Script
+from millpond.sim.history.records import History
 from millpond.sim.simulator.actions import (
     Action,
     AddConsumer,
@@ -45,7 +46,6 @@ from millpond.sim.simulator.ledger import RECORDS_MAX, Ledger, SentRecord
 from millpond.sim.simulator.producer import Producer, Way
 from millpond.sim.simulator.story import Story
 from millpond.sim.simulator.tape import Tape
-from millpond.sim.simulator.transactions import Broken, Fenced, TransactionalWriter
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 from millpond.wire.partitioner import partition_for_key

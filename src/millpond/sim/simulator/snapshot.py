@@ -16,9 +16,9 @@ from millpond.coordinators.groups.consumer.group import ConsumerGroup
 from millpond.coordinators.groups.registry import AnyGroup
 from millpond.coordinators.groups.shard import GroupShard
 from millpond.metadata.image import Image, Topic
+from millpond.sim.clients.isolation import COMMIT
 from millpond.sim.node import DATA_FOLDER, SimNode
 from millpond.sim.simulator.consumer import Consumer
-from millpond.sim.simulator.fetched import COMMIT
 from millpond.sim.simulator.ledger import ID_HEADER, Handled, Status
 from millpond.sim.simulator.producer import Producer
 from millpond.sim.simulator.simulation import Simulation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.cluster.client import ClusterClient
+from millpond.sim.clients.cluster_client import ClusterClient
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 

@@ -7,11 +7,11 @@ from random import Random
 import pytest
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.coordination.group_member import GroupTopic
-from millpond.sim.coordination.group_reader import ReadJob, fetch_records
-from millpond.sim.coordination.history import CoordinationHistory, Fate
-from millpond.sim.records.history import Promise
-from millpond.sim.script import Player, Script
+from millpond.sim.clients.group_member import GroupTopic
+from millpond.sim.clients.group_reader import ReadJob, fetch_records
+from millpond.sim.clients.script import Player, Script
+from millpond.sim.history.groups import CoordinationHistory, Fate
+from millpond.sim.history.records import Promise
 
 
 def test_a_fetch_gives_one_batch_from_where_it_was_asked(pond) -> None:

@@ -12,9 +12,9 @@ from typing import Protocol
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.client import Client
-from millpond.sim.coordination.history import CoordinationHistory
-from millpond.sim.script import Ask, Player, Rest, Script
+from millpond.sim.clients.client import Client
+from millpond.sim.clients.script import Ask, Player, Rest, Script
+from millpond.sim.history.groups import CoordinationHistory
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 

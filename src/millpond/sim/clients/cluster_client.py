@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.client import OnReply, SimClient
+from millpond.sim.clients.client import OnReply, SimClient
 from millpond.sim.node import PORT
 from millpond.sim.world.network import SimNetwork
 from millpond.wire import messages as m

@@ -15,9 +15,9 @@ from random import Random
 from typing import Any, NamedTuple
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.client import Client
-from millpond.sim.coordination.committed_reader import TRANSACTION_HEADER
-from millpond.sim.coordination.group_member import (
+from millpond.sim.clients.client import Client
+from millpond.sim.clients.committed_reader import TRANSACTION_HEADER
+from millpond.sim.clients.group_member import (
     GROUP_KEY,
     RETRY_MS,
     TRANSACTION_KEY,
@@ -25,10 +25,10 @@ from millpond.sim.coordination.group_member import (
     Membership,
     find_coordinator,
 )
-from millpond.sim.coordination.group_reader import fetch_offsets, fetch_records
-from millpond.sim.coordination.history import CoordinationHistory, CopyTransaction, Fate
-from millpond.sim.coordination.worker_style import WorkerStyle
-from millpond.sim.script import Ask, AskAll, Player, Rest, Script
+from millpond.sim.clients.group_reader import fetch_offsets, fetch_records
+from millpond.sim.clients.script import Ask, AskAll, Player, Rest, Script
+from millpond.sim.clients.worker_style import WorkerStyle
+from millpond.sim.history.groups import CoordinationHistory, CopyTransaction, Fate
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.messages import Message

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from random import Random
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.client import Client
-from millpond.sim.records.history import Content, History, Promise, SentBatch, Status, TopicIdPartition
+from millpond.sim.clients.client import Client
+from millpond.sim.history.records import Content, History, Promise, SentBatch, Status, TopicIdPartition
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.records import encode_batch

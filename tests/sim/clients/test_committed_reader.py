@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from millpond.sim.coordination.committed_reader import CommittedReader
-from millpond.sim.coordination.group_member import GroupTopic
-from millpond.sim.coordination.history import CoordinationHistory
-from millpond.sim.records.history import Promise
+from millpond.sim.clients.committed_reader import CommittedReader
+from millpond.sim.clients.group_member import GroupTopic
+from millpond.sim.history.groups import CoordinationHistory
+from millpond.sim.history.records import Promise
 from millpond.wire import messages as m
 from millpond.wire.records import Record, encode_batch
 

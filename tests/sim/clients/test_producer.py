@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millpond.sim.records.history import Content, Promise, Status
+from millpond.sim.history.records import Content, Promise, Status
 
 
 def test_an_idempotent_producer_writes_each_batch_once_through_lost_replies(pond) -> None:

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from millpond.sim.coordination.group_member import ClassicMember, ConsumerMember, GroupTopic, Member, MemberTimes
-from millpond.sim.coordination.group_reader import ReadJob
-from millpond.sim.coordination.history import CoordinationHistory
-from millpond.sim.records.history import Promise
+from millpond.sim.clients.group_member import ClassicMember, ConsumerMember, GroupTopic, Member, MemberTimes
+from millpond.sim.clients.group_reader import ReadJob
+from millpond.sim.history.groups import CoordinationHistory
+from millpond.sim.history.records import Promise
 
 
 class Group:

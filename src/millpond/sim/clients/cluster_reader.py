@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.cluster.client import WRONG_NODE, ClusterClient
-from millpond.sim.records.history import History, TopicIdPartition
-from millpond.sim.records.reader import PartitionView, take_records
-from millpond.sim.script import Ask, Player, Rest, Script
+from millpond.sim.clients.cluster_client import WRONG_NODE, ClusterClient
+from millpond.sim.clients.reader import PartitionView, take_records
+from millpond.sim.clients.script import Ask, Player, Rest, Script
+from millpond.sim.history.records import History, TopicIdPartition
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.batch import CorruptBatch

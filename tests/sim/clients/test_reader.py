@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.sim.records.history import Content, Promise
+from millpond.sim.history.records import Content, Promise
 
 
 @pytest.mark.parametrize("version", [4, 7, 12, 13, 18])

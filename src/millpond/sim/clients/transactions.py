@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.cluster.client import ClusterClient
-from millpond.sim.coordination.group_member import TRANSACTION_KEY, find_coordinator
-from millpond.sim.script import Ask, Rest, Script
+from millpond.sim.clients.cluster_client import ClusterClient
+from millpond.sim.clients.group_member import TRANSACTION_KEY, find_coordinator
+from millpond.sim.clients.script import Ask, Rest, Script
 from millpond.sim.simulator.ledger import SentRecord, Status
 from millpond.sim.simulator.producer import encode_records, produce_request
 from millpond.sim.world.clock import VirtualClock

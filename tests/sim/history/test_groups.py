@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millpond.sim.coordination.history import CoordinationHistory, Fate
+from millpond.sim.history.groups import CoordinationHistory, Fate
 
 
 def both() -> frozenset[int]:

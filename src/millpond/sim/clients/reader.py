@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.client import SimClient
-from millpond.sim.records.history import History, TopicIdPartition
+from millpond.sim.clients.client import SimClient
+from millpond.sim.history.records import History, TopicIdPartition
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.batch import BatchHeader, check_batch, walk

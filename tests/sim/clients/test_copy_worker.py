@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
+from millpond.sim.clients.committed_reader import CommittedReader
+from millpond.sim.clients.copy_worker import CopyWorker
+from millpond.sim.clients.group_member import GroupTopic, Membership
+from millpond.sim.clients.worker_style import WorkerStyle
 from millpond.sim.coordination.checkers import check_copied, check_sightings, check_transactions
-from millpond.sim.coordination.committed_reader import CommittedReader
-from millpond.sim.coordination.copy_worker import CopyWorker
-from millpond.sim.coordination.group_member import GroupTopic, Membership
-from millpond.sim.coordination.history import CoordinationHistory
-from millpond.sim.coordination.worker_style import WorkerStyle
-from millpond.sim.records.history import Promise
+from millpond.sim.history.groups import CoordinationHistory
+from millpond.sim.history.records import Promise
 
 CALM = WorkerStyle(pace_ms=10, abort_share=0.0, straggles=False)
 

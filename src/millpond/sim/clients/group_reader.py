@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from random import Random
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.client import Client
-from millpond.sim.coordination.group_member import RETRY_MS, GroupTopic, Membership
-from millpond.sim.coordination.history import CoordinationHistory, Fate, OffsetCommit
-from millpond.sim.script import Ask, Player, Rest, Script
+from millpond.sim.clients.client import Client
+from millpond.sim.clients.group_member import RETRY_MS, GroupTopic, Membership
+from millpond.sim.clients.script import Ask, Player, Rest, Script
+from millpond.sim.history.groups import CoordinationHistory, Fate, OffsetCommit
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.batch import CorruptBatch, check_batch, walk

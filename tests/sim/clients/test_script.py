@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millpond.sim.script import Ask, AskAll, Player, Rest, Script
+from millpond.sim.clients.script import Ask, AskAll, Player, Rest, Script
 from millpond.wire import messages as m
 
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from millpond.sim.records.history import Content, History, Promise, SentBatch, Status, TopicIdPartition
+from millpond.sim.history.records import Content, History, Promise, SentBatch, Status, TopicIdPartition
 from millpond.wire.records import decode_batch, encode_batch
 
 PLACE = TopicIdPartition("t", UUID(int=1), 0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from millpond.sim.client import Client
+from millpond.sim.clients.client import Client
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire.messages import Message
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from millpond.base.errors import ErrorCode
 from millpond.base.named_tuple import NamedTuple
-from millpond.sim.client import Client
-from millpond.sim.coordination.group_member import GroupTopic
-from millpond.sim.coordination.history import CoordinationHistory
-from millpond.sim.script import Ask, Player, Rest, Script
+from millpond.sim.clients.client import Client
+from millpond.sim.clients.group_member import GroupTopic
+from millpond.sim.clients.script import Ask, Player, Rest, Script
+from millpond.sim.history.groups import CoordinationHistory
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.batch import BatchHeader, CorruptBatch, check_batch, walk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from millpond.sim.coordination.worker_style import WorkerStyle
+from millpond.sim.clients.worker_style import WorkerStyle
 
 
 def test_a_style_is_a_value() -> None:

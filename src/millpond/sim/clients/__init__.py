@@ -1,0 +1,1 @@
+"""Simulated clients: requests, producers, readers, group members and transactional workers."""

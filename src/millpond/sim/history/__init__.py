@@ -1,0 +1,1 @@
+"""What simulated clients did and observed, for the checkers."""
