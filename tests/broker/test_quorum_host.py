@@ -217,7 +217,7 @@ def test_a_large_decision_is_applied_in_many_turns_and_seen_at_once(
     quorum: Quorum, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millpond.broker.controller.controller.TURN_MS", -1)
-    monkeypatch.setattr("millpond.broker.quorum.committed_batches.LOOK_EVERY", 1)
+    monkeypatch.setattr("millpond.broker.quorum.committed_batches.CHECK_EVERY", 1)
     quorum.write()
     names = [f"name-{number}" for number in range(20)]
     records = tuple(ConfigRecord(ALL_BROKERS.type, ALL_BROKERS.name, name, "set") for name in names)

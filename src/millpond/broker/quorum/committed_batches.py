@@ -1,5 +1,5 @@
-"""What is committed and has yet to be applied, batch by batch: what this node has written as the leader from memory,
-all else from the metadata log. A large batch is read in parts, one in each turn of the loop."""
+"""Committed metadata batches that have yet to be applied: those this node wrote as leader from memory, all others
+from the metadata log. A large batch is decoded in parts, one per turn of the loop."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from millpond.log.partition_log import PartitionLog
 
 READ_BYTES: Final = 1 << 20
-LOOK_EVERY: Final = 64
-"""After how many records it is looked whether the turn is over."""
+CHECK_EVERY: Final = 64
+"""After how many records the decoder checks whether its turn is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +35,31 @@ class MetadataBatch:
 
 @dataclass(slots=True)
 class _Decoding:
-    """A batch on its way from bytes to records, a part in each turn of the loop."""
+    """A batch that is decoded over several turns of the loop."""
 
     start_offset: int
     end_offset: int
     entries: Iterator[wire_records.Record]
     newest: int
-    """The metadata.version up to which records are known here."""
+    """The newest metadata.version whose records this program can decode."""
     records: list[Record] = field(default_factory=list)
 
     def go_on(self, is_late: Callable[[], bool]) -> MetadataBatch | None:
-        """The batch, or None when the turn was over before its end."""
+        """The whole batch, or None if the turn ended first."""
         for entry in self.entries:
             before = len(self.records)
             self.records += decode_records(entry.value or b"", self.newest)
-            if before // LOOK_EVERY != len(self.records) // LOOK_EVERY and is_late():
+            if before // CHECK_EVERY != len(self.records) // CHECK_EVERY and is_late():
                 return None
         return MetadataBatch(self.start_offset, self.end_offset, tuple(self.records))
 
 
 class CommittedBatches:
     def __init__(self, newest: int, on_unreadable: Callable[[], None], on_unknown: Callable[[str], None]) -> None:
-        """`newest` is the metadata.version up to which this program knows records.
+        """`newest` is the newest metadata.version whose records this program can decode.
 
-        `on_unreadable` hears that the disk gives nothing for now, or that the log is offline; `on_unknown` of a
-        record that a newer program has written.
+        `on_unreadable` is called when the disk cannot be read or the log is offline, `on_unknown` when a record was
+        written by a newer version.
         """
         self._newest = newest
         self._on_unreadable = on_unreadable
@@ -67,28 +67,28 @@ class CommittedBatches:
         self._own: deque[MetadataBatch] = deque()
         self._decoding: _Decoding | None = None
 
-    # What this node has written as the leader.
+    # Batches this node wrote as leader.
 
     @property
     def has_own(self) -> bool:
         return bool(self._own)
 
     def add_own(self, batch: MetadataBatch) -> None:
-        """It need not be read again."""
+        """Keep a batch in memory, so that it need not be read back."""
         self._own.append(batch)
 
     def forget_own(self) -> None:
-        """Another leads now, and may have written something else in its place."""
+        """Drop them: another leader may have replaced them."""
         self._own.clear()
 
-    # What comes next.
+    # Iteration.
 
     def next(
         self, log: PartitionLog, offset: int, upper: int, is_late: Callable[[], bool]
     ) -> Iterator[MetadataBatch | None]:
-        """Those from `offset` on that end below `upper`; not more than one read gives.
+        """The batches from `offset` on that end at or below `upper`, as many as one read returns.
 
-        None when the turn is over in the middle of a large one: the next turn goes on with it.
+        None means that the turn ended inside a large batch, which the next call continues.
         """
         if self._decoding is not None and self._decoding.start_offset == offset:
             yield self._decode(self._decoding, is_late)

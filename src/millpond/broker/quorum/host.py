@@ -1,5 +1,5 @@
-"""Drives this node's replica of the quorum: hands it events and the time, makes durable what it says must be, sends
-what it says may go, and answers the other voters."""
+"""Drives this node's quorum replica: feeds it events and time, persists its state, and exchanges its messages with
+the other voters."""
 
 from __future__ import annotations
 
@@ -60,14 +60,13 @@ T = TypeVar("T")
 
 PERSIST_RETRY_MS: Final = 100
 LATE_MS: Final = 50
-"""A timer that comes later than this tells of a loop that stood still, not of a leader that is gone: what the others
-have sent meanwhile is read first."""
+"""A timer that fires this late means the loop stalled, not that the leader is gone: read what has arrived first."""
 
 FETCH_WAIT_MS_MAX: Final = 5_000
 
 
 class ReplicaState(NamedTuple):
-    """What the leader knows of a replica; times in ms before now, None for never."""
+    """The leader's view of a replica; times in ms before now, None for never."""
 
     replica: ReplicaKey
     end_offset: int
@@ -76,7 +75,7 @@ class ReplicaState(NamedTuple):
 
 
 class StartWorkers:
-    """Workers that do everything at once while a node starts, when nobody waits for the loop."""
+    """Workers that run jobs inline while the node starts and the loop serves no one."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -92,7 +91,7 @@ class StartWorkers:
 
 
 class QuorumHost:
-    """One replica in a world. `start` first; `on_step` is called after whatever happened."""
+    """Runs one replica. Call `start` first; `on_step` is called after every event."""
 
     def __init__(
         self,
@@ -115,7 +114,7 @@ class QuorumHost:
     ) -> None:
         self.log: Final = log
         self.failed: OSError | None = None
-        """Why this replica is out of it until the next start."""
+        """The error that put this replica out of service until the next start."""
         self._clock = world.clock
         self._lease_clock = lease_clock
         self._disk = world.disk
@@ -142,21 +141,21 @@ class QuorumHost:
         self._wake_ms = 0
         self._request_ids = 0
         self._waiting: dict[int, tuple[Request, Later[Message], int, str]] = {}
-        """With the connection and the listener that each came by."""
+        """Requests without a response yet, with the connection and listener each arrived on."""
         self._proofs = Proofs()
         self._confirmations: dict[Later[None], int] = {}
-        """Who waits for a proof that this node leads, and since when it has to hold."""
+        """Callers that wait for proof that this node leads, and the time by the lease clock it has to cover."""
         self._turned_away_by: set[int] = set()
         self.is_outlived = False
-        """Whether the cluster was rescued without this node: whoever goes on with what was before is a second one."""
+        """Whether the cluster was rescued without this node, which must not continue from its old metadata."""
         self._disagree: set[int] = set()
-        """Nodes that were told of other voters than this one."""
+        """Nodes that are configured with other voters than this one."""
         self.told: tuple[int, int] | None = None
-        """When the leader was last asked, by the lease clock, and up to where all was committed by its answer."""
+        """When the last answered fetch was sent, by the lease clock, and the high watermark in its response."""
         self._refused_by: set[int] = set()
-        """Voters whose connections were closed or refused when they were last asked."""
+        """Voters that refused or closed the connection at the last request."""
 
-    # Facts.
+    # State.
 
     @property
     def me(self) -> ReplicaKey:
@@ -168,7 +167,7 @@ class QuorumHost:
 
     @property
     def leader_heard_ago_ms(self) -> int | None:
-        """How long ago another node was heard as the leader; None for never."""
+        """How long ago another node was last heard from as the leader; None for never."""
         heard_ms = self._replica.leader_heard_ms
         return None if heard_ms is None else self._clock.monotonic_ms() - heard_ms
 
@@ -178,24 +177,26 @@ class QuorumHost:
 
     @property
     def is_stranger(self) -> bool:
-        """Whether most of those whom it takes for the other voters say that it is of another cluster."""
+        """Whether most of the nodes it takes for the other voters answered that it belongs to another cluster."""
         return len(self._turned_away_by) > len(self.voters) // 2
 
     @property
     def is_misled(self) -> bool:
-        """Whether most of the other voters were told of other voters than this one."""
+        """Whether most of the other voters are configured with a different set of voters."""
         return 2 * len(self._disagree) > max(len(self.voters) - 1, 0)
 
     @property
     def others_may_lead(self) -> bool:
-        """Whether there may be a majority without this node, for all that connections tell: not when too many of the
-        others take none. That is no proof: a firewall may refuse them in their place."""
-        may_be_there = [each for each in self.voters if each != self.me and each.node_id not in self._refused_by]
-        return len(may_be_there) > len(self.voters) // 2
+        """Whether the other voters that accept connections could form a majority without this node.
+
+        False is no proof that they cannot: a firewall may refuse connections on their behalf.
+        """
+        reachable = [each for each in self.voters if each != self.me and each.node_id not in self._refused_by]
+        return len(reachable) > len(self.voters) // 2
 
     @property
     def is_new(self) -> bool:
-        """Whether this node's voter began with an empty disk, and does not count yet."""
+        """Whether this voter started with an empty disk and does not count toward a majority yet."""
         return self._replica.is_new
 
     @property
@@ -208,14 +209,14 @@ class QuorumHost:
 
     @property
     def epoch_start(self) -> int:
-        """The offset of the record that opened the epoch that this node leads."""
+        """The offset of the leader change record of the epoch this node leads."""
         role = self._replica.role
         assert isinstance(role, Leader)
         return role.epoch_start
 
     @property
     def elected_ms(self) -> int:
-        """When this node was elected as the leader that it is."""
+        """When this node was elected leader."""
         role = self._replica.role
         assert isinstance(role, Leader)
         return role.elected_ms
@@ -230,7 +231,7 @@ class QuorumHost:
         return not self._is_persisting
 
     def states(self) -> list[ReplicaState]:
-        """How far each replica is, as the leader knows; nothing anywhere else."""
+        """The progress of each replica; empty unless this node leads."""
         role = self._replica.role
         if not isinstance(role, Leader):
             return []
@@ -239,25 +240,25 @@ class QuorumHost:
         def ago(moment_ms: int | None) -> int | None:
             return None if moment_ms is None else now_ms - moment_ms
 
-        # Whoever was a voter and has not come since is of no interest any more. Nor is a second process with the id
-        # of a voter: it is neither a voter nor an observer.
+        # Leave out former voters that have not fetched since, and a second process with the id of a voter: it is
+        # neither a voter nor an observer.
         voter_ids = {voter.node_id for voter in self.voters}
-        come = {
+        fetching = {
             replica: each
             for replica, each in role.progress.items()
             if each.fetched_ms is not None and (replica in self.voters or replica.node_id not in voter_ids)
         }
-        known = dict.fromkeys(self.voters, ReplicaProgress()) | come
+        progress_of = dict.fromkeys(self.voters, ReplicaProgress()) | fetching
         return [
             ReplicaState(self.me, self.log.end_offset, 0, 0)
             if replica == self.me
             else ReplicaState(replica, progress.end_offset, ago(progress.fetched_ms), ago(progress.caught_up_ms))
-            for replica, progress in known.items()
+            for replica, progress in progress_of.items()
         ]
 
     @property
     def is_known_to_all(self) -> bool:
-        """Whether every voter that follows this node knows what is committed."""
+        """Whether every following voter knows the current high watermark."""
         role = self._replica.role
         if not isinstance(role, Leader):
             return True
@@ -269,13 +270,13 @@ class QuorumHost:
         )
 
     def led_ago_ms(self) -> int | None:
-        """How long ago most voters followed this node for certain; None where it does not lead."""
+        """How long ago a majority provably followed this node; None if it does not lead."""
         now_ms = self._lease_clock.now_ms()
         led_ms = self._led_ms(now_ms)
         return None if led_ms is None else now_ms - led_ms
 
     def _led_ms(self, now_ms: int) -> int | None:
-        """When most voters followed this node for certain, the last moment that is known, by the lease clock."""
+        """The last time, by the lease clock, at which a majority provably followed this node."""
         if not isinstance(self._replica.role, Leader):
             return None
         followed = (
@@ -286,19 +287,19 @@ class QuorumHost:
         return moments[majority - 1] if len(moments) >= majority else None
 
     def confirm_leadership(self, since_ms: int) -> Later[None]:
-        """Ends once most voters are known to have followed this leader at `since_ms`, by the lease clock, or later.
+        """Ends once a majority provably followed this leader at `since_ms`, by the lease clock, or later.
 
-        Refused if it ceases to lead before that.
+        It fails with Refused if this node stops leading before that.
         """
         confirmed: Later[None] = Later(lambda: self._forget_confirmation(confirmed))
         self._confirmations[confirmed] = since_ms
-        self._look_at_confirmations()
+        self._check_confirmations()
         return confirmed
 
     def _forget_confirmation(self, confirmed: Later[None]) -> None:
         self._confirmations.pop(confirmed, None)
 
-    def _look_at_confirmations(self) -> None:
+    def _check_confirmations(self) -> None:
         if not self._confirmations or self._is_stepping:
             return
         role = self._replica.role
@@ -315,22 +316,22 @@ class QuorumHost:
         followed = {voter: self._proofs.followed_ms(voter, self.epoch) for voter in self.voters}
         silent = frozenset(voter for voter, moment in followed.items() if moment is None or moment < since_ms)
         if any(each.fetch.replica in silent for each in role.parked.values()):
-            # Whoever gets an answer fetches again at once, and that is the proof.
+            # A follower that gets a response fetches again at once, which is the proof.
             self._step(Poll(silent))
 
-    # Life.
+    # Starting and stopping.
 
     def start(self) -> None:
         self._step(Time())
 
     def stop(self) -> None:
-        """Hand over to another, if this node leads and there is one, and stand for election no more."""
+        """Hand leadership to another voter, if there is one, and stand for election no longer."""
         if not self._is_closed and self.voters != (self.me,):
             self._is_leaving = True
             self._step(Stop())
 
     def close(self) -> None:
-        """Do nothing more. What is being made durable may still end."""
+        """Stop all activity; a write to disk in progress may still finish."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -340,62 +341,62 @@ class QuorumHost:
     # Writing.
 
     def write(self, batch: bytes) -> None:
-        """A leader writes; then `on_written`. Refused when it cannot be written; then nothing has changed."""
-        assert not self._is_stepping, "the log is the replica's own while it takes a step"
+        """Append as leader, then call `on_written`. Raises Refused, with nothing changed, if that is impossible."""
+        assert not self._is_stepping, "only the replica may write to the log during a step"
         self.log.append(batch, self.epoch)
 
     def on_written(self) -> None:
         self._step(Appended())
 
-    # Who votes.
+    # Voters.
 
     @property
     def goes_by_log(self) -> bool:
-        """Whether the log names the voters: then nobody cares which ones it was told."""
+        """Whether the log names the voters, so that the configured list no longer matters."""
         return self.log.voters is not None
 
     def objection(self, voters: Sequence[Voter]) -> str | None:
-        """Why these cannot be the voters from now on; None where they can."""
+        """Why the voters cannot be changed to these; None if they can."""
         return self._replica.objection(voters, self._clock.monotonic_ms())
 
     def change_voters(self, voters: Sequence[Voter]) -> bool:
-        """A leader without objection names these as voters. False where that cannot be written now."""
-        assert not self._is_stepping, "the log is the replica's own while it takes a step"
+        """Append a new set of voters as leader; False if it cannot be written now."""
+        assert not self._is_stepping, "only the replica may write to the log during a step"
         before = self.log.end_offset
         self._step(NewVoters(tuple(voters)))
         return self.log.end_offset > before
 
     def hold(self) -> None:
-        """Make nothing durable until `release`: while a node starts, one sync serves all that it writes."""
+        """Persist nothing until `release`: one sync then covers everything a starting node writes."""
         self._is_held = True
 
     def release(self) -> None:
         self._is_held = False
         self._persist()
 
-    # The others.
+    # Requests of other voters.
 
     def answer(self, message: Any, connection: int = 0, listener: str = "") -> Later[Message] | Message:
         """The response to a voter's request, now or once what it promises is durable.
 
-        It came by a connection of this number, and by this listener.
+        `connection` and `listener` are those the request arrived on.
         """
         request = decode_request(message, self.me, goes_by_log=self.goes_by_log)
         if self._is_closed or self.failed is not None:
             return refusal(request, ErrorCode.BROKER_NOT_AVAILABLE)
-        known = self._cluster_name()
-        if known and message.cluster_id and is_outlived(message.cluster_id, by=known):
-            # First of all: a node that was left behind is told so, whomever it takes for voters. Who says so of us is
-            # not believed: anybody may. Those whom we ask ourselves are.
+        own_cluster = self._cluster_name()
+        if own_cluster and message.cluster_id and is_outlived(message.cluster_id, by=own_cluster):
+            # Checked first: a node left behind by a rescue has to learn so whatever its list of voters. The reverse
+            # claim in a request is not trusted, since anyone may send it; in a response to our own request it is.
             return refusal(request, ErrorCode.REBOOTSTRAP_REQUIRED)
         fault = fault_of(request, self.me, self.voters)
         is_alone = len(self.voters) == 1 and not self.goes_by_log
         if is_alone and not isinstance(request, Fetch | FetchSnapshot):
-            # A node that is alone elects itself, whatever anybody says.
+            # A standalone node always elects itself.
             fault = ErrorCode.INCONSISTENT_VOTER_SET
         if fault is not ErrorCode.NONE:
             return refusal(request, fault)
-        if known and message.cluster_id and message.cluster_id != known:
+        if own_cluster and message.cluster_id and message.cluster_id != own_cluster:
             return refusal(request, ErrorCode.INCONSISTENT_CLUSTER_ID)
         if isinstance(request, BeginQuorumEpoch):
             self._addresses.learn_leader(request.leader_id, message.leader_endpoints)
@@ -412,7 +413,7 @@ class QuorumHost:
         return response
 
     def _identify(self, request: Request, message: Any) -> Request:
-        """Take a request for a voter's only where it comes from the folder that the voter is known to have."""
+        """Accept a request as a voter's only if it comes from the data folder registered for that voter."""
         match request:
             case Vote(candidate=replica):
                 directory_id = directory_of(message)
@@ -424,7 +425,7 @@ class QuorumHost:
                     replica.node_id, directory_id, request.epoch, is_new=is_new
                 )
                 if is_voter and self._directories.is_replaced(replica.node_id, directory_id):
-                    # What the process before it had fetched says nothing about this one.
+                    # The progress of the previous process does not apply to this one.
                     self._proofs.forget(replica)
                     self._replica.forget_progress(replica)
             case _:
@@ -446,12 +447,12 @@ class QuorumHost:
             is_served = reply.response.error is ErrorCode.NONE
             if is_served and isinstance(request, Fetch | FetchSnapshot) and request.replica in self.voters:
                 self._proofs.on_answer(request.replica, connection, request.epoch, self._lease_clock.now_ms())
-            # Who asks may know an older cluster than this one.
+            # The requester may know an older set of nodes.
             address_of = self._addresses.by_listener(listener) if self.goes_by_log else lambda _: None
             answer = reply.response
             if isinstance(answer, VoteResponse) and answer.error is ErrorCode.INCONSISTENT_VOTER_SET:
-                # The list of voters is the same (see `answer`); the candidate's folder is not the one that counts. It
-                # may be a wiped node that has yet to register, which must not conclude that it has the wrong list.
+                # The list of voters matches (see `answer`) but the candidate's data folder is not the registered one.
+                # A wiped node that has yet to register must not conclude that its list is wrong.
                 answer = replace(answer, error=ErrorCode.NONE)
             response.finish(encode_response(request, answer, address_of, self._directory_id()))
 
@@ -464,13 +465,13 @@ class QuorumHost:
             own = self._addresses.end_points(self.me.node_id)
             message.leader_endpoints = [leader_endpoint(*each) for each in own]
         timeout_ms = self._replica.answer_ms(ask.request)
-        asked_ms = self._lease_clock.now_ms()
+        request_ms = self._lease_clock.now_ms()
 
         def take(response: Response | None, is_cut: bool = False) -> None:
             if not self._is_closed:
                 self._step(Answered(ask, response, is_cut))
                 if isinstance(response, FetchResponse):
-                    self._on_told(asked_ms, response)
+                    self._on_fetch_response(request_ms, response)
 
         def lost(failure: Exception) -> None:
             if not isinstance(failure, RequestLost):
@@ -502,11 +503,11 @@ class QuorumHost:
 
         peers.ask(ask.node_id, message, version, timeout_ms).map(read).then(take, lost)
 
-    def _on_told(self, asked_ms: int, response: FetchResponse) -> None:
-        """A leader of whose epoch nothing is committed yet does not know what is."""
+    def _on_fetch_response(self, request_ms: int, response: FetchResponse) -> None:
+        """A leader does not know the high watermark before a record of its own epoch is committed."""
         epoch = self._replica.epoch
         if response.epoch == epoch and self.log.has_begun(epoch, response.high_watermark):
-            self.told = asked_ms, response.high_watermark
+            self.told = request_ms, response.high_watermark
 
     # Events.
 
@@ -519,13 +520,13 @@ class QuorumHost:
             while self._events:
                 self._carry_out(self._replica.step(self._events.popleft(), self._clock.monotonic_ms()))
                 if self.log.take_unreadable():
-                    # Others wait for what we cannot read: let one of them lead.
+                    # Followers need records that this node cannot read: let one of them lead.
                     self._events.append(Stop())
         finally:
             self._is_stepping = False
         self._set_timer()
         self._on_step()
-        self._look_at_confirmations()
+        self._check_confirmations()
 
     def _carry_out(self, ready: Ready) -> None:
         if ready.save is not None:
@@ -541,10 +542,10 @@ class QuorumHost:
     def _set_timer(self) -> None:
         due_ms = self._replica.next_deadline_ms()
         if due_ms is None or self._is_closed or (self._is_leaving and not self.is_leader):
-            # Whoever is about to go still votes, but nobody should elect it.
+            # A node that is shutting down still votes but must not be elected.
             return
         if self._timer is not None:
-            # One that comes too early does no harm.
+            # Firing early is harmless.
             if self._wake_ms <= due_ms:
                 return
             self._timer.cancel()
@@ -557,7 +558,7 @@ class QuorumHost:
             return
         late_ms = self._clock.monotonic_ms() - due_ms
         if late_ms > LATE_MS:
-            # Not at once, and not in the next turn's beginning: sockets are looked at before timers are.
+            # After 1 ms the loop has polled its sockets once more.
             self._timer = self._clock.call_later(1, partial(self._on_time, late_ms))
         else:
             self._on_time()
@@ -570,7 +571,7 @@ class QuorumHost:
     # The disk.
 
     def _persist(self) -> None:
-        """Make everything as it is now durable; what comes meanwhile waits for the next round."""
+        """Make the current state durable; changes made meanwhile wait for the next round."""
         if self._is_held or self._is_persisting or self.failed is not None or self.log.log.closed:
             return
         self._is_persisting = True
@@ -578,7 +579,7 @@ class QuorumHost:
         election, self._unsaved = self._unsaved, None
 
         def save(_: None) -> Later[None]:
-            # After the log: an election won says that the record of it is there.
+            # After the log: a won election implies that its record is there.
             if election is None:
                 return done(None)
             return self._workers.run(lambda: write_election(self._disk, self._state_path, election))
@@ -598,7 +599,7 @@ class QuorumHost:
             if self.log.log.failed is not None or self._workers_are_inline():
                 self._fail(error)
             else:
-                # Nothing is lost, and nothing was promised: a full disk, or too many open files.
+                # A full disk or too many open files: nothing was promised, so retry.
                 self._clock.call_later(PERSIST_RETRY_MS, self._persist)
 
         self.log.persist().chain(save).then(persisted, not_persisted)
@@ -607,7 +608,7 @@ class QuorumHost:
         return isinstance(self._workers, StartWorkers) and self._workers.is_inline
 
     def _fail(self, error: OSError) -> None:
-        """The log is closed for good: nobody knows what of it would survive, so nothing more may be promised."""
+        """The log is closed for good: how much of it would survive is unknown, so promise nothing more."""
         if self.is_leader and not self._is_stepping:
             self.stop()
         self.failed = error
@@ -616,4 +617,4 @@ class QuorumHost:
             response.finish(refusal(request, ErrorCode.KAFKA_STORAGE_ERROR))
         if not self._is_stepping:
             self._on_step()
-            self._look_at_confirmations()
+            self._check_confirmations()

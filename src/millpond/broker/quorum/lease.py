@@ -1,9 +1,9 @@
-"""How long a node may count on leading what it leads, and how long a controller waits before others lead it.
+"""Leases: how long a node may lead without contact, and how long a controller waits before it replaces the leader.
 
-Both sides compute their time here, from the same settings. A lease runs from the moment at which the node asked. A
-controller counts from the moment at which it heard the node, or was elected itself if it has not heard it yet. It
-waits longer than a lease lasts: clocks run at different rates, and a heartbeat may have been answered on a proof of
-leadership that is a little older.
+Both sides compute their times here from the same settings. A lease runs from the moment the node sent its heartbeat.
+The controller counts from the moment it received that heartbeat or, if it has received none, from its own election.
+It waits longer than a lease lasts, because clocks run at different rates and a heartbeat may have been answered on a
+slightly older proof of leadership.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from millpond.base.settings import Settings
 
 SLACK_MS_MIN: Final = 100
-"""How much later than usual the answer to a heartbeat may come, at the least, before the lease lapses."""
+"""Minimum delay of a heartbeat response, beyond the interval, that a lease tolerates."""
 
 DRIFT_MS_MAX: Final = 50
 DRIFT_SHARE: Final = 4
-"""Two clocks that part by more than this, and more than this share of the time that passed, tell of lost time."""
+"""Two clocks that diverge by more than DRIFT_MS_MAX plus this fraction of the elapsed time show lost time."""
 
 
 def lease_ms(settings: Settings) -> int:
-    """How long a lease lasts, from the moment at which the heartbeat left."""
+    """How long a lease lasts from the moment its heartbeat was sent."""
     interval_ms = settings[BROKER_HEARTBEAT_INTERVAL_MS]
     return min(settings[BROKER_SESSION_TIMEOUT_MS] // 2, interval_ms + max(interval_ms // 3, SLACK_MS_MIN))
 
@@ -36,19 +36,19 @@ def proof_age_ms_max(settings: Settings) -> int:
 
 
 def fence_wait_ms(settings: Settings) -> int:
-    """How long a controller waits, at the least, before it fences a broker against its will.
+    """Minimum time a controller waits before it fences a broker that has not asked for it.
 
-    Longer than a lease and the age of a proof together, even where one clock runs a tenth too fast and the other a
-    tenth too slow. Always shorter than a session.
+    It exceeds a lease plus the age of a proof even if one clock runs 10 % fast and the other 10 % slow, and is always
+    shorter than a session.
     """
     return lease_ms(settings) * 3 // 2
 
 
 class LeaseClock:
-    """Time as leases count it: also while the machine is suspended.
+    """The clock of leases, which also runs while the machine is suspended.
 
-    A virtual machine that is paused may count that time by its wall clock alone, once that is set right. Where the
-    wall clock parts from the other one, every lease is void: time leaps by the length of one.
+    A paused virtual machine may show the lost time only in its wall clock, once that is corrected. Whenever the wall
+    clock and the boot-time clock diverge, this clock leaps by one lease, which voids every lease.
     """
 
     def __init__(self, clock: Clock, settings: Settings) -> None:

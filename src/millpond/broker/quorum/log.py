@@ -1,8 +1,8 @@
-"""The metadata log of this node as the quorum sees it: a partition's log and snapshots.
+"""This node's metadata log as the quorum sees it: a partition log plus snapshots.
 
-What the quorum changes is seen at once, as its port demands. The slow part of cutting the log back, or of beginning
-it anew behind a snapshot, waits for `persist` and a worker; nothing is appended before that is done, because nothing
-is fetched and nobody is elected before the cut is durable.
+Changes by the quorum are visible at once, as its port demands. The slow part of truncating the log, or of replacing
+it by a snapshot, waits for `persist` and a worker. Nothing is appended before that is done, because the replica
+neither fetches nor stands for election until the truncation is durable.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LEADER_CHANGE_KEY = b"\0\0\0\2"
 
 
 class MetadataLog:
-    """The `QuorumLog` of a real node, and what its owner does with it."""
+    """The `QuorumLog` of a real node."""
 
     def __init__(
         self,
@@ -55,15 +55,15 @@ class MetadataLog:
         self._founders = founders
         self._voter_sets = VoterSets()
         self._cut: int | None = None
-        """Where the log is to be cut, or is being cut now."""
+        """Where the log has to be truncated or is being truncated."""
         self._install: tuple[SnapshotId, bytes] | None = None
         self._is_unreadable = False
 
-    # What it holds.
+    # Contents.
 
     @property
     def is_changing(self) -> bool:
-        """Whether the files are behind what is seen here: then nothing can be read or written."""
+        """Whether a truncation or snapshot is still to be applied to the files; until then no reads or writes."""
         return self._cut is not None or self._install is not None
 
     @property
@@ -93,7 +93,7 @@ class MetadataLog:
 
     @property
     def _base(self) -> SnapshotId | None:
-        """The snapshot at whose end the log begins."""
+        """The snapshot whose end offset is the log start offset."""
         if self._install is not None:
             return self._install[0]
         start = self.log.start_offset
@@ -108,17 +108,17 @@ class MetadataLog:
 
     def has_begun(self, epoch: int, committed: int) -> bool:
         """Whether the first record of `epoch` is here, below `committed`."""
-        for known, start in reversed(self._entries()):
-            if known <= epoch:
-                return known == epoch and start < committed
+        for entry_epoch, start in reversed(self._entries()):
+            if entry_epoch <= epoch:
+                return entry_epoch == epoch and start < committed
         base = self._base
         return base is not None and base.epoch == epoch and base.end_offset <= committed
 
     def end_of(self, epoch: int) -> EpochEnd | None:
         end = self.end_offset
-        for known, start in reversed(self._entries()):
-            if known <= epoch:
-                return EpochEnd(known, end)
+        for entry_epoch, start in reversed(self._entries()):
+            if entry_epoch <= epoch:
+                return EpochEnd(entry_epoch, end)
             end = start
         base = self._base
         return EpochEnd(*reversed(base)) if base is not None and base.epoch <= epoch else None
@@ -136,11 +136,11 @@ class MetadataLog:
         return self._voter_sets.before
 
     def voters_at(self, end_offset: int) -> tuple[Voter, ...] | None:
-        """Those that the last record below the offset names, if there is any."""
+        """The voters named by the last voters record below the offset, if any."""
         return self._voter_sets.at(end_offset)
 
     def read(self, offset: int) -> bytes:
-        """Nothing where the disk gives nothing; `take_unreadable` tells."""
+        """Empty if the disk cannot be read; `take_unreadable` then returns True."""
         try:
             return b"" if self.is_changing else self.log.read_batches(offset, READ_BYTES)
         except Refused:
@@ -158,15 +158,15 @@ class MetadataLog:
             return b""
 
     def take_unreadable(self) -> bool:
-        """Whether something could not be read since the last time that this was asked."""
+        """Whether a read has failed since the last call."""
         is_unreadable, self._is_unreadable = self._is_unreadable, False
         return is_unreadable
 
-    # What the quorum does with it.
+    # Changes by the quorum.
 
     def append_leader_change(self, epoch: int, leader_id: int) -> bool:
-        known = self._founders if self.voters is None else [each.node_id for each in self.voters]
-        voters = [messages.LeaderChangeMessage.Voter(voter_id=each) for each in known]
+        voter_ids = self._founders if self.voters is None else [each.node_id for each in self.voters]
+        voters = [messages.LeaderChangeMessage.Voter(voter_id=each) for each in voter_ids]
         change = messages.LeaderChangeMessage(version=0, leader_id=leader_id, voters=voters, granting_voters=[])
         record = wire_records.Record(0, self._clock.wall_ms(), _LEADER_CHANGE_KEY, change.encode(0))
         try:
@@ -186,14 +186,14 @@ class MetadataLog:
         return True
 
     def append(self, batch: bytes, epoch: int) -> None:
-        """Write a leader's batch at the end. Refused when the disk has no room; then nothing is written."""
-        assert not self.is_changing, "written to before it was cut"
+        """Append a leader's batch. Raises Refused, with nothing written, if the disk is full."""
+        assert not self.is_changing, "append before the truncation is done"
         self.log.append(
             memoryview(bytearray(batch)), leader_epoch=epoch, now_ms=self._clock.wall_ms(), from_client=False
         )
 
     def append_fetched(self, records: bytes) -> bool:
-        assert not self.is_changing, "written to before it was cut"
+        assert not self.is_changing, "append before the truncation is done"
         try:
             self.log.append_follower(memoryview(records), now_ms=self._clock.wall_ms())
         except Refused:
@@ -214,11 +214,13 @@ class MetadataLog:
         self._voter_sets.begin_anew(data)
         return True
 
-    # What makes it last.
+    # Durability.
 
     def persist(self) -> Later[None]:
-        """Ends when all that is seen now would survive a power cut. OSError: it will not, and `log.failed` says why,
-        or it may be tried again."""
+        """Ends once the current contents would survive a power cut.
+
+        It fails with OSError otherwise: for good if `log.failed` is set, else it may be retried.
+        """
         if self._install is not None:
             return self._begin_anew(*self._install).chain(lambda _: self.persist())
         if self._cut is not None:
@@ -226,7 +228,7 @@ class MetadataLog:
         try:
             ticket = self.log.sync_target()
         except OSError as error:
-            # Its files cannot be had at the moment (too many are open): nothing is lost.
+            # The files cannot be opened at the moment (too many open files): nothing is lost.
             return failed(error)
         return (
             self._workers.run(ticket.run)
@@ -242,7 +244,7 @@ class MetadataLog:
         return self._truncate(offset).map(lambda _: self._on_cut(offset))
 
     def _on_cut(self, offset: int) -> None:
-        # It may have to be cut further by now.
+        # A deeper truncation may have been requested meanwhile.
         if self._cut is not None and self._cut >= offset:
             self._cut = None
 
@@ -255,7 +257,7 @@ class MetadataLog:
             self._cut = None
             if self._install is not None and self._install[0] == snapshot:
                 self._install = None
-            # Their files go with the next start, should that not work now.
+            # If this fails, the next start removes the files.
             paths = self.snapshots.drop_before(snapshot.end_offset)
             self._workers.run(partial(self._remove, paths)).recover(OSError, lambda _: None).then(lambda _: None)
 

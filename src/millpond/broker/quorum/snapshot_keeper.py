@@ -1,7 +1,7 @@
-"""When the metadata become a snapshot, and when a snapshot becomes the metadata: of one node, whoever leads.
+"""Takes and loads metadata snapshots on one node, leader or not.
 
-A node begins with the newest snapshot that it can read, leaps to one that the leader has sent in place of what its
-log has no more, and folds what it has applied into the next one, once enough has come since the last.
+A node starts from the newest snapshot it can read, leaps to one the leader sends in place of records it has already
+deleted, and writes a new one once enough has been applied since the last.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FOLD_RETRY_MS: Final = 60_000
 class SnapshotKeeper:
     def __init__(self, world: World, settings: Settings) -> None:
         self.is_leaping = False
-        """Whether a snapshot is being read that takes the place of what is applied."""
+        """Whether a snapshot that replaces the applied image is being read."""
         self._clock = world.clock
         self._workers = world.workers
         self._settings = settings
@@ -39,12 +39,12 @@ class SnapshotKeeper:
         self._folded_ms = world.clock.monotonic_ms()
 
     def newest(self, log: MetadataLog) -> tuple[Image, int] | None:
-        """The newest snapshot that can be read, and the offset at which it ends. Waits for the disk."""
+        """The newest readable snapshot and its end offset. Blocks on the disk."""
         for snapshot in reversed(log.snapshots.ids):
             try:
                 return image_of(log.snapshots.read_whole(snapshot)), snapshot.end_offset
             except MalformedMessage as fault:
-                # The log begins with the oldest of them: it has what the damaged one had.
+                # The log starts at the end of the oldest snapshot, so it has the records of the damaged one.
                 if snapshot == log.snapshots.ids[0]:
                     raise CannotStart(
                         f"the snapshot {log.snapshots.path(snapshot)} cannot be read: {fault}"
@@ -52,7 +52,7 @@ class SnapshotKeeper:
         return None
 
     def leap(self, log: MetadataLog, use: Callable[[Image, SnapshotId], None], again: Callable[[], None]) -> None:
-        """Read the last snapshot, which the leader has sent; then `use`, or `again` some time later."""
+        """Read the snapshot the leader has sent, then call `use`, or `again` after a delay if that failed."""
         self.is_leaping = True
         snapshot = log.snapshots.ids[-1]
 
@@ -62,7 +62,7 @@ class SnapshotKeeper:
 
         def not_loaded(error: Exception) -> None:
             self.is_leaping = False
-            # A file that cannot be read now may be later; anything else is a bug.
+            # An unreadable file may be readable later; anything else is a bug.
             if not isinstance(error, OSError):
                 raise error
             self._clock.call_later(LEAP_RETRY_MS, again)
@@ -70,11 +70,11 @@ class SnapshotKeeper:
         self._workers.run(lambda: image_of(log.snapshots.read_whole(snapshot))).then(loaded, not_loaded)
 
     def demand(self) -> None:
-        """What lies before is of a level that has been lowered: only a snapshot can be read by all from now on."""
+        """Take a snapshot soon: a feature level was lowered, and older nodes cannot read the records before that."""
         self._must_fold = True
 
     def take_if_due(self, log: MetadataLog, image: Image, applied_offset: int) -> None:
-        """Write the image, which is that of `applied_offset`, once enough has come since the last snapshot."""
+        """Write a snapshot of the image at `applied_offset` if enough was applied since the last one."""
         taken = log.latest_snapshot
         if self._is_folding or log.is_changing or log.log.closed or log.log.failed is not None:
             return
@@ -97,7 +97,7 @@ class SnapshotKeeper:
         def not_taken(error: Exception) -> None:
             if not isinstance(error, OSError | Refused):
                 raise error
-            # The disk is full or out of reach: nothing but room is lost. Not at once again.
+            # The disk is full or unavailable, which costs only space: retry later.
             self._clock.call_later(FOLD_RETRY_MS, partial(end, None))
 
         encode = lambda: encode_snapshot(records_of(copy), wall_ms, voters)  # noqa: E731
@@ -105,7 +105,7 @@ class SnapshotKeeper:
 
 
 def image_of(data: bytes) -> Image:
-    """What a snapshot holds. MalformedMessage where it is not whole."""
+    """The image of a snapshot. Raises MalformedMessage if it is incomplete."""
     image = Image()
     for record in decode_snapshot(data):
         image.replay(record)

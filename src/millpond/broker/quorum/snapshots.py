@@ -1,7 +1,6 @@
 """Snapshots of the metadata as files, named as in Kafka: `%020d-%010d.checkpoint` in the metadata log's folder.
 
-A snapshot holds all records below its end offset, folded into the fewest that give the same image. It is there whole
-or not at all.
+A snapshot holds the fewest records that give the image of all records below its end offset. Writing one is atomic.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from millpond.wire import records as wire_records
 from millpond.wire.batch import CONTROL, walk
 
 KEPT: Final = 2
-"""How many snapshots are kept: the log begins at the end of the older, so that whoever is a little behind when a
-snapshot is made need not begin anew."""
+"""How many snapshots are kept. The log starts at the end of the older one, so that a follower slightly behind need
+not start over."""
 
 CHUNK_BYTES: Final = 1 << 20
 RECORDS_PER_BATCH: Final = 1000
@@ -47,14 +46,14 @@ class SnapshotFiles:
         return f"{self._folder}/{snapshot.end_offset:020d}-{snapshot.epoch:010d}.checkpoint"
 
     def write(self, snapshot: SnapshotId, data: bytes) -> None:
-        """Make the file, durably. On any thread; then `add` on the loop."""
+        """Write the file durably, on any thread; then call `add` on the loop."""
         self._disk.replace(self.path(snapshot), data)
 
     def add(self, snapshot: SnapshotId) -> None:
         self.ids = sorted({*self.ids, snapshot})
 
     def drop_before(self, end_offset: int) -> list[str]:
-        """Forget those that end earlier; the paths of their files, to be removed."""
+        """Forget older snapshots and return the paths of their files, to be removed."""
         gone = [each for each in self.ids if each.end_offset < end_offset]
         self.ids = self.ids[len(gone) :]
         return [self.path(each) for each in gone]
@@ -74,7 +73,7 @@ class SnapshotFiles:
 
 
 def encode_snapshot(records: Iterable[Record], now_ms: int, voters: Sequence[Voter] | None = None) -> bytes:
-    """The records between a header, which also names the voters, and a footer, which says that nothing is missing."""
+    """The records between a header, which also names the voters, and a footer, which proves that none is missing."""
     header = messages.SnapshotHeaderRecord(version=0, last_contained_log_timestamp=now_ms).encode(0)
     parts = [_batch([wire_records.Record(0, now_ms, _HEADER_KEY, header)], control=True)]
     if voters is not None:
@@ -96,7 +95,7 @@ def _batch(records: list[wire_records.Record], *, control: bool = False) -> byte
 
 
 def decode_snapshot(data: bytes) -> Iterator[Record]:
-    """All records of a snapshot. MalformedMessage where it is not whole."""
+    """All records of a snapshot. Raises MalformedMessage if it is incomplete."""
     is_whole = False
     newest = SUPPORTED[METADATA_VERSION].newest
     for position, header in walk(data):
@@ -107,4 +106,4 @@ def decode_snapshot(data: bytes) -> Iterator[Record]:
         for entry in entries:
             yield from decode_records(entry.value or b"", newest)
     if not is_whole:
-        raise MalformedMessage("the snapshot ends before its end")
+        raise MalformedMessage("the snapshot is truncated")
