@@ -91,7 +91,7 @@ def test_a_log_whose_beginning_is_lost_is_not_taken_for_whole(play: Play) -> Non
     play.sim.kill("a")
     for name in files(play.world, "data"):
         play.sim.hosts["a"].disk.remove(f"data/{FOLDER}/{name}")
-    with pytest.raises(CannotStart, match="no snapshot has what came before"):
+    with pytest.raises(CannotStart, match="no snapshot ends there"):
         play.start(OFTEN)
 
 

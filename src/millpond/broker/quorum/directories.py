@@ -1,6 +1,6 @@
-"""Which process counts as a voter, where several run with its node id: the one with the directory id that is known.
+"""Decides which process counts as a voter when several run with its node id: the one with the expected directory id.
 
-Decision 32 has the rules. In short: the log names the directory of each voter, or the registration in the image does.
+Decision 32 has the rules. In short, the log or else the registration in the image names the directory of each voter.
 A voter without either is pinned by the leader to the first directory that fetches in its epoch.
 """
 
@@ -31,7 +31,7 @@ class VoterDirectories:
         applied_offset: Callable[[], int],
         is_unregistered_copy: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_unregistered_copy`: whether this node runs in a copy of the folder that the image has for it."""
+        """`is_unregistered_copy`: whether this node runs from a copy of its registered data folder."""
         self._log = log
         self._image = image
         self._applied_offset = applied_offset
@@ -46,8 +46,8 @@ class VoterDirectories:
 
         A process of an earlier version does not send its directory, and counts.
         """
-        known = self._known(node_id)
-        if NO_DIRECTORY in (directory_id, known) or directory_id == known:
+        expected = self._expected(node_id)
+        if NO_DIRECTORY in (directory_id, expected) or directory_id == expected:
             return True
         # The image lags behind the log after a restart. A voter with a new folder stays new until its registration is
         # committed, so one that is no longer new proves that the registration in the log was.
@@ -63,24 +63,24 @@ class VoterDirectories:
             return directory_id == (pinned if registered == registered_then else registered)
         if not self.is_voter(node_id, directory_id, is_new=is_new):
             return False
-        if directory_id != NO_DIRECTORY and self._known(node_id) == NO_DIRECTORY:
+        if directory_id != NO_DIRECTORY and self._expected(node_id) == NO_DIRECTORY:
             self._pinned[node_id] = directory_id, registered
         return True
 
     def is_replaced(self, node_id: int, directory_id: UUID) -> bool:
-        """Note whose fetch counts now; whether another process counted before it."""
+        """Note whose fetch counts now; return whether another process counted before it."""
         if directory_id == NO_DIRECTORY:
             return False
         before = self._counted.get(node_id, directory_id)
         self._counted[node_id] = directory_id
         return before != directory_id
 
-    def _known(self, node_id: int) -> UUID:
+    def _expected(self, node_id: int) -> UUID:
         if self._log.voters is not None:
             named = (each.directory_id for each in self._log.voters if each.node_id == node_id)
             return next(named, NO_DIRECTORY)
-        # Where all folders were copied at once, all voters elect a leader together. What each knows about the others'
-        # folders is from before the copy. An image that already has this folder is from after it.
+        # After a copy of all folders, the voters have to elect a leader while each still knows the others' old
+        # folders. An image that names this copy dates from after the copy.
         return NO_DIRECTORY if self._is_unregistered_copy() else self._registered(node_id)
 
     def _registered(self, node_id: int) -> UUID:
@@ -96,7 +96,7 @@ class VoterDirectories:
             data = self._log.read(offset)
             left -= len(data)
             if not data or left < 0 or directory_id.bytes in data:
-                # What cannot be searched in time counts as it did before directories were compared.
+                # A tail too long or unreadable counts as a match, as before directories were compared.
                 return True
             *_, (_, last) = walk(data)
             offset = last.base_offset + last.last_offset_delta + 1

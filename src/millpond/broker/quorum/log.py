@@ -211,7 +211,7 @@ class MetadataLog:
         except Refused:
             return False
         self._install = snapshot, data
-        self._voter_sets.begin_anew(data)
+        self._voter_sets.restart(data)
         return True
 
     # Durability.
@@ -222,7 +222,7 @@ class MetadataLog:
         It fails with OSError otherwise: for good if `log.failed` is set, else it may be retried.
         """
         if self._install is not None:
-            return self._begin_anew(*self._install).chain(lambda _: self.persist())
+            return self._restart_from(*self._install).chain(lambda _: self.persist())
         if self._cut is not None:
             return self._cut_back(self._cut).chain(lambda _: self.persist())
         try:
@@ -248,7 +248,7 @@ class MetadataLog:
         if self._cut is not None and self._cut >= offset:
             self._cut = None
 
-    def _begin_anew(self, snapshot: SnapshotId, data: bytes) -> Later[None]:
+    def _restart_from(self, snapshot: SnapshotId, data: bytes) -> Later[None]:
         def written(_: None) -> Later[None]:
             self.snapshots.add(snapshot)
             return self._truncate(snapshot.end_offset, is_new_start=True)
@@ -261,23 +261,23 @@ class MetadataLog:
             paths = self.snapshots.drop_before(snapshot.end_offset)
             self._workers.run(partial(self._remove, paths)).recover(OSError, lambda _: None).then(lambda _: None)
 
-        # The snapshot first: a start that finds it without the log goes on from here.
+        # The snapshot first: a start that finds it without the log continues from here.
         write = lambda: self._workers.run(lambda: self.snapshots.write(snapshot, data))  # noqa: E731
-        return self._until_it_works(write).chain(written).map(installed)
+        return self._retry(write).chain(written).map(installed)
 
     def _remove(self, paths: list[str]) -> None:
         for path in paths:
             self.log.disk.remove(path)
 
     def _truncate(self, offset: int, *, is_new_start: bool = False) -> Later[None]:
-        if self._is_away():
-            return self._until_here().chain(lambda _: self._truncate(offset, is_new_start=is_new_start))
+        if self._is_in_use():
+            return self._until_unused().chain(lambda _: self._truncate(offset, is_new_start=is_new_start))
         try:
             truncation = self.log.begin_truncation(offset, is_new_start=is_new_start)
         except Refused as refused:
             if refused.code is not ErrorCode.KAFKA_STORAGE_ERROR:
                 raise
-            # It cannot be read at the moment, and is as it was: the next try begins from there.
+            # The log cannot be read at the moment and is unchanged: retry.
             return failed(OSError(str(refused)))
 
         def run(_: None) -> Later[None]:
@@ -287,24 +287,19 @@ class MetadataLog:
             self.log.finish_truncation(truncation, error)
             raise error
 
-        # Without the checkpoint a crash in the middle of it would look like damage.
-        return (
-            self._until_it_works(self._write_checkpoint)
-            .chain(run)
-            .map(lambda _: self.log.finish_truncation(truncation))
-        )
+        # Without the checkpoint a crash halfway would look like damage.
+        return self._retry(self._write_checkpoint).chain(run).map(lambda _: self.log.finish_truncation(truncation))
 
-    def _is_away(self) -> bool:
-        """Whether a worker has files of the log in hand: it would look for some that are gone by then, or find others
-        of their names."""
+    def _is_in_use(self) -> bool:
+        """Whether a worker is using files of the log, which must not be removed or replaced under it."""
         return bool(self.log.durability.away) and not self.log.closed
 
-    def _until_here(self) -> Later[None]:
-        """It may take as long as a disk can hang, so each look is for itself."""
+    def _until_unused(self) -> Later[None]:
+        """Poll until no worker uses the log; a hung disk may take arbitrarily long."""
         later: Later[None] = Later()
 
         def look() -> None:
-            if self._is_away():
+            if self._is_in_use():
                 self._clock.call_later(AWAY_POLL_MS, look)
             else:
                 later.finish(None)
@@ -312,8 +307,8 @@ class MetadataLog:
         self._clock.call_later(AWAY_POLL_MS, look)
         return later
 
-    def _until_it_works(self, begin: Callable[[], Later[T]]) -> Later[T]:
-        """A full disk may have room again: try until it has."""
+    def _retry(self, begin: Callable[[], Later[T]]) -> Later[T]:
+        """Retry until it succeeds: a full disk may have free space again."""
         result: Later[T] = Later()
 
         def tried(error: Exception) -> None:
@@ -333,13 +328,10 @@ class MetadataLog:
     # Snapshots.
 
     def take_snapshot(self, snapshot: SnapshotId, encode: Callable[[], bytes], workers: Workers) -> Later[None]:
-        """Keep what the records below the snapshot's end come to; ends when the log is cut behind the one before.
-
-        OSError: what is missing of it is done the next time.
-        """
+        """Write a snapshot, then delete the log before the previous one; after an OSError the next call does it."""
 
         def written(_: None) -> Later[None]:
-            # Meanwhile the leader may have sent one that goes further.
+            # Meanwhile the leader may have sent a newer one.
             if self.is_changing or self.log.closed or self.log.failed is not None:
                 return done(None)
             self.snapshots.add(snapshot)
@@ -348,8 +340,8 @@ class MetadataLog:
         return workers.run(lambda: self.snapshots.write(snapshot, encode())).chain(written)
 
     def _drop_old(self) -> Later[None]:
-        """Drop all but the newest snapshots, and what of the log lies before them."""
-        # The part up to here becomes a file of its own, which goes the time after next.
+        """Drop all but the newest snapshots and the log segments before them."""
+        # Close the segment here, so that it can be deleted two snapshots later.
         self.log.roll()
         kept = self.snapshots.ids[-KEPT:]
         if len(kept) < KEPT:
@@ -372,25 +364,25 @@ class MetadataLog:
             if error is not None:
                 raise error
 
-        # The start of the log must be known for good before anything that lies before it goes.
+        # The log start offset must be durable before any earlier segment is removed.
         removed = self._write_checkpoint().chain(lambda _: self._workers.run(remove))
         return removed.map(lambda _: None).recover(OSError, lambda error: error).map(end)
 
     def open_snapshots(self) -> None:
-        """At a start: the log begins at the end of a snapshot, or at its very beginning. Waits for the disk.
+        """Open the snapshots at a start. Blocks on the disk.
 
-        LogDamaged when what lies before it is lost.
+        Raises LogDamaged unless the log begins at offset 0 or at the end of a snapshot.
         """
         self._open_snapshots()
         try:
             self._read_voters()
         except (MalformedMessage, CorruptBatch, Refused) as fault:
-            raise LogDamaged(f"{self.log.folder} does not say who votes: {fault}") from fault
+            raise LogDamaged(f"{self.log.folder} does not name the voters: {fault}") from fault
 
     def _read_voters(self) -> None:
         base = self._base
         if base is not None:
-            self._voter_sets.begin_anew(self.snapshots.read_whole(base))
+            self._voter_sets.restart(self.snapshots.read_whole(base))
         offset = self.start_offset
         while offset < self.end_offset:
             data = self.log.read_batches(offset, READ_BYTES)
@@ -402,11 +394,11 @@ class MetadataLog:
         self._remove(self.snapshots.drop_before(log.start_offset))
         if not self.snapshots.ids:
             if log.start_offset > 0:
-                raise LogDamaged(f"{log.folder} begins at {log.start_offset}, and no snapshot has what came before")
+                raise LogDamaged(f"{log.folder} begins at offset {log.start_offset}, and no snapshot ends there")
             return
         newest = self.snapshots.ids[-1]
         if log.end_offset < newest.end_offset:
-            # The last life had begun to take over what the leader had sent.
+            # The previous run was interrupted while it installed a snapshot from the leader.
             truncation = log.begin_truncation(newest.end_offset, is_new_start=True)
             self._write_checkpoint().then(lambda _: None)
             truncation.run()

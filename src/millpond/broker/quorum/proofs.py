@@ -1,8 +1,8 @@
-"""Since when the other replicas are known to follow this leader.
+"""Until when the other replicas provably followed this leader.
 
-Not since their fetches came in: one may have been under way for long, held back by a network that was cut or by a
-process that was stopped, and whoever sent it follows another one by now. A fetch that comes on the same connection as
-the one before was sent after that one's answer had arrived: when the answer left, its sender still followed.
+The arrival of a fetch proves nothing: a partition or a stopped process may have delayed it, and its sender may follow
+another leader by now. But a second fetch on the same connection was sent after the response to the first had arrived,
+so its sender still followed this leader when that response left.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Proofs:
     def __init__(self) -> None:
         self._answers: dict[ReplicaKey, _Answer] = {}
         self._proved: dict[ReplicaKey, tuple[int, int]] = {}
-        """The epoch, and until when it was followed for certain."""
+        """The epoch and the last time the replica provably followed in it."""
 
     def on_fetch(self, replica: ReplicaKey, connection: int, epoch: int) -> None:
         answer = self._answers.pop(replica, None)
@@ -32,11 +32,11 @@ class Proofs:
         self._answers[replica] = _Answer(connection, epoch, now_ms)
 
     def forget(self, replica: ReplicaKey) -> None:
-        """Another process is this replica from now on."""
+        """Another process has taken the place of this replica."""
         self._answers.pop(replica, None)
         self._proved.pop(replica, None)
 
     def followed_ms(self, replica: ReplicaKey, epoch: int) -> int | None:
-        """When it followed for certain in this epoch, the last moment that is known."""
+        """The last time the replica provably followed in this epoch."""
         proved = self._proved.get(replica)
         return proved[1] if proved is not None and proved[0] == epoch else None

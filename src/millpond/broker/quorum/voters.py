@@ -1,6 +1,6 @@
-"""The voters as records of the metadata log (Kafka's KRaftVersion and Voters control records) and which count.
+"""Voters in the metadata log: Kafka's KRaftVersion and Voters control records, and which of them apply.
 
-A log that has none of them goes by the list that the operator wrote down (kraft.version 0).
+Without such records the voters are those of the configuration (kraft.version 0).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KRAFT_VERSION_KEY, _VOTERS_KEY = b"\0\0\0\5", b"\0\0\0\6"
 
 
 def voters_records(voters: Sequence[Voter], now_ms: int, *, is_first: bool) -> list[wire_records.Record]:
-    """The control records that name these voters; the first such batch of a log says that there will be more."""
+    """The control records that name these voters; the first batch of a log also sets kraft.version."""
     kind = messages.VotersRecord
     named = kind(
         version=0,
@@ -43,16 +43,16 @@ def voters_records(voters: Sequence[Voter], now_ms: int, *, is_first: bool) -> l
 
 
 def named_voters(data: bytes | memoryview) -> list[tuple[int, tuple[Voter, ...]]]:
-    """Every set of voters that whole batches name, each with the offset of its batch."""
-    found = []
+    """Every set of voters in these complete batches, with the offset of its batch."""
+    sets = []
     for position, header in walk(data):
         if not header.attributes & CONTROL:
             continue
         for record in wire_records.decode_batch(data, position):
             if record.key == _VOTERS_KEY:
                 decoded, _ = messages.VotersRecord.decode(record.value or b"", 0)
-                found.append((int(header.base_offset), tuple(map(_voter, decoded.voters))))
-    return found
+                sets.append((int(header.base_offset), tuple(map(_voter, decoded.voters))))
+    return sets
 
 
 def _voter(voter: messages.VotersRecord.Voter) -> Voter:
@@ -61,7 +61,7 @@ def _voter(voter: messages.VotersRecord.Voter) -> Voter:
 
 
 def voter_of(image: Image, node_id: int) -> Voter | None:
-    """A node as it has registered itself; None where it has not."""
+    """A node as registered in the image; None if it is not."""
     broker = image.brokers.get(node_id)
     if broker is None or not broker.end_points:
         return None
@@ -70,7 +70,7 @@ def voter_of(image: Image, node_id: int) -> Voter | None:
 
 
 class VoterSets:
-    """The sets of voters that a log names, oldest first, with their offsets; -1 for one that a snapshot holds."""
+    """The sets of voters in a log, oldest first, with their offsets; -1 for one from a snapshot."""
 
     def __init__(self) -> None:
         self._sets: list[tuple[int, tuple[Voter, ...]]] = []
@@ -88,21 +88,21 @@ class VoterSets:
         return self._sets[-2][1] if len(self._sets) > 1 else None
 
     def at(self, end_offset: int) -> tuple[Voter, ...] | None:
-        """Those in force where a snapshot ends there."""
+        """The voters in force at the end of a snapshot."""
         return next((voters for offset, voters in reversed(self._sets) if offset < end_offset), None)
 
     def append(self, offset: int, voters: tuple[Voter, ...]) -> None:
         self._sets.append((offset, voters))
 
     def add(self, data: bytes | memoryview) -> None:
-        """These batches follow what is there."""
+        """Add the voters named in batches appended to the log."""
         self._sets += named_voters(data)
 
     def cut(self, offset: int) -> None:
-        """What lies at and above the offset is gone."""
+        """Drop the sets at and above the offset."""
         while self._sets and self._sets[-1][0] >= offset:
             self._sets.pop()
 
-    def begin_anew(self, snapshot: bytes) -> None:
-        """The log begins with this snapshot."""
+    def restart(self, snapshot: bytes) -> None:
+        """Start over from a snapshot."""
         self._sets = [(-1, voters) for _, voters in named_voters(snapshot)[-1:]]

@@ -1,10 +1,10 @@
-"""What replicas of the quorum say to each other, as messages of the protocol: Vote (52), BeginQuorumEpoch (53),
-EndQuorumEpoch (54), Fetch (1) of the metadata log and FetchSnapshot (59).
+"""Quorum messages on the wire: Vote (52), BeginQuorumEpoch (53), EndQuorumEpoch (54), Fetch (1) of the metadata log
+and FetchSnapshot (59).
 
-Each request names one partition, the metadata log. Responses are read with suspicion: one that lacks that partition
-is no response. Voters are known by their node ids; the id of the directory says only whether a voter is new, and whom
-it takes for voters. The id of the sender's data folder is in a tagged field of our own, `data_directory_id`, which an
-earlier version skips: it tells two processes with one node id apart (decision 32).
+Each request names one partition, the metadata log; a response without that partition is ignored. Voters are
+identified by node id. Kafka's directory id field only says whether a voter is new and which list of voters it is
+configured with. The id of the sender's data folder is in a tagged field of our own, `data_directory_id`, which
+earlier versions skip; it tells two processes with the same node id apart (decision 32).
 """
 
 from __future__ import annotations
@@ -43,25 +43,27 @@ FETCH_VERSION: Final = 18
 SNAPSHOT_VERSION: Final = 1
 
 LOST_DIRECTORY: Final = UUID(int=1)
-"""Kafka's id of a directory that is gone: of a voter that is new, and may have lost what it had."""
+"""Kafka's id of a lost directory, sent by a voter that is new and may have lost its log."""
 
 
 def voter_keys(node_ids: Iterable[int]) -> list[ReplicaKey]:
-    """The voters, known by their ids. What stands for their directories says whom else they take for voters: whoever
-    was told of others is nobody's peer, for majorities of different lists need not meet."""
-    known = sorted(node_ids)
-    directory_id = uuid5(LOST_DIRECTORY, ",".join(map(str, known))) if len(known) > 1 else NO_DIRECTORY
-    return [ReplicaKey(node_id, directory_id) for node_id in known]
+    """The voters by node id, with a hash of the whole list as directory id.
+
+    Nodes with different lists must not vote together, because their majorities need not overlap.
+    """
+    ids = sorted(node_ids)
+    list_id = uuid5(LOST_DIRECTORY, ",".join(map(str, ids))) if len(ids) > 1 else NO_DIRECTORY
+    return [ReplicaKey(node_id, list_id) for node_id in ids]
 
 
 FETCH_BYTES: Final = 8 << 20
 REPLICA_STATE_FROM: Final = 15
 EPOCH_MAX: Final = (1 << 31) - (1 << 16)
-"""An epoch rises by one with each election: nobody gets there, and nobody may be sent there."""
+"""An epoch rises by one per election, so no cluster reaches this; a request that claims it is refused."""
 _UNKNOWN: Final = -1
 
 
-# Asking.
+# Encoding requests.
 
 
 def encode_request(
@@ -84,7 +86,7 @@ def encode_request(
 
 
 def without_list(request: Request) -> Request:
-    """The request of one that goes by the log, and not by a list that it was told: whoever was may hear it."""
+    """The request without the list of voters, for a node whose log names them: any node may accept it."""
     match request:
         case Vote():
             return replace(request, candidate=_unlisted(request.candidate), voter=_unlisted(request.voter))
@@ -132,7 +134,7 @@ def _begin_epoch(begin: BeginQuorumEpoch, cluster_id: str | None) -> m.BeginQuor
 
 
 def leader_endpoint(name: str, host: str, port: int) -> m.BeginQuorumEpochRequest.LeaderEndpoint:
-    """Where the leader is, for whoever has never heard of it."""
+    """The leader's address, for voters that do not know it yet."""
     return m.BeginQuorumEpochRequest.LeaderEndpoint(name=name, host=host, port=port)
 
 
@@ -194,11 +196,11 @@ def _fetch_snapshot(fetch: FetchSnapshot, cluster_id: str | None, directory_id: 
     )
 
 
-# Being asked.
+# Decoding requests.
 
 
 def is_metadata_fetch(request: m.FetchRequest, version: int) -> bool:
-    """Whether a replica of the quorum asks for the metadata log; consumers and followers of partitions do not."""
+    """Whether a quorum replica fetches the metadata log, rather than a consumer or follower of another partition."""
     return (
         version >= REPLICA_STATE_FROM
         and request.replica_state.replica_id >= 0
@@ -208,9 +210,9 @@ def is_metadata_fetch(request: m.FetchRequest, version: int) -> bool:
 
 
 def fault_of(request: Request, me: ReplicaKey, voters: Collection[ReplicaKey]) -> ErrorCode:
-    """What no voter would say: whoever says it all the same is not heard.
+    """Why the request cannot come from a voter; NONE if it can.
 
-    One that was told of the same voters, or goes by the log, may speak for nodes that are not known here yet.
+    A sender with the same list of voters, or whose log names them, may mention nodes that are still unknown here.
     """
     node_ids = {voter.node_id for voter in voters}
 
@@ -221,23 +223,23 @@ def fault_of(request: Request, me: ReplicaKey, voters: Collection[ReplicaKey]) -
         return ErrorCode.INVALID_REQUEST
     match request:
         case Vote():
-            is_sound, is_known = request.end_offset >= 0, has_same_list(request.candidate)
+            is_sound, is_peer = request.end_offset >= 0, has_same_list(request.candidate)
         case BeginQuorumEpoch():
-            is_sound, is_known = request.leader_id >= 0, has_same_list(request.voter)
+            is_sound, is_peer = request.leader_id >= 0, has_same_list(request.voter)
         case EndQuorumEpoch():
             is_sound = request.leader_id >= 0
-            is_known = all(map(has_same_list, request.successors))
+            is_peer = all(map(has_same_list, request.successors))
         case Fetch():
             is_sound = request.offset >= 0 and request.last_epoch >= 0
-            is_known = has_same_list(request.replica) or request.replica.node_id not in node_ids
+            is_peer = has_same_list(request.replica) or request.replica.node_id not in node_ids
         case FetchSnapshot():
             is_sound = request.position >= 0
-            is_known = has_same_list(request.replica) or request.replica.node_id not in node_ids
+            is_peer = has_same_list(request.replica) or request.replica.node_id not in node_ids
         case _:
             assert_never(request)
     if not is_sound:
         return ErrorCode.INVALID_REQUEST
-    return ErrorCode.NONE if is_known else ErrorCode.INCONSISTENT_VOTER_SET
+    return ErrorCode.NONE if is_peer else ErrorCode.INCONSISTENT_VOTER_SET
 
 
 def directory_of(message: Any) -> UUID:
@@ -252,7 +254,7 @@ def directory_of(message: Any) -> UUID:
 
 
 def from_stranger(request: Request, directory_id: UUID) -> Request:
-    """The request of a process that has the node id of a voter and another folder: it speaks for nobody."""
+    """The request with the sender's own directory: it has a voter's node id but another data folder."""
     match request:
         case Vote():
             return replace(request, candidate=ReplicaKey(request.candidate.node_id, directory_id))
@@ -265,10 +267,10 @@ def from_stranger(request: Request, directory_id: UUID) -> Request:
 
 
 def decode_request(request: Any, me: ReplicaKey, *, goes_by_log: bool = False) -> Request:
-    """What a peer asks. MalformedMessage when it is not about the metadata log.
+    """Decode a peer's request. Raises MalformedMessage if it is not about the metadata log.
 
-    Older versions do not say whom they mean: then it is this replica. One that goes by the log does not care which
-    list of voters the peer was told.
+    A request in an older version does not name its recipient; it is taken to mean this replica. A node whose log
+    names the voters ignores the peer's configured list.
     """
     decoded = _decode_request(request, me)
     return _decode_keys(decoded, me) if goes_by_log else decoded
@@ -348,21 +350,21 @@ def _voter(voter_id: int, directory_id: UUID, me: ReplicaKey) -> ReplicaKey:
 
 def _partition_of(topics: Any) -> Any:
     if len(topics) != 1 or len(topics[0].partitions) != 1:
-        raise MalformedMessage("a message of the quorum is about one partition")
+        raise MalformedMessage("a quorum request must name exactly one partition")
     return topics[0].partitions[0]
 
 
-# Answering.
+# Encoding responses.
 
 
 Addresses = Callable[[int], tuple[str, int] | None]
-"""Where a node listens; None where nobody knows."""
+"""The address of a node; None if unknown."""
 
 
 def encode_response(
     request: Request, response: Response, address_of: Addresses, directory_id: UUID = NO_DIRECTORY
 ) -> m.Message:
-    """`directory_id` is that of this node's data folder: it says which process gave a vote."""
+    """Encode a response; `directory_id` of this node's data folder tells which process granted a vote."""
     match response:
         case VoteResponse():
             granted = m.VoteResponse.PartitionData(
@@ -375,7 +377,7 @@ def encode_response(
             )
             vote = m.VoteResponse(topics=[m.VoteResponse.TopicData(topic_name=METADATA_TOPIC, partitions=[granted])])
             if (address := address_of(response.leader_id)) is not None:
-                # Who follows it from now on must find it.
+                # The requester needs the address of the leader it is to follow.
                 host, port = address
                 vote.node_endpoints = [m.VoteResponse.NodeEndpoint(node_id=response.leader_id, host=host, port=port)]
             return vote
@@ -383,13 +385,13 @@ def encode_response(
             kind: Any = (
                 m.BeginQuorumEpochResponse if isinstance(request, BeginQuorumEpoch) else m.EndQuorumEpochResponse
             )
-            known = kind.PartitionData(
+            partition = kind.PartitionData(
                 partition_index=0,
                 error_code=response.error,
                 leader_id=response.leader_id,
                 leader_epoch=response.epoch,
             )
-            answer: m.Message = kind(topics=[kind.TopicData(topic_name=METADATA_TOPIC, partitions=[known])])
+            answer: m.Message = kind(topics=[kind.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])])
             return answer
         case FetchResponse():
             return _fetched(response, address_of(response.leader_id))
@@ -405,7 +407,7 @@ def _fetched(response: FetchResponse, leader_address: tuple[str, int] | None) ->
         partition_index=0,
         error_code=response.error,
         high_watermark=response.high_watermark,
-        # There are no transactions here, so it is free to say how far a new voter may trust this leader.
+        # The metadata log has no transactions, so this field tells how far a new voter may trust the leader.
         last_stable_offset=response.high_watermark if response.is_confirmed else -1,
         current_leader=m.FetchResponse.LeaderIdAndEpoch(leader_id=response.leader_id, leader_epoch=response.epoch),
         records=response.records or b"",
@@ -446,12 +448,11 @@ def _snapshot_bytes(request: FetchSnapshot, response: FetchSnapshotResponse) -> 
     return m.FetchSnapshotResponse(topics=[topic])
 
 
-# Being answered.
+# Decoding responses.
 
 
 def decode_response(response: Any) -> Response | None:
-    """What a peer answered; None when it does not say anything about the metadata log: a node that is starting, or
-    one of another cluster."""
+    """Decode a peer's response; None if it lacks the metadata log: the peer is starting or in another cluster."""
     topics: Any = response.responses if isinstance(response, m.FetchResponse) else response.topics
     if response.error_code or len(topics) != 1 or len(topics[0].partitions) != 1:
         return None
@@ -484,7 +485,7 @@ def decode_response(response: Any) -> Response | None:
 
 
 def says_other_voters(response: Any) -> bool:
-    """Whether a peer has turned a request away because its list of voters is another one."""
+    """Whether a peer refused a request because its list of voters differs."""
     errors = [response.error_code]
     if not isinstance(response, m.FetchResponse):
         errors += [each.error_code for topic in response.topics for each in topic.partitions]
@@ -492,7 +493,7 @@ def says_other_voters(response: Any) -> bool:
 
 
 def refusal(request: Request, error: ErrorCode) -> m.Message:
-    """Why nothing can be said at all: about the request as a whole."""
+    """A response that refuses the request as a whole."""
     match request:
         case Vote():
             return m.VoteResponse(error_code=error, topics=[])
@@ -508,4 +509,4 @@ def refusal(request: Request, error: ErrorCode) -> m.Message:
             assert_never(request)
 
 
-assert NO_LEADER == _UNKNOWN, "the protocol's word for no leader"
+assert NO_LEADER == _UNKNOWN, "the protocol's value for no leader"
