@@ -21,6 +21,7 @@ from millpond.metadata.elections import (
     has_left,
     lead_first,
     leave,
+    relieve,
 )
 from millpond.metadata.image import Image, Partition, Resource
 from millpond.metadata.leadership import NO_LEADER, IsrChange, Loss, Rules, change
@@ -223,6 +224,18 @@ def test_another_value_of_min_insync_replicas_makes_nobody_eligible() -> None:
 
 
 # AlterPartition.
+
+
+def test_where_no_broker_has_room_a_full_one_looks_at_no_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ten thousand partitions each heartbeat of a full broker held the loop of the controller for 20 ms."""
+    image = cluster(whole())
+    image.full_brokers = frozenset({1, 2})
+    fence(image, 3)
+    monkeypatch.setattr(Image, "partitions_of", lambda *_: pytest.fail("it looks at all of them"))
+    assert relieve(image, LAYERS, 1) == ([], True)
+    unfence(image, 3)
+    monkeypatch.undo()
+    assert relieve(image, LAYERS, 1).records == [PartitionChangeRecord(0, A, isr=(2, 3), leader=2)]
 
 
 def asked(isr: dict[int, int], *, broker: int = 1, leader_epoch: int = 5, partition_epoch: int = 10) -> IsrRequest:

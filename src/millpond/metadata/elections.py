@@ -152,8 +152,10 @@ def relieve(image: Image, layers: NodeLayers, broker_id: int) -> Slice:
     def can_lead(other: int) -> bool:
         return other != broker_id and image.is_active(other)
 
-    def has_room(other: int) -> bool:
-        return can_lead(other) and other not in image.full_brokers
+    # This is asked with every heartbeat of a full broker, mostly when all is done or nothing can be.
+    with_room = set(filter(can_lead, image.brokers)) - image.full_brokers
+    if not with_room:
+        return Slice([], is_last=True)
 
     def after(partition: Partition, rules: Rules) -> Partition:
         left = change(partition, [each for each in partition.isr if each != broker_id], rules, can_lead)
@@ -162,7 +164,7 @@ def relieve(image: Image, layers: NodeLayers, broker_id: int) -> Slice:
     held = (
         each
         for each in _held_with_others(image, broker_id)
-        if broker_id in each[2].isr and any(map(has_room, each[2].isr))
+        if broker_id in each[2].isr and not with_room.isdisjoint(each[2].isr)
     )
     return _slice(image, layers, held, after)
 
