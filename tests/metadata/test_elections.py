@@ -310,7 +310,8 @@ def test_the_preferred_leader_is_elected_where_it_is_in_sync() -> None:
         (3, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ]
     assert decision.records == (PartitionChangeRecord(0, A, leader=1),)
-    of_all = decide_elect_leaders(image, LAYERS, ElectionType.PREFERRED, None)
+    names = [("a", 0), ("a", 1), ("a", 2), ("gone", 0)]
+    of_all = decide_elect_leaders(image, LAYERS, ElectionType.PREFERRED, names, changes_only=True)
     assert [(each.index, each.verdict.code) for each in of_all.reply] == [(0, ErrorCode.NONE)]
     assert of_all.records == decision.records == tuple(lead_first(image, LAYERS, 1).records)
     assert lead_first(image, LAYERS, 2).records == []
@@ -353,7 +354,7 @@ def test_an_unclean_leader_is_elected_only_when_somebody_asks_for_it() -> None:
 def test_an_unclean_election_goes_by_the_logs(ends: dict[str, tuple[int, int]], leader: int) -> None:
     lost = PartitionRecord(0, A, THREE, (3,), leader=-1)
     image = cluster(lost, fenced=(3,))
-    decision = decide_elect_leaders(image, LAYERS, ElectionType.UNCLEAN, None, reported(**ends))
+    decision = decide_elect_leaders(image, LAYERS, ElectionType.UNCLEAN, [("a", 0)], reported(**ends))
     replay(image, decision.records)
     assert image.topics["a"].partitions[0].leader == leader
 

@@ -331,23 +331,22 @@ def decide_elect_leaders(
     image: Image,
     layers: NodeLayers,
     kind: ElectionType,
-    wanted: Sequence[tuple[str, int]] | None,
+    wanted: Iterable[tuple[str, int]],
     log_ends: LogEnds = MappingProxyType({}),
+    *,
+    changes_only: bool = False,
 ) -> Decision[tuple[Elected, ...]]:
-    """One reply for each partition that is named; of all of them (None) for those that change.
-
-    One call changes at most a slice; the caller asks again for the rest. `log_ends` decides an unclean election.
-    """
+    """One reply for each partition, or for each that changes. `log_ends` decides an unclean election."""
     rules = TopicRules(image, layers)
     records: list[Record] = []
     replies: dict[tuple[str, int], Elected] = {}
-    for topic_name, index in _everything(image) if wanted is None else wanted:
+    for topic_name, index in wanted:
         if (topic_name, index) in replies:
             continue
-        if wanted is None and len(records) == SLICE:
-            break
         topic, before = image.topics.get(topic_name), image.partition(topic_name, index)
         if topic is None or before is None:
+            if changes_only:
+                continue
             unknown = f"there is no partition {topic_name}-{index}"
             verdict = Verdict.of(Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, unknown))
         else:
@@ -359,14 +358,10 @@ def decide_elect_leaders(
             after = settled(before, after, rules.of(topic_name), image.is_active)
             if after != before:
                 records.append(change_record(topic.id, index, before, after))
-            elif wanted is None:
+            elif changes_only:
                 continue
         replies[topic_name, index] = Elected(topic_name, index, verdict)
     return Decision(tuple(records), tuple(replies.values()))
-
-
-def _everything(image: Image) -> Iterator[tuple[str, int]]:
-    return ((topic.name, index) for topic in image.topics.values() for index in range(len(topic.partitions)))
 
 
 def _elect_preferred(before: Partition, rules: Rules, can_lead: CanLead) -> tuple[Verdict, Partition]:

@@ -6,7 +6,7 @@ last epoch lost an election at some point, and its tail was never committed. See
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from millpond.base.named_tuple import NamedTuple
@@ -32,12 +32,14 @@ LogEnds: TypeAlias = Mapping[tuple[str, int], Mapping[int, ReplicaLogEnd]]
 """By topic and partition, then by broker: the log ends that live replicas reported."""
 
 
+def partitions_in(image: Image) -> Iterator[tuple[str, int]]:
+    return ((topic.name, index) for topic in image.topics.values() for index in range(len(topic.partitions)))
+
+
 def leaderless(image: Image, wanted: Iterable[tuple[str, int]] | None) -> dict[int, list[tuple[str, int]]]:
     """For each live broker the leaderless partitions that it has a replica of. None stands for all partitions."""
-    if wanted is None:
-        wanted = ((topic.name, index) for topic in image.topics.values() for index in range(len(topic.partitions)))
     by_broker: dict[int, list[tuple[str, int]]] = {}
-    for topic_name, index in dict.fromkeys(wanted):
+    for topic_name, index in partitions_in(image) if wanted is None else dict.fromkeys(wanted):
         partition = image.partition(topic_name, index)
         if partition is not None and partition.leader == NO_LEADER:
             for broker_id in filter(image.is_active, partition.replicas):

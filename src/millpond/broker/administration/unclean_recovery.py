@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from millpond.base.later import Later, gather
+from millpond.broker.loop.steps import in_slices
 from millpond.broker.peers.requester import RequestLost
 from millpond.metadata.unclean_recovery import LogEnd, LogEnds, ReplicaLogEnd, leaderless
 from millpond.wire import messages as m
@@ -24,6 +25,9 @@ NO_OFFSET: Final = -1
 
 ASK_MS_MAX: Final = 2_000
 """How long replicas have to answer. An operator waits for it, and most clients wait longer than that."""
+
+PARTITIONS_PER_REQUEST: Final = 1_000
+"""A response is decoded in one turn of the loop."""
 
 Reports = dict[tuple[str, int], dict[int, ReplicaLogEnd]]
 
@@ -42,7 +46,7 @@ def ask_log_ends(
 ) -> Later[LogEnds]:
     """The log ends of all live replicas of those partitions that have no leader. Never fails."""
     reports: Reports = {}
-    silent: list[int] = []
+    silent: set[int] = set()
     asked: list[Later[None]] = []
     for broker_id, names in leaderless(metadata.image, wanted).items():
         epoch = metadata.image.brokers[broker_id].epoch
@@ -54,10 +58,11 @@ def ask_log_ends(
             _read_response(metadata, broker_id, epoch, response, reports)
 
         def lose(_: RequestLost, broker_id: int = broker_id) -> None:
-            silent.append(broker_id)
+            silent.add(broker_id)
 
-        request = data.replica_peers.ask(broker_id, _request(names), VERSION, min(timeout_ms, ASK_MS_MAX))
-        asked.append(request.map(read).recover(RequestLost, lose))
+        for some in in_slices(names, PARTITIONS_PER_REQUEST):
+            request = data.replica_peers.ask(broker_id, _request(some), VERSION, min(timeout_ms, ASK_MS_MAX))
+            asked.append(request.map(read).recover(RequestLost, lose))
 
     def end(_: list[None]) -> LogEnds:
         if silent:
