@@ -55,7 +55,7 @@ from millpond.broker.membership.lifelines import Lifelines
 from millpond.broker.peers.controller_channel import ControllerChannel
 from millpond.broker.peers.node_network import NodeNetwork
 from millpond.broker.peers.peers import NodeAddresses, Peers
-from millpond.broker.replication.acknowledgements import Acknowledgements, Parked
+from millpond.broker.replication.acknowledgements import Acknowledgements, PendingAck
 from millpond.broker.replication.failed_replicas import FailedReplicas
 from millpond.broker.replication.fetchers import FetcherServices, ReplicaFetchers
 from millpond.broker.replication.high_watermarks import HighWatermarks, Mark
@@ -711,11 +711,11 @@ class Broker:
         broker = self.image.brokers.get(node_id)
         return broker is not None and broker.is_active and broker.epoch == broker_epoch
 
-    def _refuse_pending(self, parked: Parked, partition: Partition, failure: Exception) -> list[ReplyPart]:
+    def _refuse_pending(self, ack: PendingAck, failure: Exception) -> list[ReplyPart]:
         from millpond.broker.apis.k00_produce import refuse_pending
 
         contexts = self.contexts
-        return refuse_pending(contexts.node, contexts.metadata, contexts.data, parked, partition, failure)
+        return refuse_pending(contexts.node, contexts.metadata, contexts.data, ack, failure)
 
     # Coordinators.
 

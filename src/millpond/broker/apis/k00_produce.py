@@ -39,7 +39,7 @@ from millpond.broker.produce.record_checks import (
     is_heavy,
     weight_of,
 )
-from millpond.broker.replication.acknowledgements import Asked, Parked, TooLate
+from millpond.broker.replication.acknowledgements import Asked, PendingAck, TooLate
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.requests.call import Call
 from millpond.broker.requests.replies import Encoded, Outcome, Response, encode_reply
@@ -203,7 +203,9 @@ def quick(
     else:
         client_id = None if header.client_id is None else header.client_id.encode()
         asked = _Asked(version, header.correlation_id, client_id, key)
-        _park(node, metadata, data, connection, asked, single.timeout_ms, partition, appended.last_offset + 1, reply)
+        _acknowledge_later(
+            node, metadata, data, connection, asked, single.timeout_ms, partition, appended.last_offset + 1, reply
+        )
     return True
 
 
@@ -233,7 +235,7 @@ def short(
         connection.reply_frame(reply)
         node.requests.on_produced(PRODUCE, connection.arrived_us, partition.acknowledged)
     else:
-        _park(
+        _acknowledge_later(
             node,
             metadata,
             data,
@@ -256,7 +258,7 @@ class _Asked(NamedTuple):
     key: bytes
 
 
-def _park(
+def _acknowledge_later(
     node: NodeContext,
     metadata: MetadataContext,
     data: DataContext,
@@ -267,12 +269,11 @@ def _park(
     end_offset: int,
     reply: bytes,
 ) -> None:
-    """The request is written, and waits for its acknowledgement."""
+    """Acknowledge written records once they are durable."""
     patience_ms = _patience_ms(node, timeout_ms)
     arrived_us = connection.arrived_us
     if partition.leading is None:
-        parked = Parked(connection, connection.keep_slot(), asked, reply, arrived_us, end_offset)
-        data.acknowledgements.park(partition, patience_ms, parked)
+        data.acknowledgements.add(connection, asked, reply, partition, end_offset, patience_ms)
         return
     # Each by itself: followers may have some of a turn's requests before the others are there.
     later = partition.after_commit(end_offset, reply)
@@ -292,13 +293,21 @@ def refuse_pending(
     node: NodeContext,
     metadata: MetadataContext,
     data: DataContext,
-    parked: Parked,
-    partition: Partition,
+    ack: PendingAck,
     failure: Exception,
 ) -> list[ReplyPart]:
-    """The reply to one of those who waited together."""
-    asked, end_offset, arrived_us = parked.asked, parked.end_offset, parked.arrived_us
-    return _refusal(node, metadata, data, parked.connection, asked, partition, end_offset, arrived_us, failure)
+    """The reply to a request whose records may be lost."""
+    return _refusal(
+        node,
+        metadata,
+        data,
+        ack.connection,
+        ack.request,
+        ack.partition,
+        ack.end_offset,
+        ack.arrived_us,
+        failure,
+    )
 
 
 def _refusal(

@@ -257,7 +257,7 @@ def _tell_misdirected(node: NodeContext, call: Call, topics: Topics) -> None:
     now_ms = node.clock.monotonic_ms()
     for topic in topics:
         for each in topic.partitions:
-            if call.connection.misdirected.is_lost(topic.topic_id, each.partition_index, each.leader_epoch, now_ms):
+            if call.connection.misdirected.is_stuck(topic.topic_id, each.partition_index, each.leader_epoch, now_ms):
                 each.leader_id, each.error_code = NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
                 node.journal(
                     "a client goes on sending to a node that does not lead, and hears that nobody does",

@@ -25,10 +25,11 @@ from typing import Any, Generic, TypeVar
 from millpond.base.errors import ErrorCode, LimitMet, Refused
 from millpond.base.later import Later, end_all, failed, run_all
 from millpond.base.named_tuple import NamedTuple
+from millpond.base.pending import Pending
 from millpond.base.ports import Clock, Timer
 from millpond.broker.loop.journal import Journal
 from millpond.broker.loop.turns import Turns
-from millpond.broker.loop.unanswered import OVERDUE_MS, Awaited, Unanswered
+from millpond.broker.loop.unanswered import OVERDUE_MS, Unanswered
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.requests.call import Call
 from millpond.coordinators.runtime import (
@@ -238,7 +239,9 @@ class ShardHost(Generic[S]):
         effects = decide(self.shard, self._begin_step())
         self._settle(effects, writing, needs_latest=needs_latest)
 
-    def attempt(self, decide: Callable[[S, int], Effects | None], token: Awaited, client_id: str, name: str) -> bool:
+    def attempt(
+        self, decide: Callable[[S, int], Effects | None], token: Pending[Any], client_id: str, name: str
+    ) -> bool:
         """As `run`, for one request on the short path; the shard returns None if it needs the general path.
 
         Returns False, with nothing changed, in that case. `token` is the pending reply.

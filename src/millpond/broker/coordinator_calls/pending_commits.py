@@ -1,10 +1,11 @@
-"""One small OffsetCommit that is written and waits until that is committed: its reply is made already."""
+"""A small OffsetCommit whose record is written and whose encoded reply waits for the commit."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import Refused
+from millpond.base.pending import Pending
 from millpond.broker.coordinator_calls.group_calls import refuse_group
 from millpond.broker.requests.call import Call
 from millpond.broker.requests.replies import encode_reply
@@ -20,26 +21,23 @@ if TYPE_CHECKING:
 OFFSET_COMMIT: Final = 8
 
 
-class PendingCommit:
-    """Stands where a `Later` would: ended by its reply, by a refusal, or by the end of its connection."""
+class PendingCommit(Pending[bytes]):
+    __slots__ = ("_arrived_us", "_connection", "_node", "_request", "_slot", "ended")
 
-    __slots__ = ("_arrived_us", "_asked", "_connection", "_node", "_slot", "ended")
-
-    def __init__(self, node: NodeContext, connection: Connection, asked: ShortCommit) -> None:
+    def __init__(self, node: NodeContext, connection: Connection, request: ShortCommit) -> None:
         self.ended = False
         self._node = node
         self._connection = connection
-        self._asked = asked
+        self._request = request
         self._arrived_us = connection.arrived_us
         self._slot: Slot | None = None
 
     def wait(self) -> None:
-        """It is written. Unless it has been answered, other requests of its connection are answered after it."""
+        """Reserve its place among the replies of the connection, unless it has been answered already."""
         if not self.ended:
             self._slot = self._connection.keep_slot(self)
 
     def finish(self, reply: bytes) -> None:
-        """It is committed."""
         if self.ended:
             return
         self.ended = True
@@ -47,33 +45,31 @@ class PendingCommit:
         self._send([reply])
 
     def fail(self, failure: Exception) -> None:
-        """It may not be committed: it is refused as any other."""
         if self.ended:
             return
         self.ended = True
         if not isinstance(failure, Refused):
             raise failure
-        asked = self._asked
+        request = self._request
         kind = m.OffsetCommitRequest
         partition = kind.OffsetCommitRequestPartition(
-            partition_index=asked.partition,
-            committed_offset=asked.offset,
-            committed_leader_epoch=asked.leader_epoch,
-            committed_metadata=asked.metadata,
+            partition_index=request.partition,
+            committed_offset=request.offset,
+            committed_leader_epoch=request.leader_epoch,
+            committed_metadata=request.metadata,
         )
         body = kind(
-            group_id=asked.group_id,
-            generation_id_or_member_epoch=asked.generation,
-            member_id=asked.member_id,
-            topics=[kind.OffsetCommitRequestTopic(name=asked.topic, partitions=[partition])],
+            group_id=request.group_id,
+            generation_id_or_member_epoch=request.generation,
+            member_id=request.member_id,
+            topics=[kind.OffsetCommitRequestTopic(name=request.topic, partitions=[partition])],
         )
-        response = refuse_group(Call(self._connection, asked.version, asked.client_id), body, failure)
+        response = refuse_group(Call(self._connection, request.version, request.client_id), body, failure)
         self._node.requests.on_answer(OFFSET_COMMIT, self._arrived_us, response)
-        header = RequestHeader(OFFSET_COMMIT, asked.version, asked.correlation_id, asked.client_id, 0)
+        header = RequestHeader(OFFSET_COMMIT, request.version, request.correlation_id, request.client_id, 0)
         self._send(encode_reply(header, response))
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
         self.ended = True
 
     def _send(self, parts: list[ReplyPart]) -> None:

@@ -14,6 +14,7 @@ from uuid import UUID
 from millpond.base.errors import Refused
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.later import Later, done
+from millpond.base.pending import Pending
 from millpond.base.ports import FileRange, ReplyPart
 from millpond.base.rights import Operation
 from millpond.broker.fetch_sessions.consumer_sessions import (
@@ -114,7 +115,7 @@ def serve_short(
             wanted.leader_epoch = asked.leader_epoch
         data.fetch_sessions.use(session, node.clock.monotonic_ms())
     if waits:
-        _WaitingFetch(node, security, metadata, data, connection, asked, partition, session, wanted, answer_now)
+        PendingFetch(node, security, metadata, data, connection, asked, partition, session, wanted, answer_now)
     else:
         connection.reply_parts(_reply(asked, partition, session, wanted, found))
         node.requests.on_answer(FETCH, connection.arrived_us)
@@ -222,7 +223,7 @@ def _reply(
     return [b"".join((head, records[0], REPLY_TAIL))]
 
 
-class _WaitingFetch:
+class PendingFetch(Pending[list[ReplyPart]]):
     """One that waits for the next record of its partition, for so long as its client has said."""
 
     __slots__ = (
@@ -233,7 +234,6 @@ class _WaitingFetch:
         "_data",
         "_is_due",
         "_is_late",
-        "_is_over",
         "_metadata",
         "_node",
         "_partition",
@@ -243,6 +243,7 @@ class _WaitingFetch:
         "_timer",
         "_upper_offset",
         "_wanted",
+        "ended",
     )
 
     def __init__(
@@ -269,7 +270,7 @@ class _WaitingFetch:
         self._session = session
         self._wanted = wanted
         self._answer_now = answer_now
-        self._is_due = self._is_late = self._is_over = False
+        self._is_due = self._is_late = self.ended = False
         self._upper_offset = self._readable_to()
         """As it was when it began to wait: with a session, its client may ask for what lies before meanwhile."""
         self._slot = connection.keep_slot(self)
@@ -288,18 +289,18 @@ class _WaitingFetch:
         return self._partition.last_stable_offset if committed_only else self._partition.committed_offset
 
     def on_append(self, partition: Partition, size: int) -> None:
-        if self._readable_to() > max(self._wish.fetch_offset, self._upper_offset) and not self._is_over:
+        if self._readable_to() > max(self._wish.fetch_offset, self._upper_offset) and not self.ended:
             self._answer_in_turn()
 
     def answer(self) -> None:
         """Answer with what there is, however little."""
         self._is_late = True
-        if not self._is_over:
+        if not self.ended:
             self._answer_in_turn()
 
     def cancel(self) -> None:
         """Nobody waits for it any more."""
-        if not self._is_over:
+        if not self.ended:
             self._end()
 
     def _answer_in_turn(self) -> None:
@@ -309,21 +310,26 @@ class _WaitingFetch:
 
     def _read_again(self) -> None:
         self._is_due = False
-        if self._is_over:
+        if self.ended:
             return
         found = _read(self._node, self._security, self._connection, self._asked, self._wish, self._partition)
         if found is None:
             self._end()
             self._hand_over()
         elif found.size or self._is_late:
+            self.finish(_reply(self._asked, self._partition, self._session, self._wanted, found))
+
+    def finish(self, parts: list[ReplyPart]) -> None:
+        if not self.ended:
             self._end()
             self._node.requests.on_answer(FETCH, self._arrived_us)
-            self._connection.fill(
-                self._slot, _reply(self._asked, self._partition, self._session, self._wanted, found)
-            )
+            self._connection.fill(self._slot, parts)
+
+    def fail(self, failure: Exception) -> None:
+        raise failure
 
     def _end(self) -> None:
-        self._is_over = True
+        self.ended = True
         self._timer.cancel()
         self._partition.watchers.pop(self, None)
         self._data.pending_fetches.remove()

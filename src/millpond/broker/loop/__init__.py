@@ -1,1 +1,1 @@
-"""Cooperative scheduling on the event loop: long work in steps, fair turns, and what waits for an answer."""
+"""Cooperative scheduling on the event loop: long work in steps, fair turns, and pending requests."""

@@ -1,4 +1,4 @@
-"""The journal: where a node reports what an operator should know."""
+"""The journal: the log lines that a node writes for its operator."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from typing import Protocol
 
 
 class Journal(Protocol):
-    """Takes one event and its facts."""
+    """Writes one event and its facts."""
 
     def __call__(self, event: str, **facts: object) -> None: ...

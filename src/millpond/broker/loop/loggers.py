@@ -1,7 +1,7 @@
-"""How much the node tells: the level of its one logger, `root`, as Kafka's tools describe and alter it.
+"""The level of the node's one logger, `root`, as Kafka's tools describe and alter it.
 
-What an operator should know is told at every level. From DEBUG on the node also tells who connects, and
-which batches it refuses. A level lasts until the node ends.
+Every level includes what an operator should know. DEBUG adds connections and refused batches. The level is reset
+when the node restarts.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Loggers:
         return self._level in DETAILED
 
     def settings(self) -> list[Effective]:
-        about = f"How much the node tells: {', '.join(LEVELS)}. From DEBUG on, who connects and what is refused."
+        about = f"Log level: {', '.join(LEVELS)}. DEBUG adds connections and refused batches."
         setting = Setting(ROOT, "INFO", about)
         return [Effective(setting, (Layer(ROOT, self._level, self._level, Source.DYNAMIC_BROKER_LOGGER),))]
 
     def change(self, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
-        """Set levels, all or none. Refused where one cannot be."""
+        """Set all levels, or none if one of them is refused."""
         if len({change.name for change in changes}) < len(changes):
             raise Refused(ErrorCode.INVALID_REQUEST, "a logger is named more than once")
         for change in changes:
@@ -48,7 +48,7 @@ def _check(change: ConfigChange) -> None:
     if change.name != ROOT:
         raise Refused(ErrorCode.INVALID_CONFIG, f"there is no logger {quoted(change.name)}, only {ROOT!r}")
     if change.operation != Operation.SET:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"the level of {ROOT!r} can be set, not taken away or added to")
+        raise Refused(ErrorCode.INVALID_REQUEST, f"the level of {ROOT!r} can only be set")
     if (change.value or "").upper() not in LEVELS:
         raise Refused(
             ErrorCode.INVALID_CONFIG, f"{quoted(change.value or '')} is no level: use one of {', '.join(LEVELS)}"

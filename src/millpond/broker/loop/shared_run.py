@@ -1,4 +1,4 @@
-"""One run for all who ask while it is under way."""
+"""Callers that arrive while an operation is running share its result."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ T = TypeVar("T")
 
 
 class SharedRun(Generic[T]):
-    """What `begin` begins is begun for the first who asks; whoever asks before it has ended gets the same."""
+    """Starts `begin` for the first caller; callers before its end get the same result."""
 
     def __init__(self, begin: Callable[[], Later[T]]) -> None:
         self._begin = begin
-        self._waiting: dict[Later[T], None] = {}
+        self._pending: dict[Later[T], None] = {}
         self._is_running = False
 
     def ask(self) -> Later[T]:
-        # Whoever is gone is forgotten at once: a run that stands still must not gather those who gave up.
-        asked: Later[T] = Later(lambda: self._forget(asked))
-        self._waiting[asked] = None
+        # A cancelled caller is dropped at once: a run that hangs must not accumulate them.
+        pending: Later[T] = Later(lambda: self._forget(pending))
+        self._pending[pending] = None
         if not self._is_running:
             self._is_running = True
             self._begin().then(self._finish, self._fail)
-        return asked
+        return pending
 
-    def _forget(self, asked: Later[T]) -> None:
-        self._waiting.pop(asked, None)
+    def _forget(self, pending: Later[T]) -> None:
+        self._pending.pop(pending, None)
 
     def _finish(self, value: T) -> None:
         run_all(partial(each.finish, value) for each in self._end())
@@ -39,5 +39,5 @@ class SharedRun(Generic[T]):
 
     def _end(self) -> dict[Later[T], None]:
         self._is_running = False
-        waiting, self._waiting = self._waiting, {}
-        return waiting
+        pending, self._pending = self._pending, {}
+        return pending

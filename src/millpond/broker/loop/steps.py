@@ -1,4 +1,4 @@
-"""Long work on the loop, in steps: between two of them everybody else has a turn, four times as long as the step."""
+"""Long work on the loop, in steps: after each, everything else runs for at least four times as long."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from millpond.base.ports import Clock
 T = TypeVar("T")
 
 PAUSE_MS: Final = 1
-"""At least so long nothing of it is done after a step."""
+"""The shortest pause after a step."""
 
 PAUSE_SHARE: Final = 4
-"""And at least so many times as long as the step took: it never has more than a fifth of the loop."""
+"""A pause lasts this many times as long as its step, so that the work takes at most a fifth of the loop."""
 
 PAUSE_MS_MAX: Final = 50
-"""A step that took long because the machine had no core for it is no reason to wait for ever."""
+"""A step that took long only because the process had no core does not delay the next one for long."""
 
 Steps: TypeAlias = Generator["Later[Any] | None", Any, T]
-"""It yields None where others should have a turn, and a `Later` to be given its value."""
+"""Yields None where other work may run, or a `Later` to wait for its value."""
 
 
 def run_steps(clock: Clock, steps: Steps[T], on_step: Callable[[int], None] | None = None) -> Later[T]:
-    """What the steps return in the end; what one of them raises is the failure of the result.
+    """The return value of the steps; an exception in one of them fails the result.
 
-    `on_step` hears how many microseconds of the loop each of them took.
+    `on_step` is called with the microseconds that each step took.
     """
     result: Later[T] = Later()
     pause_ms = PAUSE_MS
@@ -46,16 +46,15 @@ def run_steps(clock: Clock, steps: Steps[T], on_step: Callable[[int], None] | No
 
     def take_step(resume: Callable[[Any], Later[Any] | None], value: Any) -> None:
         if result.ended:
-            # Nobody waits for it any more.
             steps.close()
             return
         done(value).map(partial(timed, resume)).then(wait, end)
 
-    def wait(awaited: Later[Any] | None) -> None:
-        if awaited is None:
+    def wait(pending: Later[Any] | None) -> None:
+        if pending is None:
             clock.call_later(pause_ms, lambda: take_step(steps.send, None))
         else:
-            awaited.then(partial(take_step, steps.send), partial(take_step, steps.throw))
+            pending.then(partial(take_step, steps.send), partial(take_step, steps.throw))
 
     def end(failure: Exception) -> None:
         if isinstance(failure, StopIteration):
@@ -68,11 +67,11 @@ def run_steps(clock: Clock, steps: Steps[T], on_step: Callable[[int], None] | No
 
 
 def finished(steps: Steps[T]) -> T | Later[T]:
-    """What the steps return, all of them taken at once: for work that turns out to be little."""
+    """Run all steps at once, for work that turns out to be short."""
     try:
-        awaited = next(steps)
-        while awaited is None:
-            awaited = next(steps)
+        pending = next(steps)
+        while pending is None:
+            pending = next(steps)
     except StopIteration as end:
         value: T = end.value
         return value
@@ -82,21 +81,21 @@ def finished(steps: Steps[T]) -> T | Later[T]:
             following = steps.send(value)
         except StopIteration as end:
             return done(end.value)
-        raise AssertionError(f"only the last step may wait for something: {following}")
+        raise AssertionError(f"only the last step may yield a Later: {following}")
 
-    return awaited.chain(resume)
+    return pending.chain(resume)
 
 
 def ask_in_steps(clock: Clock, questions: Iterable[Callable[[], Later[T]]], size: int) -> Later[list[T]]:
-    """All answers, in the order of the questions; so many are asked in one step."""
+    """All answers, in the order of the questions, of which `size` are asked per step."""
 
     def steps() -> Steps[list[T]]:
-        asked: list[Later[T]] = []
+        pending: list[Later[T]] = []
         for some in in_slices(questions, size):
-            if asked:
+            if pending:
                 yield None
-            asked += [ask() for ask in some]
-        answers: list[T] = yield gather(asked)
+            pending += [ask() for ask in some]
+        answers: list[T] = yield gather(pending)
         return answers
 
     return run_steps(clock, steps())

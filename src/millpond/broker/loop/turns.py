@@ -1,7 +1,7 @@
-"""Whoever asks much waits for whoever asks little: connections with many requests at once are served in turns.
+"""Fairness between connections: a burst of requests on one of them does not hold up the others.
 
-The first few requests of a read are served at once, which is all that most clients ever send. What is left waits
-here, and all that wait share a small part of each turn of the loop.
+The first few requests of a read are served at once, and most clients never send more. The rest queue here, and the
+whole queue shares a small part of each turn of the loop.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TURN_US: Final = 500
-"""So long the requests of one connection are served before it is the others' turn."""
+"""How long the requests of one connection are served before others get a turn."""
 
 ROUND_US: Final = 2_000
-"""So long those that wait here are served before the loop looks for others."""
+"""How long the queue is served before the loop polls for I/O again."""
 
 
 class Turns:
@@ -33,20 +33,20 @@ class Turns:
         self._is_due = False
 
     def is_over(self, since_us: int) -> bool:
-        """Whether a turn that began then is over."""
+        """Whether a turn that began at `since_us` has used up its time."""
         return self._clock.monotonic_us() - since_us > TURN_US
 
     def wait(self, go_on: Callable[[], None]) -> None:
-        """`go_on` comes in its turn. It may wait again."""
+        """Queue `go_on`; it may queue itself again."""
         self._waiting.append(go_on)
         if not self._is_due:
             self._is_due = True
             self._clock.call_soon(self._round)
 
     def run(self, steps: Steps[T], on_step: Callable[[int], None]) -> Later[T]:
-        """What the steps return in the end, or the failure of one of them: each of them is taken in its turn.
+        """The return value of the steps, or the failure of one of them; each step waits for its turn.
 
-        `on_step` hears how many microseconds of the loop it took. They are taken to the end whoever waits for it.
+        `on_step` is called with the microseconds that each step took. Cancelling the result does not stop the steps.
         """
         result: Later[T] = Later()
 
@@ -60,11 +60,11 @@ class Turns:
         def take_step(resume: Callable[[Any], Later[Any] | None], value: Any) -> None:
             done(value).map(partial(timed, resume)).then(go_on, end)
 
-        def go_on(awaited: Later[Any] | None) -> None:
-            if awaited is None:
+        def go_on(pending: Later[Any] | None) -> None:
+            if pending is None:
                 self.wait(partial(take_step, steps.send, None))
             else:
-                awaited.then(partial(take_step, steps.send), partial(take_step, steps.throw))
+                pending.then(partial(take_step, steps.send), partial(take_step, steps.throw))
 
         def end(failure: Exception) -> None:
             if isinstance(failure, StopIteration):
@@ -78,7 +78,7 @@ class Turns:
     def _round(self) -> None:
         waiting, clock = self._waiting, self._clock
         until_us = clock.monotonic_us() + ROUND_US
-        # Not again those who come back: the loop has to look for others in between.
+        # Not those that queue again during this round: the loop must poll for I/O in between.
         for _ in range(len(waiting)):
             waiting.popleft()()
             if clock.monotonic_us() > until_us:

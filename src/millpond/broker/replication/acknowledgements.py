@@ -1,8 +1,7 @@
-"""Producers that wait until what they wrote survives: those of one turn of the loop wait as one.
+"""Produce requests that wait for their records to become durable, grouped by turn of the loop.
 
-Many clients with a request each are the costliest way to write. What a single one of them would need, a timer, a wait
-and a pass of syncs, is needed once for all whose requests came in the same turn, for the same partition and with the
-same patience. The pass begins when the turn ends, and so covers all of them.
+Many clients with one small request each are the most expensive load. Requests that arrive in the same turn for the
+same partition with the same timeout share one timer, one wait and one sync, which starts when the turn ends.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, failed, run_all
-from millpond.base.named_tuple import NamedTuple
+from millpond.base.pending import Pending
 from millpond.base.ports import Clock, ReplyPart
-from millpond.broker.requests.connection import Slot
 from millpond.broker.requests.request_counts import RequestCounts
 
 if TYPE_CHECKING:
@@ -24,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class TooLate(Exception):
-    """The disk or other replicas did not confirm within the time that the client gave."""
+    """The disk or the other replicas did not confirm within the client's timeout."""
 
 
 class Asked(Protocol):
-    """What must be known of a request to refuse it after all."""
+    """The fields of a request that its refusal needs."""
 
     @property
     def version(self) -> int: ...
@@ -45,73 +43,114 @@ class Asked(Protocol):
         ...
 
 
-class Parked(NamedTuple):
-    """One request that is written, and the reply that it gets if that survives."""
+class PendingAck(Pending[None]):
+    """A request whose records are written, and the reply that it gets once they are durable."""
 
-    connection: Connection
-    slot: Slot
-    asked: Asked
-    reply: bytes
-    arrived_us: int
-    end_offset: int
+    __slots__ = (
+        "_acknowledgements",
+        "arrived_us",
+        "connection",
+        "end_offset",
+        "ended",
+        "partition",
+        "reply",
+        "request",
+        "slot",
+    )
+
+    def __init__(
+        self,
+        acknowledgements: Acknowledgements,
+        connection: Connection,
+        request: Asked,
+        reply: bytes,
+        partition: Partition,
+        end_offset: int,
+    ) -> None:
+        self.ended = False
+        self._acknowledgements = acknowledgements
+        self.connection = connection
+        self.arrived_us = connection.arrived_us
+        self.slot = connection.keep_slot(self)
+        self.request = request
+        self.reply = reply
+        self.partition = partition
+        self.end_offset = end_offset
+
+    def finish(self, _: None) -> None:
+        if self._end():
+            self._acknowledgements.count(self)
+            self.connection.fill(self.slot, [self.reply])
+
+    def fail(self, failure: Exception) -> None:
+        if self._end():
+            self.connection.fill(self.slot, self._acknowledgements.refuse(self, failure))
+
+    def cancel(self) -> None:
+        self.ended = True
+
+    def _end(self) -> bool:
+        """Whether its client still waits for it."""
+        if self.ended:
+            return False
+        self.ended = True
+        return self.connection.is_open
 
 
-Refuse = Callable[[Parked, "Partition", Exception], list[ReplyPart]]
-"""The reply to a request whose records may not survive."""
+Refuse = Callable[[PendingAck, Exception], list[ReplyPart]]
+"""Encodes the reply to a request whose records may be lost."""
 
 _Group = tuple["Partition", int, int]
-"""Partition, its leader epoch when it was written to, and for how many milliseconds its producers wait."""
+"""Partition, its leader epoch at the write, and the producers' timeout in milliseconds."""
 
 
 class Acknowledgements:
-    """For partitions whose only replica is here: what survives is what is on the disk."""
+    """For partitions without followers, whose records are durable once they are synced."""
 
     def __init__(self, api_key: int, clock: Clock, requests: RequestCounts, refuse: Refuse) -> None:
+        self.refuse = refuse
         self._api_key = api_key
         self._clock = clock
         self._requests = requests
-        self._refuse = refuse
-        self._coming: dict[_Group, list[Parked]] = {}
+        self._groups: dict[_Group, list[PendingAck]] = {}
 
-    def park(self, partition: Partition, patience_ms: int, parked: Parked) -> None:
-        """Answer once all below its end offset survives; refuse it when that cannot be, or takes too long."""
-        if not self._coming:
+    def add(
+        self,
+        connection: Connection,
+        request: Asked,
+        reply: bytes,
+        partition: Partition,
+        end_offset: int,
+        timeout_ms: int,
+    ) -> None:
+        """Send `reply` once everything below `end_offset` is durable; refuse if that fails or takes too long."""
+        if not self._groups:
             self._clock.call_soon(self._end_turn)
-        self._coming.setdefault((partition, partition.leader_epoch, patience_ms), []).append(parked)
+        pending = PendingAck(self, connection, request, reply, partition, end_offset)
+        self._groups.setdefault((partition, partition.leader_epoch, timeout_ms), []).append(pending)
+
+    def count(self, pending: PendingAck) -> None:
+        self._requests.on_produced(self._api_key, pending.arrived_us, pending.partition.acknowledged)
 
     def _end_turn(self) -> None:
-        groups, self._coming = self._coming, {}
-        for (partition, leader_epoch, patience_ms), group in groups.items():
-            self._wait(partition, leader_epoch, patience_ms, group)
+        groups, self._groups = self._groups, {}
+        for (partition, leader_epoch, timeout_ms), group in groups.items():
+            self._wait(partition, leader_epoch, timeout_ms, group)
 
-    def _wait(self, partition: Partition, leader_epoch: int, patience_ms: int, group: list[Parked]) -> None:
+    def _wait(self, partition: Partition, leader_epoch: int, timeout_ms: int, group: list[PendingAck]) -> None:
         later: Later[None]
         if partition.leader_epoch != leader_epoch:
-            # Others may have led since, and cut off what was written: that the log is as long again proves nothing.
+            # Another leader may have truncated the records: a log that is as long again proves nothing.
             later = failed(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership has moved; the outcome is open"))
         else:
-            # Not that of the last one: what was sent again ends where it ended the first time.
-            later = partition.after_commit(max(parked.end_offset for parked in group), None)
-        later.expire_after(self._clock, patience_ms, lambda: later.fail(TooLate()))
+            # Not the last one's end offset: a retried batch ends where it ended the first time.
+            later = partition.after_commit(max(pending.end_offset for pending in group), None)
+        later.expire_after(self._clock, timeout_ms, lambda: later.fail(TooLate()))
 
-        def answer(_: None) -> None:
-            self._tell(group, partition, None)
+        def finish(_: None) -> None:
+            run_all(partial(pending.finish, None) for pending in group)
 
-        def refuse(failure: Exception) -> None:
-            self._tell(group, partition, failure)
+        def fail(failure: Exception) -> None:
+            run_all(partial(pending.fail, failure) for pending in group)
 
-        later.then(answer, refuse)
-
-    def _tell(self, group: list[Parked], partition: Partition, failure: Exception | None) -> None:
-        """All of them hear of it, whatever comes of one."""
-        run_all(partial(self._tell_one, parked, partition, failure) for parked in group)
-
-    def _tell_one(self, parked: Parked, partition: Partition, failure: Exception | None) -> None:
-        connection = parked.connection
-        if not connection.is_open:
-            return
-        if failure is None:
-            self._requests.on_produced(self._api_key, parked.arrived_us, partition.acknowledged)
-            connection.fill(parked.slot, [parked.reply])
-        else:
-            connection.fill(parked.slot, self._refuse(parked, partition, failure))
+        later.then(finish, fail)

@@ -1,1 +1,1 @@
-"""One request on its way through the broker: its connection, its context, and its reply."""
+"""One request on its way through the broker: its connection, its call, and its reply."""

@@ -1,5 +1,4 @@
-"""The answers to ApiVersions, encoded. Each newcomer asks for one first of all, and it is long: those who come and go
-by the thousand would have the loop write it thousands of times."""
+"""Cached replies to ApiVersions, which every new connection requests first and which is long to encode."""
 
 from __future__ import annotations
 
@@ -11,14 +10,12 @@ from millpond.wire import messages as m
 
 
 class ApiAnswers:
-    """Those of one broker."""
-
     def __init__(self) -> None:
-        self._known: Final[dict[int, tuple[Hashable, Encoded]]] = {}
-        """By version, with what it was made of."""
+        self._replies: Final[dict[int, tuple[Hashable, Encoded]]] = {}
+        """By version, with the inputs that it was made from."""
 
-    def encoded(self, version: int, made_of: Hashable, make: Callable[[], m.ApiVersionsResponse]) -> Encoded:
-        known = self._known.get(version)
-        if known is None or known[0] != made_of:
-            known = self._known[version] = made_of, Encoded(make().encode(version))
-        return known[1]
+    def encoded(self, version: int, inputs: Hashable, make: Callable[[], m.ApiVersionsResponse]) -> Encoded:
+        cached = self._replies.get(version)
+        if cached is None or cached[0] != inputs:
+            cached = self._replies[version] = inputs, Encoded(make().encode(version))
+        return cached[1]

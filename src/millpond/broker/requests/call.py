@@ -1,4 +1,4 @@
-"""One request on its way through the broker: what a handler is given beside the request itself."""
+"""One request on its way through the broker: the arguments of a handler beside the request itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from millpond.broker.security.quotas import Meter
 
 NODE_CLIENT_ID = "millpond-node-"
-"""How the client ids of nodes begin when they ask each other."""
+"""The client ids of requests between nodes begin with this."""
 
 
 def is_of_node(client_id: str | None) -> bool:
@@ -29,51 +29,51 @@ def is_of_node(client_id: str | None) -> bool:
 
 @dataclass(slots=True)
 class Call:
-    """One request on its way through the broker; without a connection it is this node's own."""
+    """One request on its way through the broker; a request of this node to itself has no connection."""
 
     _connection: Connection | None
     version: int
     client_id: str | None
     arrived_us: int = 0
-    """When it came in, by the monotonic clock."""
+    """Arrival time by the monotonic clock."""
     access: Access = EVERYBODY
     meter: Meter | None = None
-    """What the one who asks takes from, where there are quotas for it."""
+    """The client's quotas, if it has any."""
     record_faults: dict[tuple[UUID, str, int], RecordFaults] | None = None
-    """What is wrong with the records of a Produce request, where somebody has looked at them (`record_checks`)."""
+    """The faults of a Produce request's records, if `record_checks` has inspected them."""
     named_twice: Container[tuple[UUID, str, int]] | None = None
-    """The partitions that a Produce request names more than once, where only a piece of it is at hand."""
+    """The partitions that a Produce request names more than once, if this is only a piece of it."""
     wishes: dict[Any, Any] | None = None
-    """What a Fetch request asks of each partition, if it names so many that they were looked up in steps."""
+    """The partitions of a Fetch request, if it names so many that they were looked up in steps."""
     lookup_budget: LookupBudget | None = None
-    """What the look-ups of a ListOffsets request may still cost, all of its pieces together."""
+    """The remaining cost limit of a ListOffsets request's lookups, for all of its pieces together."""
     is_piece: bool = False
-    """Whether the request is a piece of a larger one: its response is joined with others, and must not be encoded."""
+    """Whether the request is a piece of a larger one, whose responses are joined before they are encoded."""
     asker: Principal | None = None
-    """For whom another node asks, where that matters to the answer."""
+    """The client on whose behalf another node asks, if the answer depends on it."""
 
     @property
     def connection(self) -> Connection:
-        assert self._connection is not None, "what a node asks of itself comes by no connection"
+        assert self._connection is not None, "a request of the node to itself has no connection"
         return self._connection
 
     @property
     def is_own(self) -> bool:
-        """Whether this node asks itself: nobody else's rights are in question."""
+        """Whether this node asks itself, which needs no rights."""
         return self._connection is None
 
     @property
     def principal(self) -> Principal:
-        """Who asks. What a node asks of itself is asked by nobody: see `is_own`."""
+        """The client's principal; see `is_own` for requests of the node to itself."""
         if self.asker is not None:
             return self.asker
         principal = ANONYMOUS if self._connection is None else self._connection.principal
-        assert principal is not None, "whoever has not logged in is not served"
+        assert principal is not None, "the client has not logged in"
         return principal
 
     @property
     def is_from_node(self) -> bool:
-        """Whether a node of the cluster asks, this one or another: what it asks is not sent on to a third."""
+        """Whether the request comes from a node of the cluster, and so is not forwarded to a third."""
         connection = self._connection
         if connection is None:
             return True
@@ -82,7 +82,7 @@ class Call:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody still waits for the answer. Any thread may ask."""
+        """Whether the client is still connected. Thread-safe."""
         return self._connection is None or self._connection.is_open
 
     @property
@@ -91,32 +91,32 @@ class Call:
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether whoever asks may do everything, so that nothing has to be asked for piece by piece."""
+        """Whether the client may do everything, so that items need no checks of their own."""
         access = self.access
         return not access.is_on or self._connection is None or access.is_super(self.principal)
 
     def demand(self, operation: Operation, resource: AclResource, name: str) -> bool:
-        """The same as `may` for what was asked for by name: if not, it is noted that they tried."""
+        """Like `may`, for a resource that the request names: a refusal goes to the audit log."""
         if self.may(operation, resource, name):
             return True
         self.access.note_refused(self.principal, self.client_host, operation, resource, name)
         return False
 
     def may(self, operation: Operation, resource: AclResource, name: str) -> bool:
-        """Whether whoever asks may do this. What a node asks of itself it may."""
+        """Whether the client may do this; the node itself always may."""
         access = self.access
         if not access.is_on or self._connection is None:
             return True
         return access.may(self.principal, self.client_host, operation, resource, name)
 
     def sight(self) -> Sees:
-        """Whether whoever asks may see a topic, for those who remember it longer than this call."""
+        """Whether the client may see a topic, as a function that outlives this call."""
         if self.is_unlimited:
             return sees_all
         return partial(self.access.may, self.principal, self.client_host, Operation.DESCRIBE, AclResource.TOPIC)
 
     def may_any(self, operation: Operation, resource: AclResource) -> bool:
-        """Whether there is anything of this kind to which they may do this."""
+        """Whether the client may do this to any resource of this kind."""
         access = self.access
         if not access.is_on or self._connection is None:
             return True

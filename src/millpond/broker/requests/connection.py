@@ -1,6 +1,6 @@
-"""One client's connection: frames in, replies out in the order of the requests, and the limits of one client.
+"""A client connection: frames in, replies out in the order of the requests, and the limits of one client.
 
-Knows no socket: it is driven through `base.ports.Link`, by `node` and by `sim` alike.
+It is driven through `base.ports.Link`, by `node` and by `sim`, and has no socket itself.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from millpond.base.errors import RemoteError
 from millpond.base.later import Later
 from millpond.base.named_tuple import NamedTuple
+from millpond.base.pending import Pending
 from millpond.base.ports import Clock, FileRange, Link, ReplyPart, Timer
 from millpond.base.principal import ANONYMOUS, Principal
 from millpond.broker.loop.turns import Turns
@@ -29,21 +30,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FEW_REQUESTS = 4
-"""What one read brings nearly always; after so many the clock is looked at, and the others may wait (see `turns`)."""
+"""A read rarely brings more requests than this; after each such number the connection may have to wait (`turns`)."""
 
 Encode = Callable[[Response], list[ReplyPart]]
 
 
 HEAVY_BYTES: Final = 64 << 10
 HEAVY_COUNT: Final = 16
-"""Unsent answers of more bytes than this, or more of them than this, are weighed every now and then."""
+"""Unsent replies with more bytes, or more of them, count towards the memory limit of all connections."""
 
 
-def _nobody_cares(_: object) -> None: ...
+def _ignore(_: object) -> None: ...
 
 
 class Dispatch(Protocol):
-    """Who serves the frames of a connection."""
+    """Serves the frames of a connection."""
 
     clock: Clock
 
@@ -54,29 +55,23 @@ class Dispatch(Protocol):
     def report(self, connection: Connection, error: RemoteError) -> None: ...
 
 
-class Awaited(Protocol):
-    """What a reply waits for: a `Later`, or whatever else can be told that nobody waits any more."""
-
-    def cancel(self) -> None: ...
-
-
-class Awaiting(NamedTuple):
-    """What the steps of a large request end in where the answer may wait for other clients."""
+class LaterReply(NamedTuple):
+    """The result of a large request's steps if its reply may wait for other clients."""
 
     later: Later[Any]
     encode: Encode
 
 
 class Slot:
-    """The place of one reply in the order of requests; `parts` is None while the reply is awaited.
+    """One reply's place in the order of requests; `parts` is None while the reply is pending.
 
-    `later` is what is awaited, where that is nobody else's matter too.
+    `pending` is cancelled when the connection closes.
     """
 
-    __slots__ = ("later", "parts")
+    __slots__ = ("parts", "pending")
 
-    def __init__(self, later: Awaited | None, parts: list[ReplyPart] | None) -> None:
-        self.later = later
+    def __init__(self, pending: Pending[Any] | None, parts: list[ReplyPart] | None) -> None:
+        self.pending = pending
         self.parts = parts
 
 
@@ -127,7 +122,7 @@ class Connection:
         "protocol",
         "sent_away_ms",
     )
-    """With so many names each would have a dictionary of its own without this: 2 KiB of an idle connection."""
+    """Without slots the attribute dictionary of an idle connection would take 2 KiB."""
 
     def __init__(
         self,
@@ -140,41 +135,41 @@ class Connection:
         unsent_bytes_max: int,
         on_closed: Callable[[Connection], None],
         turns: Turns | None = None,
-        on_heavy: Callable[[Connection], None] = _nobody_cares,
+        on_heavy: Callable[[Connection], None] = _ignore,
     ) -> None:
         self.link = link
         self.host = link.peer.rpartition(":")[0]
         self.number = 0
-        """Of two connections the later one has the higher."""
+        """Increases with each connection."""
         self.protocol = SecurityProtocol.PLAINTEXT
         self.principal: Principal | None = ANONYMOUS
-        """Who asks; None while they have to log in first."""
+        """The client's principal; None until it has logged in."""
         self.must_log_in = False
-        """Whether nothing is served before a login: the first one, or the next one."""
+        """Whether the client must authenticate, or authenticate again, before it is served."""
         self.login: Login | None = None
-        """Where its listener has one."""
+        """None if the listener has no authentication."""
         self.may_be_node = True
-        """Whether its requests may be those of a node of the cluster, where they say so."""
+        """Whether a request that claims to come from a node of the cluster is believed."""
         self.client_software = ""
         self.sent_away_ms: dict[str, int] = {}
-        """When it last asked here for the offsets of a group that another node coordinates."""
+        """By group: when the client was last sent to the group's coordinator on another node."""
         self.metered: tuple[int, str | None, Principal | None, Meter | None] | None = None
-        """What `quotas` remembers of it."""
+        """Cached by `quotas`."""
         self.granted: Granted | None = None
-        """What `access` remembers of it."""
+        """Cached by `access`."""
         self.misdirected = MisdirectedProducers()
         self.last_active_ms = 0
         self.arrived_us = 0
-        """When the request that is being handled came in."""
+        """When the current request arrived."""
         self._dispatcher = dispatcher
         self._now_us = dispatcher.clock.monotonic_us
         self._reader = reader
         self.buffer = reader.buffer
-        """Where the link reads to."""
+        """The link reads into this buffer."""
         self._memory = memory
         self._held_bytes = 0
         self._pace: Pace | None = None
-        # Both are lists, as an empty deque has room for 64: nearly every connection is idle.
+        # Lists, because an empty deque allocates 64 entries and nearly every connection is idle.
         self._slots: list[Slot] = []
         self._ready: list[ReplyPart] = []
         self._in_flight_max = in_flight_max
@@ -182,22 +177,22 @@ class Connection:
         self._heavy_bytes = min(HEAVY_BYTES, unsent_bytes_max)
         self._on_closed = on_closed
         self._on_heavy = on_heavy
-        """Hears that its unsent answers hold memory worth counting."""
+        """Called when the unsent replies hold a notable amount of memory."""
         self._handling = False
         self._flushes_soon = False
         self._paused = False
         self._stalled = False
         self._muted: Timer | None = None
-        """Ends when it may be read from again: it has taken more than its quota."""
+        """Set while the client is over its quota and is not read from."""
         self._muted_until_ms = 0
         self._turns = turns or Turns(dispatcher.clock)
         self._resting = False
         self._backlog: list[memoryview] = []
         self._held_until: Later[None] | None = None
         self._is_in_steps = False
-        """Whether a large request is under way."""
+        """Whether a large request is being handled."""
         self._early_bytes = 0
-        """Of the request that is large, or waits for that."""
+        """The size of the large or delayed request that the backlog starts with."""
         self._open = True
 
     @property
@@ -206,11 +201,11 @@ class Connection:
 
     @property
     def known(self) -> Principal:
-        """Who asks. Nobody who has not logged in is served."""
-        assert self.principal is not None, "whoever has not logged in is not served"
+        """The principal of a client that has logged in."""
+        assert self.principal is not None, "the client has not logged in"
         return self.principal
 
-    # What the link tells.
+    # Called by the link.
 
     def received(self, count: int) -> None:
         self.arrived_us = arrived_us = self._now_us()
@@ -221,7 +216,7 @@ class Connection:
             for frame in self._reader.advance(count):
                 number += 1
                 if self._paused:
-                    # The frame lives in a buffer that the next connection reuses: keep a copy of our own.
+                    # The next connection reuses the buffer: keep a copy.
                     self._backlog.append(self._reader.lasting(frame))
                     continue
                 self._dispatcher.handle(self, frame)
@@ -237,7 +232,7 @@ class Connection:
             self._note_held(held_bytes, count)
 
     def _note_held(self, held_bytes: int, count: int) -> None:
-        """Part of a large request has arrived, or its last; or one that has is kept for later."""
+        """Account for the part of a large request that has arrived, or for a request that is kept for later."""
         if not held_bytes:
             self._pace = None
         elif self._pace is None:
@@ -257,8 +252,8 @@ class Connection:
         if self._held_bytes:
             self._memory.hold(self, 0)
         for slot in self._slots:
-            if slot.later is not None:
-                slot.later.cancel()
+            if slot.pending is not None:
+                slot.pending.cancel()
             release_ranges(slot.parts)
         self._slots.clear()
         release_ranges(self._ready)
@@ -270,12 +265,12 @@ class Connection:
             self._held_until.cancel()
         self._on_closed(self)
 
-    # What the dispatcher does.
+    # Called by the dispatcher.
 
     def hold(self, frame: memoryview, until: Later[None]) -> None:
-        """Handle this request and all that come after it once `until` has ended; its failure ends the connection."""
+        """Handle this request and all later ones once `until` has ended; if that fails, close the connection."""
         self._backlog.append(self._reader.lasting(frame))
-        # Not more of them than of those that arrive: whoever sends the largest at once must not take all the memory.
+        # Counts like an arriving request: large requests that are held must not take all the memory.
         self._early_bytes = len(frame)
         self._held_until = until
         self._pause()
@@ -293,7 +288,7 @@ class Connection:
         until.then(go_on, on_failure)
 
     def reply(self, outcome: Outcome, encode: Encode) -> None:
-        """Take a handler's outcome; its bytes leave when every earlier request has been answered."""
+        """Send a handler's outcome once every earlier request has been answered."""
         if outcome is None:
             return
         if isinstance(outcome, Later):
@@ -302,23 +297,23 @@ class Connection:
             self.reply_parts(encode(outcome))
 
     def reply_frame(self, frame: bytes) -> None:
-        """The same for a reply that is a whole frame already."""
+        """The same for an encoded frame."""
         if self._slots:
             self._slots.append(Slot(None, [frame]))
         else:
             self._ready.append(frame)
 
     def reply_parts(self, parts: list[ReplyPart]) -> None:
-        """The same for the parts of a whole frame."""
+        """The same for the parts of an encoded frame."""
         if self._slots:
             self._slots.append(Slot(None, parts))
             self._weigh(parts)
         else:
             self._ready += parts
 
-    def keep_slot(self, later: Awaited | None = None) -> Slot:
-        """The same for a reply that somebody puts there with `fill`."""
-        slot = Slot(later, None)
+    def keep_slot(self, pending: Pending[Any] | None = None) -> Slot:
+        """Reserve the place of a reply that `fill` will bring."""
+        slot = Slot(pending, None)
         self._slots.append(slot)
         return slot
 
@@ -328,7 +323,7 @@ class Connection:
         encode: Callable[[T], list[ReplyPart]],
         refuse: Callable[[Exception], list[ReplyPart]] | None = None,
     ) -> None:
-        """The same for a reply that is to come; `refuse` says what to answer if it does not."""
+        """The same for a reply that comes later; `refuse` encodes the reply to a failure."""
         self.fill_later(self.keep_slot(later), later, encode, refuse)
 
     def fill_later(
@@ -338,8 +333,8 @@ class Connection:
         encode: Callable[[T], list[ReplyPart]],
         refuse: Callable[[Exception], list[ReplyPart]] | None = None,
     ) -> None:
-        """The same for one that was awaited, and has to be for longer."""
-        slot.later = later
+        """Fill a slot when `later` ends."""
+        slot.pending = later
 
         def use(value: T) -> None:
             try:
@@ -363,14 +358,13 @@ class Connection:
 
     def reply_in_steps(
         self,
-        steps: Steps[list[ReplyPart] | Awaiting | None],
+        steps: Steps[list[ReplyPart] | LaterReply | None],
         frame: memoryview,
         on_step: Callable[[int], None],
     ) -> None:
-        """The same for a large request, whose steps end in the parts of the reply, if it has one.
+        """The same for a large request, whose steps return the parts of the reply, if there is one.
 
-        What comes after it waits until its steps are done, as it would have done if it had been handled at once. They
-        are taken whether or not the client is still there.
+        Later requests wait until the steps are done. The steps run to the end even if the client disconnects.
         """
         slot = Slot(None, None)
         self._slots.append(slot)
@@ -378,9 +372,9 @@ class Connection:
         self._is_in_steps = True
         self._pause()
 
-        def use(result: list[ReplyPart] | Awaiting | None) -> None:
+        def use(result: list[ReplyPart] | LaterReply | None) -> None:
             self._is_in_steps = False
-            if not isinstance(result, Awaiting):
+            if not isinstance(result, LaterReply):
                 self.fill(slot, result or [])
             elif self._open:
                 self.fill_later(slot, result.later, result.encode)
@@ -398,15 +392,15 @@ class Connection:
         self._turns.run(steps, on_step).then(use, on_failure)
 
     def run_in_turns(self, steps: Steps[T]) -> Later[T]:
-        """Take steps for a request of its own, in turn with all others."""
-        return self._turns.run(steps, _nobody_cares)
+        """Run the steps of a request in turn with those of other connections."""
+        return self._turns.run(steps, _ignore)
 
     def lasting(self, frame: memoryview) -> memoryview:
-        """A frame that has come, for later: the next one may be read to where it lies."""
+        """A copy of a frame if the next read may overwrite it."""
         return self._reader.lasting(frame)
 
     def _end_early(self) -> None:
-        """A request that was kept has been handled, or is about to be; go on with what came after it."""
+        """Continue with the requests after one that was kept."""
         if self._open:
             self._early_bytes = 0
             self._note_held(self._reader.held_bytes, 0)
@@ -414,16 +408,16 @@ class Connection:
             self._resume_if_light()
 
     def set_stalled(self, stalled: bool) -> None:
-        """The node is out of memory for large requests, or has some again (see `request_memory`)."""
+        """Stop reading while the node is out of memory for large requests (see `request_memory`)."""
         self._stalled = stalled
         if stalled:
             self._pause()
         else:
-            self._begin_anew()
+            self._restart_pace()
             self._resume_if_light()
 
     def mute(self, wait_ms: int) -> None:
-        """Read no more for so long. What is answered by then is sent."""
+        """Stop reading for `wait_ms`. Replies are still sent."""
         if not self._open:
             return
         until_ms = self._dispatcher.clock.monotonic_ms() + wait_ms
@@ -437,20 +431,20 @@ class Connection:
 
     def _unmute(self) -> None:
         self._muted = None
-        self._begin_anew()
+        self._restart_pace()
         self._resume_if_light()
 
-    def _begin_anew(self) -> None:
-        """The peer could not go on while we did not read: its time begins anew."""
+    def _restart_pace(self) -> None:
+        """The peer could not send while we did not read: measure its pace from now on."""
         self.last_active_ms = self._dispatcher.clock.monotonic_ms()
         if self._pace is not None:
-            self._pace.begin_anew(self.last_active_ms)
+            self._pace.restart(self.last_active_ms)
 
     def is_too_slow(self, now_ms: int, *, others_wait: bool) -> bool:
-        """Whether a large request has begun and does not go on as it should, through no fault of ours.
+        """Whether a large request arrives too slowly through the client's fault.
 
-        While others wait for the memory that it holds, that is also one by whoever is not read from, because he has
-        taken too much or does not read his answers.
+        While others wait for the memory that it holds, that includes a client that is not read from because it is
+        over its quota or does not read its replies.
         """
         if self._pace is None:
             return False
@@ -459,42 +453,42 @@ class Connection:
         return is_judged and self._pace.is_too_slow(now_ms, others_wait=others_wait)
 
     def take_frames_up_to(self, bytes_max: int, limit_name: str) -> None:
-        """As this setting says."""
+        """Limit the size of a request; `limit_name` is the setting to name when one is larger."""
         self._reader.frame_bytes_max = bytes_max
         self._reader.limit_name = limit_name
 
     def is_waiting(self) -> bool:
-        """Whether some request is still unanswered or some answer unsent."""
+        """Whether a request is unanswered or a reply unsent."""
         return bool(self._slots or self._backlog or self._ready or self.link.unsent_bytes())
 
     def unsent_memory_bytes(self) -> int:
-        """The memory of answers that have not left: earlier ones are awaited, or the peer does not read."""
+        """The memory of unsent replies: an earlier one is pending, or the peer does not read."""
         held = self.link.unsent_memory_bytes() if self.link.unsent_bytes() else 0
-        # The first of them is awaited, and has none.
+        # The first is pending and has no parts.
         for slot in self._slots if len(self._slots) > 1 else ():
             held += sum(len(part) for part in slot.parts or () if not isinstance(part, FileRange))
         return held
 
     def drop(self) -> None:
-        """End the connection now. The link tells of its end later: until then nothing more is handled or answered."""
+        """Close the connection now. Nothing is handled or sent any more, though the link reports the end later."""
         self._open = False
         self.link.abort()
 
     # The order of replies.
 
     def _weigh(self, parts: list[ReplyPart]) -> None:
-        """These have to wait for an earlier answer."""
-        # The first part has the header; where the fields are large they are the second.
+        """Count the memory of a reply that has to wait for an earlier one."""
+        # The first part is the header; large fields are the second.
         fields = [len(part) for part in parts[:2] if not isinstance(part, FileRange)]
         if len(self._slots) > HEAVY_COUNT or sum(fields) > self._heavy_bytes:
             self._on_heavy(self)
 
     def fill(self, slot: Slot, parts: list[ReplyPart]) -> None:
-        """The reply that was awaited; it leaves when every earlier request has been answered."""
+        """Put a reply into its slot; it leaves when every earlier request has been answered."""
+        slot.pending = None
         if not self._open:
             release_ranges(parts)
             return
-        slot.later = None
         slot.parts = parts
         slots = self._slots
         while slots and (head := slots[0].parts) is not None:
@@ -508,7 +502,7 @@ class Connection:
             self._flush()
             self._resume_if_light()
         elif self._ready and not self._flushes_soon:
-            # Others wait, and what answers one often answers many: their replies leave together.
+            # Others are pending, and what completes one often completes many: send them together.
             self._flushes_soon = True
             self._dispatcher.clock.call_soon(self._flush_soon)
 
@@ -528,7 +522,7 @@ class Connection:
                     self._pause()
 
     def _rest(self) -> None:
-        """Go on when it is its turn: thousands of small requests in one read would keep everybody else waiting."""
+        """Continue in a later turn: thousands of small requests in one read would hold up other clients."""
         self._resting = True
         self._pause()
         self._turns.wait(self._go_on)
@@ -537,7 +531,7 @@ class Connection:
         self._resting = False
         self._resume_if_light()
 
-    # Back-pressure: a client that asks faster than it is answered, or does not read its answers, is not read from.
+    # Back-pressure: stop reading from a client that sends faster than it is answered, or that does not read.
 
     def _pause(self) -> None:
         if not self._paused and self._open:
@@ -564,7 +558,7 @@ class Connection:
             self._handling = False
         if not self._backlog and self._is_light():
             self._paused = False
-            self._begin_anew()
+            self._restart_pace()
             self.link.resume_reading()
         self._flush()
 

@@ -1,8 +1,7 @@
-"""Producers that stay with a node that does not lead, though they were told who does.
+"""Producers that keep sending to a node that does not lead, though they know the leader.
 
-librdkafka, told of leaders A, B and A again within milliseconds, takes A for the leader and goes on sending to B: its
-move there is under way, and naming A once more changes nothing. It finds its way when it hears that nobody leads, and
-then of A.
+When librdkafka sees the leader change from A to B and back to A within milliseconds, it considers A the leader but
+keeps sending to B, and naming A again changes nothing. It recovers when it sees no leader, and then A.
 """
 
 from __future__ import annotations
@@ -10,18 +9,18 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-LOST_MS: Final = 3_000
-"""Whoever is refused for so long, again and again, does not go where it was sent."""
+STUCK_MS: Final = 3_000
+"""A producer that has been refused repeatedly for this long is stuck."""
 
-LOST_TIMES: Final = 5
+STUCK_COUNT: Final = 5
 PAUSE_MS_MAX: Final = 2_500
-"""Clients wait a second at the most before they try again: after a longer pause it is another story."""
+"""Clients retry within a second: refusals that are further apart are unrelated."""
 
 REMEMBERED_MAX: Final = 1_000
 
 
 class MisdirectedProducers:
-    """Of one connection: what it has sent here and another node leads, in which epoch, and since when."""
+    """For one connection: which partitions it sent to that another node leads, in which epoch, and since when."""
 
     __slots__ = ("_refused",)
 
@@ -40,11 +39,11 @@ class MisdirectedProducers:
         if len(self._refused) > REMEMBERED_MAX:
             del self._refused[next(iter(self._refused))]
 
-    def is_lost(self, topic_id: UUID, index: int, leader_epoch: int, now_ms: int) -> bool:
-        """Whether to say that nobody leads; once, then it begins anew."""
+    def is_stuck(self, topic_id: UUID, index: int, leader_epoch: int, now_ms: int) -> bool:
+        """Whether to answer once that there is no leader."""
         key = topic_id, index, leader_epoch
         since_ms, last_ms, times = self._refused.get(key, (now_ms, now_ms, 0))
-        if times < LOST_TIMES or last_ms - since_ms < LOST_MS or now_ms - last_ms > PAUSE_MS_MAX:
+        if times < STUCK_COUNT or last_ms - since_ms < STUCK_MS or now_ms - last_ms > PAUSE_MS_MAX:
             return False
         del self._refused[key]
         return True

@@ -1,4 +1,4 @@
-"""What a handler may answer, and from that to the parts of a frame: header and length first, records as they lie."""
+"""The outcomes of a handler, and their encoding as frame parts: length and header first, records as file ranges."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from millpond.wire.header import RequestHeader, response_header
 
 _LENGTH = Struct(">i")
 _COPIED_BYTES_MAX = 64 << 10
-"""To copy 16 MB behind a header would take 10 ms of the loop."""
+"""Joining 16 MB with a header would take the loop 10 ms."""
 
 
 class Response(Protocol):
-    """A reply as a value: every response class of `wire.messages` is one."""
+    """A reply as a value, such as every response class of `wire.messages`."""
 
     def encode_parts(self, version: int) -> list[ReplyPart]: ...
 
 
 class Encoded:
-    """A reply that is bytes already."""
+    """A reply that is already encoded."""
 
     __slots__ = ("body",)
 
@@ -36,7 +36,7 @@ class Encoded:
 
 
 class EncodedParts:
-    """The same with records."""
+    """An encoded reply with file ranges."""
 
     __slots__ = ("_parts",)
 
@@ -48,18 +48,18 @@ class EncodedParts:
 
 
 Outcome: TypeAlias = "Response | Later[Any] | None"
-"""A reply now, a reply later, or no reply at all (a produce request with acks=0)."""
+"""A reply now, a reply later, or no reply at all (Produce with acks=0)."""
 
 
 class UnwritableReply(RemoteError):
-    """The version that was asked for has no room for the reply (a name too long for it, say).
+    """The requested version cannot express the reply, for example because a name is too long.
 
-    Writing a reply changes nothing, so nothing is half done: only the one who asked loses his connection.
+    Encoding has no side effects, so only the client's connection is lost.
     """
 
 
 def encoded(response: model.Message, version: int) -> Encoded:
-    """A reply without records as bytes, for a worker: large ones take their time."""
+    """Encode a reply without records; a worker does it for large ones."""
     try:
         return Encoded(response.encode(version))
     except ValueError as error:
@@ -69,21 +69,21 @@ def encoded(response: model.Message, version: int) -> Encoded:
 def encoded_in_steps(
     response: model.Message, version: int, is_wanted: Callable[[], bool]
 ) -> Generator[None, None, EncodedParts]:
-    """A reply with records as parts, some of them in each step. `is_wanted`: whether its client is still there."""
+    """Encode a reply with records in steps. `is_wanted` is whether its client is still connected."""
     try:
         parts = yield from response.encode_in_steps(version)
     except ValueError as error:
         release_ranges(list(_ranges_in(response)))
         raise UnwritableReply(str(error)) from error
     if not is_wanted():
-        # The connection has ended meanwhile, and nobody else would give the files back.
+        # The connection has closed, and nothing else would release the files.
         release_ranges(parts)
         return EncodedParts([b""])
     return EncodedParts(parts)
 
 
 def encode_reply(header: RequestHeader, response: Response) -> list[ReplyPart]:
-    """The whole frame that answers the request with this header."""
+    """The frame that answers the request with this header."""
     try:
         parts = response.encode_parts(header.api_version)
     except ValueError as error:
@@ -128,7 +128,7 @@ def _ranges_in(value: object) -> Iterator[FileRange]:
 
 
 def release_ranges(parts: Sequence[ReplyPart] | None) -> None:
-    """Give back the files of a reply that will never be sent."""
+    """Release the files of a reply that will not be sent."""
     for part in parts or ():
         if isinstance(part, FileRange):
             part.file.release()

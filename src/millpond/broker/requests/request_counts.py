@@ -1,4 +1,4 @@
-"""What is counted of requests: how many came, how long each took from its arrival to its answer, which failed."""
+"""Request counters: how many arrived, the time from arrival to reply, and errors."""
 
 from __future__ import annotations
 
@@ -17,54 +17,53 @@ if TYPE_CHECKING:
 
 ERROR_FIELD = "error_code"
 STRUCTURES_MAX = 64
-"""So many structures of an answer are looked into: one about thousands of partitions is not walked once more."""
+"""How many structures of a response are searched for errors: one with thousands of partitions would take too long."""
 
 
 class RequestCounts:
-    """By API key. A request that nobody answers, because its client has gone, came and took no time."""
+    """By API key. A request whose client has disconnected counts as received and has no time."""
 
     def __init__(self, clock: Clock, keys: Iterable[int] = ()) -> None:
         self.received: dict[int, int] = {}
         self.times: dict[int, Histogram] = {}
         self.errors: Counter[tuple[int, int]] = Counter()
-        """By API key and error code; one for each topic, partition or group that an answer refuses, within limits."""
+        """By API key and error code: one per topic, partition or group that a response refuses, up to a limit."""
         self._clock = clock
         self.serve(keys)
 
     def serve(self, keys: Iterable[int]) -> None:
-        """From now on requests of these APIs come."""
         for key in keys:
             self.received[key] = 0
             self.times[key] = Histogram()
 
     def on_answer(self, key: int, arrived_us: int, response: Response | None = None) -> None:
-        """There is an answer, or there never will be one."""
+        """The request has been answered, or needs no reply."""
         self.times[key].observe(self._clock.monotonic_us() - arrived_us)
         if isinstance(response, Message):
             codes: list[int] = []
-            _find(response, _KNOWN.get(type(response)) or _errors_of(type(response)), codes, STRUCTURES_MAX)
+            _find(response, _ERRORS_BY_CLASS.get(type(response)) or _errors_of(type(response)), codes, STRUCTURES_MAX)
             for code in codes:
                 self.errors[key, code] += 1
 
     def on_produced(self, key: int, arrived_us: int, topic: Histogram) -> None:
-        """A batch is acknowledged, without an answer that would have to be looked into."""
+        """A batch is acknowledged; the response has no errors to search for."""
         self.times[key].observe_with(topic, self._clock.monotonic_us() - arrived_us)
 
 
 class _Errors(NamedTuple):
-    """Where the errors of a structure stand."""
+    """Where a structure has error codes."""
 
     is_here: bool
     within: tuple[tuple[str, _Errors], ...]
-    """Fields with further structures that have some."""
+    """Fields with nested structures that have some."""
 
 
-_KNOWN: dict[type[Message], _Errors] = {}
+_ERRORS_BY_CLASS: dict[type[Message], _Errors] = {}
 
 
 def _errors_of(kind: type[Message]) -> _Errors:
-    known = _KNOWN[kind] = _errors_in(kind._schema.root) or _Errors(False, ())
-    return known
+    errors = _ERRORS_BY_CLASS[kind] = _errors_in(kind._schema.root) or _Errors(False, ())
+    return errors
 
 
 def _errors_in(struct: notation.Struct) -> _Errors | None:
@@ -78,15 +77,15 @@ def _errors_in(struct: notation.Struct) -> _Errors | None:
 
 
 def _find(value: Any, errors: _Errors, codes: list[int], left: int) -> int:
-    """Put the error codes of a structure into `codes`; how many structures may still be looked into."""
+    """Append the error codes of a structure to `codes`; return how many more structures may be searched."""
     is_here, within = errors
     if is_here and value.error_code:
         codes.append(int(value.error_code))
     for name, inner in within:
-        found = getattr(value, name)
-        if found is None:
+        nested = getattr(value, name)
+        if nested is None:
             continue
-        some = found[: max(left, 0)] if isinstance(found, list) else (found,)
+        some = nested[: max(left, 0)] if isinstance(nested, list) else (nested,)
         left -= len(some)
         if inner.within:
             for each in some:

@@ -1,11 +1,11 @@
-"""The memory of requests that have only partly arrived, bounded over all connections.
+"""The memory of partly received requests, bounded over all connections.
 
-Over the limit only the oldest of them is read from, so that one request at a time still gets through; the others go
-on when there is room again. Small requests live in the shared scratch buffer and are never held up. The same goes
-for the requests of one address and its share of the memory: however much one stranger sends, others have the rest.
+Over the limit, only the connection with the oldest request is read from, so that one request at a time still
+completes; the others continue when there is room. Small requests use the shared scratch buffer and never stall. Each
+address has a share with the same rule, so that one address cannot take all the memory.
 
-Whoever sends a large request must send it: memory that is held is kept from others. How fast is measured over a
-stretch of time, not by the last byte. More is asked of the one whom others wait for, and they do not wait for ever.
+A large request must keep arriving, because it takes memory from others. Its pace is measured over an interval, not by
+the last byte. While others wait for its memory it must arrive faster, and they do not wait for it without limit.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Final, Protocol
 
 STUCK_MS: Final = 30_000
 STUCK_BYTES: Final = 32 << 10
-"""Fewer bytes than this within that time, and a request is given up."""
+"""A request that brings fewer bytes within that time is given up."""
 
 TURN_MS: Final = 3_000
 TURN_BYTES: Final = 256 << 10
 """The same while others wait for the memory."""
 
 WAITED_MS_MAX: Final = 30_000
-"""So long others wait for one request, however steadily it comes: 100 MB, as slowly as a turn allows, would take
+"""How long others wait for one request, however steadily it arrives: at the slowest pace allowed, 100 MB would take
 twenty minutes."""
 
 LAST_PART: Final = 4
-"""One address never takes the last one of so many parts."""
+"""The share of one address is all but one of this many parts."""
 
 
 class Pace:
@@ -35,15 +35,14 @@ class Pace:
 
     def __init__(self, now_ms: int) -> None:
         self.arrived_bytes = 0
-        self.begin_anew(now_ms)
+        self.restart(now_ms)
 
-    def begin_anew(self, now_ms: int) -> None:
-        """It could not arrive until now, because we did not read."""
+    def restart(self, now_ms: int) -> None:
+        """Measure from now on, because we did not read until now."""
         self._stuck_since = self._turn_since = (now_ms, self.arrived_bytes)
         self._waited_since: int | None = None
 
     def is_too_slow(self, now_ms: int, *, others_wait: bool) -> bool:
-        """To be asked every now and then."""
         (stuck_ms, stuck_bytes), (turn_ms, turn_bytes) = self._stuck_since, self._turn_since
         arrived = self.arrived_bytes
         too_slow = False
@@ -66,7 +65,6 @@ class Holder(Protocol):
     """A connection with part of a large request in memory."""
 
     host: str
-    """Where it comes from."""
 
     def set_stalled(self, stalled: bool) -> None:
         """Stop reading from the peer, or read again."""
@@ -80,7 +78,7 @@ class _Address:
 
     def __init__(self) -> None:
         self.held: dict[Holder, int] = {}
-        """A holder keeps its place in the order: the oldest is the first."""
+        """Oldest first."""
         self.held_bytes = 0
         self.stalled: dict[Holder, None] = {}
 
@@ -90,11 +88,11 @@ class RequestMemory:
         self._bytes_max = bytes_max
         self._share_bytes = bytes_max - bytes_max // LAST_PART
         self._order: dict[Holder, None] = {}
-        """All holders, the oldest first."""
+        """All holders, oldest first."""
         self._addresses: dict[str, _Address] = {}
         self._stalled_count = 0
         self._counted_bytes = 0
-        """What is held, of each address no more than its share: what one has on top keeps no other waiting."""
+        """The sum over the addresses, each capped at its share: bytes above it do not hold up other addresses."""
         self._is_over = False
         self.held_bytes = 0
 
@@ -114,18 +112,18 @@ class RequestMemory:
         else:
             address.held.pop(holder, None)
             self._order.pop(holder, None)
-            self._take_off(holder, address)
+            self._unstall(holder, address)
             if not address.held:
                 del self._addresses[holder.host]
         self._settle(holder, address)
 
     @property
     def is_short(self) -> bool:
-        """Whether somebody waits for memory that another one holds."""
+        """Whether a connection waits for memory."""
         return self._stalled_count > 0
 
     def is_waited_for(self, holder: Holder) -> bool:
-        """Whether somebody waits for what this one holds."""
+        """Whether a connection waits for the memory that this one holds."""
         address = self._addresses.get(holder.host)
         return address is not None and (self._is_over or bool(address.stalled)) and self.is_short
 
@@ -139,13 +137,13 @@ class RequestMemory:
             first = next(iter(self._order))
             if changed in address.held and changed is not first:
                 self._stall(changed, address)
-            self._let_go_on([first], self._addresses[first.host])
+            self._resume([first], self._addresses[first.host])
             return
         if address.held_bytes > self._share_bytes and changed is not next(iter(address.held)):
             self._stall(changed, address)
         for each in list(self._addresses.values()) if was_over else [address]:
             is_within = each.held_bytes <= self._share_bytes
-            self._let_go_on(list(each.stalled) if is_within else [next(iter(each.held))], each)
+            self._resume(list(each.stalled) if is_within else [next(iter(each.held))], each)
 
     def _stall(self, holder: Holder, address: _Address) -> None:
         if holder not in address.stalled and holder in address.held:
@@ -153,12 +151,12 @@ class RequestMemory:
             self._stalled_count += 1
             holder.set_stalled(True)
 
-    def _let_go_on(self, holders: list[Holder], address: _Address) -> None:
+    def _resume(self, holders: list[Holder], address: _Address) -> None:
         for holder in holders:
-            if self._take_off(holder, address):
+            if self._unstall(holder, address):
                 holder.set_stalled(False)
 
-    def _take_off(self, holder: Holder, address: _Address) -> bool:
+    def _unstall(self, holder: Holder, address: _Address) -> bool:
         if holder not in address.stalled:
             return False
         del address.stalled[holder]

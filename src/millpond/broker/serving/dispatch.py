@@ -14,7 +14,7 @@ from millpond.broker.audit.audit import DEEDS, OF_NODES
 from millpond.broker.authentication.logins import API_VERSIONS, AUTHENTICATE, BEFORE_LOGIN, HANDSHAKE
 from millpond.broker.peers.controller_channel import forward_ms, say_instead
 from millpond.broker.requests.call import Call, is_of_node
-from millpond.broker.requests.connection import Awaiting
+from millpond.broker.requests.connection import LaterReply
 from millpond.broker.requests.replies import (
     Outcome,
     Response,
@@ -207,12 +207,12 @@ class Dispatcher:
 
     def _handle_in_steps(
         self, api: Api, call: Call, header: RequestHeader, frame: memoryview, charge: Charge | None
-    ) -> Steps[list[ReplyPart] | Awaiting | None]:
+    ) -> Steps[list[ReplyPart] | LaterReply | None]:
         request = yield from self._decode_in_steps(api, header, frame)
         if api.lists is not None:
             self._check_count(api, request)
         if api.waits:
-            return self._awaiting(api, call, header, charge, self._outcome(api, call, request))
+            return self._later_reply(api, call, header, charge, self._outcome(api, call, request))
         ways = (each for each in api.pieces if getattr(request, each.of[0]))
         response: Any = yield from self._serve_in_pieces(api, call, request, next(ways, None))
         if response is None:
@@ -224,15 +224,15 @@ class Dispatcher:
         parts = yield from encode_reply_in_steps(header, response)
         return parts
 
-    def _awaiting(
+    def _later_reply(
         self, api: Api, call: Call, header: RequestHeader, charge: Charge | None, outcome: Outcome
-    ) -> Awaiting:
+    ) -> LaterReply:
         if charge is not None:
             outcome = self._charged(call.connection, charge, outcome)
         later = outcome if isinstance(outcome, Later) else done(outcome)
         if api.is_large is not None:
             later = later.chain(partial(self._encode_apart, api, call))
-        return Awaiting(later, partial(self._encode, header, call.arrived_us))
+        return LaterReply(later, partial(self._encode, header, call.arrived_us))
 
     def _decode_in_steps(self, api: Api, header: RequestHeader, frame: memoryview) -> Steps[Any]:
         items_max = self._node.settings[MAX_REQUEST_ITEMS]

@@ -11,10 +11,10 @@ import pytest
 from broker.test_any_node import Play
 from millpond.base.errors import ErrorCode
 from millpond.broker.requests.misdirected_producers import (
-    LOST_MS,
-    LOST_TIMES,
     PAUSE_MS_MAX,
     REMEMBERED_MAX,
+    STUCK_COUNT,
+    STUCK_MS,
     MisdirectedProducers,
 )
 from millpond.wire import messages as m
@@ -30,11 +30,11 @@ def refused(misdirected: MisdirectedProducers, *times_ms: int, epoch: int = 3) -
 
 def test_who_is_refused_for_long_is_lost_once() -> None:
     misdirected = MisdirectedProducers()
-    now_ms = refused(misdirected, *range(0, LOST_MS + 1, 500))
-    assert not misdirected.is_lost(TOPIC, 1, 3, now_ms)
-    assert not misdirected.is_lost(TOPIC, 0, 4, now_ms)
-    assert misdirected.is_lost(TOPIC, 0, 3, now_ms)
-    assert not misdirected.is_lost(TOPIC, 0, 3, now_ms)
+    now_ms = refused(misdirected, *range(0, STUCK_MS + 1, 500))
+    assert not misdirected.is_stuck(TOPIC, 1, 3, now_ms)
+    assert not misdirected.is_stuck(TOPIC, 0, 4, now_ms)
+    assert misdirected.is_stuck(TOPIC, 0, 3, now_ms)
+    assert not misdirected.is_stuck(TOPIC, 0, 3, now_ms)
     assert not misdirected
 
 
@@ -42,21 +42,21 @@ def test_who_is_refused_for_long_is_lost_once() -> None:
     "times_ms",
     [
         [0],
-        [*range(0, LOST_MS, 100)],
-        [0, *[LOST_MS] * (LOST_TIMES - 2)],
-        [*range(0, 1_000, 100), *range(1_001 + PAUSE_MS_MAX, 1_001 + PAUSE_MS_MAX + LOST_MS, 100)],
+        [*range(0, STUCK_MS, 100)],
+        [0, *[STUCK_MS] * (STUCK_COUNT - 2)],
+        [*range(0, 1_000, 100), *range(1_001 + PAUSE_MS_MAX, 1_001 + PAUSE_MS_MAX + STUCK_MS, 100)],
     ],
     ids=["once", "briefly", "seldom", "after a pause"],
 )
 def test_who_finds_the_leader_soon_is_not(times_ms: list[int]) -> None:
     misdirected = MisdirectedProducers()
-    assert not misdirected.is_lost(TOPIC, 0, 3, refused(misdirected, *times_ms))
+    assert not misdirected.is_stuck(TOPIC, 0, 3, refused(misdirected, *times_ms))
 
 
 def test_who_has_found_it_is_not_lost_any_more() -> None:
     misdirected = MisdirectedProducers()
-    now_ms = refused(misdirected, *range(0, LOST_MS + 1, 500))
-    assert not misdirected.is_lost(TOPIC, 0, 3, now_ms + PAUSE_MS_MAX + 1)
+    now_ms = refused(misdirected, *range(0, STUCK_MS + 1, 500))
+    assert not misdirected.is_stuck(TOPIC, 0, 3, now_ms + PAUSE_MS_MAX + 1)
 
 
 def test_no_more_is_remembered_than_one_client_may_cost() -> None:
@@ -90,7 +90,7 @@ def test_a_node_that_does_not_lead_says_so_once_in_its_metadata(
         reply = play.ask(m.ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=topics), version)
         return int(reply.responses[0].partition_responses[0].error_code)
 
-    for _ in range(LOST_MS // 500):
+    for _ in range(STUCK_MS // 500):
         assert produce() == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert leaders() == known
         play.sim.run_for(500)
