@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -20,6 +23,10 @@ ABOVE_BROKER = ("remote", "node", "client", "sim", "admin", "testing", "console"
 
 NOUNS = {"housekeeping.py"}
 """Files whose name ends as a participle does and is none."""
+
+PROSE = (".py", ".pyi", ".pyx", ".pxi", ".md", ".js", ".html")
+
+GLOSSARY = "docs/ARCHITECTURE.md"
 
 GENERATED = (
     "tools/config_docs.py",
@@ -37,7 +44,16 @@ def tree(path: Path) -> ast.Module:
 def main() -> int:
     for warning in long_ones():
         print(f"warning: {warning}")
-    faults = [*modules(), *participles(), *dead.faults(), *loose_dice(), *generated(), *words()]
+    faults = [
+        *modules(),
+        *participles(),
+        *dead.faults(),
+        *loose_dice(),
+        *generated(),
+        *marks(),
+        *vocabulary(),
+        *glossary(),
+    ]
     for fault in faults:
         print(fault)
     print(f"tidy: {len(faults)} faults" if faults else "tidy: all in order")
@@ -106,24 +122,76 @@ def generated() -> Iterator[str]:
             yield f"{tool}: missing"
 
 
-def words() -> Iterator[str]:
-    """Unfinished work does not hide in a comment, and no file knows the machine that it was written on."""
-    marks = ("TO" + "DO", "FIX" + "ME", "X" + "XX ", "/wo" + "rk/", "/ro" + "ot/")
-    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
-        "\n"
-    )
-    for name in filter(None, files):
-        path = ROOT / name
-        if not path.is_file():
+def marks() -> Iterator[str]:
+    """Unfinished work does not hide in a comment, and no file names the machine it was written on."""
+    found = re.compile("TO" + "DO|FIX" + "ME|X" + "XX |/wo" + "rk/|/ro" + "ot/")
+    for name, text in texts():
+        for match in found.finditer(text):
+            yield f"{name}:{_line(text, match)}: has {match[0].strip()!r}"
+
+
+def vocabulary() -> Iterator[str]:
+    """Words of tools/vocabulary.toml have a better one."""
+    words = tomllib.loads((ROOT / "tools" / "vocabulary.toml").read_text())["words"]
+    patterns = [(word.lower().split(), re.compile(_pattern(word))) for word in words]
+    for name, text in texts():
+        if not name.startswith(("src/", "tests/", "docs/")) or not name.endswith(PROSE):
             continue
-        try:
-            text = path.read_text()
-        except UnicodeDecodeError:
-            continue
-        for number, line in enumerate(text.splitlines(), 1):
-            for mark in marks:
-                if mark in line:
-                    yield f"{name}:{number}: has {mark.strip()!r}"
+        named = f"{name}\n{text}"
+        lowered = named.lower()
+        for (word, better), (parts, pattern) in zip(words.items(), patterns, strict=True):
+            if all(part in lowered for part in parts):
+                for match in pattern.finditer(named):
+                    yield f"{name}:{max(_line(named, match) - 1, 1)}: {word!r}: say {better!r}"
+
+
+def _pattern(word: str) -> str:
+    """Finds `the word`, `the_words`, `the-word`, `TheWord` and `THE_WORD`, but not `lathe word` or `wordy`."""
+    parts = [re.escape(part) for part in word.split()]
+    gap = r"[\s_-]+"
+    plain = rf"(?<![A-Za-z])(?i:{parts[0][0]}){gap.join(parts)[1:]}(?:e?s)?(?![a-z])"
+    camel = "".join(part[0].upper() + part[1:] for part in parts) + "(?:e?s)?(?![a-z])"
+    upper = rf"(?<![A-Za-z]){gap.join(part.upper() for part in parts)}(?:E?S)?(?![A-Za-z])"
+    return f"(?:{plain}|{camel}|{upper})"
+
+
+def glossary() -> Iterator[str]:
+    """Every word of the glossary names something: a file, a class, a function, a field or a variable."""
+    text = (ROOT / GLOSSARY).read_text()
+    names = "\n".join({_snake(name) for name in _names()})
+    rows = text[text.index("\n## Words\n") :].split("\n| ")[3:]
+    for row in rows:
+        for term in row.split(" | ")[0].split(", "):
+            stem = _snake(term.removeprefix("to ").strip("`")).replace(" ", "_")
+            if not re.search(rf"(?m)(?:^|_){re.escape(stem)}(?:_|e?s_|e?s$|$)", names):
+                yield f"{GLOSSARY}: the glossary has {term!r}, and no name in src/ or tests/ does"
+
+
+def _names() -> Iterator[str]:
+    definition = re.compile(r"(?:class|def|self\.)\s*(\w+)|^\s*(\w+)\s*[:=]", re.M)
+    for name, text in texts():
+        if name.startswith(("src/", "tests/")) and name.endswith((".py", ".pyx", ".pxi")):
+            yield from Path(name).with_suffix("").parts
+            yield from (match[1] or match[2] for match in definition.finditer(text))
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+@cache
+def texts() -> list[tuple[str, str]]:
+    """Every text file in git, with its name."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = []
+    for name in listed.splitlines():
+        with contextlib.suppress(UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
+            files.append((name, (ROOT / name).read_text()))
+    return files
+
+
+def _line(text: str, match: re.Match[str]) -> int:
+    return text.count("\n", 0, match.start()) + 1
 
 
 if __name__ == "__main__":
