@@ -297,7 +297,7 @@ def test_a_rewriting_that_cannot_have_room_does_not_try(make_pond):
     pond.disk.fill(15_000)
     store = pond.store()
     pond.disk.trace.clear()
-    assert "no room" in store.open(pond.now_ms).failed[pond.tp]
+    assert "no space" in store.open(pond.now_ms).failed[pond.tp]
     assert not any("append" in line for line in pond.disk.trace)
     pond.disk.make_room()
     store.reopen(pond.tp, pond.limits, pond.now_ms)
@@ -338,7 +338,7 @@ def test_a_start_that_finds_no_room_for_a_correction_keeps_only_that_log_closed(
             # The end is there after all.
             store.abandon()
             continue
-        assert "written down" in report.failed[pond.tp]
+        assert "could not be checkpointed" in report.failed[pond.tp]
         store.reopen(pond.tp, pond.limits, pond.now_ms)
         assert pond.tp in store.failed
         pond.disk.make_room()

@@ -192,7 +192,7 @@ def test_damage_above_the_recovery_point_keeps_what_follows_it_aside(make_pond):
     log = store.get(pond.tp)
     assert log.end_offset == 3
     assert len(report.notes) == 1
-    assert "kept in" in report.notes[0]
+    assert "after the damage in" in report.notes[0]
     assert len(pond.disk.read(f"{pond.partition}/{3:020d}.cut")) == 4 * log.segments.active.size // 3
 
 

@@ -90,7 +90,7 @@ def test_nothing_is_synced_while_the_log_is_cut(pond):
     _, log = pond.open()
     pond.fill(log, 30)
     truncation = log.begin_truncation(5)
-    with pytest.raises(OSError, match="is being cut back"):
+    with pytest.raises(OSError, match="is being truncated"):
         log.sync_target()
     assert log.durability.away, "a new topic of the same name has to wait"
     truncation.run()

@@ -119,7 +119,7 @@ def test_a_damaged_checkpoint_means_that_everything_is_checked(pond, sim):
     store = pond.store()
     report = store.open(pond.now_ms)
     assert not report.clean
-    assert "everything is checked" in report.notes[0]
+    assert "checking everything" in report.notes[0]
     assert store.get(pond.tp).end_offset == 5
 
 

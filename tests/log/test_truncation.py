@@ -108,7 +108,7 @@ def test_nothing_is_read_or_written_while_the_log_is_cut(pond):
     pond.fill(log, 30)
     truncation = log.begin_truncation(5)
     for use in (lambda: pond.append(log, b"x"), lambda: log.read(0, 100), lambda: log.begin_truncation(3)):
-        with pytest.raises(Refused, match="is being cut back"):
+        with pytest.raises(Refused, match="is being truncated"):
             use()
     assert log.expired_segments(1 << 60) == []
     store.checkpoint()

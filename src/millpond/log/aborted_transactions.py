@@ -1,10 +1,11 @@
-"""Which transactions were aborted, per segment, in Kafka's format: consumers need to know what to leave out.
+"""The index of aborted transactions, one file per segment, in Kafka's format. Consumers use it to skip aborted
+records.
 
     0 version (0)   2 producer id   10 first offset   18 last offset   26 last stable offset       34 bytes an entry
 
-An entry stands in the segment that holds the transaction's marker, which is its last offset. A lost entry would show
-what was aborted, and nothing could tell that it is missing: so the file of a sealed segment is synced before the
-segment counts as safe, and that of every other one is made again from the log after a crash.
+An entry belongs to the segment that holds the transaction's marker, which is its last offset. A lost entry would
+expose aborted records, and nothing would reveal the loss. So the file of a sealed segment is synced before the
+segment counts as safe, and all others are rebuilt from the log after a crash.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ class Aborted(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int
-    """Where the marker stands."""
+    """The offset of the marker."""
     stable_offset: int
-    """The last stable offset once the marker was there: no later entry matters to what lies below it."""
+    """The last stable offset after the marker: no later entry affects records below it."""
 
 
 class AbortedIndex:
-    """Last offsets rise. In memory while its segment grows; that of a sealed one is searched in the file."""
+    """Entries sorted by last offset. In memory while its segment grows; searched in the file once the segment is
+    sealed."""
 
     __slots__ = ("_count", "_disk", "_entries", "_file", "_flushed", "_is_written", "is_shortened")
 
@@ -46,9 +48,9 @@ class AbortedIndex:
         """Whether the file holds the flushed entries and nothing else."""
         self._file = CachedFile(files, path)
         self.is_shortened = False
-        """Whether entries were taken out of the file: without a sync they may come back."""
+        """Whether entries were removed from the file: without a sync a power cut may bring them back."""
         self._count: int | None = None
-        """How many entries the file of a sealed index has, once somebody has asked."""
+        """The number of entries in a sealed index's file, once it has been read."""
 
     @property
     def path(self) -> str:
@@ -59,11 +61,11 @@ class AbortedIndex:
         return self._entries is not None
 
     def entries(self) -> list[Aborted]:
-        """All of them; for a sealed index the whole file is read."""
+        """All entries; a sealed index reads its whole file."""
         return self._read() if self._entries is None else self._entries
 
     def from_offset(self, offset: int) -> Iterator[Aborted]:
-        """The entries whose markers stand at or after `offset`, read as they are asked for."""
+        """The entries whose markers are at or after `offset`, read lazily."""
         if self._entries is not None:
             first = bisect_left(self._entries, offset, key=lambda entry: entry.last_offset)
             yield from self._entries[first:]
@@ -95,21 +97,21 @@ class AbortedIndex:
     def _read_block(self, first: int, count: int) -> list[Aborted]:
         data = self._file.open().read_at(first * _ENTRY.size, count * _ENTRY.size)
         if len(data) != count * _ENTRY.size:
-            # Shortened by somebody else since it was counted: without it, aborted records would count.
+            # Another process shortened it since it was counted. Without the entries, aborted records would be served.
             raise OSError(errno.EIO, f"{self.path} is shorter than it was")
         return [Aborted(*fields[1:]) for fields in _ENTRY.iter_unpack(data)]
 
-    # While it grows
+    # Growing
 
     def start(self, *, is_file_there: bool = True) -> None:
-        """Begin empty and in memory; what the file holds is dropped with the first flush."""
+        """Start empty, in memory. The first flush discards what the file holds."""
         self.close()
         self._entries = []
         self._flushed = 0
         self._is_written = not is_file_there
 
     def load(self) -> None:
-        """Take the file into memory, to go on from there."""
+        """Load the file into memory to continue from there."""
         if self.is_growing:
             return
         entries = self._read()
@@ -122,12 +124,12 @@ class AbortedIndex:
         entries = self._entries
         entries.append(entry)
         if len(entries) - self._flushed >= FLUSH_ENTRIES:
-            # A full disk is no reason to refuse the marker, which is in the log by now.
+            # The marker is already in the log, so a full disk is no reason to refuse it.
             with contextlib.suppress(OSError):
                 self.flush()
 
     def cut(self, offset: int) -> None:
-        """Forget markers at or after `offset`."""
+        """Drop markers at or after `offset`."""
         entries = self._entries
         assert entries is not None, f"{self.path} is sealed"
         while entries and entries[-1].last_offset >= offset:
@@ -137,7 +139,7 @@ class AbortedIndex:
             self._is_written = False
 
     def flush(self) -> None:
-        """Bring the file up to the memory, unsynced. Without entries there is no file."""
+        """Write new entries to the file, without a sync. No file is created for an empty index."""
         entries = self._entries
         if entries is None or (self._is_written and self._flushed == len(entries)):
             return
@@ -158,18 +160,18 @@ class AbortedIndex:
             file.close()
 
     def make_file(self) -> None:
-        """Have a file even without entries, to take the place of one that had some."""
+        """Create the file even without entries, to replace one that had some."""
         self._disk.open(self.path, create=True).close()
 
     def seal(self) -> None:
-        """Write the rest and give the memory back."""
+        """Flush, and free the memory."""
         self.flush()
         self._entries = None
 
     # The file
 
     def _read(self) -> list[Aborted]:
-        """The entries as far as they make sense."""
+        """The entries up to the first invalid one."""
         try:
             data = self._disk.read(self.path)
         except FileNotFoundError:
@@ -183,7 +185,7 @@ class AbortedIndex:
         return entries
 
     def is_plausible(self, base_offset: int, next_offset: int) -> bool:
-        """Whole entries, all of them inside the segment."""
+        """Whether the file holds whole entries only, all of them inside the segment."""
         try:
             size = self._disk.size(self.path)
         except FileNotFoundError:
@@ -194,20 +196,19 @@ class AbortedIndex:
         return not entries or (entries[0].last_offset >= base_offset and entries[-1].last_offset < next_offset)
 
     def close(self) -> None:
-        """Let the file go; a sealed index opens it again when asked."""
+        """Close the file; a sealed index reopens it when needed."""
         self._file.close()
         self._count = None
 
     def move(self, files: OpenFiles, path: str) -> None:
-        """The file has been renamed."""
         self._file.move(files, path)
 
 
 def between(indexes: Iterable[AbortedIndex], from_offset: int, upper_offset: int) -> list[Aborted]:
-    """The aborted transactions that have records from `from_offset` up to `upper_offset`.
+    """The aborted transactions with records from `from_offset` up to `upper_offset`.
 
-    `indexes` are those of the segment that holds `from_offset` and of all that follow it: a marker may stand far
-    behind the records.
+    `indexes` are those of the segment that holds `from_offset` and all later ones: a marker may be far behind its
+    records.
     """
     aborted: list[Aborted] = []
     for index in indexes:

@@ -1,6 +1,6 @@
 """Kafka's text checkpoints: a version line, a count line, then one line of words per entry.
 
-They are replaced whole and atomically, so a reader sees the old text or the new one; anything else is damage.
+They are replaced atomically, so a reader sees the old text or the new one; anything else is damage.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VERSION = 0
 
 
 class DamagedCheckpoint(Exception):
-    """A checkpoint that does not read as one. What it held must be found out in another way."""
+    """A checkpoint that cannot be parsed. Its content must be recovered another way."""
 
 
 def encode_lines(rows: Sequence[Sequence[object]]) -> bytes:
@@ -27,7 +27,7 @@ def encode_lines(rows: Sequence[Sequence[object]]) -> bytes:
 
 
 def decode_lines(data: bytes, width: int) -> list[list[str]]:
-    """The entries as words, `width` of them each (topic names have no spaces)."""
+    """The entries as lists of `width` words (topic names have no spaces)."""
     try:
         lines = data.decode().splitlines()
         version, count = int(lines[0]), int(lines[1])
@@ -35,7 +35,7 @@ def decode_lines(data: bytes, width: int) -> list[list[str]]:
         raise DamagedCheckpoint("no version and count") from None
     rows = [line.split() for line in lines[2:] if line]
     if version != VERSION or len(rows) != count or any(len(row) != width for row in rows):
-        raise DamagedCheckpoint(f"version {version}, {count} entries announced, {len(rows)} found")
+        raise DamagedCheckpoint(f"version {version}, {count} entries declared, {len(rows)} found")
     return rows
 
 
@@ -47,10 +47,10 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
         return {}
     try:
         rows = decode_lines(data, 3)
-        # Thousands of partitions are of one topic: they share its name.
+        # Partitions of one topic share its interned name.
         return {TopicPartition(sys.intern(topic), int(n)): int(offset) for topic, n, offset in rows}
     except ValueError:
-        raise DamagedCheckpoint(f"{path} has a number that is none") from None
+        raise DamagedCheckpoint(f"{path} holds something that is not a number") from None
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -67,11 +67,11 @@ def decode_epochs(data: bytes) -> list[tuple[int, int]]:
 
 @lru_cache(1024)
 def _epochs(data: bytes) -> tuple[tuple[int, int], ...]:
-    """Thousands of partitions have the same."""
+    """Cached, because thousands of partitions have the same epochs."""
     try:
         return tuple((int(epoch), int(start)) for epoch, start in decode_lines(data, 2))
     except ValueError:
-        raise DamagedCheckpoint("an epoch or offset that is no number") from None
+        raise DamagedCheckpoint("an epoch or offset that is not a number") from None
 
 
 def encode_metadata(topic_id: UUID) -> bytes:

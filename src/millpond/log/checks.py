@@ -1,4 +1,4 @@
-"""What a batch must fulfil before it may enter the log, and what the log then writes into its header."""
+"""What a batch must satisfy before it enters the log, and what the log then writes into its header."""
 
 from __future__ import annotations
 
@@ -28,31 +28,33 @@ RECORD_BYTES_MIN = 7
 RECORD_ERRORS_MAX = 1000
 UNPACKED_RECORDS_MAX = 100_000
 UNPACKED_BYTES_MIN = 16 << 20
-"""A compacted topic looks at every record's key: no batch may make that take long. No client's default
-comes near these; a topic that takes larger messages (`max.message.bytes`) takes as many bytes unpacked."""
+"""The least that a compacted topic unpacks to check record keys. The limit bounds how long one batch can take.
+
+No client default comes near it; a topic with a larger `max.message.bytes` unpacks that many bytes.
+"""
 _INT64_MAX = (1 << 63) - 1
 _NOT_FROM_CLIENTS = CONTROL | HAS_DELETE_HORIZON
 
 
 class TooLargeToUnpack(Exception):
-    """The records of a batch have to be looked at, and unpacked they are more bytes than the caller allows."""
+    """The records of a batch must be checked, and they unpack to more bytes than the caller allows."""
 
 
 class RecordFaults(NamedTuple):
-    """What is wrong with single records of one batch: found on the loop, or by a worker where that takes long."""
+    """The invalid records of one batch: found on the loop, or by a worker if that takes long."""
 
     keyless: Sequence[int] = ()
-    """The records without a key, where they need one."""
+    """The indexes of records that lack a required key."""
     out_of_time: Sequence[tuple[int, int]] = ()
-    """The records with a timestamp that the topic does not take, and that timestamp."""
+    """The indexes and timestamps of records whose timestamp the topic rejects."""
     refusal: Refused | None = None
-    """Why the records could not be looked at."""
+    """Why the records could not be checked."""
     has_checked_keys: bool = False
-    """Whether `keyless` was asked for: the topic may have become a compacted one since."""
+    """Whether keys were checked: the topic may have become compacted since."""
 
 
 class InvalidRecords(Refused):
-    """Single records are why the batch was refused: the index of each in its batch, and what is wrong with it."""
+    """The batch was refused because of single records: the index of each in its batch, and its error."""
 
     def __init__(self, code: ErrorCode, message: str, records: Iterable[tuple[int, str]]) -> None:
         super().__init__(code, message)
@@ -66,15 +68,16 @@ def checked_headers(
     faults: RecordFaults | None = None,
     unpacked_bytes_max: int | None = None,
 ) -> Sequence[BatchHeader]:
-    """The header of a client's batch, every byte of which has been checked.
+    """The header of a client's batch, after checking every byte.
 
-    There is exactly one: with several, some might be known already and others not, and one answer could not say so.
-    `faults` are those of its records, if somebody has looked at them already; see `record_faults` for the limit.
+    Only one batch is allowed: with several, some might be duplicates and others not, and one response could not
+    express that. `faults` are those of its records, if they have been checked already; see `record_faults` for the
+    limit.
     """
     end = len(batches)
     if end > limits.segment_bytes:
         raise Refused(
-            ErrorCode.RECORD_LIST_TOO_LARGE, f"{end} bytes are more than a segment takes ({limits.segment_bytes})"
+            ErrorCode.RECORD_LIST_TOO_LARGE, f"{end} bytes do not fit in a segment ({limits.segment_bytes})"
         )
     try:
         header = check_batch(batches, 0, end)
@@ -88,7 +91,7 @@ def checked_headers(
 
 
 def trusted_headers(batches: Buffer) -> Sequence[BatchHeader]:
-    """The headers of batches from a leader or from the broker itself: whole, but free to hold anything."""
+    """The headers of batches from a leader or from the broker itself. They must be whole, but may hold anything."""
     headers = []
     position, end = 0, len(batches)
     try:
@@ -99,12 +102,12 @@ def trusted_headers(batches: Buffer) -> Sequence[BatchHeader]:
     except CorruptBatch as fault:
         raise Refused(ErrorCode.CORRUPT_MESSAGE, str(fault)) from None
     if not headers:
-        raise Refused(ErrorCode.CORRUPT_MESSAGE, "there is no batch to append")
+        raise Refused(ErrorCode.CORRUPT_MESSAGE, "no batch to append")
     return headers
 
 
 def stamped_headers(batches: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> Sequence[BatchHeader]:
-    """Make `now_ms` the time of every record; the headers as they are then."""
+    """Set the timestamp of every record to `now_ms`; the resulting headers."""
     position = 0
     stamped = []
     for header in headers:
@@ -115,14 +118,14 @@ def stamped_headers(batches: memoryview, headers: Sequence[BatchHeader], now_ms:
 
 
 def needs_record_check(header: BatchHeader, limits: LogLimits, now_ms: int) -> bool:
-    """Whether the header alone does not tell that the topic takes all records."""
+    """Whether the header alone cannot prove that the topic accepts all records."""
     return limits.cleanup_compact or _has_bad_time(header, limits, now_ms)
 
 
 def record_faults(
     batches: Buffer, limits: LogLimits, now_ms: int, unpacked_bytes_max: int | None = None
 ) -> RecordFaults:
-    """What is wrong with the records of a client's batch. Any thread may ask.
+    """The invalid records of a client's batch. Safe on any thread.
 
     TooLargeToUnpack if they are compressed and take more than `unpacked_bytes_max` bytes.
     """
@@ -132,7 +135,7 @@ def record_faults(
         if unpacked_bytes_max is not None and header.codec:
             bytes_max = min(most, unpacked_bytes_max)
         section = records_section(batches, 0, header, limit_bytes=bytes_max)
-        # Both where both are asked for: whoever uses this does so later, when the time may be good.
+        # Both checks run if both apply: the result is used later, when the timestamps may be valid.
         keyless: Sequence[int] = ()
         out_of_time: Sequence[tuple[int, int]] = ()
         if _has_bad_time(header, limits, now_ms):
@@ -153,7 +156,7 @@ def record_faults(
 
 
 def _has_bad_time(header: BatchHeader, limits: LogLimits, now_ms: int) -> bool:
-    """Whether the header says that the topic does not take the timestamp of some record."""
+    """Whether the header shows that the topic rejects the timestamp of some record."""
     return not limits.timestamp_type_append and (
         header.max_timestamp - now_ms > limits.timestamp_after_max_ms
         or (now_ms - header.base_timestamp > limits.timestamp_before_max_ms and header.base_timestamp >= 0)
@@ -171,7 +174,7 @@ def _check_for_topic(
     if header.batch_length + 12 > limits.max_message_bytes:
         raise Refused(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"the batch has {header.size} bytes, the topic takes {limits.max_message_bytes} (max.message.bytes)",
+            f"the batch has {header.size} bytes, the topic accepts {limits.max_message_bytes} (max.message.bytes)",
         )
     attributes = header.attributes
     if not attributes & CODEC_MASK and header.record_count * RECORD_BYTES_MIN > header.batch_length:
@@ -195,7 +198,7 @@ def _check_for_topic(
 
 
 def _refuse_timestamp(header: BatchHeader, limits: LogLimits, now_ms: int, faults: RecordFaults) -> None:
-    """The batch is refused whether or not its records can be read."""
+    """Refuse the batch whether or not its records can be read."""
     oldest, newest = now_ms - limits.timestamp_before_max_ms, now_ms + limits.timestamp_after_max_ms
     if header.max_timestamp > newest:
         message = (
@@ -218,7 +221,7 @@ def _refuse_timestamp(header: BatchHeader, limits: LogLimits, now_ms: int, fault
 
 
 def _unpacked_bytes_max(header: BatchHeader, limits: LogLimits) -> int:
-    """How many bytes its records may have; Refused if they are too many."""
+    """The number of bytes its records may have; Refused if there are too many records."""
     if header.record_count > UNPACKED_RECORDS_MAX:
         raise Refused(
             ErrorCode.INVALID_RECORD,
@@ -229,7 +232,7 @@ def _unpacked_bytes_max(header: BatchHeader, limits: LogLimits) -> int:
 
 
 def assign_offsets(batches: memoryview, headers: Sequence[BatchHeader], offset: int, leader_epoch: int) -> int:
-    """Write the offsets from `offset` on, and the epoch, into the batches; the last offset."""
+    """Write offsets from `offset` on and the leader epoch into the batches; the last offset."""
     position = 0
     for header in headers:
         patch_offset_and_epoch(batches, position, offset, leader_epoch)

@@ -1,11 +1,11 @@
-"""Keeping the latest record of every key: what to compact, the work itself, and putting the result in place.
+"""Log compaction: choosing what to compact, rewriting segments, and swapping the result in.
 
-A `CompactionPlan` is made on the loop, run on a worker, finished on the loop. The worker reads sealed segments only,
-which nobody changes, and writes new ones beside them; the swap is a few renames, and `leftovers` finishes or undoes
-it after a crash. Offsets never change. The last batch of each new segment stays, empty if need be, so that segments
-always connect; the last batch of a living producer stays likewise, so that its sequence is known.
+A `CompactionPlan` is made on the loop, run on a worker, finished on the loop. The worker reads only sealed segments,
+which never change, and writes new ones beside them. The swap is a few renames, which `leftovers` completes or undoes
+after a crash. Offsets never change. The last batch of each new segment stays, emptied if need be, so that segments
+always connect; the last batch of an active producer stays too, so that its sequence is known.
 
-Records of aborted transactions go. A marker stays as long as a batch of its transaction does, and then for
+Records of aborted transactions are dropped. A marker stays as long as a batch of its transaction does, and then for
 `delete.retention.ms`: a consumer in the middle of the transaction needs it.
 """
 
@@ -41,16 +41,16 @@ from millpond.wire.records import batch_keys, emptied, flag_latest, note_keys, r
 WRITE_BYTES = 1 << 20
 UNPACKED_RECORDS_MAX = 1_000_000
 UNPACKED_BYTES_MAX = 128 << 20
-"""A batch that is more when unpacked, or cannot be unpacked, stays whole: none of its records is compacted away."""
+"""A batch that unpacks to more than this, or cannot be unpacked, is kept unchanged."""
 
 ENTRY_BYTES = 160
-"""What one entry of an `OffsetMap` costs: the digest, the offset, and their share of the table."""
+"""The memory for one entry of an `OffsetMap`: the digest, the offset, and their share of the table."""
 
 
 class OffsetMap:
     """The latest offset of each key, in bounded memory.
 
-    Long keys are held as digests, short ones as they are: no digest has their length.
+    Long keys are stored as digests, short ones verbatim: no short key has a digest's length.
     """
 
     __slots__ = ("_offsets", "capacity")
@@ -66,13 +66,13 @@ class OffsetMap:
         return len(self._offsets) + count <= self.capacity
 
     def note(self, batch: Buffer) -> None:
-        """Take in all keys of a batch that comes after those before. One that cannot be unpacked tells nothing."""
+        """Record all keys of a batch, which follows the batches before. One that cannot be unpacked is ignored."""
         with contextlib.suppress(RemoteError, Refused):
             note_keys(batch, self._offsets, _digest, limit_bytes=UNPACKED_BYTES_MAX)
 
     def flags(self, batch: Buffer) -> tuple[list[bool], bool] | None:
-        """Which records of the batch are the latest of their keys, and whether one of these has no value; None if it
-        cannot be unpacked."""
+        """Which records of the batch are the latest for their keys, and whether one of these is a tombstone; None if
+        the batch cannot be unpacked."""
         try:
             return flag_latest(batch, self._offsets, _digest, limit_bytes=UNPACKED_BYTES_MAX)
         except (RemoteError, Refused):
@@ -84,7 +84,7 @@ def _digest(key: bytes) -> bytes:
 
 
 class Cancelled(Exception):
-    """The plan's owner does not want the result any more."""
+    """The owner of the plan no longer needs the result."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -99,7 +99,7 @@ class Source:
 
 @dataclass(slots=True)
 class Swap:
-    """A new segment, complete and synced, and the segments that it replaces."""
+    """A new segment, complete and synced, and the base offsets of the segments it replaces."""
 
     bases: list[int]
     segment: Segment
@@ -114,25 +114,25 @@ class CompactionPlan:
     limits: LogLimits
     now_ms: int
     generation: int
-    """That of the log's durability: once it has been cut back, the sources are not what they were."""
+    """The log's durability generation: after a truncation the sources no longer match."""
     first_dirty: int
     sources: list[Source]
     producers_last: dict[int, int]
-    """The last offset of every living producer."""
+    """The last offset of every active producer."""
     marker_epochs: dict[int, int] = field(default_factory=dict)
-    """The epoch of every living producer that only a marker knows."""
+    """The epoch of every active producer that is known only from a marker."""
     transactions: TransactionFilter = field(default_factory=TransactionFilter)
     start_offset: int = 0
-    """Where the log began when this was planned."""
+    """The log start offset when this was planned."""
     keeps_ends: bool = False
-    """Segments before these wait to be removed. A kill may bring them back: then the tombstones in here, and the ends
-    of transactions, are theirs, too."""
+    """Segments before these are waiting for removal. A crash may bring them back, and then they need the tombstones
+    and markers in these segments."""
     floor: int = 0
-    """The evidence floor, with what this plan has dropped so far."""
+    """The evidence floor, including what this plan has dropped."""
     is_floor_kept: bool = False
-    """Whether the disk has this floor."""
+    """Whether this floor is on disk."""
     evidence_upto: int = 1 << 63
-    """Evidence from this offset on stays: a follower has yet to copy it."""
+    """Evidence from this offset on stays: a follower has not copied it yet."""
     cancelled: bool = False
     end_offset: int = 0
     """Keys are unique below this offset once the plan is finished."""
@@ -140,8 +140,9 @@ class CompactionPlan:
     drops_markers: bool = False
 
     def run(self) -> None:
-        """Read, and write the new segments. On a worker thread; OSError and Cancelled leave the log as it was."""
-        # Of one that was given up: nobody may have removed it, and it would be put in place of what this one makes.
+        """Read the sources and write the new segments. On a worker thread; OSError and Cancelled leave the log as it
+        was."""
+        # Remove leftovers of an abandoned plan, or they would be swapped in instead of this plan's segments.
         remove_swaps(self.disk, self.folder)
         latest = self._latest_offsets()
         reach = [source for source in self.sources if source.base_offset < self.end_offset]
@@ -149,7 +150,7 @@ class CompactionPlan:
             self._rewrite(group, latest)
 
     def _latest_offsets(self) -> OffsetMap:
-        """The latest offset of each key in the dirty part, as far as the memory goes."""
+        """The latest offset of each key in the dirty part, as far as memory allows."""
         latest = OffsetMap(self.limits.dedupe_buffer_bytes)
         self.end_offset = self.first_dirty
         for source in self.sources:
@@ -158,7 +159,7 @@ class CompactionPlan:
             for header, view in self._batches(source):
                 if header.next_offset <= self.first_dirty:
                     continue
-                # The first batch is taken in any case, or a small memory would stand still for ever.
+                # The first batch is always taken, or compaction with little memory would never make progress.
                 if len(latest) and not latest.has_room_for(header.record_count):
                     return latest
                 if _is_unpacked(header) and not header.is_control and not self.transactions.is_aborted(header):
@@ -191,7 +192,7 @@ class CompactionPlan:
                 self.disk.remove(path)
 
     def _write_kept(self, target: Segment, group: Sequence[Source], latest: OffsetMap) -> bool:
-        """Write what stays; whether that is anything else than what was there."""
+        """Write the records that stay; whether anything changed."""
         writer = _Writer(target, self.limits.index_interval_bytes)
         self.transactions.target = target.aborted
         is_changed = len(group) > 1
@@ -206,7 +207,7 @@ class CompactionPlan:
         return is_changed
 
     def _kept(self, header: BatchHeader, view: memoryview, latest: OffsetMap, is_last: bool) -> Buffer | None:
-        """What stays of a batch."""
+        """The part of a batch that stays; None if nothing does."""
         if header.is_control:
             return self._kept_marker(header, view, is_last)
         is_needed = is_last or self.producers_last.get(header.producer_id) == header.last_offset
@@ -220,8 +221,8 @@ class CompactionPlan:
             return view
         flags, has_tombstone = found
         horizon = header.delete_horizon_ms
-        # What has not been looked at may still have an older value before it. So has what is before a start that is
-        # in no checkpoint yet, and may go back: it is not compacted.
+        # A batch that was not read may follow an older value of its keys. So may one before a start offset that is in
+        # no checkpoint yet: the start may move back, and nothing below it is compacted.
         is_reached = self.start_offset <= header.base_offset and header.next_offset <= self.end_offset
         if not is_reached or self.keeps_ends:
             has_tombstone = False
@@ -235,7 +236,8 @@ class CompactionPlan:
         try:
             kept = retained(view, 0, flags, new_horizon)
         except RemoteError:
-            # Its times do not fit into a batch (no client makes such ones): as one that cannot be unpacked.
+            # Its timestamps do not fit in a batch (no client writes such a batch): keep it, like one that cannot be
+            # unpacked.
             return view
         return emptied(view) if kept is None and is_needed else kept
 
@@ -258,13 +260,13 @@ class CompactionPlan:
             self.floor, self.is_floor_kept = header.next_offset, False
 
     def _keep_floor(self) -> None:
-        """Before a segment without the evidence can take the old one's place."""
+        """Record the floor before a segment without the evidence replaces the old one."""
         if not self.is_floor_kept:
             keep_floor(self.disk, self.folder, self.floor)
             self.is_floor_kept = True
 
     def _publish(self, target: Segment, bases: list[int]) -> None:
-        """Make the new segment the truth for a recovery: from here on a crash completes the swap."""
+        """Commit the new segment: from here on recovery completes the swap."""
         target.aborted.make_file()
         target.file.sync()
         for path in target.index_paths():
@@ -279,7 +281,7 @@ class CompactionPlan:
         self.swaps.append(Swap(bases, target))
 
     def _remove_old_snapshots(self) -> None:
-        """A snapshot may know a transaction as open whose marker is gone: nobody would ever end it."""
+        """Remove snapshots that may list a transaction as open whose marker is gone: nothing would ever end it."""
         for name in self.disk.list(self.folder):
             parts = read_offset_name(name)
             if parts and parts[1] == SNAPSHOT and parts[0] < self.sources[-1].next_offset:
@@ -291,8 +293,6 @@ def _is_unpacked(header: BatchHeader) -> bool:
 
 
 class _Writer:
-    """Appends batches to a new segment in large pieces."""
-
     def __init__(self, segment: Segment, interval: int) -> None:
         self.segment = segment
         self.interval = interval
@@ -318,7 +318,7 @@ class _Writer:
 
 
 def _groups(sources: Sequence[Source], limits: LogLimits) -> Iterator[list[Source]]:
-    """Neighbours that together still make one segment."""
+    """Neighbours that together still fit in one segment."""
     group: list[Source] = []
     for source in sources:
         if group and (
@@ -333,15 +333,15 @@ def _groups(sources: Sequence[Source], limits: LogLimits) -> Iterator[list[Sourc
 
 
 class Compaction:
-    """How far one log is compacted, and the plan that is with a worker now."""
+    """How far one log is compacted, and the plan that a worker is running."""
 
     def __init__(self, disk: Disk, folder: str, files: OpenFiles, durability: Durability) -> None:
         self.clean_offset = Offset(0)
-        """Keys below are unique."""
+        """Keys below this offset are unique."""
         self.evidence_floor = Offset(0)
-        """One above the highest offset whose tombstone or marker is dropped (`evidence_floor.py`)."""
+        """One above the highest offset whose tombstone or marker was dropped (`evidence_floor.py`)."""
         self.is_floor_kept = False
-        """Whether the disk has it."""
+        """Whether the floor is on disk."""
         self._disk = disk
         self._folder = folder
         self._files = files
@@ -350,7 +350,7 @@ class Compaction:
 
     @property
     def held(self) -> frozenset[int]:
-        """Base offsets of segments that a plan reads: nobody else may take them away."""
+        """Base offsets of segments that a plan is reading: they must not be removed."""
         return frozenset(source.base_offset for source in self._plan.sources) if self._plan else frozenset()
 
     def plan(
@@ -364,10 +364,10 @@ class Compaction:
         upper_offset: int,
         evidence_upto: int = 1 << 63,
     ) -> CompactionPlan | None:
-        """A plan if enough of the log is dirty, or has been for too long; None if there is nothing to do now.
+        """A plan, if enough of the log is dirty or has been for too long; None otherwise.
 
-        Nothing at or above `upper_offset` (what is not committed, or not decided) is touched. Tombstones and markers
-        at or above `evidence_upto` stay.
+        Nothing at or above `upper_offset` (uncommitted or undecided) is touched. Tombstones and markers at or above
+        `evidence_upto` stay.
         """
         if not limits.cleanup_compact or self._plan is not None or self._durability.away.others:
             return None
@@ -405,7 +405,7 @@ class Compaction:
         return self._plan
 
     def finish(self, plan: CompactionPlan, segments: Segments, snapshots: Snapshots, delay_ms: int) -> RemovalJob:
-        """The plan has run: put the new segments in place of the old ones; the job removes what is left of those."""
+        """Swap in the new segments after the plan has run; the job removes the old ones."""
         if plan.generation != self._durability.generation:
             return self.give_up(plan)
         paths: list[str] = []
@@ -439,36 +439,36 @@ class Compaction:
         return paths
 
     def give_up(self, plan: CompactionPlan) -> RemovalJob:
-        """The plan failed or is not wanted: the log stays as it was, the job removes what was written."""
+        """Abandon a plan that failed or is obsolete. The log stays as it was; the job removes what the plan wrote."""
         self._let_go(plan)
         try:
             names = self._disk.list(self._folder)
         except FileNotFoundError:
-            # The partition was deleted meanwhile, with all that is in it.
+            # The partition was deleted in the meantime.
             names = []
         paths = tuple(f"{self._folder}/{name}" for name in swap_names(names))
         away = self._durability.away
         return RemovalJob(self._disk, self._folder, paths, away=away, beginnings=away.beginnings)
 
     def inherit_floor(self, offset: int) -> None:
-        """The leader that this log is copied from lacks the evidence below `offset`, so this copy does, too."""
+        """Adopt the floor of the leader that this log is copied from: the copy lacks the same evidence."""
         if offset > self.evidence_floor:
             write_floor(self._disk, self._folder, offset)
             self._durability.owe_folder()
             self.evidence_floor, self.is_floor_kept = Offset(offset), True
 
     def cut_back(self, offset: int) -> None:
-        """The log now ends there."""
+        """Adjust to a log that was truncated to `offset`."""
         self.clean_offset = min(self.clean_offset, Offset(offset))
         self.cancel()
 
     def cancel(self) -> None:
-        """End the plan that is with a worker, if there is one, as soon as it can be."""
+        """End the running plan, if any, as soon as possible."""
         if self._plan is not None:
             self._plan.cancelled = True
 
     def _let_go(self, plan: CompactionPlan) -> None:
-        """The plan has ended, in whatever way: its segments are free again."""
+        """Release the plan's segments, whatever its outcome."""
         if plan.is_floor_kept and plan.floor >= self.evidence_floor:
             self.evidence_floor, self.is_floor_kept = Offset(plan.floor), True
         if self._plan is plan:
@@ -477,7 +477,7 @@ class Compaction:
 
 
 def _cleanable(segments: Segments, lag_ms: int, now_ms: int, upper_offset: int) -> list[Segment]:
-    """Sealed segments from the start on that hold nothing uncommitted, undecided or too young."""
+    """The oldest sealed segments up to the first that holds uncommitted, undecided or too recent records."""
     cleanable = []
     for segment in segments[:-1]:
         if segment.next_offset > upper_offset:

@@ -1,6 +1,6 @@
-"""What a log owes the disk, how far the disk is sure, and the jobs that bring it there.
+"""What a log still has to sync, how far it is safe, and the jobs that sync it.
 
-A `SyncTicket` is packed so that a worker needs nothing of the log.
+A `SyncTicket` is self-contained, so a worker never touches the log.
 """
 
 from __future__ import annotations
@@ -21,66 +21,65 @@ from millpond.log.segment import Segment
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 TOGETHER_FROM = 12
-"""From this many logs on the whole file system is synced: it may hold other people's writes, but costs one call."""
+"""From this many logs on, sync the whole file system: that includes other writes, but costs one call."""
 
 
 @dataclass(slots=True)
 class Away:
-    """The work of one log that is with a worker now.
+    """The work of one log that is with workers.
 
-    It finds files by their names. So until it is back no other log may be made in a folder of the same name.
+    Workers find files by name. So no other log may be created in a folder of the same name until they are done.
     """
 
     syncs: int = 0
     others: int = 0
     closed: bool = False
-    """The log is no more: work that has not begun must not begin."""
+    """The log is gone: work that has not started must not start."""
     beginnings: int = 0
-    """How often the log has begun anew: what was to be removed before may have the name of what is there now."""
+    """How often the log was restarted: files retired before may share their names with current ones."""
     retired: list[str] | None = None
-    """Files of its beginning that are yet to be removed, in their order."""
+    """Files of removed segments that are yet to be deleted, in deletion order."""
     asked: int = 0
-    """Up to which of all that were ever retired somebody was told to remove them."""
+    """The number, among all files ever retired, up to which a job has been asked to delete them."""
     removed: int = 0
-    """How many of all that were ever retired are not among them any more."""
+    """How many of all files ever retired are no longer in `retired`."""
 
     def __bool__(self) -> bool:
         return self.syncs > 0 or self.others > 0
 
     def retire(self, paths: Sequence[str]) -> int:
-        """Let these go after all that are to go already; the number of the last one, counted from the first ever."""
+        """Queue these for deletion; the number of the last one, counted from the first ever."""
         if paths:
             self.retired = self.retired or []
             self.retired += paths
         return self.last_retired()
 
     def owes_removal(self) -> bool:
-        """Whether some of them nobody is about to remove: the last life has left them, or a job was dropped."""
+        """Whether some files have no job to delete them: the previous run left them, or a job was dropped."""
         return self.retired is not None and self.asked < self.last_retired()
 
     def last_retired(self) -> int:
-        """The number of the last one that was retired."""
+        """The number of the last retired file."""
         return self.removed + len(self.retired or ())
 
     def to_remove(self, number: int) -> tuple[str, ...]:
-        """Those up to this number that are not gone yet."""
+        """The files up to this number that still exist."""
         return tuple((self.retired or [])[: max(number - self.removed, 0)])
 
     def are_removed(self, number: int) -> None:
-        """Those up to this number are gone."""
         if number > self.removed:
             self.retired = (self.retired or [])[number - self.removed :] or None
             self.removed = number
 
     def forget_retired(self) -> None:
-        """Whoever has begun the log anew has removed them."""
+        """A restart of the log has deleted them."""
         self.removed += len(self.retired or ())
         self.retired = None
 
 
 @dataclass(slots=True)
 class SyncTicket:
-    """Everything below `offset` is synced once `run` has returned. Made and handed back on the loop."""
+    """Everything below `offset` is synced once `run` has returned. Made and settled on the loop."""
 
     offset: Offset
     disk: Disk
@@ -90,21 +89,21 @@ class SyncTicket:
     covered: list[tuple[Segment, int]] = field(default_factory=list)
     """Segments with the sizes up to which they will be synced."""
     sealed: dict[Segment, int] = field(default_factory=dict)
-    """Those of them that will be synced with their indexes, as they were owed."""
+    """Sealed segments that will be synced with their indexes, by owed number."""
     files: list[File] = field(default_factory=list)
     closed: list[Segment] = field(default_factory=list)
-    """Those whose files are not open; a worker opens them one at a time."""
+    """Segments whose files are not open; a worker opens them one at a time."""
     paths: list[str] = field(default_factory=list)
-    """Other files, which may not be there."""
+    """Other files, which may not exist."""
     folders: set[str] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     notes: dict[str, Callable[[], bytes]] = field(default_factory=dict)
     replacements: list[tuple[str, bytes]] = field(default_factory=list)
     is_synced: bool = False
-    """Whether all that was written is safe, and at most the replacements are not made."""
+    """Whether all data is safe, and at most replacing small files has failed."""
 
     def run(self) -> None:
-        """Sync it all; OSError means that nothing may be acknowledged. May run on any thread."""
+        """Sync everything; OSError means that nothing may be acknowledged. Safe on any thread."""
         try:
             self._sync()
         except OSError as error:
@@ -115,8 +114,8 @@ class SyncTicket:
             self.disk.replace(path, data)
 
     def mark_loss(self, error: OSError) -> None:
-        """Tell the next opening at once, on the thread that heard of it: the process may be killed before the loop
-        hears, and what it has written would then count as safe after the next sync, which syncs nothing of it."""
+        """Leave a mark for the next opening at once, on this thread: the process may be killed before the loop learns
+        of it, and the next sync would report the lost bytes as safe without writing them."""
         mark_loss(self.disk, self.folder, error)
 
     def _sync(self) -> None:
@@ -131,7 +130,7 @@ class SyncTicket:
         for path in self.paths:
             with contextlib.suppress(FileNotFoundError):
                 self._sync_closed(path)
-        # A file is only there after a power cut if its name is, too.
+        # After a power cut a file exists only if its directory entry was synced too.
         for folder in sorted(self.folders):
             self.disk.sync_folder(folder)
 
@@ -144,11 +143,10 @@ class SyncTicket:
 
     @property
     def is_owed(self) -> bool:
-        """Whether there is anything to do at all."""
         return bool(self.files or self.closed or self.paths or self.folders or self.replacements)
 
     def add(self, segment: Segment, *, with_indexes: bool) -> None:
-        """Cover all that the segment has now."""
+        """Cover everything the segment holds now."""
         self.covered.append((segment, segment.size))
         file = segment.open_file
         if file is None:
@@ -160,7 +158,7 @@ class SyncTicket:
             self.paths += segment.index_paths()
 
     def release(self) -> None:
-        """Back on the loop: let the files go. Once is enough, more does no harm."""
+        """Release the files, back on the loop. Idempotent."""
         for file in self.files:
             file.release()
         self.files = []
@@ -170,37 +168,36 @@ class SyncTicket:
 
 
 class Durability:
-    """What one log owes the disk, besides the end of its active segment."""
+    """What one log still has to sync, besides the end of its active segment."""
 
     def __init__(self, disk: Disk, folder: str, synced_offset: int) -> None:
         self.synced_offset = Offset(synced_offset)
         self.failed: OSError | None = None
         self.away = Away()
         self.generation = 0
-        """How often the log has been cut back: a ticket from before says nothing about what was written since."""
+        """How often the log was truncated: an older ticket does not cover what was written since."""
         self._disk = disk
         self._folder = folder
-        # Each of these is None while it would be empty, as it is in all the partitions that are idle.
+        # These are None instead of empty, as they are in every idle partition.
         self._folders: set[str] | None = {folder}
         self._sealed: dict[Segment, int] | None = None
-        """Each with the number of its owing: what is owed anew while a ticket is away, that ticket does not pay."""
+        """Each with an owed number: a ticket does not settle what is owed again while it is running."""
         self._owings = 0
         self._names: set[str] | None = None
         self._notes: dict[str, Callable[[], bytes]] | None = None
         self._has_lost = False
-        """Whether a sync may have failed. Where none has, a want of room or of descriptors loses nothing: the next
-        opening looks at the log as after a crash. A mark would have it written anew, which needs room."""
+        """Whether a sync may have failed. If none has, running out of space or descriptors loses nothing: the next
+        opening treats the log as after a crash. A mark would force a rewrite, which needs space."""
         self._is_marked = False
-        """Whether the next opening will know of it."""
+        """Whether the mark for the next opening was written."""
 
     def __bool__(self) -> bool:
-        """Whether anything is owed."""
         return bool(self._sealed or self._folders or self._names or self._notes)
 
     # Owing
 
     def owe_folder(self, path: str | None = None) -> None:
-        """Names in the folder (the log's own unless given) have changed."""
+        """Directory entries of `path` (default: the log's folder) have changed."""
         if self._folders is None:
             self._folders = set()
         self._folders.add(path or self._folder)
@@ -213,31 +210,30 @@ class Durability:
         self._sealed[segment] = self._owings
 
     def owe_file(self, name: str) -> None:
-        """A small file of the log's folder is written, and not yet synced."""
+        """A small file in the log's folder was written, but not synced."""
         self._names = {*(self._names or ()), name}
 
     def owe_note(self, name: str, encode: Callable[[], bytes]) -> None:
-        """A small file of the log's folder has to be replaced."""
+        """A small file in the log's folder must be replaced."""
         self._notes = {**(self._notes or {}), name: encode}
 
     def owe_nothing(self) -> None:
-        """The folder was found as a clean end had left it."""
+        """The folder is as a clean shutdown left it."""
         self._folders = self._sealed = self._names = self._notes = None
 
     def forget(self, segment: Segment) -> None:
-        """The segment is gone."""
         if self._sealed:
             self._sealed.pop(segment, None)
 
     def cut_back(self, offset: int) -> None:
-        """What lies from `offset` on is not safe any more."""
+        """Nothing from `offset` on is safe any longer."""
         self.generation += 1
         self.synced_offset = Offset(min(self.synced_offset, offset))
 
     # Paying
 
     def ticket(self, end_offset: Offset, active: Segment) -> SyncTicket:
-        """All that must be synced for everything appended so far."""
+        """Everything that must be synced to make all appends so far durable."""
         self.away.syncs += 1
         ticket = SyncTicket(
             end_offset, self._disk, self._folder, self.generation, self.away, folders=self._folders or set()
@@ -257,14 +253,14 @@ class Durability:
         return ticket
 
     def settle(self, ticket: SyncTicket) -> None:
-        """The ticket's `run` has returned."""
+        """Take over the result after the ticket's `run` has returned."""
         ticket.release()
         if ticket.generation != self.generation or self.away.closed:
             return
         for segment, size in ticket.covered:
             if segment.size == size:
                 segment.unpin()
-            # One that was active when the ticket was made, and is sealed since: nobody has synced its indexes.
+            # A segment that was active when the ticket was made and is sealed now: its indexes are not synced.
             if self._sealed and self._sealed.get(segment) == ticket.sealed.get(segment):
                 self.forget(segment)
         self.synced_offset = max(self.synced_offset, ticket.offset)
@@ -272,8 +268,8 @@ class Durability:
     def fail(self, error: OSError, ticket: SyncTicket | None = None, *, has_lost: bool = False) -> None:
         """Close the log for good. What a failed sync lost stays lost, so a later success would prove nothing.
 
-        But if only a file could not be opened, for want of descriptors, or a note not be written, for want of room,
-        nothing is lost: it is owed as before. It `has_lost` something, too, if a sync without a ticket has failed.
+        If only a file could not be opened (no descriptors) or a note not written (no space), nothing is lost and the
+        work is still owed. `has_lost` reports a failed sync that had no ticket.
         """
         if ticket is not None:
             ticket.release()
@@ -289,9 +285,9 @@ class Durability:
             self.mark_failure()
 
     def mark_failure(self) -> None:
-        """Tell the next opening that the disk may lack what the page cache still has. Tried again until it is told.
+        """Mark for the next opening that the disk may lack what the page cache has. Retried until it succeeds.
 
-        It needs no sync: a power cut takes the page cache, too.
+        It needs no sync: a power cut clears the page cache, too.
         """
         if not self._has_lost or self._is_marked or self.away.closed:
             return
@@ -304,15 +300,15 @@ class Durability:
 
 
 def run_tickets(disk: Disk, path: str, tickets: Sequence[SyncTicket]) -> list[OSError | None]:
-    """Run all tickets; how each fared. May run on any thread. `path` lies on the file system that holds the logs.
+    """Run all tickets; the error of each. Safe on any thread. `path` is on the file system that holds the logs.
 
-    A thousand logs would need thousands of syncs; the system can do it in one or two.
+    A thousand logs would need thousands of syncs; syncing the file system takes one or two.
     """
     if sum(ticket.is_owed for ticket in tickets) >= TOGETHER_FROM:
         try:
             errors = _run_together(disk, path, tickets)
         except OSError as error:
-            # Whose bytes were lost nobody knows: all of them count as lost.
+            # Which log lost bytes is unknown: all of them count as lost.
             for ticket in tickets:
                 ticket.mark_loss(error)
             return [error] * len(tickets)
@@ -322,8 +318,8 @@ def run_tickets(disk: Disk, path: str, tickets: Sequence[SyncTicket]) -> list[OS
 
 
 def _run_together(disk: Disk, path: str, tickets: Sequence[SyncTicket]) -> list[OSError | None] | None:
-    """How each fared; None where the system has no such call. What goes wrong in one folder (it may have been deleted
-    meanwhile) is that log's own matter; OSError is everybody's."""
+    """The error of each ticket; None where the system has no such call. A fault in one folder (it may have been
+    deleted) concerns that log alone; OSError concerns all."""
     asides: list[list[tuple[str, str]]] = [[] for _ in tickets]
 
     def write(ticket: SyncTicket, written: list[tuple[str, str]]) -> None:

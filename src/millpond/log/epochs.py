@@ -1,4 +1,4 @@
-"""Which leader epoch began at which offset: how replicas find where their logs part."""
+"""The leader epoch history: the start offset of each epoch. Replicas use it to find where their logs diverge."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NO_EPOCH = -1
 
 
 class LeaderEpochs:
-    """Epochs and their first offsets, both rising. `latest` is read on every append."""
+    """Epochs and their start offsets, both rising. `latest` is read on every append."""
 
     __slots__ = ("entries", "latest")
 
@@ -21,10 +21,10 @@ class LeaderEpochs:
             self.assign(epoch, start)
 
     def assign(self, epoch: int, start: int) -> bool:
-        """Note that `epoch` begins at offset `start`; False if that is no news."""
+        """Record that `epoch` begins at offset `start`; False if that was known."""
         if epoch <= self.latest or epoch < 0:
             return False
-        # An epoch without a single record says nothing: the new one begins at the same offset.
+        # An epoch without records is dropped: the new one begins at the same offset.
         while self.entries and self.entries[-1][1] >= start:
             self.entries.pop()
         self.entries.append((epoch, start))
@@ -32,7 +32,7 @@ class LeaderEpochs:
         return True
 
     def learn(self, epoch: int, offset: int) -> None:
-        """A batch of `epoch` stands at `offset`. The log is the truth: what was noted otherwise goes."""
+        """Record a batch of `epoch` at `offset`. The log is authoritative: entries that contradict it are dropped."""
         if epoch < 0 or (epoch == self.latest and self.entries[-1][1] <= offset):
             return
         known = [each for each in self.entries if (each[0] <= epoch) == (each[1] <= offset)]
@@ -42,9 +42,9 @@ class LeaderEpochs:
         self.latest = self.entries[-1][0]
 
     def end_of(self, epoch: int, log_end: int) -> tuple[int, int]:
-        """The largest known epoch not above `epoch`, and the offset where it ends; (-1, -1) if it is not ours.
+        """The largest known epoch not above `epoch`, and its end offset; (-1, -1) if there is none.
 
-        Before the first known epoch the log has been deleted: then `epoch` itself ends where that one begins.
+        Records before the first known epoch were deleted: an earlier `epoch` ends where the first known one begins.
         """
         if epoch < 0 or epoch > self.latest:
             return NO_EPOCH, -1
@@ -58,11 +58,11 @@ class LeaderEpochs:
         raise AssertionError("an epoch below the latest has a later one")
 
     def start_of(self, epoch: int, log_end: int) -> int:
-        """Where `epoch` began; the end of the log where nothing is known of it or a later one."""
+        """The start offset of `epoch`; the log end if neither it nor a later one is known."""
         return next((start for known, start in self.entries if known >= epoch), log_end)
 
     def of(self, offset: int) -> int:
-        """The epoch in which the record at `offset` was written; -1 if unknown."""
+        """The epoch of the record at `offset`; -1 if unknown."""
         latest = NO_EPOCH
         for epoch, start in self.entries:
             if start > offset:
@@ -71,7 +71,7 @@ class LeaderEpochs:
         return latest
 
     def cut_end(self, end: int) -> bool:
-        """Forget what begins at or after `end`; True if anything was forgotten."""
+        """Drop epochs that begin at or after `end`; whether any were dropped."""
         before = len(self.entries)
         while self.entries and self.entries[-1][1] >= end:
             self.entries.pop()
@@ -79,7 +79,7 @@ class LeaderEpochs:
         return len(self.entries) != before
 
     def cut_start(self, start: int) -> bool:
-        """Forget epochs that ended before `start`; the one that `start` lies in now begins there."""
+        """Drop epochs that ended before `start`; the epoch that holds `start` now begins there."""
         before = list(self.entries)
         while len(self.entries) > 1 and self.entries[1][1] <= start:
             self.entries.pop(0)

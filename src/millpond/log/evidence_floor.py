@@ -33,11 +33,11 @@ def keep_floor(disk: Disk, folder: str, offset: int) -> None:
 
 
 def floors(names: Iterable[str]) -> list[int]:
-    """All floors that a folder's file names tell, lowest first."""
+    """All floors among a folder's file names, lowest first."""
     entries = map(read_offset_name, names)
     return sorted(entry[0] for entry in entries if entry is not None and entry[1] == FLOOR)
 
 
 def has_hole(header: BatchHeader, expected_offset: int) -> bool:
-    """Whether compaction has removed a record of this batch, or one between it and `expected_offset`."""
+    """Whether compaction has removed a record of this batch, or one between `expected_offset` and it."""
     return header.base_offset > expected_offset or header.record_count <= header.last_offset_delta

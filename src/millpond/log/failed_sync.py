@@ -1,7 +1,7 @@
-"""Bytes that the page cache has and the disk may not have, after a failed sync.
+"""Rewriting bytes that are in the page cache but, after a failed sync, may not be on the disk.
 
-The kernel counts such pages as clean: they read well, no later sync writes them, and a power cut takes them. So
-before any of them may count again they are copied to fresh files, which are synced as if they had just been written.
+The kernel counts such pages as clean: they can be read, no later sync writes them, and a power cut loses them. So
+before they count again they are copied to new files, which are synced as usual.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
 def mark_failed_sync(disk: Disk, folder: str) -> None:
-    """Tell the next opening of this folder, if it is still there. On any thread; OSError if it cannot be told now."""
+    """Mark the folder for its next opening, if it still exists. Safe on any thread; OSError if the mark cannot be
+    written."""
     disk.open(f"{folder}/{FAILED_SYNC_FILE}", create=True).close()
 
 
 def mark_loss(disk: Disk, folder: str, error: OSError) -> None:
-    """Tell it as well as that can be, on the thread on which a sync has failed. A want of descriptors is no loss."""
+    """Try to mark the folder on the thread whose sync failed. Running out of descriptors loses nothing."""
     if error.errno not in NO_DESCRIPTOR:
         with contextlib.suppress(OSError):
             mark_failed_sync(disk, folder)
 
 
 def mark_failed_sync_without_files(disk: Disk, folder: str) -> None:
-    """The same when no more files can be opened: a folder does as well. The folder has to be there."""
+    """The same when no file can be opened: make a folder instead."""
     disk.make_folder(f"{folder}/{FAILED_SYNC_FILE}")
 
 
 def rewrite(disk: Disk, folder: str, names: Sequence[str], recovery_point: int) -> None:
-    """Write every segment from the recovery point on anew, and whose log it is. Indexes go, as the log tells them.
-    Waits for the disk.
+    """Rewrite every segment from the recovery point on, and the topic id. Indexes are removed and rebuilt from the
+    log. Waits for the disk.
 
-    OSError leaves the mark in the folder: the next opening does it again.
+    OSError leaves the mark in the folder: the next opening tries again.
     """
     files = (read_offset_name(name) for name in names)
     bases = sorted(entry[0] for entry in files if entry and entry[1] == LOG)
@@ -58,16 +59,15 @@ def rewrite(disk: Disk, folder: str, names: Sequence[str], recovery_point: int) 
                 if offset_name(base, suffix) in names:
                     disk.remove(f"{folder}/{offset_name(base, suffix)}")
     if METADATA_FILE in names:
-        # It may be the one that failed: a log that does not say whose it is counts as a stranger's.
+        # It may be the file whose sync failed: a log without a topic id would count as a stray.
         _copy(disk, f"{folder}/{METADATA_FILE}")
-    # Only when the copies are there for certain may the mark go.
+    # The mark may go only once the copies are durable.
     disk.sync_folder(folder)
     remove_mark(disk, folder)
     disk.sync_folder(folder)
 
 
 def remove_mark(disk: Disk, folder: str) -> None:
-    """What it was made for is on the disk."""
     path = f"{folder}/{FAILED_SYNC_FILE}"
     try:
         disk.remove(path)

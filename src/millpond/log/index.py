@@ -1,7 +1,7 @@
-"""A sparse index: sorted keys with a value each, appended to a file that can be lost without loss.
+"""A sparse index: sorted keys with a value each, in a file that can always be rebuilt.
 
-The index of the segment that is written to lives in memory and goes to its file in blocks; that of a sealed segment
-stays in the file and is searched there, so that idle segments cost no memory.
+The index of the active segment is in memory and flushed in blocks; that of a sealed segment is searched in its file,
+so that idle segments cost no memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TIME_ENTRY = struct.Struct(">qi")
 
 
 class SparseIndex:
-    """Keys rise strictly, values never fall. `offset_index` and `time_index` make a segment's two kinds."""
+    """Keys rise strictly, values never fall. `offset_index` and `time_index` make the two kinds."""
 
     __slots__ = ("_disk", "_entry", "_file", "_flushed", "_is_counted", "_is_written", "_keys", "_values", "count")
 
@@ -36,7 +36,7 @@ class SparseIndex:
         """Whether the file holds the flushed entries and nothing else."""
         self._file = CachedFile(files, path)
         self._is_counted = False
-        """Whether `count` says how many entries the file of a sealed index has."""
+        """Whether `count` is the number of entries in a sealed index's file."""
 
     @property
     def path(self) -> str:
@@ -50,17 +50,17 @@ class SparseIndex:
     def is_in_memory(self) -> bool:
         return self._keys is not None
 
-    # While it grows
+    # Growing
 
     def start(self) -> None:
-        """Begin empty and in memory; what the file holds is dropped with the first flush."""
+        """Start empty, in memory. The first flush discards what the file holds."""
         self.close()
         self._keys, self._values = array("q"), array("q")
         self.count = self._flushed = 0
         self._is_written = False
 
     def load(self) -> None:
-        """Take the whole file into memory, as far as it makes sense: entries that do not rise end it."""
+        """Load the file into memory, up to the first entry that breaks the order."""
         self.start()
         try:
             data = self._disk.read(self.path)
@@ -84,12 +84,12 @@ class SparseIndex:
         self._values.append(value)
         self.count += 1
         if not (self.count - self._flushed) % FLUSH_ENTRIES:
-            # A full disk is no reason to refuse the batch, which is in the log by now.
+            # The batch is already in the log, so a full disk is no reason to refuse it.
             with contextlib.suppress(OSError):
                 self.flush()
 
     def flush(self) -> None:
-        """Bring the file up to the memory. Not synced: a crash may lose it, recovery makes it again."""
+        """Write new entries to the file, without a sync: recovery rebuilds what a crash loses."""
         if self._keys is None or (self._is_written and self._flushed == self.count):
             return
         pack = self._entry.pack
@@ -118,7 +118,7 @@ class SparseIndex:
             self._is_written = False
 
     def seal(self) -> None:
-        """Write the rest and give the memory back."""
+        """Flush, and free the memory."""
         self.flush()
         self._keys, self._values = None, array("q")
 
@@ -163,7 +163,8 @@ class SparseIndex:
         return self._read(number, 1)[0] if number < self.count else None
 
     def _block(self, field: int, most: int) -> tuple[int, list[tuple[int, int]]]:
-        """Entries of the file, and the number of the first, among which is the last whose field is at most this."""
+        """A block of the file's entries, with the number of its first, that contains the last entry whose field is at
+        most `most`."""
         low, high = 0, self.count
         while high - low > _BLOCK_ENTRIES:
             middle = (low + high) // 2
@@ -174,7 +175,7 @@ class SparseIndex:
         return low, self._read(low, high - low)
 
     def _attach(self) -> bool:
-        """Open the file of a sealed index; False if there is nothing in it."""
+        """Open the file of a sealed index; False if it is empty."""
         if not self._is_counted:
             try:
                 self.count = self._file.open().size() // self._entry.size
@@ -186,13 +187,13 @@ class SparseIndex:
     def _read(self, first: int, count: int) -> list[tuple[int, int]]:
         data = self._file.open().read_at(first * self._entry.size, count * self._entry.size)
         if len(data) != count * self._entry.size:
-            # Shortened by somebody else since it was counted, or just being made anew by the loop.
+            # Another process shortened it since it was counted, or the loop is rebuilding it.
             self.close()
             raise OSError(errno.EIO, f"{self.path} is shorter than it was")
         return list(self._entry.iter_unpack(data))
 
     def is_plausible(self, key_max: int, value_max: int, *, may_be_empty: bool) -> bool:
-        """A cheap look at a sealed index: whole entries, the last one inside the segment."""
+        """A cheap check of a sealed index: whole entries, the last one inside the segment."""
         try:
             size = self._disk.size(self.path)
         except FileNotFoundError:
@@ -205,7 +206,7 @@ class SparseIndex:
         return 0 <= last[0] <= key_max and 0 <= last[1] <= value_max
 
     def is_rising(self) -> bool:
-        """A look at every entry of a sealed index: a block that a power cut took away breaks the order."""
+        """Check every entry of a sealed index: a block lost in a power cut breaks the order."""
         last_key = last_value = -1
         entries = self._read(0, self.count) if self._attach() else []
         for key, value in entries:
@@ -215,20 +216,19 @@ class SparseIndex:
         return True
 
     def close(self) -> None:
-        """Let the file go. A sealed index opens it again when asked."""
+        """Close the file; a sealed index reopens it when needed."""
         self._file.close()
         self._is_counted = False
 
     def move(self, files: OpenFiles, path: str) -> None:
-        """The file has been renamed."""
         self._file.move(files, path)
 
 
 def offset_index(files: OpenFiles, path: str) -> SparseIndex:
-    """Last offset of a batch, relative to the segment's base -> position where that batch starts."""
+    """Maps the last offset of a batch, relative to the segment's base, to the position where that batch starts."""
     return SparseIndex(files, path, _OFFSET_ENTRY)
 
 
 def time_index(files: OpenFiles, path: str) -> SparseIndex:
-    """Largest timestamp so far -> last offset of the batch that has it, relative to the segment's base."""
+    """Maps the largest timestamp to the last offset of the batch that has it, relative to the segment's base."""
     return SparseIndex(files, path, _TIME_ENTRY)

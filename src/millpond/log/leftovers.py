@@ -1,7 +1,7 @@
-"""What a crash left half done in a partition's folder is finished or undone here, before anything else is read.
+"""Completing or undoing what a crash interrupted in a partition's folder, before anything else is read.
 
-A compacted segment travels `.cleaned` -> `.swap` -> live. Until its log file is called `.swap` it is worthless and is
-removed; from then on it is the truth for the offsets that it covers, and the segments that it replaces go.
+A compacted segment goes from `.cleaned` to `.swap` to live. Until its log file is named `.swap` it is worthless and
+is removed; from then on it is authoritative for its offsets, and the segments it replaces are removed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def has_leftovers(names: list[str]) -> bool:
 
 
 def swap_names(names: list[str]) -> list[str]:
-    """What a compaction has written and not put in place, in the order in which it must go.
+    """Files that a compaction wrote and did not swap in, in the order in which they must be removed.
 
-    Logs come first: without its log a recovery undoes a swap instead of finishing it. And the last of them first: a
-    new segment may lack the end of a transaction whose records only the new ones before it have dropped.
+    Logs come first: without its log, recovery undoes a swap instead of completing it. Of the logs the last goes
+    first: a new segment may lack a marker whose records only the new segments before it have dropped.
     """
     return sorted((name for name in reversed(names) if name.endswith((CLEANED, SWAP))), key=_is_index)
 
@@ -39,7 +39,7 @@ def _is_index(name: str) -> bool:
 
 
 def remove_swaps(disk: Disk, folder: str) -> None:
-    """What a compaction that was given up has left: a recovery would put it in place of what comes now."""
+    """Remove what an abandoned compaction left: recovery would swap it in over newer segments."""
     left = swap_names(disk.list(folder))
     for name in left:
         _remove_if_there(disk, f"{folder}/{name}")
@@ -50,17 +50,17 @@ def remove_swaps(disk: Disk, folder: str) -> None:
 
 
 def settle(disk: Disk, folder: str, names: list[str]) -> set[int]:
-    """Bring the folder to a state that a reader can trust; base offsets of segments whose indexes must be rebuilt."""
+    """Bring the folder to a consistent state; base offsets of segments whose indexes must be rebuilt."""
     rebuild: set[int] = set()
     swapped = (read_offset_name(name.removesuffix(SWAP)) for name in names if name.endswith(SWAP))
     for base in sorted({entry[0] for entry in swapped if entry}):
         for suffix in INDEX_SUFFIXES:
-            # Which log an index belongs to cannot be told any more.
+            # An index without its log cannot be attributed.
             _remove_if_there(disk, f"{folder}/{offset_name(base, suffix)}{SWAP}")
             _remove_if_there(disk, f"{folder}/{offset_name(base, suffix)}")
         log = offset_name(base, LOG)
         if log + SWAP in names and log not in names and log + DELETED not in names:
-            # It was given up, and what it was to replace is gone since, with the log's beginning.
+            # It was abandoned, and what it was to replace has since been deleted from the front.
             disk.remove(f"{folder}/{log}{SWAP}")
             continue
         if log + SWAP in names:
@@ -74,7 +74,7 @@ def settle(disk: Disk, folder: str, names: list[str]) -> set[int]:
 
 
 def remove_indexes(disk: Disk, folder: str, names: list[str]) -> None:
-    """Of all segments: they are made again."""
+    """Remove the indexes of all segments, to be rebuilt."""
     for name in names:
         parts = read_offset_name(name)
         if parts is not None and parts[1] in INDEX_SUFFIXES:
@@ -94,7 +94,7 @@ def _finish_swap(disk: Disk, folder: str, base: int, names: list[str]) -> None:
     for other in replaced:
         for suffix in SEGMENT_SUFFIXES:
             _remove_if_there(disk, f"{folder}/{offset_name(other, suffix)}")
-    # What the new one replaces must be gone for certain: once it has its name nobody looks for that.
+    # The removal must be durable: once the new segment has its name, nothing looks for the old ones.
     disk.sync_folder(folder)
     disk.rename(swap_path, f"{folder}/{offset_name(base, LOG)}")
 

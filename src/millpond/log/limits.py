@@ -1,4 +1,4 @@
-"""What one log is told: when to roll, what to refuse, what to keep. The broker builds it from settings."""
+"""The limits of one log: when to roll, what to refuse, what to keep. The broker builds them from settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DAY_MS: Final = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLimits:
-    """The defaults are the topic settings' own defaults. A log's limits may be replaced while it runs."""
+    """The defaults are those of the topic settings. A log's limits may be replaced while it runs."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * DAY_MS
@@ -42,5 +42,5 @@ class LogLimits:
 
     @property
     def age_max_ms(self) -> int:
-        """How old a segment may get before it is rolled; compaction can only reach what is sealed."""
+        """The age at which a segment is rolled; compaction can only reach sealed segments."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.cleanup_compact else self.segment_ms

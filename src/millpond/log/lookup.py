@@ -1,10 +1,10 @@
-"""Finding records by time: headers lead to a batch, and only where they cannot tell the record is it unpacked.
+"""Finding records by timestamp. Headers select the batch, which is unpacked only if they do not determine the record.
 
-A look-up may meet segments that were never opened since the start, and batches made to be costly. So it is made on
-the loop, runs on a worker with files of its own, and is finished on the loop. What it unpacks is bounded: of a batch
-with more records or bytes than any client makes by default, the answer is the batch and not the record. So it is once
-the budget of the request is spent. Only producers that lie about times make a look-up costly: a header that keeps its
-promise ends the search.
+A lookup may touch segments that have not been opened since startup, and batches crafted to be expensive. So it is
+made on the loop, runs on a worker with its own file handles, and is finished on the loop. Unpacking is bounded: for a
+batch with more records or bytes than any client writes by default, and once the request's budget is spent, the answer
+is the batch rather than the record. Only producers with wrong timestamps make a lookup expensive: a correct header
+ends the search.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from millpond.wire.records import records_section
 UNPACKED_RECORDS_MAX = 100_000
 UNPACKED_BYTES_MAX = 16 << 20
 UNPACKED_BATCHES_MAX = 16
-"""Of how many batches one look-up may find that their headers promised a time that their records do not have."""
+"""How many batches of one lookup may lack the timestamp that their headers declare."""
 
 WORK_BASE = 100_000
 WORK_PER_LOOKUP = 2_000
-"""What a request may spend, and what it may spend more for each of its partitions. A unit takes about a microsecond:
-one batch header, 64 records or 1 KiB of unpacked batch."""
+"""The budget of a request, and its extra budget per partition. A unit takes about a microsecond: one batch header, 64
+records or 1 KiB of unpacked batch."""
 
 _RECORDS_PER_UNIT = 64
 _BYTES_PER_UNIT = 1 << 10
 _HEADERS_AT_ONCE = 256
 
-_LYING = "too many batches lack the times that their headers promise"
+_LYING = "too many batches lack the timestamps that their headers declare"
 _TIME_END = 1 << 63
 
 
 class LookupBudget:
-    """What the look-ups of one request may cost together, and whether anybody still waits for them.
+    """The shared cost limit for the lookups of one request, and whether the client still waits for them.
 
-    It is asked on the worker, between two batches.
+    Checked on the worker, between two batches.
     """
 
     __slots__ = ("_is_wanted", "left")
@@ -53,14 +53,14 @@ class LookupBudget:
         self._is_wanted = is_wanted
 
     def add(self, lookups: int) -> None:
-        """The request asks for this many more look-ups."""
+        """Add the budget for this many more lookups."""
         self.left += WORK_PER_LOOKUP * lookups
 
     def spend(self, work: int) -> None:
-        """Refused if nobody waits for the answer any longer."""
+        """Count the work; Refused if the client is gone."""
         self.left -= work
         if not self._is_wanted():
-            raise Refused(ErrorCode.REQUEST_TIMED_OUT, "the client has gone")
+            raise Refused(ErrorCode.REQUEST_TIMED_OUT, "the client has disconnected")
 
 
 class TimedOffset(NamedTuple):
@@ -70,7 +70,7 @@ class TimedOffset(NamedTuple):
 
 
 class _View(NamedTuple):
-    """A segment of the log, and what the loop knows of it."""
+    """A segment of the log, with what the loop knows about it."""
 
     origin: Segment
     next_offset: int
@@ -81,7 +81,7 @@ class _View(NamedTuple):
 
 
 class TimeLookup:
-    """One look-up in one log: `run` on any thread, then `finish` on the loop."""
+    """One lookup in one log: `run` on any thread, then `finish` on the loop."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class TimeLookup:
         return segment.position_before_time(self._timestamp, self._start_offset)
 
     def run(self) -> None:
-        """Read what must be read. What goes wrong is kept for `finish`."""
+        """Read what is needed. Errors are kept for `finish`."""
         try:
             self._result = self._search()
         except OSError as fault:
@@ -122,7 +122,7 @@ class TimeLookup:
             self._fault = refusal
 
     def _search(self) -> TimedOffset | None:
-        """The first record whose timestamp is not older, below the upper offset."""
+        """The first record below the upper offset whose timestamp is not older than the requested one."""
         for view in self._views:
             if view.origin.base_offset >= self._upper_offset:
                 return None
@@ -138,7 +138,7 @@ class TimeLookup:
         return None
 
     def finish(self) -> TimedOffset | None:
-        """The answer; Refused if there is none. Ask `is_stale` before."""
+        """The result; Refused if there is none. Check `is_stale` first."""
         for segment, known in self._learned.items():
             segment.learn_max_timestamp(*known)
         if self._fault is not None:
@@ -146,7 +146,7 @@ class TimeLookup:
         return self._result
 
     def is_stale(self, segments: Sequence[Segment]) -> bool:
-        """Whether files were exchanged or cut while they were read: then it has to be done again."""
+        """Whether files were replaced or truncated while they were read: then the lookup must be repeated."""
         there = {id(segment) for segment in segments}
         return any(id(view.origin) not in there or view.origin.size < view.size for view in self._views)
 
@@ -167,7 +167,7 @@ class TimeLookup:
         return segment.max_timestamp
 
     def _promising(self, segment: Segment, timestamp: int, position: int | None) -> Iterator[tuple[int, BatchHeader]]:
-        """The batches whose headers promise a record of this time or later."""
+        """The batches whose headers declare a record of this time or later."""
         for at, header in self._walked(segment.batches_from_time(timestamp, self._start_offset, position)):
             if header.max_timestamp >= timestamp:
                 yield at, header
@@ -181,9 +181,9 @@ class TimeLookup:
                     raise Refused(ErrorCode.CORRUPT_MESSAGE, _LYING)
 
     def _first_in(self, segment: Segment, position: int, header: BatchHeader) -> TimedOffset | None:
-        """The first record of the batch that is not older than the time asked for."""
+        """The first record of the batch that is not older than the requested timestamp."""
         if not header.record_count:
-            # Compaction may have emptied a batch without changing what its header says of times.
+            # Compaction may have emptied the batch without changing the timestamps in its header.
             return None
         first_ms = header.max_timestamp if header.is_append_time else header.base_timestamp
         if _is_whole(header) and header.base_offset >= self._start_offset and first_ms >= self._timestamp:
@@ -194,17 +194,18 @@ class TimeLookup:
         from_delta = max(self._start_offset - header.base_offset, 0)
         base, asked = header.base_timestamp, self._timestamp
         if header.is_append_time:
-            # The times of the records mean nothing: the first one that is there has the time of the batch.
+            # With append time, record timestamps mean nothing: the first record that exists has the batch's
+            # timestamp.
             base, asked = 0, -_TIME_END
         first = first_not_older(payload, header.record_count, base, asked, from_delta)
         return None if first is None else _timed(header, *first)
 
     def _whole(self, header: BatchHeader) -> TimedOffset:
-        """The answer where a batch is too costly to unpack."""
+        """The result for a batch that is too expensive to unpack."""
         return TimedOffset(header.max_timestamp, max(header.base_offset, self._start_offset), header.leader_epoch)
 
     def _unpacked_records(self, segment: Segment, position: int, header: BatchHeader) -> Buffer | None:
-        """Its records, or None if it is too costly to unpack."""
+        """The records of the batch; None if it is too expensive to unpack."""
         if header.record_count > UNPACKED_RECORDS_MAX or self._budget.left < 0:
             return None
         self._unpacked += 1
@@ -224,7 +225,7 @@ class TimeLookup:
 
 
 class LatestLookup(TimeLookup):
-    """The first record with the largest timestamp of all."""
+    """The first record with the largest timestamp in the log."""
 
     def __init__(self, segments: Sequence[Segment], start_offset: int, budget: LookupBudget | None = None) -> None:
         super().__init__(segments, start_offset, 0, NO_TIMESTAMP + 1, budget)
@@ -251,13 +252,13 @@ class LatestLookup(TimeLookup):
         return best
 
     def _latest_in(self, segment: Segment, max_timestamp: int, position: int | None) -> TimedOffset | None:
-        # The first batch that promises the largest time of all mostly keeps that promise.
+        # The first batch that declares the largest timestamp usually has it.
         for at, header in self._promising(segment, max_timestamp, position):
             latest = self._latest_of(segment, at, header)
             if latest is not None and latest.timestamp == max_timestamp:
                 return latest
             break
-        # The record that had it was deleted from the front or compacted away: by headers, until none promises more.
+        # The record that had it was deleted or compacted away: search by headers until none declares a larger one.
         promises = (
             (header.max_timestamp, -at, header)
             for at, header in self._walked(segment.batches_from(self._start_offset, position=0))
@@ -271,7 +272,7 @@ class LatestLookup(TimeLookup):
         return best
 
     def _latest_of(self, segment: Segment, position: int, header: BatchHeader) -> TimedOffset | None:
-        """The first record of the batch with its largest timestamp."""
+        """The first record of the batch with the batch's largest timestamp."""
         if not header.record_count:
             return None
         if header.record_count == 1 and _is_whole(header) and header.base_offset >= self._start_offset:
@@ -293,12 +294,12 @@ def _timed(header: BatchHeader, offset_delta: int, timestamp: int) -> TimedOffse
 
 
 def _is_whole(header: BatchHeader) -> bool:
-    """Whether no record was compacted away, and the header's first time is that of the first record."""
+    """Whether no record was compacted away, and the header's base timestamp is that of the first record."""
     return header.record_count == header.last_offset_delta + 1 and header.delete_horizon_ms is None
 
 
 def _later(one: TimedOffset | None, other: TimedOffset | None) -> TimedOffset | None:
-    """The one with the larger timestamp, the first if both have it."""
+    """The one with the larger timestamp; the first if they are equal."""
     if one is None or other is None:
         return one or other
     return max(one, other, key=lambda each: (each.timestamp, -each.offset))

@@ -1,4 +1,4 @@
-"""The record that ends a transaction in a partition: a control batch of its own, in Kafka's format.
+"""Transaction markers: the control batch that ends a transaction in a partition, in Kafka's format.
 
 key: version (0), type (0 abort, 1 commit)   value: version (0), coordinator epoch
 """
@@ -19,7 +19,7 @@ COMMIT = 1
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")
 _BYTES_MAX = 4096
-"""A marker has some 80 bytes; whatever is much larger is something else."""
+"""A marker has about 80 bytes; anything much larger is something else."""
 
 
 class Marker(NamedTuple):
@@ -43,7 +43,7 @@ def encode_marker(marker: Marker, producer_id: int, producer_epoch: int, now_ms:
 
 
 def read_marker(batch: Buffer) -> Marker | None:
-    """What a control batch says about its producer's transaction; None if nothing, as when compaction emptied it."""
+    """The marker in a control batch; None if it holds none, for instance because compaction emptied it."""
     header = read_header(batch)
     if not header.record_count or not HEADER_BYTES <= header.size <= _BYTES_MAX:
         return None

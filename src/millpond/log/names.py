@@ -15,43 +15,43 @@ TIME_INDEX = ".timeindex"
 TXN_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 BEGUN = ".begun"
-"""Says that a replica was begun anew at this offset, with nothing before it; Kafka does not have it."""
+"""A replica was restarted at this offset, with nothing before it. Not in Kafka."""
 FLOOR = ".floor"
-"""The evidence floor, as the name of an empty file (`evidence_floor.py`); Kafka does not have it."""
+"""The evidence floor, as the name of an empty file (`evidence_floor.py`). Not in Kafka."""
 INDEX_SUFFIXES = (OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
 SEGMENT_SUFFIXES = (*INDEX_SUFFIXES, LOG)
-"""The log comes last: while it has its old name the segment has not moved yet."""
+"""The log comes last: until it is renamed, the segment has not moved."""
 
 CLEANED = ".cleaned"
 SWAP = ".swap"
 DELETED = ".deleted"
 TEMPORARY = ".tmp"
-"""A file that takes another's place once it is whole and safe."""
+"""A file that replaces another once it is complete and synced."""
 CUT = ".cut"
-"""Bytes that had to be cut off although they may be whole, by recovery or because a leader lacks what was committed;
-kept for a person to look at."""
+"""Bytes that were cut off although they may be valid, by recovery or because the leader lacks them; kept for
+inspection."""
 
 EPOCHS_FILE = "leader-epoch-checkpoint"
 METADATA_FILE = "partition.metadata"
 UNSETTLED_FILE = "unsettled"
-"""Indexes are being made again, because a compaction had not ended."""
+"""Indexes are being rebuilt, because a compaction was interrupted."""
 FAILED_SYNC_FILE = "failed-sync"
-"""Left by a log that a failed sync has closed; Kafka does not have it."""
+"""Left by a log that a failed sync has closed. Not in Kafka."""
 
 CORES_FOLDER = "cores"
-"""Within the data folder: the folders of all cores but the first. No partition can have such a name."""
+"""In the data folder: the folders of all cores but the first. No partition can have this name."""
 
 SECURITY_FOLDER = "security"
-"""Within the data folder: keys, certificates and settings of a secure node. No partition can have such a name."""
+"""In the data folder: keys, certificates and settings of a secure node. No partition can have this name."""
 
 SECURE_MARK = ".secure"
-"""In the data folder: its node has asked who comes, and does not come up where nobody is asked."""
+"""In the data folder: the node required authentication, and does not start without it."""
 
 AUDIT_FOLDER = "audit"
-"""Within the data folder, the same: who did or was refused what."""
+"""In the data folder: the audit log. No partition can have this name."""
 
 LOST_FILE = "lost-records"
-"""In the data folder: recovery has cut off the end of a log, and the others have not been told yet."""
+"""In the data folder: recovery cut off the end of a log, and the cluster does not know yet."""
 
 LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
@@ -62,7 +62,7 @@ APPEND_TIMES_FILE = "append-times-checkpoint"
 
 DELETE_FOLDER = "-delete"
 STRAY_FOLDER = "-stray"
-"""A folder that belongs to no topic: left for a person to look at, opened by nobody."""
+"""A folder that belongs to no topic: never opened, kept for inspection."""
 
 _PARTITION_FOLDER = re.compile(r"(.+)-(\d{1,10})")
 _OFFSET_NAME = re.compile(r"(\d{20})(\.[a-z]+)")
@@ -79,19 +79,19 @@ def offset_name(offset: int, suffix: str) -> str:
 
 @lru_cache(_NAMES_KEPT)
 def read_offset_name(name: str) -> tuple[int, str] | None:
-    """The offset and suffix of a segment's file or a snapshot; None for every other name."""
+    """The offset and suffix of a segment file or snapshot; None for every other name."""
     match = _OFFSET_NAME.fullmatch(name)
     return (int(match[1]), match[2]) if match else None
 
 
 def read_partition_folder(name: str) -> TopicPartition | None:
-    """The partition that lives in a folder of this name; None if it is not a partition's folder."""
+    """The partition stored in a folder of this name; None if it is not a partition's folder."""
     match = _PARTITION_FOLDER.fullmatch(name)
     return TopicPartition(sys.intern(match[1]), int(match[2])) if match else None
 
 
 def former_folder_name(partition: TopicPartition, unique: UUID, ending: str) -> str:
-    """The name of a folder that is no partition any more; the unique part lets the same name be created again."""
+    """The name of a folder that is no longer a partition, unique so that its old name can be used again."""
     tail = f".{unique.hex}{ending}"
-    # A file name has at most 255 bytes, and the topic may have used most of them.
+    # A file name has at most 255 bytes, and the topic may use most of them.
     return partition.folder[: 255 - len(tail)] + tail

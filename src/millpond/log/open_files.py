@@ -1,8 +1,8 @@
-"""The files that logs keep open: opened when needed, the longest unused closed when there are too many.
+"""The open files of logs: opened when needed, the least recently used closed when there are too many.
 
-A process has a limited number of descriptors, and connections need them, too. A file that was written to stays open
-until it is synced, as a new descriptor might not hear of a write that has failed meanwhile. So what clients write is
-refused while too many files wait for a sync; what the broker writes itself has some left.
+Descriptors are limited, and connections need them, too. A file with unsynced writes stays open, as a new descriptor
+might not report a failed write. So client writes are refused while too many files wait for a sync; the broker's own
+writes have a reserve.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from millpond.log.room import DiskRoom
 COUNT_MIN = 16
 COUNT_MAX = 1 << 16
 FILES_ENOUGH = 4096
-"""With so many open files a node of a few thousand partitions seldom opens one again."""
+"""With this many open files a node with a few thousand partitions rarely reopens one."""
 
 
 def share_for_files(descriptors: int) -> int:
-    """Half of a few, so that a node with a low limit can write at all; less than half of many."""
+    """Half of a low limit, so that the node can write at all; less than half of a high one."""
     return min(descriptors // 2, max(descriptors // 3, FILES_ENOUGH))
 
 
 class TooManyOpen(OSError):
-    """All the files that may be open are being sent from or wait for a sync. That passes."""
+    """All files that may be open are being sent from or wait for a sync. Temporary."""
 
     def __init__(self, count: int) -> None:
         super().__init__(errno.EMFILE, f"all {count} files that may be open are in use (see `ulimit -n`)")
 
 
 class OpenFiles:
-    """How many files may be open, and which of them were used last."""
+    """How many files may be open, and which were used last."""
 
     __slots__ = ("_unpinned", "count_max", "disk", "pinned_count", "room")
 
@@ -45,7 +45,7 @@ class OpenFiles:
 
     @classmethod
     def of_process(cls, disk: Disk) -> OpenFiles:
-        """Their share of what the process may open: the rest is for connections."""
+        """The logs' share of the process's descriptors: the rest is for connections."""
         return cls(disk, min(max(share_for_files(disk.files_max()), COUNT_MIN), COUNT_MAX))
 
     def __len__(self) -> int:
@@ -53,11 +53,11 @@ class OpenFiles:
 
     @property
     def is_pressed(self) -> bool:
-        """Whether so many files wait for a sync that it should not be put off."""
+        """Whether so many files wait for a sync that it should happen soon."""
         return 2 * self.pinned_count > self.count_max
 
     def admit(self, cached: CachedFile, *, create: bool) -> File:
-        """Open the file, in the place of another one if need be."""
+        """Open the file, closing another one if necessary."""
         if len(self) >= self.count_max:
             self._close_oldest()
         file = self.disk.open(cached.path, create=create)
@@ -70,7 +70,7 @@ class OpenFiles:
                 return
             oldest = next(iter(self._unpinned))
             if oldest.is_held:
-                # Closing it would free nothing before it has been sent.
+                # Closing it would free nothing until it has been sent.
                 self.touch(oldest)
             else:
                 oldest.close()
@@ -127,7 +127,7 @@ class CachedFile:
     def open_to_write(self, *, urgent: bool) -> File:
         """The open file, which stays open until `unpin`."""
         if self.is_pinned:
-            assert self._file is not None, "what is pinned is open"
+            assert self._file is not None, "a pinned file must be open"
             return self._file
         file = self.open()
         self._files.pin(self, urgent=urgent)
@@ -140,7 +140,7 @@ class CachedFile:
             self._files.unpin(self)
 
     def close(self) -> None:
-        """Let it go; who has retained it may still read it."""
+        """Release it; a reader that retained it can still read."""
         if self._file is not None:
             self._files.discard(self)
             self.is_pinned = False
@@ -148,6 +148,6 @@ class CachedFile:
             self._file = None
 
     def move(self, files: OpenFiles, path: str) -> None:
-        """The closed file is found there from now on."""
+        """Use this path from now on; the file must be closed."""
         assert self._file is None, f"{self.path} is open"
         self._files, self.path = files, path

@@ -1,8 +1,8 @@
 """One partition's log: batches in, ranges of batches out.
 
-Everything is called on the loop's thread. What may wait for the disk (syncs, removals, compaction, look-ups by time,
-truncation) is handed out as a job for a worker and reported back. The log owns its offsets; its parts own the rest:
-`Segments`, `Durability` (what is owed to the disk), `ProducerStates` with their `Snapshots`, `Compaction`.
+Everything is called on the loop's thread. What may wait for the disk (syncs, removals, compaction, lookups by time,
+truncation) is a job for a worker, whose result is reported back. The log owns its offsets; its parts own the rest:
+`Segments`, `Durability` (what must be synced), `ProducerStates` with their `Snapshots`, `Compaction`.
 """
 
 from __future__ import annotations
@@ -37,31 +37,29 @@ from millpond.wire.batch import CONTROL, BatchHeader, read_header
 from millpond.wire.kernel import ShortProduce
 
 RANGES_MAX = 64
-"""Of how many segments one read may take."""
+"""The most segments that one read may span."""
 
 
 class Appended(NamedTuple):
-    """Where the batches went."""
+    """Where the batches were written."""
 
     first_offset: int
     last_offset: int
     append_time_ms: int
-    """-1 unless the topic stamps records with the broker's time."""
+    """-1 unless the topic uses the broker's append time."""
     start_offset: int
     duplicate: bool
 
 
 class LogRanges(NamedTuple):
-    """The bytes of one read. The files are retained for whoever sends them."""
+    """The bytes of one read. The files are retained until they are sent."""
 
     ranges: list[FileRange]
     upper_offset: int
-    """No record of it has this offset or a later one."""
+    """An upper bound: every record has a smaller offset."""
 
 
 class PartitionLog:
-    """The log of one partition in one folder."""
-
     def __init__(
         self,
         files: OpenFiles,
@@ -80,7 +78,7 @@ class PartitionLog:
     ) -> None:
         self.disk = files.disk
         self.files = files
-        """Shared by the store's logs."""
+        """Shared by all logs of the store."""
         self.folder = folder
         self.limits = limits
         self.segments = Segments(segments)
@@ -98,7 +96,7 @@ class PartitionLog:
         self.last_append_ms = NO_TIMESTAMP
         self.closed = False
         self.may_use_reserve = False
-        """Whether it may grow on a disk that is full: the metadata may, so that something can be deleted."""
+        """Whether it may grow on a full disk: the metadata log may, so that topics can be deleted."""
         self._truncation: Truncation | None = None
 
     # Facts
@@ -108,26 +106,26 @@ class PartitionLog:
         return self.segments.size_bytes
 
     def size_from(self, offset: int) -> int:
-        """How many bytes the log has from `offset` on, or a few more: reads no file."""
+        """The number of bytes from `offset` on, or slightly more: reads no file."""
         return sum(segment.size_from(offset) for segment in self.segments.from_offset(offset))
 
     @property
     def last_epoch(self) -> int:
-        """The leader epoch of the last record, or one that has begun since; -1 if none is known."""
+        """The latest leader epoch, even if nothing was written in it; -1 if none is known."""
         return self.epochs.latest
 
     @property
     def last_written_epoch(self) -> int:
-        """The leader epoch of the last record, although a later one may have begun since; -1 if none is known."""
+        """The leader epoch of the last record; -1 if none is known."""
         if not self.end_offset:
             return NO_EPOCH
         written = self.epochs.of(self.end_offset - 1)
-        # Retention may have removed all records; the latest epoch is then the best that is known.
+        # Retention may have removed all records; then the latest epoch is the best known.
         return self.epochs.latest if written == NO_EPOCH else written
 
     @property
     def evidence_floor(self) -> Offset:
-        """A replica that ends below it, and was not copied from here, may hold what tombstones have deleted."""
+        """A replica that ends below it and was not copied from here may hold records that tombstones deleted."""
         return self.compaction.evidence_floor
 
     @property
@@ -136,7 +134,7 @@ class PartitionLog:
 
     @property
     def failed(self) -> OSError | None:
-        """Why the log is offline until the next start."""
+        """Why the log is offline until the next restart."""
         return self.durability.failed
 
     @property
@@ -157,19 +155,20 @@ class PartitionLog:
         return self.epochs.end_of(epoch, self.end_offset)
 
     def end_of(self, epoch: int) -> EpochEnd | None:
-        """The same as replicas ask it of each other: an epoch above the last one is answered by the last one."""
+        """As `end_offset_for_epoch`, but an epoch above the latest yields the latest, as OffsetForLeaderEpoch
+        requires."""
         if self.epochs.latest < 0:
             return None
         return EpochEnd(*self.epochs.end_of(min(epoch, self.epochs.latest), self.end_offset))
 
     def begin_epoch(self, epoch: int) -> int:
-        """A leader epoch begins at the end of the log, though nothing is written in it yet; where it began."""
+        """Begin a leader epoch at the log end, before anything is written in it; its start offset."""
         if self.epochs.assign(epoch, self.end_offset):
             self.owe_epochs()
         return self.epochs.start_of(epoch, self.end_offset)
 
     def set_topic_id(self, topic_id: UUID) -> None:
-        """Say whose partition this is; it reaches the disk with the next sync at the latest."""
+        """Set the topic id; it is on disk after the next sync."""
         if topic_id == self.topic_id:
             return
         file = self.disk.open(f"{self.folder}/{METADATA_FILE}", create=True)
@@ -178,7 +177,7 @@ class PartitionLog:
             file.append((encode_metadata(topic_id),))
         finally:
             file.close()
-        # Only now: who found no room for it tries again.
+        # Assigned last, so that a failed write is retried.
         self.topic_id = topic_id
         self.owe_topic_id()
 
@@ -186,7 +185,7 @@ class PartitionLog:
         self.durability.owe_file(METADATA_FILE)
 
     def owe_epochs(self) -> None:
-        """The file of the leader epochs is not what they are."""
+        """The leader epoch file must be rewritten."""
         self.durability.owe_note(EPOCHS_FILE, self.epochs.encode)
 
     # Writing
@@ -202,9 +201,9 @@ class PartitionLog:
         faults: RecordFaults | None = None,
         unpacked_bytes_max: int | None = None,
     ) -> Appended:
-        """Give the batches the next offsets and write them, all or nothing; the view is patched in place.
+        """Assign the next offsets and write the batches, all or nothing; the buffer is patched in place.
 
-        A batch of a transaction needs a `verification`. A refusal leaves everything as it was. See
+        A transactional batch needs a `verification`. A refusal leaves everything as it was. See
         `checks.checked_headers` for the last two.
         """
         self._check_online()
@@ -236,9 +235,9 @@ class PartitionLog:
         return Appended(first_offset, last_offset, append_time_ms, self.start_offset, False)
 
     def append_short(self, short: ShortProduce, leader_epoch: int, now_ms: int) -> int | None:
-        """The same as `append` for a small batch, where nothing is out of the ordinary; its offset.
+        """As `append` for a small batch in the common case; its offset.
 
-        None leaves everything as it was, and leaves it to `append`: to write it another way, or to say why not.
+        None leaves everything as it was: `append` then writes the batch or explains the refusal.
         """
         limits = self.limits
         if (
@@ -283,13 +282,13 @@ class PartitionLog:
         leader_epoch: int,
         transaction_version: int = 0,
     ) -> Appended:
-        """Write how the producer's transaction ended. Without an open transaction it does no harm."""
+        """Write the marker that ends the producer's transaction. Without an open transaction it has no effect."""
         self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch, transaction_version)
         batch = encode_marker(Marker(committed, coordinator_epoch), producer_id, producer_epoch, now_ms)
         return self.append(memoryview(batch), leader_epoch=leader_epoch, now_ms=now_ms, from_client=False)
 
     def _write(self, batches: memoryview, last_offset: int, now_ms: int, *, urgent: bool) -> None:
-        """OSError and all that comes with it is told as a refusal; then nothing of the batches is there."""
+        """Write; a failure becomes a refusal that leaves nothing of the batches behind."""
         if not self.may_use_reserve:
             self.files.room.check(self.folder)
         limits = self.limits
@@ -319,7 +318,7 @@ class PartitionLog:
     def _take_in(
         self, headers: Sequence[BatchHeader], offset: int, leader_epoch: int, now_ms: int, batches: memoryview
     ) -> None:
-        """The batches are written: everything in memory follows."""
+        """Update everything in memory for batches that were written."""
         active = self.segments.active
         if leader_epoch > self.epochs.latest and self.epochs.assign(leader_epoch, offset):
             self.owe_epochs()
@@ -344,7 +343,7 @@ class PartitionLog:
         self.last_append_ms = now_ms
 
     def append_follower(self, batches: memoryview, *, now_ms: int, evidence_floor: int = 0) -> Appended:
-        """Write a leader's batches as they are: their offsets and epochs are its own, and must go on from here.
+        """Write a leader's batches unchanged: their offsets and epochs must continue this log.
 
         `evidence_floor` is the leader's, if the batches were fetched from below it.
         """
@@ -377,15 +376,15 @@ class PartitionLog:
         return Appended(first_offset, expected - 1, -1, self.start_offset, False)
 
     def _begin_at(self, base_offset: int) -> None:
-        """Let an empty log have a segment that begins below its start: the leader's start lies inside a batch."""
+        """Give an empty log a segment that begins below its start: the leader's start is inside a batch."""
         empty = self.segments.active
         if empty.base_offset == base_offset:
-            # It has begun there, and then there was no room for the batch.
+            # A previous attempt created it, and then the disk was full.
             return
         empty.close()
         try:
             fresh = Segment.create(self.files, self.folder, base_offset)
-            # With both of them there, a start at or after the second would take the first one for deleted.
+            # With both present, recovery with a start at or after the second would consider the first deleted.
             for path in empty.paths():
                 if self.disk.exists(path):
                     self.disk.remove(path)
@@ -401,7 +400,7 @@ class PartitionLog:
         if not sealed.size:
             return sealed
         try:
-            # All that can fail comes before anything changes.
+            # Everything that can fail happens before anything changes.
             sealed.flush_indexes()
             self.snapshots.write(self.end_offset, self.producers)
             fresh = Segment.create(self.files, self.folder, self.end_offset)
@@ -424,10 +423,11 @@ class PartitionLog:
         min_one: bool = True,
         is_whole: bool = False,
     ) -> LogSlice:
-        """Where up to `max_bytes` from the batch that holds `offset` lie, in one segment and below `upper_offset`.
+        """The location of up to `max_bytes` from the batch that holds `offset`, in one segment and below
+        `upper_offset`.
 
-        With `min_one` the first batch comes whole even if it alone is larger; with `is_whole` the last one does, too,
-        where memory tells where it begins.
+        With `min_one` the first batch is complete even if it is larger; with `is_whole` the last one is too, where
+        its start is known in memory.
         """
         self._check_online()
         end = self.end_offset
@@ -452,17 +452,17 @@ class PartitionLog:
         min_one: bool = True,
         is_whole: bool = False,
     ) -> LogRanges:
-        """As `read`, over as many segments as it takes; without ranges when there is nothing yet.
+        """As `read`, across segments; without ranges if nothing is available yet.
 
-        Compaction can leave many small segments of batches without records. A client that is sent only such ones
-        again and again takes its limits for too small (librdkafka ends with an error), hence more than one segment.
+        Compaction can leave many small segments of empty batches. A client that receives nothing else assumes its
+        limits are too small (librdkafka fails), hence more than one segment.
         """
         result = LogRanges([], offset)
         try:
             part = self.read(offset, max_bytes, upper_offset=upper_offset, min_one=min_one, is_whole=is_whole)
         except Refused as refusal:
             if isinstance(refusal.__cause__, TooManyOpen):
-                # Others are being sent from all of them. What waits here comes with the next fetch.
+                # All descriptors are in use for sending. The next fetch returns these records.
                 return result
             raise
         while part.range is not None:
@@ -478,12 +478,12 @@ class PartitionLog:
                 first_offset = following[0].base_offset
                 part = self.read(first_offset, max_bytes, upper_offset=upper_offset, min_one=False, is_whole=is_whole)
             except Refused:
-                # What was found so far is retained, and good; the next fetch begins where this is.
+                # What was found so far is retained and valid; the next fetch continues from here.
                 break
         return result
 
     def read_batches(self, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from the one that holds `offset` on, at least one; empty at the end of the log."""
+        """Whole batches from the one that holds `offset`, at least one; empty at the log end."""
         try:
             return self.read(offset, max_bytes).read()
         except OSError as error:
@@ -501,12 +501,12 @@ class PartitionLog:
         return self.stable_offset(self.end_offset)
 
     def stable_offset(self, high_watermark: int) -> int:
-        """How far a consumer may read that wants committed transactions only."""
-        # The first records of a transaction may have been deleted meanwhile.
+        """The last stable offset: how far a read_committed consumer may read."""
+        # The first records of a transaction may have been deleted.
         return max(self.producers.stable_offset(high_watermark), self.start_offset)
 
     def aborted_transactions(self, from_offset: int, upper_offset: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of every aborted transaction in this range, ordered by where it ended."""
+        """(producer id, first offset) of every aborted transaction in this range, ordered by end offset."""
         indexes = (segment.aborted for segment in self.segments.from_offset(from_offset))
         try:
             aborted = aborted_transactions.between(indexes, from_offset, upper_offset)
@@ -515,40 +515,39 @@ class PartitionLog:
         return [(entry.producer_id, entry.first_offset) for entry in aborted]
 
     def producer_states(self) -> list[ProducerFacts]:
-        """All producers that this partition remembers."""
         return self.producers.facts()
 
-    # Making it last
+    # Syncing
 
     def sync_target(self) -> SyncTicket:
-        """All that must be synced for everything appended so far. The ticket's `run` belongs on a worker thread."""
+        """Everything that must be synced to make all appends so far durable. Run the ticket on a worker."""
         if self._truncation is not None:
-            # Its files are about to go: not finding them would look like a failed sync.
-            raise OSError(f"{self.folder} is being cut back")
+            # Its files are about to go: a missing file would look like a failed sync.
+            raise OSError(f"{self.folder} is being truncated")
         return self.durability.ticket(self.end_offset, self.segments.active)
 
     def synced(self, ticket: SyncTicket) -> None:
-        """The ticket's `run` has returned."""
+        """Take over the result after the ticket's `run` has returned."""
         self.durability.settle(ticket)
 
     def fail(self, error: OSError, ticket: SyncTicket | None = None) -> None:
-        """Take the log offline for good, unless the ticket only lacked descriptors, or room for its notes."""
+        """Take the log offline for good, unless the ticket only lacked descriptors or disk space for small files."""
         self.durability.fail(error, ticket)
 
     def _offline(self) -> Refused:
-        reason = "is being cut back" if self._truncation is not None else "is closed"
+        reason = "is being truncated" if self._truncation is not None else "is closed"
         if self.failed is not None:
             reason = f"is offline: {self.failed}"
         return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder} {reason}")
 
     def expire_producers(self, now_ms: int) -> list[int]:
-        """Forget idempotent producers that have been silent for too long; their ids."""
+        """Forget idempotent producers that have been idle for too long; their ids."""
         return self.producers.expire(now_ms, self.limits.producer_id_expiration_ms)
 
     # Shortening
 
     def delete_before(self, offset: int) -> None:
-        """Move the start of the log forward; it is for good once a checkpoint has been written.
+        """Move the log start forward; permanent once a checkpoint has been written.
 
         Retention removes the segments that lie wholly before it.
         """
@@ -563,11 +562,11 @@ class PartitionLog:
         if self.epochs.cut_start(offset):
             self.owe_epochs()
         with contextlib.suppress(OSError):
-            # One that cannot be removed does no harm, and whoever has come so far must go on.
+            # A snapshot that cannot be removed does no harm, and the start has moved already.
             self.snapshots.drop_before(offset)
 
     def expired_segments(self, now_ms: int, upper_offset: int | None = None) -> list[Segment]:
-        """The segments that retention may take now, oldest first; `now_ms` should be a `RetentionClock`'s time."""
+        """The segments that retention may remove now, oldest first; `now_ms` should come from a `RetentionClock`."""
         if self.failed is not None or self.closed or self._truncation is not None:
             return []
         return retention.expired_segments(
@@ -580,11 +579,11 @@ class PartitionLog:
         )
 
     def retire(self, segments: Sequence[Segment]) -> RemovalJob:
-        """Take the oldest segments out of the log; the job removes their files once `delay_ms` has passed, and with
-        them what is left of those before.
+        """Take the oldest segments out of the log; the job removes their files, and any left from before, after
+        `delay_ms`.
 
-        If the active segment is among them a new one takes its place. While there is no room for that one, the others
-        go: they make some.
+        If the active segment is among them, a new one replaces it. If the disk is too full for that, the others are
+        still retired to free space.
         """
         if self.segments.active in segments:
             try:
@@ -597,7 +596,7 @@ class PartitionLog:
         paths: list[str] = []
         for segment in segments:
             paths += segment.paths_to_remove()
-            # Owed as before: until its files are gone a power cut would leave a torn one before what is safe.
+            # Still owed: until its files are gone, a power cut would leave a torn segment before the safe ones.
             segment.is_gone = True
             segment.close()
         first_offset = self.segments[0].base_offset
@@ -611,29 +610,29 @@ class PartitionLog:
 
     @property
     def owes_removal(self) -> bool:
-        """Whether `retire` should be asked for a job though there is nothing to retire."""
+        """Whether `retire` should be called for a job although there is nothing to retire."""
         return self.is_online and self.durability.away.owes_removal()
 
     def forget_epochs_at_end(self) -> None:
-        """Forget leader epochs that began at the end of the log and wrote nothing: the leader knows nothing of them.
+        """Drop leader epochs that began at the log end and wrote nothing: the leader does not know them.
 
-        All that a truncation to the end, or behind it, has to do.
+        This is all that a truncation to the log end, or beyond it, has to do.
         """
         self._check_online()
         if self.epochs.cut_end(self.end_offset):
             self.owe_epochs()
 
     def begin_truncation(self, offset: int, *, is_new_start: bool = False, keeps: bool = False) -> Truncation:
-        """Forget every batch that ends after `offset`, as a follower must that has what its leader has not.
+        """Truncate to `offset`, as a follower must when its leader lacks the later records.
 
-        With `is_new_start` all of them, and the log goes on at `offset`: the leader's log begins only there. If it
-        `keeps` them, somebody can still look at what was forgotten. The caller has a checkpoint written, runs the
-        result on a worker, and calls `finish_truncation`.
+        With `is_new_start` everything goes and the log restarts at `offset`, where the leader's log begins. With
+        `keeps` the removed batches stay in the folder for inspection. The caller writes a checkpoint, runs the result
+        on a worker, and calls `finish_truncation`.
         """
         self._check_online()
         offset = max(offset, 0)
         try:
-            # What of the active segment's indexes is in memory only, the worker must find in the files.
+            # The worker must find in the files what the active segment's indexes hold only in memory.
             self.segments.active.flush_indexes()
             if not is_new_start:
                 span = self.segments.from_offset(offset)[0].locate(offset)
@@ -643,9 +642,9 @@ class PartitionLog:
             raise self._unreadable(error) from error
         begins_anew = is_new_start or offset < self.segments[0].base_offset
         if begins_anew:
-            # No removal begins from here on.
+            # No removal may start from here on.
             self.durability.away.beginnings += 1
-        # A crash may find any part of a log that is given up whole, and must not take it for damage.
+        # A crash may leave any part of a log that is given up, and recovery must not report that as damage.
         self.durability.cut_back(0 if is_new_start else offset)
         self.compaction.cut_back(offset)
         self._truncation = Truncation(
@@ -664,7 +663,7 @@ class PartitionLog:
         return self._truncation
 
     def finish_truncation(self, truncation: Truncation, error: OSError | None = None) -> None:
-        """The truncation has run: go on where it ends. After an error the log is offline."""
+        """Take over the result of a truncation. After an error the log is offline."""
         self._truncation = None
         self.durability.away.others -= 1
         if error is not None:
@@ -683,18 +682,17 @@ class PartitionLog:
         self.end_offset = Offset(active.next_offset)
         self.start_offset = self.end_offset if truncation.is_new_start else min(self.start_offset, self.end_offset)
         self.compaction.cut_back(self.end_offset)
-        # In a log that was compacted the last batch that stays may end before the offset that was asked for.
+        # In a compacted log the last remaining batch may end before the requested offset.
         self.durability.cut_back(self.end_offset)
         if self.epochs.cut_end(0 if truncation.is_new_start else self.end_offset):
             self.owe_epochs()
         self.durability.owe_folder()
 
     def give_up_truncation(self, truncation: Truncation) -> None:
-        """It will not be run: the log stays as it is."""
+        """Abandon a truncation that did not run: the log stays as it is."""
         assert self._truncation is truncation, "another one is under way"
         self._truncation = None
-        # What waits to be removed may go after all, by another job: one that was made for this beginning must not be
-        # taken for one of the next.
+        # Retired files may be removed after all, by a new job: one made before must not be mistaken for it.
         self.durability.away.others -= 1
 
     # Compaction
@@ -702,7 +700,7 @@ class PartitionLog:
     def compaction_candidate(
         self, now_ms: int, upper_offset: int | None = None, evidence_upto: int = 1 << 63
     ) -> CompactionPlan | None:
-        """A plan to run on a worker, if there is enough to gain; then `finish_compaction` or `give_up_compaction`."""
+        """A plan for a worker, if it would free enough; then call `finish_compaction` or `give_up_compaction`."""
         if self.failed is not None or self.closed or self._truncation is not None:
             return None
         upper = self.end_offset if upper_offset is None else upper_offset
@@ -717,7 +715,7 @@ class PartitionLog:
         )
 
     def finish_compaction(self, plan: CompactionPlan) -> RemovalJob:
-        """The plan has run: swap the segments. The job removes the old files after its delay."""
+        """Swap the segments after the plan has run. The job removes the old files after its delay."""
         if self.failed is not None or self.closed or self._truncation is not None:
             return self.compaction.give_up(plan)
         try:
@@ -727,18 +725,17 @@ class PartitionLog:
             raise self._offline() from error
 
     def give_up_compaction(self, plan: CompactionPlan) -> RemovalJob:
-        """The plan failed: everything stays as it was."""
         return self.compaction.give_up(plan)
 
-    # By time
+    # Timestamps
 
     def time_lookup(
         self, timestamp: int | None, upper_offset: int | None = None, budget: LookupBudget | None = None
     ) -> TimeLookup:
-        """To find the first record below `upper_offset` that is not older than `timestamp`.
+        """A lookup of the first record below `upper_offset` that is not older than `timestamp`.
 
-        Without a timestamp: the first record with the largest one. It runs on a worker; once it is back it may have
-        to be made again (`TimeLookup.is_stale`).
+        Without a timestamp: the first record with the largest one. It runs on a worker, and must be repeated if it
+        `is_stale` afterwards.
         """
         self._check_online()
         if timestamp is None:
@@ -747,7 +744,7 @@ class PartitionLog:
         return TimeLookup(self.segments.list, self.start_offset, upper, timestamp, budget)
 
     def find_by_timestamp(self, timestamp: int | None, upper_offset: int | None = None) -> TimedOffset | None:
-        """The answer of such a look-up, at once. Waits for the disk."""
+        """The result of `time_lookup`, immediately. Waits for the disk."""
         lookup = self.time_lookup(timestamp, upper_offset)
         lookup.run()
         return lookup.finish()
@@ -759,7 +756,7 @@ class PartitionLog:
     # Ending
 
     def close(self) -> None:
-        """Make everything durable and leave the folder as a clean start wants it. Waits for the disk."""
+        """Sync everything and leave the folder ready for a clean start. Waits for the disk."""
         ticket = self.begin_close()
         if ticket is not None:
             (error,) = run_tickets(self.disk, self.folder, [ticket])
@@ -767,9 +764,9 @@ class PartitionLog:
         self.abandon()
 
     def begin_close(self) -> SyncTicket | None:
-        """Write what a clean start wants to find. The ticket makes it last; None if that cannot be."""
+        """Write what a clean start needs. The ticket syncs it; None if that is impossible."""
         if self.closed or self.failed is not None or self.durability.away.syncs or self._truncation is not None:
-            # How a sync ends that is under way nobody knows yet, and a second one might miss its failure.
+            # The outcome of a running sync is unknown, and a second one might miss its failure.
             return None
         active = self.segments.active
         try:
@@ -777,7 +774,7 @@ class PartitionLog:
             if self.end_offset not in self.snapshots.offsets and self.end_offset > 0:
                 self.snapshots.write(self.end_offset, self.producers)
         except OSError:
-            # Nothing is lost: the next start makes them again, as after a crash.
+            # Nothing is lost: the next start rebuilds them, as after a crash.
             return None
         ticket = self.sync_target()
         if active.aborted.entries() or active.aborted.is_shortened:
@@ -786,7 +783,6 @@ class PartitionLog:
         return ticket
 
     def end_close(self, ticket: SyncTicket, error: OSError | None) -> None:
-        """The ticket has been run."""
         if error is None:
             self.synced(ticket)
         else:
@@ -794,6 +790,6 @@ class PartitionLog:
         self.abandon()
 
     def abandon(self) -> None:
-        """Let all files go as they are, as a crash would."""
+        """Close all files as they are, as a crash would."""
         self.closed = self.durability.away.closed = True
         self.segments.close()

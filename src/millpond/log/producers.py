@@ -1,6 +1,6 @@
-"""What each idempotent producer wrote last, so that a batch sent twice is stored once, and its open transaction.
+"""Producer state: the last batches of each idempotent producer, to deduplicate retries, and its open transaction.
 
-Per producer id the last five batches are remembered, as many as a client keeps in flight.
+The last five batches of each producer id are remembered, as many as a client keeps in flight.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from millpond.wire.batch import CONTROL, SEQUENCE_COUNT, TRANSACTIONAL, BatchHea
 
 BATCHES_REMEMBERED = 5
 PRODUCERS_LIMIT = "max.producers.per.partition"
-"""By this name an operator knows how many a partition may remember."""
+"""The broker setting that limits the producers a partition remembers."""
 
 NO_EPOCH = -1
 NO_SEQUENCE = -1
 
 TRANSACTIONS_RAISE_EPOCH_FROM = 2
-"""From this `transaction.version` on a marker bears a higher epoch than the records that it ends."""
+"""From this `transaction.version` on a marker has a higher epoch than the records that it ends."""
 
 RETRIED_WITHIN_MS = 900_000
-"""A producer that wrote nothing for so long has nothing left to send again; clients give up long before."""
+"""A producer that has been idle for longer has nothing left to retry; clients give up much earlier."""
 
 DECIDED_REMEMBERED = 10_000
-"""Markers that may still be on their way to the followers."""
+"""Markers that may not have reached the followers yet."""
 
 UNWRITTEN_REMEMBERED = 1_000
 
 FORGOTTEN_MAX = SEQUENCE_COUNT // 2
-"""Sequences begin at 0 again after the last: what is further back could as well be ahead."""
+"""Sequences wrap around to 0: one further back could equally be ahead."""
 
 ASKED_REMEMBERED = 10_000
-"""Verifications that no coordinator has permitted: anybody can ask for one, in whose name ever."""
+"""Verifications without a coordinator's permission: anyone can request one, for any producer."""
 
 
 class WrittenBefore(Refused):
-    """A batch that stands in the log, nobody remembers where: before `end_offset`."""
+    """A batch that is in the log at an offset no longer remembered: before `end_offset`."""
 
     def __init__(self, message: str, end_offset: int) -> None:
         super().__init__(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, message)
@@ -48,13 +48,13 @@ class WrittenBefore(Refused):
 
 
 class Unbegun(Refused):
-    """A batch of a producer that nobody has heard of, and not its first: that one may be under way."""
+    """A batch of an unknown producer that is not its first: the first may be in flight."""
 
     def __init__(self, header: BatchHeader) -> None:
         super().__init__(
             ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"producer {header.producer_id} begins with sequence {header.base_sequence}: what is before it may have "
-            "gone to the leader of before, and comes first",
+            f"producer {header.producer_id} begins with sequence {header.base_sequence}: its earlier batches "
+            "may still be in flight to the previous leader, and must come first",
         )
 
 
@@ -74,14 +74,14 @@ class Ended(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int
-    """Where the marker stands."""
+    """The offset of the marker."""
     committed: bool
     stable_offset: int
-    """The last stable offset from now on."""
+    """The last stable offset after the marker."""
 
 
 class ProducerFacts(NamedTuple):
-    """What DescribeProducers tells of one producer."""
+    """One producer in a DescribeProducers response."""
 
     producer_id: int
     producer_epoch: int
@@ -93,11 +93,11 @@ class ProducerFacts(NamedTuple):
 
 
 class Verification:
-    """Permission for one transaction of a producer to write to this partition, asked for at its coordinator.
+    """Permission for one transaction of a producer to write to this partition, requested from its coordinator.
 
-    It ends once a marker arrives: what the coordinator said was about the transaction before. Others that came with
-    the first batch, and were permitted later, go by the same one. It is for one transactional id and one producer
-    epoch: what anybody else asks in this producer's name is nothing to it.
+    It ends when a marker arrives: the coordinator's answer concerned the transaction before the marker. Batches that
+    came with the first one and were permitted later share it. It applies to one transactional id and one producer
+    epoch: requests by others in this producer's name do not affect it.
     """
 
     __slots__ = ("asks", "is_void", "lowest_sequence", "made_ms", "producer_epoch", "producer_id", "transactional_id")
@@ -106,14 +106,14 @@ class Verification:
         self, transactional_id: str, producer_id: int, producer_epoch: int, sequence: int, now_ms: int
     ) -> None:
         self.is_void = False
-        """Whether it is to be asked for anew: the leadership has moved, or too many others have asked since."""
+        """Whether it must be requested again: the leadership moved, or too many others were requested since."""
         self.transactional_id = transactional_id
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.lowest_sequence = sequence
         self.made_ms = now_ms
         self.asks = 0
-        """How many wait for the coordinator's answer."""
+        """The number of requests that wait for the coordinator's answer."""
 
     @property
     def key(self) -> tuple[int, int, str]:
@@ -129,7 +129,7 @@ class ProducerEntry:
         self.epoch = epoch
         self.spans: list[Span] = []
         self.forgotten = 0
-        """How many sequences, without a gap, were seen to be written just before those spans."""
+        """How many consecutive sequences are known to be written just before those spans."""
         self.coordinator_epoch = -1
         self.transaction_start: int | None = None
         """The first offset of the open transaction."""
@@ -161,22 +161,22 @@ class ProducerStates:
     def __init__(self) -> None:
         self.entries: dict[int, ProducerEntry] = {}
         self.open_starts: dict[int, int] = {}
-        """The first offset of each producer's open transaction, the oldest first."""
+        """The first offset of each producer's open transaction, oldest first."""
         self._decided: deque[Ended] | None = None
-        """Made with the first: even an empty one is large, and most partitions see no transaction."""
+        """Created on first use: even an empty deque is large, and most partitions see no transaction."""
         self._asked: dict[tuple[int, int, str], Verification] = {}
-        """What the coordinator has not permitted yet, by producer, producer epoch and transactional id."""
+        """Verifications the coordinator has not permitted yet, by producer, producer epoch and transactional id."""
         self._askers: dict[int, set[tuple[int, int, str]]] = {}
         """The keys of those, by producer: a marker ends all of them."""
         self._permitted: dict[int, Verification] = {}
-        """What it permitted last, by producer."""
+        """The latest permitted verification, by producer."""
         self._unwritten: dict[int, tuple[int, int]] = {}
-        """Epoch and sequence of first batches that the disk did not take."""
+        """Epoch and sequence of first batches that could not be written to disk."""
         self.awaits_beginnings = False
-        """Whether a producer without a past must begin with its first sequence: another led until lately.
+        """Whether an unknown producer must begin with sequence 0: another node was the leader until recently.
 
-        What the producer sent there may have no answer yet, and it goes on here: once that is written, the batches
-        before it would be out of order for ever.
+        Batches sent to that leader may be unanswered while the producer continues here. If a later one were written
+        first, the earlier ones would be out of order forever.
         """
 
     def check(
@@ -185,7 +185,7 @@ class ProducerStates:
         verification: Verification | None = None,
         count_max: int = 1 << 31,
     ) -> Span | None:
-        """Refuse what is out of order; the span of the first writing if the first batch has been written before."""
+        """Refuse what is out of order; the original span if the first batch is a duplicate."""
         ahead: dict[int, tuple[int, int]] = {}
         for header in headers:
             if header.producer_id < 0:
@@ -222,8 +222,8 @@ class ProducerStates:
         return None
 
     def _check_first(self, header: BatchHeader) -> None:
-        """A producer without a past may begin with any sequence, but not with what follows a batch yet to be sent
-        again: that one would be out of order for ever."""
+        """An unknown producer may begin with any sequence, except one that follows a batch it still has to retry:
+        that batch would be out of order forever."""
         epoch, sequence = self._unwritten.get(header.producer_id, (NO_EPOCH, NO_SEQUENCE))
         if epoch == header.producer_epoch and header.base_sequence > sequence:
             raise Refused(
@@ -234,7 +234,7 @@ class ProducerStates:
             raise Unbegun(header)
 
     def note_unwritten(self, headers: Sequence[BatchHeader]) -> None:
-        """The disk did not take these batches; their producers will send them again."""
+        """These batches were not written to disk; their producers will retry them."""
         for header in headers:
             producer_id = header.producer_id
             if min(producer_id, header.producer_epoch, header.base_sequence) < 0 or producer_id in self.entries:
@@ -246,7 +246,7 @@ class ProducerStates:
                 del self._unwritten[next(iter(self._unwritten))]
 
     def check_trusted(self, headers: Sequence[BatchHeader], verification: Verification | None) -> None:
-        """What is checked when a coordinator writes for a producer, without sequences."""
+        """The checks for a coordinator that writes for a producer, without sequences."""
         for header in headers:
             if header.producer_id < 0 or header.attributes & CONTROL:
                 continue
@@ -271,7 +271,8 @@ class ProducerStates:
             )
         raises_epoch = transaction_version >= TRANSACTIONS_RAISE_EPOCH_FROM
         if raises_epoch and producer_epoch == entry.epoch and entry.transaction_start is not None:
-            # The producer has this epoch since the marker of its last transaction: this is that marker, come late.
+            # The producer got this epoch with the marker of its last transaction: this is that marker, delivered
+            # late.
             raise _old_epoch(producer_id, producer_epoch, entry.epoch + 1)
 
     def _check_transaction(self, header: BatchHeader, verification: Verification | None) -> None:
@@ -281,12 +282,12 @@ class ProducerStates:
             if is_open:
                 raise Refused(
                     ErrorCode.INVALID_TXN_STATE,
-                    f"producer {header.producer_id} has an open transaction here; this batch is not part of one",
+                    f"producer {header.producer_id} has an open transaction; this batch is not transactional",
                 )
             return
         if verification is not None and verification.is_void:
-            # Not the producer's fault, who would give up at what is said below.
-            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this must be permitted anew; send it again")
+            # A retriable error: the codes below would make the producer give up, and it is not at fault.
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the transaction must be verified again; retry")
         if (
             verification is None
             or verification.producer_epoch != header.producer_epoch
@@ -294,8 +295,7 @@ class ProducerStates:
         ):
             raise Refused(
                 ErrorCode.INVALID_TXN_STATE,
-                f"it is not known that producer {header.producer_id} has an open transaction with this partition, or "
-                "the one that this was permitted for has ended",
+                f"producer {header.producer_id} has no verified open transaction in this partition",
             )
         is_known = entry is not None and (is_open or entry.spans) and entry.epoch == header.producer_epoch
         if not is_known and header.base_sequence > verification.lowest_sequence:
@@ -308,10 +308,10 @@ class ProducerStates:
     def verification(
         self, transactional_id: str, producer_id: int, producer_epoch: int, sequence: int, now_ms: int
     ) -> Verification:
-        """What a batch of this transaction must be appended with. Unless it `is_permitted`, the coordinator is asked
-        next, and what it says is told to `permit` or `refuse`.
+        """The verification that a batch of this transaction must be appended with. Unless it `is_permitted`, the
+        caller asks the coordinator next and passes the answer to `permit` or `refuse`.
 
-        Ask the coordinator after this, not before: only then does a marker that comes in between end it.
+        Ask the coordinator after this call, not before: only then can a marker that arrives in between end it.
         """
         known = self._permitted.get(producer_id)
         if known is None or known.key != (producer_id, producer_epoch, transactional_id):
@@ -330,7 +330,7 @@ class ProducerStates:
         return known
 
     def is_permitted(self, verification: Verification) -> bool:
-        """Whether nobody needs to be asked: its transaction is open here."""
+        """Whether the coordinator need not be asked, because the transaction is open here."""
         entry = self.entries.get(verification.producer_id)
         return (
             entry is not None
@@ -340,10 +340,10 @@ class ProducerStates:
         )
 
     def permit(self, verification: Verification) -> bool:
-        """The coordinator permits it. False if a marker has ended it meanwhile.
+        """Record the coordinator's permission. False if a marker has ended it in the meantime.
 
-        What the coordinator said may have been about the transaction before that marker, or about the next one: with
-        transactions v2 a producer may begin it before the last one's end has come here.
+        The coordinator may have meant the transaction before that marker, or the next one: with transactions v2 a
+        producer may begin that before the marker has arrived here.
         """
         verification.asks -= 1
         if self._asked.get(verification.key) is not verification:
@@ -355,10 +355,10 @@ class ProducerStates:
         return True
 
     def refuse(self, verification: Verification, *, is_final: bool) -> None:
-        """The coordinator does not permit it, or could not be asked.
+        """Record that the coordinator refused, or could not be asked.
 
-        Nothing is kept of what it refuses for good. A batch that will be sent again is remembered, though: what
-        follows it must not be written first.
+        A final refusal leaves no trace. A batch that will be retried is remembered, because its successors must not
+        be written first.
         """
         verification.asks -= 1
         if is_final and not verification.asks and self._asked.get(verification.key) is verification:
@@ -372,12 +372,12 @@ class ProducerStates:
             del self._askers[verification.producer_id]
 
     def coordinator_epoch_of(self, producer_id: int) -> int:
-        """Of the coordinator that ended the producer's last transaction here; -1 when unknown."""
+        """The epoch of the coordinator that ended the producer's last transaction here; -1 if unknown."""
         entry = self.entries.get(producer_id)
         return -1 if entry is None else entry.coordinator_epoch
 
     def void_verifications(self) -> None:
-        """The leadership has changed: every permission must be asked for anew."""
+        """Require new permissions, because the leadership has changed."""
         for known in (*self._asked.values(), *self._permitted.values()):
             known.is_void = True
         self._asked.clear()
@@ -385,7 +385,7 @@ class ProducerStates:
         self._permitted.clear()
 
     def note(self, header: BatchHeader, first_offset: int, now_ms: int, marker: Marker | None = None) -> Ended | None:
-        """Take in one batch that now stands in the log at `first_offset`; the transaction that it ends, if any."""
+        """Record a batch that is in the log at `first_offset`; the transaction that it ends, if any."""
         producer_id = header.producer_id
         entry = self.entries.get(producer_id)
         if entry is None:
@@ -430,7 +430,7 @@ class ProducerStates:
         return next(iter(self.open_starts.values()), None)
 
     def stable_offset(self, high_watermark: int) -> int:
-        """The last stable offset: below it everything is committed to the followers and decided.
+        """The last stable offset: everything below it is replicated and decided.
 
         A transaction counts as open until its marker is below the high watermark, too.
         """
@@ -442,7 +442,7 @@ class ProducerStates:
         return stable
 
     def restore(self, entries: dict[int, ProducerEntry]) -> None:
-        """Take over what a snapshot knew."""
+        """Restore the state from a snapshot."""
         self.entries = entries
         starts = [
             (e.transaction_start, producer_id)
@@ -454,9 +454,9 @@ class ProducerStates:
     def replay(
         self, file: Readable, walked: Iterable[tuple[int, BatchHeader]], start: int, now_ms: int
     ) -> Iterator[Ended]:
-        """Take in the batches from offset `start` on; those transactions that ended there, as they come.
+        """Record the batches from offset `start` on, yielding each transaction that ended.
 
-        They count as written now: a producer must never be forgotten because its records bear old timestamps.
+        They count as written now: a producer must not expire because its records have old timestamps.
         """
         for position, header in walked:
             if header.producer_id < 0 or header.base_offset < start:
@@ -467,7 +467,7 @@ class ProducerStates:
                 yield ended
 
     def retrying(self, now_ms: int) -> dict[int, ProducerEntry]:
-        """Producers that may send again batches of which a snapshot knows only the last."""
+        """Producers that may retry batches of which a snapshot holds only the last."""
         return {
             producer_id: entry
             for producer_id, entry in self.entries.items()
@@ -475,11 +475,10 @@ class ProducerStates:
         }
 
     def recall(self, headers: Iterable[BatchHeader], now_ms: int) -> None:
-        """Complete what a snapshot knew by batches from before it.
+        """Complete a snapshot with the batches before it.
 
-        A snapshot knows only the last batch of a producer. A client may have five in flight, and sends them all again
-        when their answers were lost in a restart: those that were written must be known, or it hears that they are
-        out of order.
+        A snapshot holds only the last batch of a producer. A client may have five in flight, and retries them all if
+        a restart lost the responses. Unless the written ones are known, it would be told that they are out of order.
         """
         wanted = self.retrying(now_ms)
         earlier: dict[int, list[Span]] = {producer_id: [] for producer_id in wanted}
@@ -501,7 +500,7 @@ class ProducerStates:
             _put_before(entry, earlier[producer_id])
 
     def silent_since(self, offset: int) -> ProducerStates:
-        """Those that have written nothing from that offset on. Of a transaction of theirs no record is there."""
+        """Producers that have written nothing from that offset on, without open transactions."""
         silent = ProducerStates()
         for producer_id, entry in self.entries.items():
             if entry.spans and entry.last_offset < offset:
@@ -526,22 +525,22 @@ class ProducerStates:
         ]
 
     def last_offsets(self) -> dict[int, int]:
-        """The last offset of every producer that has one: compaction keeps a trace of those batches."""
+        """The last offset of every producer that has one: compaction keeps those batches, emptied if need be."""
         return {producer_id: entry.last_offset for producer_id, entry in self.entries.items() if entry.spans}
 
     def marker_epochs(self) -> dict[int, int]:
-        """The epoch of every producer that only a marker knows: compaction keeps that marker's batch."""
+        """The epoch of every producer known only from a marker: compaction keeps that marker's batch."""
         return {producer_id: entry.epoch for producer_id, entry in self.entries.items() if not entry.spans}
 
     def move_times(self, leap_ms: int, now_ms: int) -> None:
-        """The clock leapt: nobody has been silent for that long. Nothing was active in the future, though."""
+        """Adjust to a clock that jumped: no producer has been idle for that long, or active in the future."""
         for entry in self.entries.values():
             entry.active_ms = min(entry.active_ms + max(leap_ms, 0), now_ms)
         for known in (*self._asked.values(), *self._permitted.values()):
             known.made_ms = min(known.made_ms + max(leap_ms, 0), now_ms)
 
     def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
-        """Forget producers that have been silent for so long; an open transaction keeps its producer."""
+        """Forget producers that have been idle for this long; an open transaction keeps its producer."""
         gone = [
             producer_id
             for producer_id, entry in self.entries.items()
@@ -576,12 +575,11 @@ def _forget_first(entry: ProducerEntry) -> None:
 
 
 def _check_forgotten(entry: ProducerEntry, header: BatchHeader) -> None:
-    """Refuse a batch from before those that are remembered by the word that it is written.
+    """Refuse a batch older than the remembered ones as already written.
 
-    A client may have more under way than five: what it sent to the leader of before, which stands still and does not
-    answer, while the next one, which has it, takes on what follows. Told that it is out of order, the Java client
-    sends it again until its time is over, and then takes it for lost; librdkafka is at its end. Not so in
-    transactions: see `_check_unused`.
+    A client may have more than five batches in flight: some sent to the previous leader, which hangs, while the new
+    leader, which has them, accepts the following ones. If told that they are out of order, the Java client retries
+    until its timeout and then reports them lost; librdkafka fails. Transactions differ: see `_check_unused`.
     """
     if header.producer_epoch != entry.epoch or header.attributes & TRANSACTIONAL:
         return
@@ -595,11 +593,11 @@ def _check_forgotten(entry: ProducerEntry, header: BatchHeader) -> None:
 
 
 def _check_unused(entry: ProducerEntry, header: BatchHeader) -> None:
-    """Refuse sequences of a transaction that has ended: they are not sent again, for nobody waits for them any more.
+    """Refuse sequences of a transaction that has ended: these are not retries, as no client waits for them.
 
-    librdkafka gives them to the next transaction's records when it aborts while it waits to send a batch again, as if
-    none of that had arrived. Acknowledged as the retry that it looks like, the new batch would be missing in what is
-    committed. This code makes clients abort, and begin anew with another epoch.
+    librdkafka assigns them to the next transaction's records if it aborts while a retry is pending. If that batch
+    were acknowledged as the retry it resembles, it would be missing from the next commit. This code makes clients
+    abort and continue with a new epoch.
     """
     if header.producer_epoch != entry.epoch:
         return
@@ -608,13 +606,13 @@ def _check_unused(entry: ProducerEntry, header: BatchHeader) -> None:
         if is_over and _overlap(span, header):
             raise Refused(
                 ErrorCode.UNKNOWN_PRODUCER_ID,
-                f"producer {header.producer_id} sent sequence {header.base_sequence}, which stands in a transaction "
+                f"producer {header.producer_id} sent sequence {header.base_sequence}, which belongs to a transaction "
                 f"that has ended, at offset {span.first_offset}",
             )
 
 
 def _overlap(span: Span, header: BatchHeader) -> bool:
-    """Whether some sequence is in both; sequences begin at 0 again after the last."""
+    """Whether the two share a sequence; sequences wrap around to 0."""
     behind = (header.base_sequence - span.base_sequence) % SEQUENCE_COUNT
     before = (span.base_sequence - header.base_sequence) % SEQUENCE_COUNT
     return behind <= (span.last_sequence - span.base_sequence) % SEQUENCE_COUNT or (
@@ -650,5 +648,5 @@ def _check_order(header: BatchHeader, epoch: int, last_sequence: int) -> None:
 
 def _old_epoch(producer_id: int, epoch: int, current: int) -> Refused:
     return Refused(
-        ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer_id} has epoch {current} by now; this has epoch {epoch}"
+        ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer_id} has epoch {current}; this batch has epoch {epoch}"
     )

@@ -1,7 +1,7 @@
-"""Finding the batches before a producer snapshot again.
+"""Recalling the batches before a producer snapshot.
 
-A snapshot knows only the last batch of each producer, and a client may send its last five again. Starting from a
-snapshot therefore means looking at the end of the log before it, as far as that is cheap.
+A snapshot holds only the last batch of each producer, and a client may retry its last five. So loading a snapshot
+includes reading the end of the log before it, as far as that is cheap.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from millpond.log.segment import Segment
 from millpond.wire.batch import BatchHeader
 
 RECALLED_ENTRIES = 64
-"""How many entries of the offset index to go back: so many large batches, or 256 KiB of small ones."""
+"""How many offset index entries to go back: that many large batches, or 256 KiB of small ones."""
 RECALLED_BYTES = 1 << 18
 RECALLED_SEGMENTS = 16
-"""Small segments are read until there are this many of them, or this many bytes; two are read in any case."""
+"""Small segments are read up to this number or this many bytes; at least two are read."""
 
 
 def recall_batches(producers: ProducerStates, segments: Sequence[Segment], upto: int, now_ms: int) -> None:
-    """Complete what a snapshot at offset `upto` told."""
+    """Complete a snapshot that was taken at offset `upto`."""
     if producers.retrying(now_ms):
         producers.recall(_last_headers(segments, upto), now_ms)
 

@@ -1,8 +1,8 @@
-"""Opening a partition's folder, after a clean end or after a crash at any moment.
+"""Opening a partition's folder, after a clean shutdown or a crash at any moment.
 
-After a clean end the files are taken at their word. After a crash everything from the recovery point on is read and
-checked: what a power cut tore at the end is cut off. Damage below the recovery point is another matter: those bytes
-were known to be safe, so the partition stays offline for a person (or a replica) to mend, and nothing is thrown away.
+After a clean shutdown the files are trusted. After a crash everything from the recovery point on is read and checked,
+and a torn tail is cut off. Damage below the recovery point is different: those bytes were known to be safe, so the
+partition stays offline for an operator (or a replica) to repair, and nothing is deleted.
 """
 
 from __future__ import annotations
@@ -51,29 +51,29 @@ from millpond.wire.batch import HEADER_BYTES, BatchHeader, read_header
 _NOWHERE = 1 << 63
 
 LISTINGS_KEPT = 64
-"""Thousands of folders have files of the same names: what those tell is worked out once."""
+"""Thousands of folders hold files with the same names: each listing is analysed once."""
 
 
 class LogDamaged(Exception):
-    """Bytes that were known to be safe are not what they were. The partition stays offline."""
+    """Bytes that were known to be safe have changed. The partition stays offline."""
 
 
 @dataclass(slots=True)
 class Opening:
-    """What the data folder's checkpoints know about one partition."""
+    """What the data folder's checkpoints record about one partition."""
 
     clean: bool = False
-    """The last end was a clean one: every file is whole and synced."""
+    """Whether the last shutdown was clean: every file is complete and synced."""
     recovery_point: int = 0
     start_offset: int = 0
     clean_offset: int = 0
     now_ms: int = 0
     notes: list[str] = field(default_factory=list)
-    """What a person should hear of; filled while opening."""
+    """Messages for the operator, collected while opening."""
     has_cut: bool = False
-    """Whether bytes were cut off at the end: records that others count on may have been among them."""
+    """Whether bytes were cut off at the end: other nodes may count on records among them."""
     before_cut: Callable[[], None] = lambda: None
-    """Called before the first of them goes: the next start must know, should this one not come to tell."""
+    """Called before the first cut: the next start must know, in case this one does not get to report it."""
 
     def cut(self) -> None:
         if not self.has_cut:
@@ -82,7 +82,7 @@ class Opening:
 
 
 def open_log(files: OpenFiles, folder: str, limits: LogLimits, opening: Opening) -> PartitionLog:
-    """The log in `folder`, ready for use. LogDamaged or OSError if it cannot be."""
+    """The log in `folder`, ready for use. LogDamaged or OSError if it cannot be opened."""
     try:
         return _Opener(files, folder, limits, opening).open()
     except Damaged as damage:
@@ -90,16 +90,16 @@ def open_log(files: OpenFiles, folder: str, limits: LogLimits, opening: Opening)
 
 
 class _Listing(NamedTuple):
-    """What the names of a folder's files tell."""
+    """What a folder's file names reveal."""
 
     present: frozenset[str]
     bases: tuple[int, ...]
-    """Where its segments begin, in order."""
+    """Base offsets of the segments, in order."""
     snapshots: tuple[str, ...]
     orphans: tuple[tuple[str, int], ...]
-    """Indexes of segments that are gone, and where those began."""
+    """Indexes of segments that are gone, and their base offsets."""
     begun: tuple[int, ...]
-    """Where the replica was begun anew."""
+    """Offsets at which the replica was restarted."""
     floors: tuple[int, ...]
     """Evidence floors, lowest first."""
     has_leftovers: bool
@@ -131,16 +131,16 @@ class _Opener:
         names = disk.list(folder)
         self.rebuild: set[int] = set()
         self.small: tuple[Segment, HeldBytes] | None = None
-        """The last segment if it is so small that no index has an entry for it, and its file: read once, for all who
-        ask. Most partitions are idle, and many are small."""
+        """The last segment, if it is too small to have index entries, and its content: read once for all uses.
+        Most partitions are idle, and many are small."""
         self.shortened: list[Segment] = []
         self.boundary: bytes | None = None
-        """The snapshot of the last segment's beginning, if it is to be made again."""
+        """The snapshot at the last segment's base offset, if it must be recreated."""
         self.ends_from = _NOWHERE
-        """From the segment of this base offset on, what is noted about ended transactions cannot be trusted."""
+        """From the segment with this base offset on, the index of aborted transactions cannot be trusted."""
         self.listing = _listing(tuple(names))
         was_unsettled = self.is_unsettled = UNSETTLED_FILE in self.listing.present
-        """Whether indexes are made again, and this is to be known until they are on the disk."""
+        """Whether indexes are being rebuilt, which must stay recorded until they are on disk."""
         if self.listing.has_leftovers:
             if any(name.endswith(SWAP) for name in names):
                 self.is_unsettled = True
@@ -150,7 +150,7 @@ class _Opener:
             names = disk.list(folder)
             self.listing = _listing(tuple(names))
         if was_unsettled:
-            # The last opening did not come to its end: which ones it had settled nobody knows.
+            # The last opening was interrupted: which indexes it had rebuilt is unknown.
             self.rebuild = set(self.listing.bases)
             remove_indexes(disk, folder, names)
             names = disk.list(folder)
@@ -158,22 +158,22 @@ class _Opener:
         if FAILED_SYNC_FILE in self.listing.present:
             rewrite(disk, folder, names, opening.recovery_point)
             opening.clean = False
-            opening.notes.append(f"{folder}: a sync had failed; what may not have reached the disk was written again")
+            opening.notes.append(f"{folder}: a sync had failed; rewrote what may not have reached the disk")
             self.listing = _listing(tuple(disk.list(folder)))
         self.present = self.listing.present
         begun = max(self.listing.begun, default=-1)
         self.begun_at = begun if begun >= opening.recovery_point else None
-        """Where the replica was begun anew, if nothing that it has got since is known to be safe."""
+        """Where the replica was restarted, if none of its records since is known to be safe."""
         self.hole_end = 0
-        """The end of the last batch that compaction has left incomplete, or that has a gap before it."""
+        """The end of the last batch that compaction left incomplete, or that has a gap before it."""
         self.deleted: list[str] = []
-        """Files that this opening has taken out of the log, and that are yet to be removed."""
+        """Files that this opening took out of the log and that are yet to be deleted."""
 
     def open(self) -> PartitionLog:
         segments = self._segments()
         self._hold(segments[-1])
         if self.opening.clean:
-            # After a crash the end may be torn: there what checks it makes the indexes, too.
+            # After a crash the tail may be torn: there the check builds the indexes, too.
             self._rebuild(segments)
             segments[-1].load_tail(self.limits.index_interval_bytes, self.present, self._held(segments[-1]))
             self._doubt(segments[-1].next_offset)
@@ -193,7 +193,7 @@ class _Opener:
             epochs_from = end if clean else max(epochs_from, min(self.opening.recovery_point, end))
         if not self._agrees(epochs, segments, epochs_from):
             epochs_from = segments[0].base_offset
-        # What is noted from there on may be of what was cut off since: the batches tell.
+        # Recorded epochs from here on may belong to records that were cut off: the batches are authoritative.
         epochs.cut_end(epochs_from)
         log = PartitionLog(
             self.files,
@@ -216,26 +216,26 @@ class _Opener:
         self._learn_first_epochs(log)
         self._owe(log, unsynced_from, clean)
         if log.epochs.entries != (noted_epochs or []):
-            # The next opening goes by what is noted: up to its recovery point, or all of it after a clean end.
+            # The next opening trusts these notes: up to its recovery point, or entirely after a clean shutdown.
             log.owe_epochs()
         if self.is_unsettled:
             self._keep_rebuilt(segments)
         if self.boundary is not None:
-            # Only to spare the next one the walk, and so the last that needs room.
+            # Last, because it needs disk space and only saves the next opening a scan.
             with contextlib.suppress(OSError):
                 snapshots.write_encoded(segments[-1].base_offset, self.boundary)
         log.durability.away.retire(self.deleted)
         return log
 
     def _usable_snapshots(self, segments: Sequence[Segment], clean: bool) -> Snapshots:
-        """Those that tell of this log. Above what is known to be safe one may be of a history that an earlier power
-        cut has ended; only what is before the first batch nobody else could tell."""
+        """The snapshots that belong to this log. One above the safe part may belong to a history that an earlier
+        power cut has ended; only the state before the first batch has no other source."""
         snapshots = Snapshots(self.disk, self.folder, self.listing.snapshots)
         end, first = segments[-1].next_offset, segments[0].base_offset
         safe = end if clean else min(end, max(self.opening.recovery_point, first))
         if any(each > safe for each in snapshots.offsets):
             snapshots.drop_after(safe)
-            # For certain: the log may come to the same offset again, by another way.
+            # The removal must be durable: the log may reach the same offset again with other records.
             self.disk.sync_folder(self.folder)
         snapshots.drop_below(first)
         return snapshots
@@ -243,16 +243,16 @@ class _Opener:
     def _noted_producers(
         self, segments: Sequence[Segment], snapshots: Snapshots, clean: bool
     ) -> tuple[int, ProducerStates]:
-        """Where the walk through the log begins, and what is known of its producers there."""
+        """Where the scan of the log begins, and the producers known there."""
         first, end = segments[0].base_offset, segments[-1].next_offset
-        # If the walk cannot begin with a snapshot, one tells of those who wrote before the log's beginning.
+        # If the scan cannot begin with a snapshot, one still holds the producers that wrote before the log's start.
         newest = snapshots.newest(end) if first and self.rebuild else None
         for segment in segments:
             if segment.base_offset in self.rebuild:
                 snapshots.drop_below(segment.next_offset)
         snapshot = snapshots.newest(min(end, self.ends_from))
         if snapshot is not None and not clean and snapshot[0] > self.opening.recovery_point:
-            # It tells of producers, and nothing certain of transactions.
+            # It is reliable for producers, but not for transactions.
             newest, snapshot = snapshot, None
         if snapshot is not None:
             return snapshot
@@ -261,29 +261,30 @@ class _Opener:
         return first, ProducerStates() if newest is None else newest[1].silent_since(first)
 
     def _guess_floor(self, log: PartitionLog) -> None:
-        """Assume the worst of a log that has no floor: an earlier version wrote it, or it comes from a backup.
+        """Assume the worst for a log without a floor: an earlier version wrote it, or it is from a backup.
 
-        Evidence that has gone leaves a hole, and there are none above both offsets, as far as the log was walked.
+        Dropped evidence leaves a hole, and there is none above both offsets, as far as the log was scanned.
         """
         floor = max(log.compaction.clean_offset, self.hole_end)
         if not floor:
             return
         log.compaction.evidence_floor = Offset(floor)
-        # Without room for it, the next compaction or the next opening records it.
+        # If the disk is full, the next compaction or opening records it.
         with contextlib.suppress(OSError):
             write_floor(self.disk, self.folder, floor)
             log.durability.owe_folder()
             log.compaction.is_floor_kept = True
 
     def _owe(self, log: PartitionLog, unsynced_from: int, clean: bool) -> None:
-        """What the next sync has to make last."""
+        """What the next sync has to cover."""
         durability = log.durability
         if clean:
-            # Most partitions are idle: a file is opened again when it is needed.
+            # Most partitions are idle: a file is reopened when needed.
             log.segments.active.close()
             durability.owe_nothing()
         else:
-            # The process may have ended before its first sync: neither the folder's name nor its owner is safe yet.
+            # The process may have ended before its first sync: neither the folder's name nor its topic id is safe
+            # yet.
             durability.owe_folder(self.folder.rpartition("/")[0])
             if log.topic_id != NO_TOPIC_ID:
                 log.owe_topic_id()
@@ -294,15 +295,15 @@ class _Opener:
             durability.owe_folder()
 
     def _remove_orphans(self, first: int, end: int) -> None:
-        """What nobody needs any more: above all indexes that a removal of segments has left, before the beginning of
-        the log or behind its end. One in the middle may be of a log file that somebody is going to put back, and
-        nothing else says what was aborted."""
+        """Remove what is no longer needed: mostly indexes left by a removal of segments, before the log's start or
+        after its end. One in the middle may belong to a log file that an operator is about to restore, and it is
+        the only record of what was aborted."""
         left = [name for name, offset in self.listing.orphans if not first <= offset < end]
-        # Behind where it was begun it has records that are safe by now.
+        # The replica has safe records beyond the offset where it was restarted.
         left += [offset_name(each, BEGUN) for each in self.listing.begun if each < self.opening.recovery_point]
         left += [offset_name(each, FLOOR) for each in self.listing.floors[:-1]]
         if left:
-            # Their logs must be gone for certain.
+            # The removal of their logs must be durable.
             self.disk.sync_folder(self.folder)
         for name in left:
             self.disk.remove(f"{self.folder}/{name}")
@@ -322,18 +323,18 @@ class _Opener:
                 self._distrust(segment)
 
     def _doubt(self, end: int) -> None:
-        """Whoever ends in order notes where each log ends. One that ends elsewhere was changed by somebody since."""
+        """A clean shutdown records where each log ends. One that ends elsewhere was changed since."""
         if end != self.opening.recovery_point:
             self.opening.clean = False
             self.opening.notes.append(
-                f"{self.folder} ends at offset {end}, and ended at {self.opening.recovery_point} when it was closed; "
-                f"it is checked as after a crash"
+                f"{self.folder} ends at offset {end}, but ended at {self.opening.recovery_point} when it was closed; "
+                f"checking it as after a crash"
             )
 
     def _agrees(self, epochs: LeaderEpochs, segments: list[Segment], upper: int) -> bool:
-        """Whether the last batch before offset `upper` is of the leader epoch that is noted for it.
+        """Whether the last batch before offset `upper` has the leader epoch recorded for it.
 
-        An older note does not know the epochs since: by it replicas would be cut back below what is committed.
+        An outdated record lacks later epochs, and replicas would be truncated below what is committed.
         """
         holding = next((each for each in reversed(segments) if each.size and each.base_offset < upper), None)
         if holding is None:
@@ -341,14 +342,14 @@ class _Opener:
         try:
             header = self._header_at(holding, min(upper, holding.next_offset) - 1)
         except Damaged:
-            # Whoever reads it will find out.
+            # The check that reads it will report the damage.
             return True
         if header is None or header.base_offset < self.opening.start_offset:
             return True
         return epochs.of(header.base_offset) == header.leader_epoch
 
     def _header_at(self, segment: Segment, offset: int) -> BatchHeader | None:
-        """Of the first batch that ends at or after `offset`."""
+        """The header of the first batch that ends at or after `offset`."""
         held = self._held(segment)
         if held is not None:
             walked = headers(held, 0, segment.size)
@@ -357,7 +358,7 @@ class _Opener:
         return None if span is None else read_header(segment.file.read_at(span.position, HEADER_BYTES))
 
     def _learn_first_epochs(self, log: PartitionLog) -> None:
-        """Records that were deleted just before a crash may be back, and their epochs not be noted any more."""
+        """Relearn the epochs of records that were deleted just before a crash and are back."""
         start, entries = log.start_offset, log.epochs.entries
         upper = entries[0][1] if entries else log.end_offset
         for segment in log.segments if start < upper else ():
@@ -374,26 +375,26 @@ class _Opener:
             if self.begun_at is None and self.opening.recovery_point > self.opening.start_offset:
                 raise LogDamaged(
                     f"{self.folder} is empty, but all below offset {self.opening.recovery_point} was known to be "
-                    f"safe; put the missing files back, or delete the folder to begin it anew"
+                    f"safe; restore the missing files, or delete the folder to start it empty"
                 )
             return [self._begin()]
         segments = []
         for base, following in zip(bases, [*bases[1:], -1], strict=True):
             size = self.disk.size(f"{self.folder}/{offset_name(base, LOG)}")
             segments.append(Segment(self.files, self.folder, base, following, size))
-        # Deleted from the front before the end, but not yet from the disk.
+        # Deleted from the front before the shutdown, but not yet from the disk.
         gone = sum(segment.base_offset <= self.opening.start_offset for segment in segments[1:])
         self._mark_deleted(segments[:gone])
         return segments[gone:]
 
     def _begin(self) -> Segment:
-        """The first segment of a log that has nothing, with the file that says so."""
+        """Create the first segment of an empty log, with the file that marks its start."""
         offset = max(self.opening.start_offset, self.begun_at or 0)
         earlier = [each for each in self.listing.begun if each != offset]
         for each in earlier:
             self.disk.remove(f"{self.folder}/{offset_name(each, BEGUN)}")
         if offset or earlier:
-            # One that came back would count for what is written from here on.
+            # A file that came back would count for what is written from here on.
             self.disk.sync_folder(self.folder)
         if offset:
             self.disk.open(f"{self.folder}/{offset_name(offset, BEGUN)}", create=True).close()
@@ -402,7 +403,7 @@ class _Opener:
 
     def _mark_deleted(self, segments: list[Segment]) -> None:
         if segments:
-            # What stays must be there for certain first: its name may have been synced by nobody yet.
+            # The remaining segments must be durable first: their names may never have been synced.
             self.disk.sync_folder(self.folder)
         for segment in segments:
             self.deleted += segment.rename_all(DELETED)
@@ -411,7 +412,8 @@ class _Opener:
     # After a crash
 
     def _recover(self, segments: list[Segment]) -> int:
-        """Check everything from the recovery point on and cut off what does not hold; the first segment checked."""
+        """Check everything from the recovery point on and cut off what is damaged; the number of the first segment
+        checked."""
         self._drop_overlaps(segments)
         point = self._safe_to(segments)
         first = max((n for n, segment in enumerate(segments) if segment.base_offset <= point), default=0)
@@ -433,7 +435,7 @@ class _Opener:
                 self._cut(segments, number, damage)
             following = segments[number + 1] if number + 1 < len(segments) else None
             if following is not None and point <= segment.next_offset != following.base_offset:
-                # Above the recovery point a gap is a tail that was lost; below it, compaction by another program.
+                # Above the recovery point a gap is a lost tail; below it, compaction by another program.
                 self._drop_following(segments, number)
                 following = None
             if following is not None:
@@ -443,27 +445,27 @@ class _Opener:
         if segments[-1].next_offset < point:
             raise LogDamaged(
                 f"{self.folder} ends at offset {segments[-1].next_offset}, but all below {point} was known to be "
-                f"safe; put the missing files back, or delete the partition's folder to copy it anew"
+                f"safe; restore the missing files, or delete the partition's folder to replicate it again"
             )
         if segments[-1].next_offset < self.opening.recovery_point:
             return self._begin_again(segments)
         return first
 
     def _safe_to(self, segments: Sequence[Segment]) -> int:
-        """Up to where nothing may be missing. A replica that was begun anew inside a batch of its leader has a
-        segment that begins below its start, and until it has more than this there is nothing in it that is safe."""
+        """Up to where nothing may be missing. A replica that was restarted inside a batch of its leader has a
+        segment that begins below its start, and nothing in it is safe until it has more than this batch."""
         point = self.opening.recovery_point
         return point if self.begun_at is None else min(point, segments[0].base_offset)
 
     def _begin_again(self, segments: list[Segment]) -> int:
-        """The replica that was begun anew has not come to its first batch: it begins once more."""
+        """Restart a replica that stopped before its first batch."""
         self._mark_deleted(segments)
         self.shortened = []
         segments[:] = [self._begin()]
         return 0
 
     def _drop_overlaps(self, segments: list[Segment]) -> None:
-        """Segments that a compacted one before them covers: their removal did not survive the crash."""
+        """Drop segments that a compacted one before them covers: their removal did not survive the crash."""
         number = 0
         while number + 1 < len(segments):
             segment = segments[number]
@@ -480,18 +482,18 @@ class _Opener:
             number += 1
 
     def _is_copy(self, segment: Segment, following: Segment) -> bool:
-        """Whether what the segment has of the following one can be a copy. What a follower had to cut off for want of
-        room, and a power cut brings back, may reach as far: it is of an earlier leader then."""
+        """Whether the segment's overlap with the following one can be a copy. A tail that a follower truncated for
+        lack of space, and a power cut brought back, may overlap too: it has an earlier leader epoch."""
         try:
             mine = self._header_at(segment, following.base_offset)
             other = self._header_at(following, following.base_offset)
         except Damaged:
-            # What a compaction replaces is whole and safe.
+            # Segments replaced by a compaction are whole and safe.
             return False
         return mine is not None and other is not None and mine.leader_epoch >= other.leader_epoch
 
     def _cut_behind(self, segment: Segment) -> None:
-        """Cut off what a write that found no room has left behind the end of a sealed segment."""
+        """Cut off what a write on a full disk left after the end of a sealed segment."""
         position = segment.end_position()
         if position is not None and position < segment.size:
             self._begin_cut()
@@ -504,15 +506,15 @@ class _Opener:
         if segment.next_offset < self._safe_to(segments):
             raise LogDamaged(
                 f"{segment.path(LOG)} is damaged at {damage}, below offset {self.opening.recovery_point} that was "
-                f"known to be safe; mend or remove the file, or delete the partition's folder to copy it anew"
+                f"known to be safe; repair or remove the file, or delete the partition's folder to replicate it again"
             )
         if _holds_a_batch_after(segment.file, damage.position, segment.size):
             path = f"{self.folder}/{offset_name(segment.next_offset, CUT)}"
             copy_tail(self.disk, segment.file, damage.position, segment.size, path)
             self.disk.sync_folder(self.folder)
             self.opening.notes.append(
-                f"{segment.path(LOG)}: {damage}; the log ends at offset {segment.next_offset}, and the "
-                f"{segment.size - damage.position} bytes from the damage on are kept in {path}"
+                f"{segment.path(LOG)}: {damage}; truncated the log to offset {segment.next_offset} and kept the "
+                f"{segment.size - damage.position} bytes after the damage in {path}"
             )
         self._begin_cut()
         segment.cut(damage.position, self.limits.index_interval_bytes)
@@ -521,21 +523,21 @@ class _Opener:
             self._drop_following(segments, number)
 
     def _begin_cut(self) -> None:
-        """Before the first of it: should this opening not come to its end, the next one finds nothing torn any more,
-        and must not take the page cache's word for it."""
+        """Record that data is about to be cut: if this opening is interrupted, the next one finds no torn tail,
+        and must still not trust the page cache."""
         if not self.opening.has_cut:
             mark_failed_sync(self.disk, self.folder)
         self.opening.cut()
 
     def _keep_cut(self, shortened: Iterable[Segment]) -> None:
-        """Make it last before anything is written behind it: the next power cut could bring back what was cut off."""
+        """Make the cut durable before anything is written: a power cut could bring back what was cut off."""
         for segment in shortened:
             segment.file.sync()
         self.disk.sync_folder(self.folder)
         remove_mark(self.disk, self.folder)
 
     def _keep_rebuilt(self, segments: Sequence[Segment]) -> None:
-        """Nothing else says that an index is to be made again: a segment without aborted transactions has none."""
+        """Nothing else records that an index must be rebuilt: a segment without aborted transactions has none."""
         for segment in segments:
             if segment.base_offset in self.rebuild or segment.base_offset >= self.ends_from:
                 for path in segment.index_paths():
@@ -544,13 +546,13 @@ class _Opener:
         self.disk.remove(f"{self.folder}/{UNSETTLED_FILE}")
 
     def _drop_following(self, segments: list[Segment], number: int) -> None:
-        """The log ends inside this segment: later ones do not connect to it."""
+        """Set aside the segments after one that the log now ends in: they do not connect to it."""
         for segment in segments[number + 1 :]:
             if segment.size:
                 self._begin_cut()
                 self.opening.notes.append(
                     f"{segment.path(LOG)} does not connect to offset {segments[number].next_offset} before it; "
-                    f"kept as {segment.path(LOG)}{CUT}"
+                    f"kept it as {segment.path(LOG)}{CUT}"
                 )
             renamed = segment.rename_all(CUT if segment.size else DELETED)
             if not segment.size:
@@ -558,7 +560,7 @@ class _Opener:
             segment.close()
         del segments[number + 1 :]
 
-    # What stands beside the log
+    # Files beside the log
 
     def _topic_id(self) -> UUID:
         if METADATA_FILE not in self.present:
@@ -570,7 +572,7 @@ class _Opener:
             return NO_TOPIC_ID
 
     def _noted_epochs(self) -> list[tuple[int, int]] | None:
-        """The leader epochs as their file tells them; None if it does not."""
+        """The leader epochs from their file; None if it is missing or damaged."""
         if EPOCHS_FILE not in self.present:
             return None
         try:
@@ -582,7 +584,7 @@ class _Opener:
         self.ends_from = min(self.ends_from, segment.base_offset)
 
     def _replay(self, log: PartitionLog, producers_from: int, epochs_from: int) -> None:
-        """Make again what the log tells about producers, epochs and, where that is not known, ended transactions."""
+        """Rebuild the state of producers and epochs from the log and, where unknown, the aborted transactions."""
         last = log.segments.active
         for segment in log.segments:
             if (
@@ -633,7 +635,7 @@ class _Opener:
 
 
 def _holds_a_batch_after(file: File, position: int, end: int) -> bool:
-    """Whether a whole batch follows the damaged one: then this is more than a torn end."""
+    """Whether a whole batch follows the damaged one: then this is more than a torn tail."""
     data = file.read_at(position, HEADER_BYTES)
     size = read_header(data).size if len(data) == HEADER_BYTES else 0
     if not HEADER_BYTES <= size < end - position:

@@ -1,4 +1,4 @@
-"""Jobs that remove files which nobody needs any more, some time from now, on a worker."""
+"""Jobs that delete obsolete files, after a delay, on a worker."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from millpond.log.names import LOG
 
 @dataclass(slots=True)
 class RemovalJob:
-    """Files of a log, in the order in which they must go.
+    """Files of a log, in the order in which they must be deleted.
 
-    Jobs overtake each other, and may fail. So one of retired segments takes what is left of those before it along.
+    Jobs may overtake each other and fail. So a job for retired segments also deletes what is left of earlier ones.
     """
 
     disk: Disk
@@ -26,21 +26,20 @@ class RemovalJob:
     away: Away = field(default_factory=Away)
     beginnings: int = 0
     number: int = 0
-    """Up to which of all that were ever retired, if these are retired segments: which are left is seen when it
-    begins."""
+    """For retired segments, the number of the last file: what is left is determined when the job begins."""
     is_replaced: bool = False
-    """Whether a compaction has put another segment in place of these: no segment will ever have their names."""
+    """Whether a compaction replaced these files: no segment will ever reuse their names."""
 
     @property
     def is_tried_again(self) -> bool:
-        """What a compaction has left that was given up is not: the next one gives its files the same names. Nor what
-        a later job has to remove as well."""
+        """Whether a failed job is retried. Files of an abandoned compaction are not: the next one reuses their
+        names. Nor are files that a later job deletes anyway."""
         return self.is_replaced or (self.number > 0 and self.number == self.away.last_retired())
 
     def begin(self) -> bool:
-        """On the loop, just before `run`: whether it is still wanted."""
+        """On the loop, just before `run`: whether it is still needed."""
         if self.away.closed or self.away.beginnings != self.beginnings:
-            # The folder or the files of this name may be another log's by now.
+            # The folder, or files of the same names, may belong to another log by now.
             self.away.asked = 0
             return False
         if self.number:
@@ -56,7 +55,7 @@ class RemovalJob:
 
     def run(self) -> None:
         if self.paths:
-            # What takes their place must be there for certain, or a crash would make the offsets start again.
+            # The replacement must be durable, or a crash would restart the offsets.
             self._sync()
         failed: OSError | None = None
         for path in self.paths:
@@ -70,8 +69,8 @@ class RemovalJob:
                     raise
                 failed = error
             if is_log:
-                # A crash must find a log without its beginning, never one without its middle. Also where another job
-                # has removed it: that one may not have come to its sync.
+                # A crash must find a log without its beginning, never one without its middle. This also applies if
+                # another job deleted the file: it may not have synced.
                 self._sync()
         if failed is not None:
             raise failed
@@ -80,20 +79,20 @@ class RemovalJob:
         try:
             self.disk.sync_folder(self.folder)
         except FileNotFoundError:
-            # The whole partition was deleted meanwhile.
+            # The whole partition was deleted in the meantime.
             return
 
 
 @dataclass(slots=True)
 class Renames:
-    """Folders of one data folder that were given other names, and how many of these names a power cut leaves."""
+    """Renamed folders of one data folder, and how many of the renames are durable."""
 
     folder: str
     made: int = 0
     kept: int = 0
 
     def keep(self, disk: Disk, number: int) -> None:
-        """Make the first `number` of them last, and with them those that have been made since. On any thread."""
+        """Make the first `number` renames durable, and any made since. Safe on any thread."""
         if self.kept < number:
             made = self.made
             disk.sync_folder(self.folder)
@@ -102,25 +101,25 @@ class Renames:
 
 @dataclass(slots=True, frozen=True)
 class FolderRemovalJob:
-    """A deleted partition's folder. May run on any thread, after a delay."""
+    """A deleted partition's folder. Runs on any thread, after a delay."""
 
     disk: Disk
     path: str
     renames: Renames
     number: int
-    """Of its own renaming."""
+    """The number of its own rename."""
     delay_ms: int = 0
     is_tried_again: ClassVar[bool] = True
 
     def begin(self) -> bool:
-        """On the loop, just before `run`: nobody else ever has a folder of this name."""
+        """On the loop, just before `run`: always needed, as the folder's name is unique."""
         return True
 
     def end(self, *, is_done: bool) -> None:
         """On the loop, after `run`."""
 
     def run(self) -> None:
-        # Or a power cut could leave its old name, which another partition may get, and nothing in it.
+        # Otherwise a power cut could restore the old name, which another partition may have, with an empty folder.
         self.renames.keep(self.disk, self.number)
         with contextlib.suppress(FileNotFoundError):
             self.disk.remove_folder(self.path)

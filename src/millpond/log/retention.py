@@ -1,9 +1,9 @@
-"""Which segments are past their time, and what time it is for that purpose.
+"""Which segments have expired, and what time it is for that purpose.
 
-A segment is past `retention.ms` when that long has passed since the later of its largest record timestamp and the
-moment when it was last appended to. So a timestamp in the future keeps data longer, and an old timestamp (a backfill)
-does not delete what has just arrived. Neither may a clock that jumps: `RetentionClock` believes a jump forward only
-when the clock has kept its new pace for a while, and moves the known append times along with it.
+A segment exceeds `retention.ms` when that long has passed since the later of its largest record timestamp and its
+last append. So a future timestamp keeps data longer, and an old timestamp (a backfill) does not delete what has just
+arrived. Nor does a clock that jumps: `RetentionClock` accepts a jump forward only once the clock has kept its new
+pace for a while, and moves the known append times along.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def expired_segments(
     upper_offset: int,
     held: Collection[int],
 ) -> list[Segment]:
-    """The oldest segments, one after the other, as long as each may go: deleted from the front, too old, too much.
+    """The oldest segments that may be removed: deleted from the front, too old, or beyond the size limit.
 
-    Nothing at or above `upper_offset` (what is not committed yet) and nothing that a compaction is reading.
+    Nothing at or above `upper_offset` (uncommitted), and nothing that a compaction is reading.
     """
     left_bytes = segments.size_bytes
     expired: list[Segment] = []
@@ -55,10 +55,10 @@ def _is_past_retention(segment: Segment, limits: LogLimits, left_bytes: int, now
 
 
 def segment_time(segment: Segment, now_ms: int) -> int:
-    """The moment from which the segment's age counts."""
+    """The time from which the segment's age counts."""
     moment = max(segment.max_timestamp, segment.appended_ms)
     if moment == NO_TIMESTAMP:
-        # Nobody knows when it was written: its time begins now.
+        # The time of its last append is unknown: its age counts from now.
         moment = segment.appended_ms = now_ms
     return moment
 
@@ -73,9 +73,9 @@ class _Anchor:
 
 
 class RetentionClock:
-    """The wall clock, less its leaps forward.
+    """The wall clock, without its jumps forward.
 
-    A leap back counts at once, as it only keeps data longer. After a leap forward the old pace goes on, until the
+    A jump back counts at once, as it only keeps data longer. After a jump forward the old pace continues until the
     clock has kept the new one for `settle_ms`.
     """
 
@@ -85,13 +85,13 @@ class RetentionClock:
         self._candidate: _Anchor | None = None
 
     def observe(self, wall_ms: int, monotonic_ms: int) -> tuple[int, int]:
-        """The time to go by, and by how much the clock was found to have leapt (0 mostly)."""
+        """The time to use, and by how much the clock was found to have jumped (usually 0)."""
         if self._trusted is None:
             self._trusted = _Anchor(wall_ms, monotonic_ms)
             return wall_ms, 0
         expected = self._trusted.expected(monotonic_ms)
         if wall_ms <= expected + JUMP_MS:
-            # In step (small corrections are followed), or a leap back.
+            # In step (small corrections are followed), or a jump back.
             self._candidate = None
             self._trusted = _Anchor(wall_ms, monotonic_ms)
             leap = wall_ms - expected if wall_ms < expected - JUMP_MS else 0
@@ -109,17 +109,17 @@ class RetentionClock:
 
 
 def move_append_times(segments: Iterable[Segment], leap_ms: int, now_ms: int) -> None:
-    """The clock leapt: what was noted by the old pace is put in terms of the new one, never into the future."""
+    """Shift known append times after a clock jump, but never into the future."""
     for segment in segments:
         if segment.appended_ms != NO_TIMESTAMP:
             segment.appended_ms = min(segment.appended_ms + max(leap_ms, 0), now_ms)
 
 
 def is_append_time_needed(segment: Segment) -> bool:
-    """Whether a segment's records bear much older timestamps than the time of its last append, which is known.
+    """Whether a segment's known append time is much later than its records' timestamps.
 
-    Only there the append time matters and cannot be read from the log again, so it is written down. Reads no file: a
-    segment whose timestamps are not known yet has its append time from an earlier note, which still holds.
+    Only then does it matter and cannot be read from the log again, so it is checkpointed. Reads no file: a segment
+    whose timestamps are unknown has its append time from an earlier checkpoint, which is still valid.
     """
     known = segment.known_max_timestamp
     return bool(segment.size) and (known is None or segment.appended_ms > known + BACKFILL_MS)

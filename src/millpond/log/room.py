@@ -1,8 +1,8 @@
-"""Whether the disk has room for records: shared by all logs of a data folder.
+"""Whether the disk has space for records: shared by all logs of a data folder.
 
-Once a write has failed for want of room, all logs but that of the metadata refuse to grow until the observer has
-found enough room (`broker.disk_reserve`). What little is left is needed to delete topics or to shorten retention.
-Without an observer every write finds out for itself.
+Once a write has failed for lack of space, all logs except the metadata log refuse to grow until the observer has
+found enough space (`broker.disk_reserve`). What is left is needed to delete topics or shorten retention. Without an
+observer every write is attempted.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class DiskRoom:
         self._on_short: Callable[[], None] | None = None
 
     def when_short(self, observer: Callable[[], None]) -> None:
-        """Call `observer` when a write has failed for want of room; it resets `is_short`."""
+        """Call `observer` when a write has failed for lack of space; it resets `is_short`."""
         self._on_short = observer
 
     def refusal(self, folder: str, error: OSError) -> Refused:
-        """A write to the log in this folder has failed; what to answer."""
+        """The refusal for a failed write to the log in this folder."""
         if error.errno not in NO_ROOM:
             return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{folder}: {error}")
         if not self.is_short and self._on_short is not None:

@@ -1,4 +1,4 @@
-"""Walking the batches of a log file: by headers alone, or with every byte checked."""
+"""Iterating over the batches of a log file: by headers alone, or with every byte checked."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from millpond.wire.batch import HEADER_BYTES, MAGIC, BatchHeader, check_batch, r
 
 SCAN_BYTES = 1 << 20
 PROBE_BYTES = 1 << 13
-"""Enough for what lies between two index entries, mostly."""
+"""Usually enough for the batches between two index entries."""
 
 
 Batches = TypeVar("Batches", bytes, memoryview)
 
 
 class Readable(Protocol):
-    """A file, as far as whoever walks it needs one."""
+    """The part of a file that a scan needs."""
 
     def read_at(self, position: int, length: int) -> bytes: ...
 
 
 class HeldBytes:
-    """A small file that was read as a whole."""
+    """A small file that is in memory."""
 
     __slots__ = ("_data",)
 
@@ -38,7 +38,7 @@ class HeldBytes:
 
 
 class Damaged(OSError):
-    """At `position` of the file there is no whole batch: the disk gave back something else than was written."""
+    """No whole batch at `position` of the file: the disk returned something other than what was written."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(f"position {position}: {reason}")
@@ -47,7 +47,7 @@ class Damaged(OSError):
 
 
 def headers(file: Readable, position: int, end: int, chunk: int = PROBE_BYTES) -> Iterator[tuple[int, BatchHeader]]:
-    """Every batch from `position`, by its header; the records are not looked at."""
+    """Every batch from `position`, by its header alone."""
     data = b""
     data_start = position
     step = chunk
@@ -56,20 +56,20 @@ def headers(file: Readable, position: int, end: int, chunk: int = PROBE_BYTES) -
             data = file.read_at(position, min(step, end - position))
             data_start = position
             if len(data) < HEADER_BYTES:
-                raise Damaged(position, f"{len(data)} bytes are too few for a header")
+                raise Damaged(position, f"{len(data)} bytes are not enough for a header")
         header = read_header(data, position - data_start)
         if header.magic != MAGIC or header.size < HEADER_BYTES or header.last_offset_delta < 0:
-            raise Damaged(position, f"no batch: magic {header.magic}, size {header.size}")
+            raise Damaged(position, f"not a batch: magic {header.magic}, size {header.size}")
         if position + header.size > end:
-            raise Damaged(position, f"a batch of {header.size} bytes where {end - position} are left")
+            raise Damaged(position, f"a batch of {header.size} bytes with {end - position} left")
         yield position, header
         position += header.size
-        # Where a batch is larger than what is read at once, all but its header would be read in vain.
+        # For a batch larger than one read, everything but its header would be read for nothing.
         step = chunk if header.size < chunk else min(chunk, PROBE_BYTES)
 
 
 def checked(file: Readable, position: int, end: int, chunk: int = SCAN_BYTES) -> Iterator[tuple[int, BatchHeader]]:
-    """Every batch from `position`, each one's CRC and counts checked."""
+    """Every batch from `position`, with its CRC and counts checked."""
     for data_start, data, header_position, header in _batches_with_data(file, position, end, chunk):
         at = header_position - data_start
         try:
@@ -80,9 +80,9 @@ def checked(file: Readable, position: int, end: int, chunk: int = SCAN_BYTES) ->
 
 
 def sound_end(disk: Disk, path: str, limit: int | None = None) -> tuple[int, Damaged | None]:
-    """Up to where every batch of a file is as it was written, and what is wrong there.
+    """The end of the valid batches in a file, and the damage there.
 
-    With a `limit` only whole batches within so many bytes count, and nothing is wrong there.
+    With a `limit` only whole batches within that many bytes count, and damage is not reported.
     """
     file = disk.open(path)
     end = 0
@@ -99,7 +99,7 @@ def sound_end(disk: Disk, path: str, limit: int | None = None) -> tuple[int, Dam
 
 
 def batches(file: File, position: int, end: int, chunk: int = SCAN_BYTES) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Every batch from `position` with its bytes; CRCs are not looked at."""
+    """Every batch from `position` with its bytes; CRCs are not checked."""
     for data_start, data, header_position, header in _batches_with_data(file, position, end, chunk):
         at = header_position - data_start
         yield header, memoryview(data)[at : at + header.size]
@@ -116,12 +116,12 @@ def _batches_with_data(
         if at + HEADER_BYTES > len(data):
             data, data_start, at = file.read_at(position, min(chunk, end - position)), position, 0
             if len(data) < HEADER_BYTES:
-                raise Damaged(position, f"{len(data)} bytes are too few for a header")
+                raise Damaged(position, f"{len(data)} bytes are not enough for a header")
         header = read_header(data, at)
         if header.magic != MAGIC or header.size < HEADER_BYTES:
-            raise Damaged(position, f"no batch: magic {header.magic}, size {header.size}")
+            raise Damaged(position, f"not a batch: magic {header.magic}, size {header.size}")
         if header.size > end - position:
-            raise Damaged(position, f"a batch of {header.size} bytes where {end - position} are left")
+            raise Damaged(position, f"a batch of {header.size} bytes with {end - position} left")
         if at + header.size > len(data):
             data, data_start = file.read_at(position, min(max(chunk, header.size), end - position)), position
             if len(data) < header.size:
@@ -131,10 +131,10 @@ def _batches_with_data(
 
 
 def copy_tail(disk: Disk, file: File, position: int, end: int, path: str) -> None:
-    """Copy the bytes from `position` to `end` to a file of their own, which is synced."""
+    """Copy the bytes from `position` to `end` into a new file, and sync it."""
     if disk.free_bytes(path.rpartition("/")[0]) < end - position:
-        # Trying would take the last room from everybody else meanwhile.
-        raise OSError(errno.ENOSPC, f"no room for {end - position} bytes", path)
+        # Trying would use up the last space in the meantime.
+        raise OSError(errno.ENOSPC, f"no space for {end - position} bytes", path)
     copy = disk.open(path, create=True)
     try:
         copy.truncate(0)
@@ -143,7 +143,7 @@ def copy_tail(disk: Disk, file: File, position: int, end: int, path: str) -> Non
             position += len(piece)
         copy.sync()
     except OSError:
-        # Half of it would only keep the room that others need.
+        # A partial copy would only waste space.
         with contextlib.suppress(OSError):
             disk.remove(path)
         raise
@@ -152,7 +152,7 @@ def copy_tail(disk: Disk, file: File, position: int, end: int, path: str) -> Non
 
 
 def whole_batches(data: Batches) -> Batches:
-    """The data without the batch that is cut at its end."""
+    """The data without the incomplete batch at its end."""
     whole = 0
     while whole + HEADER_BYTES <= len(data):
         size = read_header(data, whole).size

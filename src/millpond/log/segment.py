@@ -1,4 +1,4 @@
-"""One stretch of a partition's log: a file of batches with its indexes beside it."""
+"""A segment of a partition's log: a file of batches with its indexes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Walk = Callable[[Readable, int, int], Iterator[tuple[int, BatchHeader]]]
 
 
 class BatchSpan(NamedTuple):
-    """The bytes of one batch in its segment's file."""
+    """The position of one batch in its segment's file."""
 
     position: int
     size: int
@@ -46,9 +46,9 @@ class BatchSpan(NamedTuple):
 
 
 class RecentBatches:
-    """Base offsets and positions of the newest batches of one segment, without gaps up to its end.
+    """Base offsets and positions of a segment's newest batches, without gaps up to its end.
 
-    So readers at the end of a log need neither index nor file.
+    With these, readers at the log end need neither index nor file.
     """
 
     __slots__ = ("offsets", "positions")
@@ -68,7 +68,7 @@ class RecentBatches:
         self.offsets, self.positions = [], []
 
     def holding(self, offset: int, segment_size: int) -> BatchSpan | None:
-        """The batch that holds `offset`, which lies in the segment; None if that is not among the newest."""
+        """The batch that holds `offset`, which is in the segment; None if it is not among the newest."""
         if not self.offsets or offset < self.offsets[0]:
             return None
         number = bisect_right(self.offsets, offset) - 1
@@ -77,19 +77,19 @@ class RecentBatches:
         return BatchSpan(position, end - position, self.offsets[number])
 
     def position_from(self, offset: int, segment_size: int) -> int | None:
-        """Where the first batch that begins at or after `offset` starts; None if that cannot be told from here."""
+        """The position of the first batch that begins at or after `offset`; None if unknown."""
         if not self.offsets or offset < self.offsets[0]:
             return None
         number = bisect_left(self.offsets, offset)
         return self.positions[number] if number < len(self.positions) else segment_size
 
     def start_before(self, position: int) -> int:
-        """Where the last batch begins that begins at `position` or before; `position` if that cannot be told."""
+        """The position of the last batch that begins at `position` or before; `position` if unknown."""
         number = bisect_right(self.positions, position) - 1
         return self.positions[number] if number >= 0 else position
 
     def offset_from(self, position: int) -> int | None:
-        """The base offset of the first batch that starts at or after `position`; None if that cannot be told."""
+        """The base offset of the first batch at or after `position`; None if unknown."""
         number = bisect_left(self.positions, position)
         return self.offsets[number] if 0 < number < len(self.offsets) else None
 
@@ -125,44 +125,44 @@ class Segment:
     ) -> None:
         self._files = files
         self.stage = stage
-        """The ending of file names while compaction makes the segment."""
+        """The suffix of file names while compaction writes the segment."""
         self.folder = folder
         self.base_offset = base_offset
         self.next_offset = next_offset
         self.size = size
-        # There may be a hundred thousand idle partitions: what only a busy one needs is made when it is asked for.
+        # There may be a hundred thousand idle partitions: what only busy ones need is created on first use.
         self._offsets: SparseIndex | None = None
         self._times: SparseIndex | None = None
         self._aborted: AbortedIndex | None = None
         self._log: CachedFile | None = None
         self._recent: RecentBatches | None = None
         self._begins = False
-        """Whether an index that is not made yet begins empty and in memory, whatever its file holds."""
+        """Whether an index that does not exist yet begins empty and in memory, whatever its file holds."""
         self._unindexed_from: int | None = None
-        """None, unless the batches are too few for an index, and none is made yet: then the size at which the files
-        of both were complete, -1 if they may not be."""
+        """Set only while the batches are too few for an index entry and no index exists: the size at which both
+        index files were complete, or -1 if they may not be."""
         self.appended_ms = NO_TIMESTAMP
         """The wall clock at the last append, as far as this process or a checkpoint knows."""
         self.first_append_ms: int | None = None
-        # Not looked up yet; a sealed segment's time index knows.
+        # Not determined yet; a sealed segment's time index has it.
         self._max_timestamp: int | None = None
         self._max_timestamp_offset = -1
         self._bytes_since_entry = 0
         self.reads_only = False
-        """A reader on another thread: it looks for what an index has lost, but does not write it anew."""
+        """Set on readers on other threads: they work around lost index entries, but do not rewrite the index."""
         self.is_gone = False
-        """It was taken out of its log: its files may be removed at any time."""
+        """It was taken out of its log: its files may be deleted at any time."""
 
     @classmethod
     def create(cls, files: OpenFiles, folder: str, base_offset: int, stage: str = "") -> Segment:
-        """A new, empty segment that can be appended to."""
+        """A new, empty segment to append to."""
         segment = cls(files, folder, base_offset, base_offset, 0, stage)
         file = segment._cached_log().open(create=True)
         try:
             if file.size():
                 file.truncate(0)
         except OSError:
-            # The log goes on without it: left there, it would count as what follows the segment before it.
+            # The log continues without it: if it were left, recovery would take it for the next segment.
             segment.close()
             with contextlib.suppress(OSError):
                 files.disk.remove(segment.path(LOG))
@@ -171,7 +171,7 @@ class Segment:
         segment._max_timestamp = NO_TIMESTAMP
         return segment
 
-    # Its parts
+    # Parts
 
     @property
     def offsets(self) -> SparseIndex:
@@ -227,22 +227,21 @@ class Segment:
 
     @property
     def open_file(self) -> File | None:
-        """None if it would have to be opened."""
+        """The log file if it is open; None otherwise."""
         return self._log.open() if self._log is not None and self._log.is_open else None
 
-    # Growing
+    # Appending
 
     def write(self, batches: Buffer, *, urgent: bool = False) -> None:
-        """Append to the file, which stays open until it is synced. OSError leaves a tail that has to be cut off."""
+        """Append to the file, which stays open until it is synced. OSError leaves a tail that must be cut off."""
         (self._log or self._cached_log()).open_to_write(urgent=urgent).append((batches,))
 
     def append_short(
         self, short: ShortProduce, offset: int, leader_epoch: int, now_ms: int, limits: LogLimits
     ) -> bool:
-        """Write one small batch at `offset` and take it in. OSError as with `write`.
+        """Write one small batch at `offset` and record it. OSError as with `write`.
 
-        False, and nothing is written, where there is no room for it, or where the segment's age is not known without
-        a look into its file.
+        False, with nothing written, if it does not fit, or if determining the segment's age would need a read.
         """
         size = short.size
         last_offset = offset + short.record_count - 1
@@ -261,16 +260,16 @@ class Segment:
         return True
 
     def cut_torn_tail(self) -> None:
-        """Drop what a failed write may have left behind."""
+        """Remove what a failed write may have left."""
         self.file.truncate(self.size)
 
     def unpin(self) -> None:
-        """All that was written is synced."""
+        """Everything written has been synced."""
         if self._log is not None:
             self._log.unpin()
 
     def note(self, base_offset: int, last_offset: int, max_timestamp: int, size: int, interval: int) -> None:
-        """Take in a batch that has just been written at the end of the file."""
+        """Record a batch that has just been written at the end of the file."""
         position = self.size
         assert self._max_timestamp is not None
         if max_timestamp > self._max_timestamp:
@@ -286,13 +285,12 @@ class Segment:
         if recent is None:
             recent = self._recent = RecentBatches()
         elif base_offset != self.next_offset:
-            # A leader has compacted what was between: an offset there would be taken for one of the batch before.
+            # A leader has compacted the offsets in between, which would be attributed to the batch before.
             recent.clear()
         self.next_offset = last_offset + 1
         recent.add(base_offset, position)
 
     def note_ended(self, ended: Ended) -> None:
-        """A marker in this segment ended a transaction."""
         if not ended.committed:
             self.aborted.add(Aborted(ended.producer_id, ended.first_offset, ended.last_offset, ended.stable_offset))
 
@@ -304,13 +302,13 @@ class Segment:
     def age_ms(self, now_ms: int) -> int:
         """How long ago the first batch was appended."""
         if self.first_append_ms is None:
-            # From before the last start: the first batch tells the time, unless that lies in the future.
+            # Written before the last restart: use the first batch's timestamp, unless it is in the future.
             first_ms = self.first_timestamp()
             self.first_append_ms = min(first_ms, now_ms) if first_ms >= 0 else now_ms
         return now_ms - self.first_append_ms
 
     def fits(self, size: int, last_offset: int, segment_bytes: int, index_bytes_max: int) -> bool:
-        """Whether so many more bytes may go here, up to this offset."""
+        """Whether `size` more bytes, up to this offset, fit in the segment."""
         return (
             self.size + size <= segment_bytes
             and (self._offsets is None or self._offsets.count * 8 + 8 <= index_bytes_max)
@@ -319,8 +317,8 @@ class Segment:
         )
 
     def seal(self) -> None:
-        """No more will be appended: complete the indexes and give their memory back. After `flush_indexes` there is
-        nothing to write any more, and nothing that can fail."""
+        """Complete the indexes and free their memory. After `flush_indexes` nothing is written, so nothing can
+        fail."""
         self.flush_indexes()
         if self._unindexed_from is None:
             self.offsets.seal()
@@ -330,12 +328,12 @@ class Segment:
         self._recent = None
 
     def flush_indexes(self) -> None:
-        """Bring the index files up to date, before a clean close or before it is sealed."""
+        """Bring the index files up to date, before a clean close or before sealing."""
         if not self.size and self._begins and not any(map(self._files.disk.exists, self.index_paths())):
-            # Nobody has written to it, and no earlier life has left anything of this name.
+            # Nothing was written to it, and no earlier run left files of this name.
             return
         if self._unindexed_from == self.size:
-            # Nobody has written to it since its files were completed.
+            # Nothing was written since its files were completed.
             self.aborted.flush()
             return
         self._add_time_entry()
@@ -346,7 +344,7 @@ class Segment:
     # Looking up
 
     def locate(self, offset: int) -> BatchSpan | None:
-        """The first batch that ends at or after `offset`; None if compaction took it and all that followed here."""
+        """The first batch that ends at or after `offset`; None if compaction removed all of them in this segment."""
         if offset < self.next_offset:
             span = self._recent.holding(offset, self.size) if self._recent is not None else None
             if span is not None:
@@ -360,7 +358,7 @@ class Segment:
         return None
 
     def _index_entry(self, offset: int) -> tuple[int, int] | None:
-        """The index entry to start from. One that points where its batch is not is a reason to rebuild."""
+        """The index entry to start from. An entry that does not point to its batch triggers a rebuild."""
         entry = self.offsets.floor(offset - self.base_offset)
         if entry is None:
             is_lost = not self.offsets.count and self.size > _SMALL_BYTES and not self.offsets.is_in_memory
@@ -369,13 +367,13 @@ class Segment:
         if is_lost and self.reads_only:
             return None
         if is_lost:
-            # The log is the truth.
+            # The log is authoritative.
             self.rebuild_indexes(keep=self.offsets.is_in_memory)
             entry = self.offsets.floor(offset - self.base_offset)
         return entry
 
     def _last_offset_at(self, position: int) -> int | None:
-        """The last offset of the batch that starts here, if one does."""
+        """The last offset of the batch at `position`, if there is one."""
         if not 0 <= position <= self.size - HEADER_BYTES:
             return None
         header = read_header(self.file.read_at(position, HEADER_BYTES))
@@ -385,14 +383,14 @@ class Segment:
         return headers(self.file, entry[1] if entry else 0, self.size)
 
     def position_back(self, entries: int) -> int:
-        """Where a batch starts with so many index entries after it; 0 if there are fewer, or if that is in doubt."""
+        """The position of a batch with this many index entries after it; 0 if there are fewer, or if in doubt."""
         entry = self.offsets.from_end(entries)
         if entry is None or self._last_offset_at(entry[1]) != self.base_offset + entry[0]:
             return 0
         return entry[1]
 
     def position_of_end(self, upper_offset: int) -> int:
-        """Where the first batch that begins at or after `upper_offset` starts; the size if there is none."""
+        """The position of the first batch that begins at or after `upper_offset`; the size if there is none."""
         if upper_offset >= self.next_offset:
             return self.size
         position = self._recent.position_from(upper_offset, self.size) if self._recent is not None else None
@@ -404,22 +402,22 @@ class Segment:
         return span.position if span.base_offset >= upper_offset else span.position + span.size
 
     def size_from(self, offset: int) -> int:
-        """How many bytes there are from `offset` on; the whole segment where that cannot be told from memory."""
+        """The number of bytes from `offset` on; the whole segment if unknown in memory."""
         return self.size - ((self._recent.position_from(offset, self.size) or 0) if self._recent is not None else 0)
 
     def start_before(self, position: int) -> int:
-        """Where the last batch begins that begins at `position` or before; `position` where memory does not tell."""
+        """The position of the last batch that begins at `position` or before; `position` if unknown in memory."""
         return self._recent.start_before(position) if self._recent is not None else position
 
     def offset_bound(self, position: int) -> int:
-        """No record that lies before `position` has this offset or a later one; as near as an index tells."""
+        """An upper bound for the offsets of records before `position`, as tight as the index allows."""
         recent = self._recent.offset_from(position) if self._recent is not None else None
         if recent is not None:
             return recent
         entry = self.offsets.ceiling_by_value(position)
         return min(self.base_offset + entry[0] + 1, self.next_offset) if entry else self.next_offset
 
-    # Time
+    # Timestamps
 
     @property
     def max_timestamp(self) -> int:
@@ -430,7 +428,7 @@ class Segment:
 
     @property
     def max_timestamp_offset(self) -> int:
-        """The last offset of the first batch that has the largest timestamp."""
+        """The last offset of the first batch with the largest timestamp."""
         if self._max_timestamp is None:
             self._find_max_timestamp()
         return self._max_timestamp_offset
@@ -454,25 +452,26 @@ class Segment:
         return self._max_timestamp
 
     def learn_max_timestamp(self, timestamp: int, last_offset: int) -> None:
-        """A reader has found it out."""
+        """Store what a reader has found."""
         if self._max_timestamp is None:
             self._max_timestamp, self._max_timestamp_offset = timestamp, last_offset
 
     def reader(self, next_offset: int, size: int) -> Segment:
-        """The segment as it was when it had this end and size, for any thread, with files of its own."""
+        """The segment as it was with this end and size, for any thread, with its own file handles."""
         copy = Segment(OpenFiles(self._files.disk), self.folder, self.base_offset, next_offset, size, self.stage)
         copy.reads_only = True
         return copy
 
     def batches_from(self, offset: int, position: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of every batch from the one that holds `offset` on, which is not before `position`."""
+        """Position and header of every batch from the one that holds `offset`, none before `position`."""
         if position is None:
             span = self.locate(max(offset, self.base_offset))
             return headers(self.file, span.position, self.size) if span else iter(())
         return (each for each in headers(self.file, position, self.size) if each[1].last_offset >= offset)
 
     def position_before_time(self, timestamp: int, from_offset: int) -> int | None:
-        """No batch from `from_offset` on with a record of this time begins before; None if that takes a file."""
+        """A lower bound for the position of batches from `from_offset` with a record of this time; None if it
+        needs a file."""
         if not (self.times.is_in_memory and self.offsets.is_in_memory):
             return None
         entry = self.times.floor(timestamp)
@@ -483,9 +482,9 @@ class Segment:
     def batches_from_time(
         self, timestamp: int, from_offset: int, position: int | None = None
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """The batches from `from_offset` on among which all are that have a record of this time or later.
+        """Batches from `from_offset` that include all with a record of this time or later.
 
-        None of them begins before `position`; without it the indexes are asked.
+        None of them begins before `position`; without it the indexes are used.
         """
         start = from_offset
         if position is None:
@@ -496,7 +495,7 @@ class Segment:
         return self.batches_from(start, position)
 
     def _holds_time(self, entry: tuple[int, int]) -> bool:
-        """Whether the batch that a time entry speaks of is there and has that time."""
+        """Whether the batch that a time index entry points to exists and has that timestamp."""
         timestamp, relative = entry
         if not 0 <= relative < self.next_offset - self.base_offset:
             return False
@@ -509,10 +508,10 @@ class Segment:
     # Rebuilding
 
     def load_tail(self, interval: int, present: Set[str] | None = None, held: Readable | None = None) -> None:
-        """Make the segment ready to grow: indexes into memory, and what they do not cover from the file.
+        """Prepare the segment for appends: load the indexes, and read from the file what they do not cover.
 
-        `present` names the files of the folder, so that those that do not exist are not asked for. `held` is the file
-        of a segment that is too small for an entry in an index: its indexes are left alone until they are needed.
+        `present` names the folder's files, to skip those that do not exist. `held` is the content of a segment that
+        is too small for index entries: its indexes are left alone until they are needed.
         """
         if self._is_untouched(present):
             self._begin_empty()
@@ -533,7 +532,7 @@ class Segment:
             self.rebuild_indexes(interval, keep=True)
 
     def _is_untouched(self, present: Set[str] | None) -> bool:
-        """Whether it is that of a partition which nobody has written to; there may be thousands."""
+        """Whether nothing was ever written to its partition; there may be thousands of those."""
         return not self.size and present is not None and present.isdisjoint(map(self.name, INDEX_SUFFIXES))
 
     def _begin_empty(self) -> None:
@@ -544,9 +543,9 @@ class Segment:
     def recover(
         self, recovery_point: int, interval: int, present: Set[str] | None = None, held: Readable | None = None
     ) -> Damaged | None:
-        """Check every byte from the recovery point on and index it anew; the damage, if any.
+        """Check every byte from the recovery point on and index it again; the damage, if any.
 
-        Afterwards `next_offset` and the indexes cover what comes before the damage. `held` is as in `load_tail`.
+        Afterwards `next_offset` and the indexes cover what precedes the damage. `held` is as in `load_tail`.
         """
         if self._is_untouched(present):
             self._begin_empty()
@@ -559,7 +558,7 @@ class Segment:
                 return damage
             return None
         self._load_indexes(present)
-        # Entries from the recovery point on may be anything; those of one index count as far as the other has come.
+        # Entries from the recovery point on are unreliable; those of one index count as far as the other reaches.
         last_time = self.times.last()
         self.offsets.cut(min(recovery_point - self.base_offset, last_time[1] if last_time else 0), self.size)
         last_offset = self.offsets.last()
@@ -587,7 +586,7 @@ class Segment:
         self.offsets.cut(RELATIVE_OFFSET_MAX + 1, self.size)
 
     def _take_from_last_entry(self, walk: Walk, interval: int, held: Readable | None = None) -> None:
-        """Go on with the indexes where they end; what is `held` is walked from its beginning, and has no entries."""
+        """Continue the indexes where they end; `held` content is read from its start, and has no entries."""
         entry = last_time = None
         if held is None:
             entry, last_time = self.offsets.last(), self.times.last()
@@ -604,7 +603,7 @@ class Segment:
             before_gap = (position, self.next_offset) if header.base_offset > self.next_offset else None
             if entry and position == start:
                 if header.last_offset - self.base_offset != entry[0]:
-                    raise Damaged(position, "the index points elsewhere")
+                    raise Damaged(position, "the index does not match the log")
                 self._take(position, header, _NEVER)
             else:
                 self._take(position, header, interval)
@@ -612,15 +611,15 @@ class Segment:
             raise Damaged(self.size, "the time index is ahead of the log")
 
     def _check_offset(self, position: int, header: BatchHeader, before_gap: tuple[int, int] | None) -> None:
-        """Offsets rise. They lie outside the CRC, so of two that disagree the one after a gap is wrong."""
+        """Check that offsets rise. They are outside the CRC, so of two that conflict the one after a gap is wrong."""
         if header.base_offset < self.next_offset and before_gap is not None:
             position, self.next_offset = before_gap
-            raise Damaged(position, "its offset leads past that of the next batch")
+            raise Damaged(position, "its offset is beyond that of the next batch")
         if not 0 <= header.base_offset - self.next_offset <= RELATIVE_OFFSET_MAX:
             raise Damaged(position, f"offset {header.base_offset} after {self.next_offset - 1}")
 
     def true_next_offset(self) -> int:
-        """The offset after the last batch in the file, whatever the next segment's name says."""
+        """The offset after the last batch in the file, whatever the next segment's name suggests."""
         entry = self.offsets.last()
         end = self.base_offset
         start = entry[1] if entry and 0 <= entry[1] < self.size else 0
@@ -628,19 +627,19 @@ class Segment:
             for _, header in headers(self.file, start, self.size):
                 end = header.next_offset
         except Damaged:
-            # Whoever reads on will find out; here only what is certain counts.
+            # Damage is reported by whoever reads on; here only what is certain counts.
             return end
         return end
 
     def end_position(self) -> int | None:
-        """Where the batch ends after which the next segment begins; None if there is none."""
+        """The end of the batch after which the next segment begins; None if there is none."""
         entry = self.offsets.last() if self.has_whole_indexes() else None
         try:
             for position, header in headers(self.file, entry[1] if entry else 0, self.size):
                 if header.next_offset == self.next_offset:
                     return position + header.size
         except Damaged:
-            # Whoever reads on will find out.
+            # Damage is reported by whoever reads on.
             return None
         return None
 
@@ -651,7 +650,7 @@ class Segment:
         ) and self.times.is_plausible(1 << 62, relative_max, may_be_empty=not self.size)
 
     def has_whole_indexes(self) -> bool:
-        """A closer look, at indexes that may have reached the disk in part: they rise, and their ends hold."""
+        """A closer check of indexes that may be partly on disk: entries rise, and the last ones are valid."""
         if not (self.has_plausible_indexes() and self.offsets.is_rising() and self.times.is_rising()):
             return False
         offset, time = self.offsets.last(), self.times.last()
@@ -659,7 +658,7 @@ class Segment:
         return is_offset_true and (time is None or self._holds_time(time))
 
     def rebuild_indexes(self, interval: int = 4096, *, keep: bool = False) -> None:
-        """Make both indexes from the log file; `keep` leaves them in memory, for a segment that grows."""
+        """Build both indexes from the log file; `keep` leaves them in memory, for a segment that grows."""
         self._unindexed_from = None
         self.offsets.start()
         self.times.start()
@@ -674,7 +673,7 @@ class Segment:
             self.seal()
 
     def _take(self, position: int, header: BatchHeader, interval: int) -> None:
-        """Index one batch that already stands in the file."""
+        """Index one batch that is already in the file."""
         self._see_time(header)
         if self._bytes_since_entry > interval:
             self.offsets.add(header.last_offset - self.base_offset, position)
@@ -690,7 +689,7 @@ class Segment:
             self._max_timestamp_offset = header.last_offset
 
     def cut(self, position: int, interval: int) -> None:
-        """Drop the file's bytes from `position` on and get ready to grow again."""
+        """Truncate the file at `position` and prepare for appends."""
         self.file.truncate(position)
         self.size = position
         self._recent = None
@@ -705,7 +704,7 @@ class Segment:
         return read_header(data).max_timestamp if len(data) == HEADER_BYTES else NO_TIMESTAMP
 
     def move(self, stage: str, files: OpenFiles | None = None) -> None:
-        """The files have been renamed and are closed: they are found there from now on."""
+        """Use the new names of the renamed, closed files."""
         self.stage = stage
         self._files = files = files or self._files
         if self._log is not None:
@@ -717,7 +716,7 @@ class Segment:
         if self._aborted is not None:
             self._aborted.move(files, self.path(TXN_INDEX))
 
-    # Going away
+    # Closing and removing
 
     def close(self) -> None:
         for part in (self._log, self._offsets, self._times, self._aborted):
@@ -725,12 +724,12 @@ class Segment:
                 part.close()
 
     def index_paths(self) -> list[str]:
-        """Files that must be synced before a sealed segment counts as safe; one without entries is not there."""
+        """Files that must be synced before a sealed segment counts as safe; an empty index has no file."""
         return [self.path(suffix) for suffix in INDEX_SUFFIXES]
 
     def paths_to_remove(self) -> list[str]:
-        """Every file, in the order in which they go. Indexes of a log that is still there are made again, if they are
-        missed; that of aborted transactions is not, as most segments have none."""
+        """Every file, in the order of removal. Missing indexes are rebuilt while the log exists, except that of
+        aborted transactions, as most segments have none."""
         return [self.path(suffix) for suffix in (OFFSET_INDEX, TIME_INDEX, LOG, TXN_INDEX)]
 
     def paths(self) -> list[str]:
@@ -738,7 +737,7 @@ class Segment:
         return [self.path(suffix) for suffix in SEGMENT_SUFFIXES]
 
     def rename_all(self, ending: str) -> list[str]:
-        """Put `ending` in place of the files' stage; the new paths of those that exist."""
+        """Replace the files' stage suffix with `ending`; the new paths of those that exist."""
         renamed = []
         for path in self.paths():
             target = path.removesuffix(self.stage) + ending

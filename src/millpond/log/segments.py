@@ -1,4 +1,4 @@
-"""The segments of one partition, and from an offset to the bytes that a consumer gets, without reading them."""
+"""The segments of one partition, and finding the bytes for an offset without reading them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from millpond.log.segment import Segment
 
 
 class LogSlice(NamedTuple):
-    """Whole batches, except that the last may be cut. The file of the range is retained for whoever sends it."""
+    """Whole batches, except that the last may be cut. The file of the range is retained until it is sent."""
 
     range: FileRange | None
     first_offset: int
-    """The base offset of the first batch; it may lie before the offset that was asked for."""
+    """The base offset of the first batch; it may be before the requested offset."""
     upper_offset: int
-    """No record of the slice has this offset or a later one."""
+    """An upper bound: every record of the slice has a smaller offset."""
 
     def read(self) -> bytes:
-        """The bytes, without the batch that was cut at the end. Lets the file go."""
+        """The bytes, without the incomplete batch at the end. Releases the file."""
         if self.range is None:
             return b""
         try:
@@ -32,7 +32,7 @@ class LogSlice(NamedTuple):
 
 
 class Segments(Sequence[Segment]):
-    """Oldest first; the last one grows. The list is replaced, never changed, so whoever has it has a snapshot."""
+    """Oldest first; the last one grows. The list is replaced, never mutated, so every holder has a snapshot."""
 
     __slots__ = ("active", "bases", "list")
 
@@ -73,14 +73,14 @@ class Segments(Sequence[Segment]):
         self.replace(self.list[len(gone) :])
 
     def swap(self, old: Sequence[Segment], fresh: Segment) -> None:
-        """Put one segment in the place of neighbours."""
+        """Replace neighbouring segments with one."""
         first = self.list.index(old[0])
         self.replace([*self.list[:first], fresh, *self.list[first + len(old) :]])
 
     def slice(self, offset: int, max_bytes: int, upper: int, min_one: bool, is_whole: bool = False) -> LogSlice:
-        """Where the batches from `offset` on lie, within one segment and below offset `upper`.
+        """Locate the batches from `offset` on, within one segment and below offset `upper`.
 
-        Where it `is_whole`, no batch is cut at the end if memory tells where they begin.
+        With `is_whole` no batch is cut at the end if its start is known in memory.
         """
         for segment in [self.active] if offset >= self.active.base_offset else self.from_offset(offset):
             span = segment.locate(offset)

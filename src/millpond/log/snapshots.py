@@ -2,7 +2,7 @@
 
     0 version (1)   2 CRC-32C of the rest   6 count   then 46 bytes per producer
 
-A snapshot is written without a sync: its CRC tells a torn one, and the log can make it again.
+A snapshot is written without a sync: its CRC detects a torn one, and the log can recreate it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 
 
 class DamagedSnapshot(Exception):
-    """A snapshot that does not read as one; an older one and the log tell the same."""
+    """A snapshot that cannot be parsed; an older one and the log hold the same state."""
 
 
 def encode_snapshot(states: ProducerStates) -> bytes:
@@ -38,7 +38,7 @@ def encode_snapshot(states: ProducerStates) -> bytes:
                 entry.last_sequence,
                 entry.last_offset,
                 last.last_offset - last.first_offset if last else 0,
-                # The time of the last writing, not of the record: expiry must not follow a producer's clock.
+                # The time of the last write, not of the record: expiry must not depend on a producer's clock.
                 entry.active_ms,
                 entry.coordinator_epoch,
                 -1 if entry.transaction_start is None else entry.transaction_start,
@@ -70,8 +70,6 @@ def decode_snapshot(data: bytes) -> ProducerStates:
 
 
 class Snapshots:
-    """The snapshot files of one partition's folder."""
-
     __slots__ = ("_disk", "_folder", "offsets")
 
     def __init__(self, disk: Disk, folder: str, names: Iterable[str]) -> None:
@@ -81,7 +79,7 @@ class Snapshots:
         self.offsets: list[int] = sorted(entry[0] for entry in files if entry and entry[1] == SNAPSHOT)
 
     def write(self, offset: int, states: ProducerStates) -> None:
-        """Note the state before `offset`."""
+        """Store the state before `offset`."""
         self.write_encoded(offset, encode_snapshot(states))
 
     def write_encoded(self, offset: int, data: bytes) -> None:
@@ -92,7 +90,7 @@ class Snapshots:
                 file.truncate(0)
             file.append((data,))
         except OSError:
-            # It has no list to stand in, and would keep the room that others need.
+            # It is not in the list, and would only waste space.
             with contextlib.suppress(OSError):
                 self._disk.remove(path)
             raise
@@ -103,7 +101,7 @@ class Snapshots:
             self.offsets.sort()
 
     def newest(self, upto: int) -> tuple[int, ProducerStates] | None:
-        """The newest whole snapshot at or before offset `upto`. Damaged ones are removed on the way."""
+        """The newest valid snapshot at or before offset `upto`. Removes damaged ones."""
         for offset in reversed([known for known in self.offsets if known <= upto]):
             try:
                 return offset, decode_snapshot(self._disk.read(self._path(offset)))
@@ -118,18 +116,18 @@ class Snapshots:
                 self._disk.remove(self._path(offset))
 
     def drop_after(self, offset: int) -> None:
-        """The log was cut back to `offset`: what was noted later never was."""
+        """Remove snapshots after `offset`, where the log was truncated."""
         for known in [known for known in self.offsets if known > offset]:
             self.drop(known)
 
     def drop_before(self, offset: int) -> None:
-        """Forget all but the newest of those before `offset`."""
+        """Remove all but the newest of those before `offset`."""
         for known in [known for known in self.offsets if known < offset][:-1]:
             self.drop(known)
 
     def drop_below(self, offset: int) -> None:
-        """Forget all before `offset`: what followed them is gone, and with it the ends of transactions that they know
-        as open, by a compaction or with the log's beginning. Nobody would ever end those."""
+        """Remove all before `offset`. Compaction or retention has removed the markers that followed them, so
+        transactions they list as open would never end."""
         for known in [known for known in self.offsets if known < offset]:
             self.drop(known)
 

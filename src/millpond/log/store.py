@@ -1,4 +1,4 @@
-"""All partitions of one data folder, and the files beside them that say how far each one is."""
+"""All partitions of one data folder, and the checkpoint files beside them."""
 
 from __future__ import annotations
 
@@ -43,37 +43,37 @@ from millpond.log.retention import RetentionClock, is_append_time_needed, move_a
 from millpond.log.segment import NO_TIMESTAMP, Segment
 
 _UNCERTAIN = TopicPartition("", -1)
-"""No partition: what is noted with it is not known to be what a checkpoint file holds."""
+"""No partition: marks a file's recorded offsets as possibly different from what the file holds."""
 
 MISSING_NAMED = 5
-"""How many folders that are gone are named."""
+"""How many missing folders are named."""
 
 
 class FolderInUse(Exception):
-    """Another process works on this data folder."""
+    """Another process uses this data folder."""
 
 
 @dataclass(slots=True)
 class OpenReport:
-    """How a data folder was found."""
+    """The state in which a data folder was found."""
 
     clean: bool
     failed: dict[TopicPartition, str] = field(default_factory=dict)
-    """Partitions that could not be opened, and why; they stay on the disk as they are."""
+    """Partitions that could not be opened, and why; their files are left unchanged."""
     notes: list[str] = field(default_factory=list)
     has_lost: bool = False
-    """Whether records may be missing though the machine has kept its power: the end of a log was cut off, or a
+    """Whether records may be missing although the machine did not lose power: a log was cut at its end, or a
     partition could not be opened."""
 
 
 @dataclass(slots=True)
 class CheckpointJob:
-    """Files that say how far the logs are. Made on the loop, run on any thread, handed back on the loop."""
+    """The checkpoint files. Made on the loop, run on any thread, ended on the loop."""
 
     disk: Disk
     folder: str
     offsets: dict[str, dict[TopicPartition, int]]
-    """Those of the files that have changed."""
+    """Offsets of the files that have changed."""
     append_times: list[tuple[str, int, int, int]] | None
 
     def run(self) -> None:
@@ -85,30 +85,28 @@ class CheckpointJob:
 
 
 class LogStore:
-    """The logs of one data folder."""
-
     def __init__(self, disk: Disk, folder: str, limits: LogLimits, entropy: Entropy) -> None:
         self.disk = disk
         self.folder = folder
         self.limits = limits
-        """What a log goes by until its own limits are known."""
+        """The limits of a log until its own are known."""
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.failed: dict[TopicPartition, str] = {}
         """Partitions that could not be opened, and why."""
         self.damaged: set[TopicPartition] = set()
-        """Those of them that will not get better by themselves."""
+        """The failed partitions that only an operator can repair."""
         self.missing: set[TopicPartition] = set()
-        """Partitions that had records when that was noted last, and of which not even the folder is there any more:
-        deleted just before a crash, or by somebody else."""
+        """Partitions with records at the last checkpoint whose folder is gone: deleted just before a crash, or by
+        someone else."""
         self._leaving: dict[TopicPartition, list[PartitionLog]] = {}
         self._entropy = entropy
         self._lock: FileLock | None = None
         self._is_open = False
-        """Whether all of the folder has been looked through."""
+        """Whether all partitions have been opened."""
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._append_times: list[tuple[str, int, int, int]] = []
         self._noted_times: dict[TopicPartition, dict[int, int]] = {}
-        """The same as the last life has left it, by partition and base offset."""
+        """The same as the previous run left it, by partition and base offset."""
         self._clock = RetentionClock()
         self._ahead_ms = 0
         self.files = OpenFiles.of_process(disk)
@@ -118,7 +116,7 @@ class LogStore:
     # Opening
 
     def lock(self) -> None:
-        """Take the folder, which is made if need be. FolderInUse where another process has it."""
+        """Lock the folder, which is created if necessary. FolderInUse if another process has it."""
         if self._lock is not None:
             return
         self._make_data_folder()
@@ -128,7 +126,8 @@ class LogStore:
             raise FolderInUse(f"another process uses the data folder {self.folder}") from None
 
     def open(self, now_ms: int, limits_for: Callable[[TopicPartition], LogLimits] | None = None) -> OpenReport:
-        """Take the folder and open every partition in it. One that cannot be opened is reported, the others go on."""
+        """Lock the folder and open every partition in it. One that cannot be opened is reported; the others
+        continue."""
         self.lock()
         report = OpenReport(clean=self._take_marker())
         for name in (RECOVERY_FILE, START_FILE, CLEANER_FILE):
@@ -155,15 +154,15 @@ class LogStore:
         return report
 
     def _has_lost_owner(self, tp: TopicPartition, report: OpenReport) -> bool:
-        """Whether a log does not say whose it is, though its first sync wrote that down: now it is nobody's."""
+        """Whether a log lost its topic id, which its first sync had written: now it is a stray."""
         log = self.logs.get(tp)
         if log is None or log.topic_id != NO_TOPIC_ID or not self._written[RECOVERY_FILE].get(tp, 0):
             return False
-        report.notes.append(f"{log.folder} does not say of which topic it is: {METADATA_FILE} is missing or damaged")
+        report.notes.append(f"{log.folder} has no topic id: {METADATA_FILE} is missing or damaged")
         return True
 
     def _remove_leftovers(self, names: list[str], report: OpenReport) -> None:
-        """What is left of deleted partitions."""
+        """Remove what is left of deleted partitions."""
         self._renames.made += len(names)
         for name in names:
             try:
@@ -175,16 +174,16 @@ class LogStore:
         noted = self._written[RECOVERY_FILE].items()
         self.missing = {tp for tp, offset in noted if offset > 0 and tp not in self.logs and tp not in self.failed}
         if was_clean and self.missing:
-            # Whoever ends in order notes what is there.
+            # A clean shutdown records every folder.
             report.has_lost = True
             names = ", ".join(tp.folder for tp in sorted(self.missing)[:MISSING_NAMED])
             report.notes.append(
-                f"{self.folder}: folders that were there at the last end are gone: {len(self.missing)} ({names})"
+                f"{self.folder}: folders present at the last shutdown are missing: {len(self.missing)} ({names})"
             )
 
     def _correct_notes(self, opened: Iterable[TopicPartition]) -> None:
-        """Before logs grow of which more is noted than they have, because a crash took their end: what they get below
-        a start that is not theirs would be lost. While that cannot be written down they stay closed."""
+        """Correct checkpoints that exceed a log whose tail a crash took, before it grows: appends below a recorded
+        start that is too high would be lost. Until that is written the logs stay closed."""
         wrong = [tp for tp in opened if self._notes_too_much(tp, self.logs[tp])]
         if not wrong:
             return
@@ -195,7 +194,7 @@ class LogStore:
         except OSError as error:
             for tp in wrong:
                 self.logs.pop(tp).abandon()
-                self.failed[tp] = f"{tp.folder}: where it begins has to be written down first: {error}"
+                self.failed[tp] = f"{tp.folder}: its start offset could not be checkpointed: {error}"
 
     def _notes_too_much(self, tp: TopicPartition, log: PartitionLog) -> bool:
         starts, cleaned = self._written[START_FILE], self._written[CLEANER_FILE]
@@ -207,7 +206,7 @@ class LogStore:
         )
 
     def _open_one(self, tp: TopicPartition, limits: LogLimits, clean: bool, now_ms: int) -> Opening:
-        """Open one partition's folder, or write down why that cannot be; how it went."""
+        """Open one partition's folder, or record why that failed; how it went."""
         points, starts, cleaned = (self._written[name] for name in (RECOVERY_FILE, START_FILE, CLEANER_FILE))
         opening = Opening(clean, points.get(tp, 0), starts.get(tp, 0), cleaned.get(tp, 0), now_ms)
         opening.before_cut = self._note_loss
@@ -224,12 +223,13 @@ class LogStore:
         return opening
 
     def _note_loss(self) -> None:
-        # Without room for it there is only this life that can tell.
+        # On a full disk only this run can report it.
         with contextlib.suppress(OSError):
             self.disk.replace(self._path(LOST_FILE), b"")
 
     def forget_loss(self) -> None:
-        """It is told, or written down elsewhere, what recovery had to cut off. On any thread; waits for the disk."""
+        """Called once what recovery cut off is reported, or recorded elsewhere. Safe on any thread; waits for the
+        disk."""
         if self.disk.exists(self._path(LOST_FILE)):
             self.disk.remove(self._path(LOST_FILE))
             self.disk.sync_folder(self.folder)
@@ -239,15 +239,16 @@ class LogStore:
         for segment in log.segments if noted or not opening.clean else ():
             segment.appended_ms = noted.get(segment.base_offset, segment.appended_ms)
             if not opening.clean and segment.size and segment.next_offset > opening.recovery_point:
-                # Written since the last checkpoint, and when exactly nobody knows: its time begins now.
+                # Written since the last checkpoint at an unknown time: its age counts from now.
                 segment.appended_ms = opening.now_ms
 
     def reopen(self, tp: TopicPartition, limits: LogLimits, now_ms: int) -> list[str]:
-        """Try again a partition that could not be opened for want of files or by a fault of the disk that may pass.
+        """Retry a partition that could not be opened for lack of descriptors or a temporary disk fault.
 
-        What was known at the start still holds; that the last end was clean is not relied on. Waits for the disk.
+        What was known at the start still holds, except that the shutdown is not assumed to be clean. Waits for the
+        disk.
         """
-        assert tp in self.failed, f"{tp.folder} is no partition that could not be opened"
+        assert tp in self.failed, f"{tp.folder} did not fail to open"
         if tp in self.damaged:
             return []
         notes = self._open_one(tp, limits, False, now_ms).notes
@@ -266,7 +267,7 @@ class LogStore:
             self._noted_times.setdefault(TopicPartition(topic, partition), {})[base] = moment
 
     def _make_data_folder(self) -> None:
-        """Create it with its parents; their names must outlive a power cut as the data in them will."""
+        """Create it with its parents, whose names must survive a power cut like the data."""
         missing = [self.folder.rstrip("/")]
         while missing[-1] and not self.disk.exists(missing[-1]):
             missing.append(missing[-1].rpartition("/")[0])
@@ -275,7 +276,7 @@ class LogStore:
             self.disk.sync_folder(parent or ("/" if self.folder.startswith("/") else "."))
 
     def _take_marker(self) -> bool:
-        """Whether the last end was clean. The marker goes at once: from now on the end may be any."""
+        """Whether the last shutdown was clean. Removes the marker at once, as this run may end in any way."""
         marker = self._path(CLEAN_SHUTDOWN_FILE)
         if not self.disk.exists(marker):
             return False
@@ -287,7 +288,7 @@ class LogStore:
         try:
             return read_offsets(self.disk, self._path(name))
         except DamagedCheckpoint as damage:
-            report.notes.append(f"{self._path(name)}: {damage}; everything is checked instead")
+            report.notes.append(f"{self._path(name)}: {damage}; checking everything instead")
             report.clean = report.clean and name == CLEANER_FILE
             return {}
 
@@ -297,7 +298,7 @@ class LogStore:
         return self.logs.get(tp)
 
     def create(self, tp: TopicPartition, topic_id: UUID, limits: LogLimits | None = None) -> PartitionLog:
-        """A new, empty log, or the one that is there."""
+        """A new, empty log, or the existing one."""
         there = self.logs.get(tp)
         if there is not None:
             return there
@@ -308,7 +309,7 @@ class LogStore:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is still being written for a deleted topic")
         try:
             if self.disk.exists(path):
-                # One that could not be renamed when its partition was deleted: a new log in it would get its files.
+                # It could not be renamed when its partition was deleted: a new log in it would adopt its files.
                 self.disk.rename(path, self._path(former_folder_name(tp, self._entropy.uuid(), STRAY_FOLDER)))
             self.missing.discard(tp)
             if self._is_noted(tp):
@@ -317,7 +318,7 @@ class LogStore:
             log = self._new_log(path, topic_id, limits or self.limits)
         except OSError as error:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{path}: {error}") from error
-        # The folder itself is new: its own name must be synced, too.
+        # The folder is new: its own directory entry must be synced, too.
         log.durability.owe_folder(self.folder)
         self.logs[tp] = log
         return log
@@ -337,34 +338,36 @@ class LogStore:
         return log
 
     def _is_noted(self, tp: TopicPartition) -> bool:
-        """Whether a checkpoint, also one that is being written, tells of a partition of this name."""
+        """Whether a checkpoint, including one being written, lists a partition of this name."""
         away = self._checkpoint_away.offsets if self._checkpoint_away is not None else {}
         return any(tp in offsets for offsets in (*self._written.values(), *away.values()))
 
     def delete(self, tp: TopicPartition) -> FolderRemovalJob:
-        """Take the partition away: gone for everyone at once, its files go with the job."""
+        """Remove the partition: it is gone at once, and the job deletes its files."""
         log = self.logs.get(tp)
         path = self._move_away(tp, DELETE_FOLDER)
         delay_ms = log.limits.file_delete_delay_ms if log is not None else 0
         return FolderRemovalJob(self.disk, path, self._renames, self._renames.made, delay_ms)
 
     def is_leaving(self, tp: TopicPartition) -> bool:
-        """Whether workers are still busy with a deleted partition of this name: they would meddle with a new one."""
+        """Whether workers are still busy with a deleted partition of this name: they would interfere with a new
+        one."""
         still = [log for log in self._leaving.pop(tp, []) if log.durability.away]
         if still:
             self._leaving[tp] = still
-        # A checkpoint that is being written may name it: another must follow, and only one is written at a time.
+        # A checkpoint being written may list it: another must follow, and only one is written at a time.
         return bool(still) or (self._checkpoint_away is not None and tp not in self.logs and self._is_noted(tp))
 
     def owner_of(self, tp: TopicPartition) -> UUID:
-        """Whose a partition's folder says it is, also of one that could not be opened; NO_TOPIC_ID if it does not."""
+        """The topic id in a partition's folder, even of one that could not be opened; NO_TOPIC_ID if there is
+        none."""
         try:
             return decode_metadata(self.disk.read(f"{self._path(tp.folder)}/{METADATA_FILE}"))
         except (OSError, DamagedCheckpoint):
             return NO_TOPIC_ID
 
     def set_aside(self, tp: TopicPartition) -> str:
-        """Take a partition that belongs to nobody out of use, but keep its files; the folder's new path."""
+        """Take a stray partition out of use, but keep its files; the folder's new path."""
         return self._move_away(tp, STRAY_FOLDER)
 
     def _move_away(self, tp: TopicPartition, ending: str) -> str:
@@ -384,10 +387,10 @@ class LogStore:
     # Time
 
     def retention_now(self, wall_ms: int, monotonic_ms: int) -> int:
-        """The time that retention goes by: the wall clock's, unless it has just leapt forward."""
+        """The time for retention: the wall clock, unless it has just jumped forward."""
         now_ms, leap_ms = self._clock.observe(wall_ms - self._ahead_ms, monotonic_ms)
         if self._ahead_ms and leap_ms <= -self._ahead_ms // 2:
-            # Somebody has set it right.
+            # The clock was corrected.
             self._ahead_ms = 0
             now_ms, leap_ms = self._clock.observe(wall_ms, monotonic_ms)
         if leap_ms:
@@ -397,14 +400,14 @@ class LogStore:
         return now_ms
 
     def hold_back(self, ahead_ms: int) -> None:
-        """This machine's clock is so much ahead of what others say: what they would keep is kept."""
+        """Account for a clock that is ahead of other nodes' clocks: retention keeps what they would keep."""
         self._ahead_ms = ahead_ms
         self._clock = RetentionClock()
 
     # Checkpoints
 
     def checkpoint(self) -> None:
-        """Write down how far each log is, at once. Waits for the disk."""
+        """Write checkpoints at once. Waits for the disk."""
         job = self.begin_checkpoint()
         error: OSError | None = None
         try:
@@ -416,16 +419,16 @@ class LogStore:
             self.end_checkpoint(job, error)
 
     def begin_checkpoint(self) -> CheckpointJob:
-        """What has to be written down of how far each log is now. One at a time; then `end_checkpoint`."""
+        """The checkpoints to write now. One at a time; then call `end_checkpoint`."""
         assert self._checkpoint_away is None, "one checkpoint is written at a time"
         synced: dict[TopicPartition, int] = {}
         starts: dict[TopicPartition, int] = {}
         cleaned: dict[TopicPartition, int] = {}
         times: list[tuple[str, int, int, int]] = []
         for tp in list(self._leaving):
-            # Whose names nobody uses again are forgotten here.
+            # Forgets the names that are free again.
             self.is_leaving(tp)
-        # One pass, and little for each: there may be ten thousand, and the loop waits.
+        # One pass with little work each: there may be ten thousand, and the loop waits.
         for tp, log in self.logs.items():
             durability = log.durability
             if durability.failed is not None:
@@ -443,7 +446,7 @@ class LogStore:
         noted = {RECOVERY_FILE: synced, START_FILE: starts, CLEANER_FILE: cleaned}
         if self.failed or self.missing:
             for name, offsets in noted.items():
-                # A partition that could not be opened keeps what is known of it.
+                # A partition that could not be opened keeps its recorded offsets.
                 offsets.update({tp: offset for tp, offset in self._written[name].items() if self._is_away(tp)})
             times += [row for row in self._append_times if self._is_away(TopicPartition(*row[:2]))]
         times.sort()
@@ -457,12 +460,12 @@ class LogStore:
         return tp in self.failed or tp in self.missing
 
     def noted_start(self, tp: TopicPartition) -> int:
-        """Where the log begins as the checkpoint tells it; -1 if nobody knows what that tells."""
+        """The log start in the checkpoint; -1 if the checkpoint's content is uncertain."""
         starts = self._written[START_FILE]
         return -1 if _UNCERTAIN in starts else starts.get(tp, 0)
 
     def notes_no_more_than(self, tp: TopicPartition, offset: int) -> bool:
-        """Whether no checkpoint, also none that is being written, says that more of the log is safe than this."""
+        """Whether no checkpoint, including one being written, records more of the log as safe than this."""
         away = self._checkpoint_away.offsets if self._checkpoint_away is not None else {}
         files = (self._written[RECOVERY_FILE], away.get(RECOVERY_FILE, {}))
         return all(noted.get(tp, 0) <= offset and _UNCERTAIN not in noted for noted in files)
@@ -472,12 +475,14 @@ class LogStore:
         return self._checkpoint_away is not None
 
     def end_checkpoint(self, job: CheckpointJob, error: OSError | None = None) -> None:
-        """The job has been run. After an error nobody knows what of it was written: the next one writes all of it."""
+        """Take over the outcome. After an error it is unknown what was written: the next checkpoint writes
+        everything."""
         assert self._checkpoint_away is job, "another checkpoint is under way"
         self._checkpoint_away = None
         if error is not None:
             for name, offsets in job.offsets.items():
-                # What may be noted counts as noted, so that a partition of such a name waits for the next checkpoint.
+                # What may be recorded counts as recorded, so that a partition of that name waits for the next
+                # checkpoint.
                 self._written[name] = {**self._written[name], **offsets, _UNCERTAIN: -1}
             if job.append_times is not None:
                 self._append_times = [*job.append_times, (*_UNCERTAIN, 0, 0)]
@@ -486,18 +491,18 @@ class LogStore:
         if job.append_times is not None:
             self._append_times = job.append_times
 
-    # Ending
+    # Closing
 
     def close(self, *, is_vouched: bool = True) -> None:
-        """Close every log and say that it was done; waits for the disk.
+        """Close every log and record a clean shutdown; waits for the disk.
 
-        Unless it `is_vouched` for, the next start takes the end for a crash: it is not written down what this life
-        found to be lost.
+        Unless `is_vouched`, the next start treats this as a crash: what this run found to be lost is not recorded
+        yet.
         """
         if self._lock is None:
             return
         if not self._is_open:
-            # Some partitions were not even looked at: they are neither recovered nor in a checkpoint of this life.
+            # Some partitions were not opened: they are neither recovered nor in a checkpoint of this run.
             self.abandon()
             return
         closing = [(log, ticket) for log in self.logs.values() if (ticket := log.begin_close()) is not None]
@@ -508,18 +513,18 @@ class LogStore:
         for log in self.logs.values():
             log.abandon()
         if self._checkpoint_away is not None:
-            # The loop ended before it heard how it went.
+            # The loop ended before it got the result.
             self.end_checkpoint(self._checkpoint_away, OSError("not known"))
         try:
             self.checkpoint()
-            # A partition that could not be opened has not been recovered: the next start must not take it for clean.
+            # A partition that could not be opened has not been recovered: the next start must not consider it clean.
             if is_clean and is_vouched and not self.failed:
                 self.disk.replace(self._path(CLEAN_SHUTDOWN_FILE), b'{"version":0,"brokerEpoch":-1}')
         finally:
             self._release()
 
     def abandon(self) -> None:
-        """Let everything go as it is, as a crash would."""
+        """Close everything as it is, as a crash would."""
         for log in self.logs.values():
             log.abandon()
         self._release()

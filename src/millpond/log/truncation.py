@@ -1,7 +1,8 @@
-"""Cutting a log back at its end, when another history won, or beginning it anew at an offset.
+"""Truncating a log at its end, when a leader's log diverges, or restarting it at an offset.
 
-The log is not written to meanwhile. In this order, or a crash would look like damage: `begin` on the loop notes that
-less is safe, a checkpoint writes that down, `run` cuts the files on a worker, `finish` on the loop takes over.
+The log is not written to in the meantime. The order matters, or a crash would look like damage: `begin` on the loop
+lowers what counts as safe, a checkpoint records that, `run` cuts the files on a worker, `finish` on the loop takes
+over.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class CutLog(NamedTuple):
     """What is left of the log."""
 
     kept: list[Segment]
-    """Segments that are as they were."""
+    """Unchanged segments."""
     active: Segment
     producers: ProducerStates
     snapshots: Snapshots
@@ -37,29 +38,29 @@ class CutLog(NamedTuple):
 
 @dataclass(slots=True)
 class Truncation:
-    """One cut of one log."""
+    """One truncation of one log."""
 
     disk: Disk
     folder: str
     limits: LogLimits
     offset: int
     segments: list[Segment]
-    """All segments as the log has them."""
+    """All segments of the log."""
     now_ms: int
     is_new_start: bool = False
-    """Nothing is left, and the log begins again at `offset`, wherever that lies."""
+    """Nothing is left, and the log restarts at `offset`, wherever that is."""
     keeps: bool = False
-    """Whether the batches that are forgotten stay in the folder, in files that nobody reads."""
+    """Whether removed batches stay in the folder, in files that are never read."""
     begins_anew: bool = False
-    """Nothing is left of it: also what was to be removed goes."""
+    """Nothing is left: files waiting for removal go too."""
     silent: ProducerStates = field(default_factory=ProducerStates)
-    """Producers that wrote before the log's beginning, for want of a snapshot that tells of them."""
+    """Producers that wrote before the log's start, as no snapshot may list them."""
     result: CutLog | None = None
     has_lost: bool = False
-    """Whether a sync has failed: the disk may lack what the page cache still has."""
+    """Whether a sync has failed: the disk may lack what the page cache has."""
 
     def run(self) -> None:
-        """Cut, and make the result survive a power cut. On any thread; OSError leaves a log that must be closed."""
+        """Cut, and make the result durable. Safe on any thread; OSError leaves a log that must be closed."""
         with self._heard():
             remove_swaps(self.disk, self.folder)
         files = OpenFiles(self.disk)
@@ -69,15 +70,15 @@ class Truncation:
             below = 1
         epochs = f"{self.folder}/{EPOCHS_FILE}"
         if self.is_new_start and self.disk.exists(epochs):
-            # Nothing else says that they are those of a log that was given up.
+            # Nothing else shows that they belong to a log that was given up.
             self.disk.remove(epochs)
-        # From the end, so that a crash finds a log without its end, never one without its middle.
+        # From the end, so that a crash leaves a log without its end, never one without its middle.
         for segment in reversed(self.segments[below:]):
             self._remove(segment)
         if not below:
             self._remove_leftovers()
         kept = self.segments[: max(below - 1, 0)]
-        # Without any below, the whole log lies above the offset, or is given up.
+        # Without any below, the whole log is above the offset, or is given up.
         active = self._cut(files, self.segments[below - 1]) if below else self._new(files)
         names = self.disk.list(self.folder)
         self._remove_marks(names, active.next_offset + 1)
@@ -94,7 +95,7 @@ class Truncation:
 
     @contextlib.contextmanager
     def _heard(self) -> Iterator[None]:
-        """A sync that fails is marked at once."""
+        """Mark a failed sync at once."""
         try:
             yield
         except OSError as error:
@@ -104,7 +105,7 @@ class Truncation:
 
     def _new(self, files: OpenFiles) -> Segment:
         if self.offset:
-            # Or, until it has something, it would be taken for one that lacks what was before.
+            # Until it has a batch, recovery would otherwise assume that earlier segments are missing.
             self.disk.open(f"{self.folder}/{offset_name(self.offset, BEGUN)}", create=True).close()
         return Segment.create(files, self.folder, self.offset)
 
@@ -125,26 +126,26 @@ class Truncation:
         return segment
 
     def _keep_tail(self, segment: Segment, position: int) -> None:
-        # There may be no room for it, and the log has to go on with its leader all the same.
+        # The disk may be full, and the log has to follow its leader all the same.
         with contextlib.suppress(OSError):
             copy_tail(
                 self.disk, segment.file, position, segment.size, f"{self.folder}/{offset_name(self.offset, CUT)}"
             )
 
     def _remove_leftovers(self) -> None:
-        """Segments that were deleted from the front and wait for their removal: the log may come to their names."""
+        """Delete retired segments that wait for removal: the log may reuse their names."""
         names = self.disk.list(self.folder)
         for name in reversed(names):
             parts = read_offset_name(name.removesuffix(DELETED))
             if parts is not None and parts[1] in SEGMENT_SUFFIXES:
                 self.disk.remove(f"{self.folder}/{name}")
         self._remove_marks(names, 0)
-        # One that came back, be it of those that a start has removed, would count for what is written from here on.
+        # A file that came back, even one that startup removed, would count for what is written from here on.
         with self._heard():
             self.disk.sync_folder(self.folder)
 
     def _remove_marks(self, names: list[str], first: int) -> None:
-        """Remove what says that the log was begun anew at this offset or a later one."""
+        """Remove marks of a restart at this offset or a later one."""
         offsets = [entry[0] for name in names if (entry := read_offset_name(name)) is not None and entry[1] == BEGUN]
         for offset in offsets:
             if offset >= first:
@@ -159,7 +160,7 @@ class Truncation:
                     self.disk.remove(path)
 
     def _replayed(self, snapshots: Snapshots, segments: list[Segment]) -> ProducerStates:
-        """The producers' states as the newest snapshot and the log after it tell them."""
+        """The producers' states from the newest snapshot and the log after it."""
         snapshots.drop_below(segments[0].base_offset)
         snapshot = snapshots.newest(segments[-1].next_offset)
         start, states = snapshot or (segments[0].base_offset, self.silent)
@@ -169,7 +170,7 @@ class Truncation:
             for reader in readers:
                 if reader.next_offset > start:
                     for _ in states.replay(reader.file, reader.batches_from(start), start, self.now_ms):
-                        # The index of aborted transactions knows of them.
+                        # The index of aborted transactions already has them.
                         continue
         finally:
             for reader in readers:
