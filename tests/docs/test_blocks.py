@@ -63,7 +63,7 @@ RUN = {
         "from millpond import Consumer\n"
         'with Consumer(group="billing", topics=["orders"]) as reader:\n    reader.next(5)\n    reader.commit()\n'
     ),
-    "docs/client.md: from millpond import Producer": Run(behind="assert place.topic == 'orders'"),
+    "docs/client.md: from millpond import Producer": Run(behind="assert delivery.topic == 'orders'"),
     "docs/client.md: from millpond import Consumer": Run(
         change={"while True": "for _ in range(2)", ", message.json()": ""}
     ),

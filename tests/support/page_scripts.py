@@ -1,6 +1,6 @@
 """Pages of the documentation as scripts: their commands as a user would type them.
 
-The ```sh blocks of a section are one script. A line that ends with `# in a terminal of its own` goes on in the
+The ```sh blocks of a section are one script. A line that ends with `# in a separate terminal` goes on in the
 background; the next one begins when its panel (`Millpond …`) is there. A block with a title is a file of that name.
 What must be true stands in comments that nobody sees: `<!-- check: COMMAND -->`, tried for half a minute.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 PAGES = Path(__file__).resolve().parents[2] / "docs"
-OWN_TERMINAL = "# in a terminal of its own"
+OWN_TERMINAL = "# in a separate terminal"
 SECONDS_MAX = 240
 PART = re.compile(
     r"^```sh\n(?P<sh>.*?)^```$"
