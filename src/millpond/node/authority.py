@@ -2,7 +2,7 @@
 
 Everything is in one folder: `ca.pem` may be given to anybody, `ca.key` signs and stays, `NAME.pem` has a key with its
 certificate, as nodes and clients take it (`ssl.keystore.location`). Keys are elliptic (P-256): as safe as RSA with
-3,072 bits, and a handshake costs a fraction. docs/decisions/0020-certificate-authority.md says why a library makes them.
+3,072 bits, and a handshake costs a fraction. docs/decisions/0020 says why a library makes them.
 """
 
 from __future__ import annotations
