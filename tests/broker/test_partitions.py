@@ -192,6 +192,19 @@ def test_what_follows_a_batch_that_was_refused_for_now_hears_the_same(play: Play
     assert play.refusal(numbered(play, 5)) == "OUT_OF_ORDER_SEQUENCE_NUMBER", "nothing was refused before that one"
 
 
+def test_a_producer_that_retries_through_a_long_outage_is_never_told_that_it_is_out_of_order(play: Play) -> None:
+    """Its first refusal is more than ten seconds old when the disk has space again, its last one is not."""
+    play.partition.append(numbered(play, 0), zstd=True)
+    play.disk.fill()
+    for _ in range(50):
+        assert play.refusal(numbered(play, 1)) == "KAFKA_STORAGE_ERROR"
+        play.clock.run_for(200)
+    play.disk.make_room()
+    assert play.refusal(numbered(play, 2)) == "KAFKA_STORAGE_ERROR"
+    for sequence in (1, 2):
+        play.partition.append(numbered(play, sequence), zstd=True)
+
+
 def test_a_producer_that_does_not_come_back_with_it_hears_that_something_is_missing(play: Play) -> None:
     play.partition.append(numbered(play, 0), zstd=True)
     play.disk.fill()

@@ -18,7 +18,7 @@ PASSING: Final = frozenset(
 )
 
 WAIT_MS: Final = 10_000
-"""For so long a refused batch may be sent again. Whoever has given it up must hear that something is missing."""
+"""How long after its last refusal a batch may be retried; later batches are then refused as out of order."""
 
 PRODUCERS_MAX: Final = 1_000
 
@@ -44,11 +44,12 @@ class Refusals:
     def note(self, header: BatchHeader, code: ErrorCode, now_ms: int) -> None:
         if header.producer_id < 0:
             return
-        known = self._by_producer.pop(header.producer_id, None)
-        made = _Refusal(header.producer_epoch, header.base_sequence, code, now_ms)
-        if known is not None and _is_waited_for(known, made.epoch, now_ms) and known.sequence <= made.sequence:
-            made = known
-        self._by_producer[header.producer_id] = made
+        earlier = self._by_producer.pop(header.producer_id, None)
+        sequence = header.base_sequence
+        if earlier is not None and _is_waited_for(earlier, header.producer_epoch, now_ms):
+            # The producer is still retrying, however long the outage takes: only its last refusal counts.
+            sequence = min(sequence, earlier.sequence)
+        self._by_producer[header.producer_id] = _Refusal(header.producer_epoch, sequence, code, now_ms)
         if len(self._by_producer) > PRODUCERS_MAX:
             del self._by_producer[next(iter(self._by_producer))]
 
