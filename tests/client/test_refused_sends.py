@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
+from threading import Event
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from client.conftest import Cluster
 from millpond import HandlerFailed, Message, Retry, Send, SqliteIds, Worker
+from millpond.client import engine, settlers
 from millpond.client.dead_letters import read_dead_letter
+from millpond.client.ordered_sends import send
+from millpond.client.settlers import refused_letter
 
 IDLE_S = 0.4
 SMALL_BYTES = 2_000
@@ -214,3 +218,40 @@ def test_a_refused_send_with_a_store_does_not_fail_its_neighbours(pond: Cluster)
     )
     worker.run(pond.bootstrap, until_idle_s=IDLE_S)
     assert (worker.stats.processed, worker.stats.dead) == (180, 20)
+
+
+def test_a_refused_dead_letter_does_not_close_the_producer_of_other_handlers(
+    pond: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a store of processed ids handlers send by themselves, with the producer of the dead letters."""
+    source, target, letters = pond.topic(1), pond.topic(1), small_topic(pond)
+    pond.fill(source, [b"good", os.urandom(5 * SMALL_BYTES)])
+    is_letter_shortened = Event()
+
+    def refused(letter: Send) -> Any:
+        replace = refused_letter(letter)
+        return lambda refusal: (replace(refusal), is_letter_shortened.set())[0]
+
+    def send_late(producer: Any, wanted: Send) -> Any:
+        assert is_letter_shortened.wait(30)
+        return send(producer, wanted)
+
+    monkeypatch.setattr(settlers, "refused_letter", refused)
+    monkeypatch.setattr(engine, "send", send_late)
+
+    def forward(message: Message) -> Send:
+        if message.value != b"good":
+            raise ValueError("too large")
+        return Send(target, message.value)
+
+    worker = Worker(
+        forward,
+        source,
+        group=pond.group(),
+        delivery="exactly_once",
+        processed=NoIds(),
+        dead_letters=letters,
+        concurrency=2,
+    )
+    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    assert (worker.stats.processed, worker.stats.dead) == (1, 1)

@@ -356,6 +356,9 @@ class Engine:
 
     def _renew_sender(self, refused_bytes: int | None) -> None:
         """The present producer has stopped at a batch that was refused, and can send nothing any longer."""
+        if self._options.processed is not None:
+            # No refusal stops this one, and handlers may be sending with it.
+            return
         with self._lock:
             stopped, self._producer = self._producer, None
             if refused_bytes is not None:
