@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.histogram import Histogram
 from millpond.base.later import Later, done
-from millpond.broker.replication.acknowledgements import Acknowledgements, PendingAck, TooLate
+from millpond.broker.replication.acknowledgements import Acknowledgements, PendingAck
 from millpond.broker.requests.request_counts import RequestCounts
 from millpond.sim.world.clock import WALL_START_MS, VirtualClock
 from millpond.wire import messages as m
@@ -19,7 +20,7 @@ from millpond.wire.batch import walk
 from millpond.wire.records import Record, decode_batch, encode_batch
 from support.seeds import seeds
 
-TIMEOUT_MS = 300
+PATIENCE_MS = 300
 
 
 class Client:
@@ -30,17 +31,18 @@ class Client:
         self.arrived_us = arrived_us
         self.heard: list[bytes] = []
 
-    def keep_slot(self, pending: PendingAck) -> PendingAck:
-        return pending
+    def keep_slot(self, pending: Any) -> Any:
+        return SimpleNamespace()
 
     def fill(self, slot: Any, parts: list[bytes]) -> None:
         self.heard += parts
 
 
 class Written:
-    """A partition whose log others sync."""
+    """A partition with one replica, whose log others sync."""
 
     def __init__(self) -> None:
+        self.leading = None
         self.leader_epoch = 4
         self.acknowledged = Histogram()
         self.waits: list[tuple[int, Later[None]]] = []
@@ -56,18 +58,18 @@ class Play:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.requests = RequestCounts(self.clock, [0])
-        self.acknowledgements = Acknowledgements(0, self.clock, self.requests, self.refuse)
+        self.waiting = Acknowledgements(self.clock, self.requests, lambda: 60_000)
         self.partition: Any = Written()
 
-    def refuse(self, ack: PendingAck, failure: Exception) -> list[Any]:
-        if ack.reply == b"bug":
+    def refuse(self, pending: PendingAck, refused: Refused) -> list[Any]:
+        if pending.reply == b"bug":
             raise ZeroDivisionError
-        return [b"refused " + ack.reply + b": " + type(failure).__name__.encode()]
+        return [b"refused " + pending.reply + b": " + refused.code.name.encode()]
 
-    def add(self, reply: bytes, end_offset: int, timeout_ms: int = TIMEOUT_MS) -> Client:
+    def park(self, reply: bytes, end_offset: int, patience_ms: int = PATIENCE_MS) -> Client:
         client: Any = Client(self.clock.monotonic_us())
-        request: Any = None
-        self.acknowledgements.add(client, request, reply, self.partition, end_offset, timeout_ms)
+        request: Any = SimpleNamespace(timeout_ms=patience_ms)
+        self.waiting.reply(client, request, self.partition, end_offset, reply, self.refuse)
         return client
 
     def turn(self) -> None:
@@ -83,12 +85,12 @@ def play() -> Play:
 
 
 def test_those_of_one_turn_wait_as_one_and_until_the_last_is_safe(play: Play) -> None:
-    clients = [play.add(b"a", 1), play.add(b"b", 2), play.add(b"c", 3)]
+    clients = [play.park(b"a", 1), play.park(b"b", 2), play.park(b"c", 3)]
     assert play.partition.waits == []
     play.turn()
     ((end_offset, later),) = play.partition.waits
     assert end_offset == 3
-    later_one = play.add(b"d", 4)
+    later_one = play.park(b"d", 4)
     play.turn()
     later.finish(None)
     assert [each.heard for each in clients] == [[b"a"], [b"b"], [b"c"]]
@@ -98,33 +100,36 @@ def test_those_of_one_turn_wait_as_one_and_until_the_last_is_safe(play: Play) ->
 
 
 def test_a_duplicate_that_is_safe_already_makes_nobody_else_safe(play: Play) -> None:
-    play.add(b"new", 9)
-    play.add(b"sent again", 3)
+    play.park(b"new", 9)
+    play.park(b"sent again", 3)
     play.turn()
     assert [end for end, _ in play.partition.waits] == [9]
 
 
 def test_what_is_safe_when_the_turn_ends_is_answered_then(play: Play) -> None:
     play.partition.is_synced = True
-    client = play.add(b"a", 1)
+    client = play.park(b"a", 1)
     assert client.heard == []
     play.turn()
     assert client.heard == [b"a"]
 
 
 def test_a_failure_is_everybodys(play: Play) -> None:
-    clients = [play.add(b"a", 1), play.add(b"b", 2)]
+    clients = [play.park(b"a", 1), play.park(b"b", 2)]
     play.turn()
     play.partition.waits[0][1].fail(OSError("broken"))
-    assert [each.heard for each in clients] == [[b"refused a: OSError"], [b"refused b: OSError"]]
+    assert [each.heard for each in clients] == [
+        [b"refused a: KAFKA_STORAGE_ERROR"],
+        [b"refused b: KAFKA_STORAGE_ERROR"],
+    ]
     assert play.count() == (0, 0)
 
 
 def test_each_waits_for_as_long_as_it_said(play: Play) -> None:
-    short, long = play.add(b"a", 1, 100), play.add(b"b", 2, 200)
+    short, long = play.park(b"a", 1, 100), play.park(b"b", 2, 200)
     play.turn()
     play.clock.run_for(100)
-    assert (short.heard, long.heard) == ([b"refused a: " + TooLate.__name__.encode()], [])
+    assert (short.heard, long.heard) == ([b"refused a: REQUEST_TIMED_OUT"], [])
     play.partition.waits[1][1].finish(None)
     assert long.heard == [b"b"]
     play.clock.run_for(200)
@@ -134,15 +139,15 @@ def test_each_waits_for_as_long_as_it_said(play: Play) -> None:
 def test_a_leadership_that_moved_meanwhile_acknowledges_nothing(play: Play) -> None:
     """This node may lead again, and its log be as long as before: with other records."""
     play.partition.is_synced = True
-    client = play.add(b"a", 1)
+    client = play.park(b"a", 1)
     play.partition.leader_epoch += 2
     play.turn()
-    assert client.heard == [b"refused a: " + Refused.__name__.encode()]
+    assert client.heard == [b"refused a: NOT_LEADER_OR_FOLLOWER"]
     assert play.partition.waits == []
 
 
 def test_who_has_gone_keeps_nobody_waiting_and_is_not_counted(play: Play) -> None:
-    gone, here = play.add(b"a", 1), play.add(b"b", 2)
+    gone, here = play.park(b"a", 1), play.park(b"b", 2)
     play.turn()
     gone.is_open = False
     play.partition.waits[0][1].finish(None)
@@ -151,7 +156,7 @@ def test_who_has_gone_keeps_nobody_waiting_and_is_not_counted(play: Play) -> Non
 
 
 def test_a_bug_in_one_reply_is_raised_once_all_have_heard(play: Play) -> None:
-    first, broken, last = play.add(b"a", 1), play.add(b"bug", 2), play.add(b"c", 3)
+    first, broken, last = play.park(b"a", 1), play.park(b"bug", 2), play.park(b"c", 3)
     play.turn()
     with pytest.raises(ZeroDivisionError):
         play.partition.waits[0][1].fail(OSError("broken"))

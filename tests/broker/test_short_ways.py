@@ -18,7 +18,8 @@ LIVES_TO_FIND = 8
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Once it is over, the first batch of a producer is refused and the next one taken. The quick way tries twice.
+    # Once this time is over, a producer's first batch is refused and the next one accepted. What the short path does
+    # not take is tried twice.
     monkeypatch.setattr(partitions, "BEGINNINGS_MS", 1 << 40)
 
 

@@ -10,14 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from millpond.base.principal import Principal
-from millpond.broker.apis import (
-    k00_produce,
-    k01_fetch,
-    k08_offset_commit,
-    k12_heartbeat,
-    k68_consumer_group_heartbeat,
-)
+from millpond.broker.apis import k01_fetch, k08_offset_commit, k12_heartbeat, k68_consumer_group_heartbeat
 from millpond.broker.broker import Broker
+from millpond.broker.produce import short_path as produce_short_path
 from millpond.broker.replication.partitions import Partition
 from millpond.replication.leader import PartitionView
 from millpond.sim.node import SimNode
@@ -29,9 +24,7 @@ from support.fuzz.watch import Turn
 START_MS = 60_000
 
 PLAIN: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    (k00_produce, "short_produce", produce.short_produce),
-    (k00_produce, "single_produce", produce.single_produce),
-    (k00_produce, "single_produce_reply", produce.single_produce_reply),
+    (produce_short_path, "short_produce", produce.short_produce),
     (k01_fetch, "short_fetch", fetch.short_fetch),
     (k08_offset_commit, "short_commit", group_requests.short_commit),
     (k12_heartbeat, "short_heartbeat", group_requests.short_heartbeat),
@@ -65,7 +58,7 @@ class Heard:
 class Side:
     """One node, and those who are connected to it by number."""
 
-    def __init__(self, name: str, seed: int, texts: Mapping[str, str], *, is_quick: bool) -> None:
+    def __init__(self, name: str, seed: int, texts: Mapping[str, str]) -> None:
         self.name = name
         self.sim = SimWorld(seed, shuffle=False)
         self.clock = self.sim.clock
@@ -82,7 +75,7 @@ class Side:
         for entry in self.broker.dispatcher._entries.values():
             api = entry.api
             if name == "general":
-                entry.api = replace(api, short=None, quick=api.quick if is_quick else None)
+                entry.api = replace(api, short=None)
             elif api.short is not None:
                 entry.api = replace(api, short=self._counted(api.name, api.short))
 

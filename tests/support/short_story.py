@@ -65,11 +65,8 @@ class Story(SmallRequests):
     def __init__(self, seed: int, texts: Mapping[str, str] | None = None) -> None:
         self.seed = seed
         texts = {**SMALL, **(SETTINGS[seed % len(SETTINGS)] if texts is None else texts)}
-        # Without it, whoever waits for the disk does so from the next moment on and not from the end of the turn: the
-        # same, but not at the same time.
-        is_quick = bool(seed // len(SETTINGS) % 2)
-        self.sides = [Side(name, seed, texts, is_quick=is_quick) for name in ("compiled", "plain", "general")]
-        super().__init__(Random(seed), self.sides[0], acks=(1, -1) if is_quick else (1,))
+        self.sides = [Side(name, seed, texts) for name in ("compiled", "plain", "general")]
+        super().__init__(Random(seed), self.sides[0], acks=(1, -1))
         self._is_guarded = "super.users" in texts
         self._listener = listeners_of(node_settings(self._first.node.texts))[0].name
         self._numbers = 0

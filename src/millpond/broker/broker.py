@@ -11,7 +11,7 @@ from uuid import UUID
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NodeId
 from millpond.base.later import Later, done
-from millpond.base.ports import ReplyPart, World
+from millpond.base.ports import World
 from millpond.base.settings import Settings
 from millpond.broker.administration.shared_settings import compare_with_controller
 from millpond.broker.administration.topic_creation import CREATE_MS, VERSION, create_topics, request_for
@@ -55,7 +55,7 @@ from millpond.broker.membership.lifelines import Lifelines
 from millpond.broker.peers.controller_channel import ControllerChannel
 from millpond.broker.peers.node_network import NodeNetwork
 from millpond.broker.peers.peers import NodeAddresses, Peers
-from millpond.broker.replication.acknowledgements import Acknowledgements, PendingAck
+from millpond.broker.replication.acknowledgements import Acknowledgements
 from millpond.broker.replication.failed_replicas import FailedReplicas
 from millpond.broker.replication.fetchers import FetcherServices, ReplicaFetchers
 from millpond.broker.replication.high_watermarks import HighWatermarks, Mark
@@ -74,7 +74,7 @@ from millpond.broker.security.fair_queue import FairQueue
 from millpond.broker.security.met_limits import MetLimits
 from millpond.broker.security.quotas import Quotas
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.dispatch import PRODUCE, Dispatcher
+from millpond.broker.serving.dispatch import Dispatcher
 from millpond.broker.storage.checkpoint_writer import CheckpointWriter
 from millpond.broker.storage.disk_reserve import DiskReserve
 from millpond.broker.storage.disk_watch import DiskWatch
@@ -196,7 +196,9 @@ class Broker:
         self.arrivals = Arrivals(world.clock, lambda: self.settings, self.limits, self.audit.turned_away)
         self.dispatcher = Dispatcher(world.clock, load_apis)
         self.requests = self.dispatcher.requests
-        self.acknowledgements = Acknowledgements(PRODUCE, world.clock, self.requests, self._refuse_pending)
+        self.acknowledgements = Acknowledgements(
+            world.clock, self.requests, lambda: self.settings[node.PRODUCE_WAIT_MAX_MS]
+        )
         self.rebalances = RebalanceCounts()
         self.listeners = Listeners(listeners)
         self.connections = Connections(self.dispatcher, world.clock, lambda: self.settings, self.arrivals, listeners)
@@ -710,12 +712,6 @@ class Broker:
         """Whether a follower may be in sync: it is the one that the metadata knows, and stays."""
         broker = self.image.brokers.get(node_id)
         return broker is not None and broker.is_active and broker.epoch == broker_epoch
-
-    def _refuse_pending(self, ack: PendingAck, failure: Exception) -> list[ReplyPart]:
-        from millpond.broker.apis.k00_produce import refuse_pending
-
-        contexts = self.contexts
-        return refuse_pending(contexts.node, contexts.metadata, contexts.data, ack, failure)
 
     # Coordinators.
 

@@ -1,18 +1,18 @@
-"""How much a Produce request weighs, and looking at records before their batches are appended.
+"""Weighing Produce requests, and checking records before their batches are appended.
 
-A batch is checked and appended on the loop, which is quick unless there are many of them, they are large, or their
-records must be looked at: those of a compacted topic for their keys, those with a bad timestamp to name them. A heavy
-request is appended in pieces, with other connections served in between, and a worker unpacks what is compressed.
+The loop checks and appends batches. This is fast unless a request has many batches, large ones, or records that must
+be inspected: those of a compacted topic for their keys, those with a bad timestamp to report them. A heavy request is
+appended in pieces, with other connections served in between, and a worker decompresses its records.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
 
 from millpond.base.later import Later
 from millpond.base.rights import AclResource, Operation
+from millpond.broker.produce.request import PartitionKey, find_partition
 from millpond.log.checks import RecordFaults, TooLargeToUnpack, needs_record_check, record_faults
 from millpond.log.limits import LogLimits
 from millpond.wire import messages as m
@@ -22,35 +22,29 @@ from millpond.wire.compression import SNAPPY
 if TYPE_CHECKING:
     from millpond.base.ports import Buffer
     from millpond.broker.context import DataContext, NodeContext
-    from millpond.broker.replication.partitions import Partition
     from millpond.broker.requests.call import Call
 
-TOPIC_IDS_FROM: Final = 13
-
 PIECE_WEIGHT: Final = 64
-"""What is appended in one turn: 64 small batches, 1 MiB, or one batch with a thousand bad records. It takes two or
-three milliseconds."""
+"""The weight appended per turn, two or three milliseconds of work: 64 small batches, 1 MiB, or a batch with a
+thousand bad records."""
 
 LIGHT_WEIGHT: Final = 3 * PIECE_WEIGHT
-"""A request of this weight is appended at once."""
+"""A request up to this weight is appended at once."""
 
 UNPACKED_BYTES_MAX: Final = 1 << 20
-"""What a batch may have unpacked to be looked at on the loop."""
+"""The loop inspects a compressed batch only up to this decompressed size."""
 
 UNPACKED_BATCHES_MAX: Final = 4
-"""So many batches of a request are unpacked on the loop."""
+"""How many batches of a request the loop decompresses."""
 
 _WEIGHT_BYTES: Final = 16 << 10
 _WEIGHT_RECORDS: Final = 16
 _BAD_RECORDS_MAX: Final = 1_000
 _COMPRESSED_WEIGHT: Final = 8
 
-FaultKey = tuple[UUID, str, int]
-"""Topic id, topic name and partition, as the request has them."""
-
 
 def weight_of(entry: m.ProduceRequest.PartitionProduceData) -> int:
-    """What it may cost to append the batch of one partition."""
+    """An upper estimate of the cost to append the batch of one partition."""
     records = entry.records
     if records is None or len(records) < HEADER_BYTES:
         return 1
@@ -61,9 +55,9 @@ def weight_of(entry: m.ProduceRequest.PartitionProduceData) -> int:
 
 
 def is_heavy(node: NodeContext, data: DataContext, call: Call, request: m.ProduceRequest) -> bool:
-    """Whether the request would hold the loop for too long.
+    """Whether the request would block the loop for too long.
 
-    Some compressed records are looked at here; what is wrong with them is kept for those who append the batches.
+    This inspects some compressed records; `call.record_faults` keeps what is wrong with them for the append.
     """
     weight = unpacked = 0
     for topic in request.topic_data:
@@ -78,7 +72,7 @@ def is_heavy(node: NodeContext, data: DataContext, call: Call, request: m.Produc
             codec = read_header(records).codec
             if not codec:
                 continue
-            # Snappy may come in very many blocks, and each takes its time.
+            # Snappy data may have very many blocks, each with a cost.
             unpacked += UNPACKED_BATCHES_MAX if codec == SNAPPY else 1
             if unpacked > UNPACKED_BATCHES_MAX or weight > LIGHT_WEIGHT:
                 return True
@@ -91,8 +85,8 @@ def is_heavy(node: NodeContext, data: DataContext, call: Call, request: m.Produc
 
 
 def check_records(node: NodeContext, data: DataContext, call: Call, piece: m.ProduceRequest) -> Later[Any] | None:
-    """Have a worker look at the compressed records of a piece; None if there are none to look at."""
-    jobs: dict[FaultKey, partial[RecordFaults]] = {}
+    """Let a worker inspect the compressed records of a piece; None if no batch needs it."""
+    jobs: dict[PartitionKey, partial[RecordFaults]] = {}
     for topic in piece.topic_data:
         for entry in topic.partition_data:
             key = topic.topic_id, topic.name, entry.index
@@ -106,13 +100,13 @@ def check_records(node: NodeContext, data: DataContext, call: Call, piece: m.Pro
     if not jobs:
         return None
 
-    def run() -> dict[FaultKey, RecordFaults]:
+    def run() -> dict[PartitionKey, RecordFaults]:
         return {key: job() for key, job in jobs.items()}
 
     return data.unpacking.run(call.client_host, run).map(partial(_keep, call))
 
 
-def _keep(call: Call, faults: dict[FaultKey, RecordFaults]) -> None:
+def _keep(call: Call, faults: dict[PartitionKey, RecordFaults]) -> None:
     call.record_faults = {**(call.record_faults or {}), **faults}
 
 
@@ -123,22 +117,14 @@ def _limits_for_check(
     topic: m.ProduceRequest.TopicProduceData,
     entry: m.ProduceRequest.PartitionProduceData,
 ) -> LogLimits | None:
-    """The limits of the log, if a batch for it can only be taken after a look at its records."""
+    """The limits of the log, if a batch can be appended only after its records were inspected."""
     records: Buffer | None = entry.records
     if records is None or len(records) < HEADER_BYTES:
         return None
-    partition = _partition(data, call.version, topic, entry.index)
+    partition = find_partition(data, call.version, topic, entry.index)
     if partition is None or not partition.is_leader:
         return None
     limits = partition.log.limits
     if not needs_record_check(read_header(records), limits, node.clock.wall_ms()):
         return None
     return limits if call.may(Operation.WRITE, AclResource.TOPIC, partition.name.topic) else None
-
-
-def _partition(
-    data: DataContext, version: int, topic: m.ProduceRequest.TopicProduceData, index: int
-) -> Partition | None:
-    if version >= TOPIC_IDS_FROM:
-        return data.partitions.by_id(topic.topic_id, index)
-    return data.partitions.get(topic.name, index)

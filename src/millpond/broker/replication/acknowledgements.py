@@ -1,17 +1,19 @@
-"""Produce requests that wait for their records to become durable, grouped by turn of the loop.
+"""Acknowledging produced records once they are committed: every Produce request that waits for a commit waits here.
 
-Many clients with one small request each are the most expensive load. Requests that arrive in the same turn for the
-same partition with the same timeout share one timer, one wait and one sync, which starts when the turn ends.
+Many clients that send one small request each are the most expensive load. Where the only replica is here, requests of
+one turn of the loop to the same partition with the same timeout therefore share one timer, one wait and one sync,
+which begins when the turn ends and so covers all of them. With followers each request waits alone: they may have
+fetched some of a turn's requests and not yet the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.base.later import Later, failed, run_all
+from millpond.base.later import Later, gather, run_all
 from millpond.base.pending import Pending
 from millpond.base.ports import Clock, ReplyPart
 from millpond.broker.requests.request_counts import RequestCounts
@@ -19,138 +21,170 @@ from millpond.broker.requests.request_counts import RequestCounts
 if TYPE_CHECKING:
     from millpond.broker.replication.partitions import Partition
     from millpond.broker.requests.connection import Connection
+    from millpond.wire.kernel import ShortProduce
 
-
-class TooLate(Exception):
-    """The disk or the other replicas did not confirm within the client's timeout."""
-
-
-class Asked(Protocol):
-    """The fields of a request that its refusal needs."""
-
-    @property
-    def version(self) -> int: ...
-
-    @property
-    def correlation_id(self) -> int: ...
-
-    @property
-    def client_id(self) -> bytes | None: ...
-
-    @property
-    def key(self) -> bytes:
-        """Its topic and partition, as `Partitions.by_raw` takes them."""
-        ...
+PRODUCE: Final = 0
 
 
 class PendingAck(Pending[None]):
-    """A request whose records are written, and the reply that it gets once they are durable."""
+    """A small request whose records are written, and its reply for when they are committed."""
 
     __slots__ = (
-        "_acknowledgements",
+        "_requests",
         "arrived_us",
         "connection",
         "end_offset",
         "ended",
         "partition",
+        "refuse",
         "reply",
         "request",
         "slot",
+        "wait",
     )
 
     def __init__(
         self,
-        acknowledgements: Acknowledgements,
+        requests: RequestCounts,
         connection: Connection,
-        request: Asked,
-        reply: bytes,
+        request: ShortProduce,
         partition: Partition,
         end_offset: int,
+        reply: bytes,
+        refuse: Refuse,
     ) -> None:
         self.ended = False
-        self._acknowledgements = acknowledgements
+        self.wait: Later[None] | None = None
+        """The wait for the commit, unless other requests share it."""
+        self._requests = requests
         self.connection = connection
         self.arrived_us = connection.arrived_us
         self.slot = connection.keep_slot(self)
         self.request = request
-        self.reply = reply
         self.partition = partition
         self.end_offset = end_offset
+        self.reply = reply
+        self.refuse = refuse
+
+    def end(self, failure: Exception | None) -> None:
+        if failure is None:
+            self.finish(None)
+        else:
+            self.fail(failure)
 
     def finish(self, _: None) -> None:
         if self._end():
-            self._acknowledgements.count(self)
+            self._requests.on_produced(PRODUCE, self.arrived_us, self.partition.acknowledged)
             self.connection.fill(self.slot, [self.reply])
 
     def fail(self, failure: Exception) -> None:
         if self._end():
-            self.connection.fill(self.slot, self._acknowledgements.refuse(self, failure))
+            self.connection.fill(self.slot, self.refuse(self, _refused(failure)))
 
     def cancel(self) -> None:
         self.ended = True
+        if self.wait is not None:
+            self.wait.cancel()
 
     def _end(self) -> bool:
-        """Whether its client still waits for it."""
+        """Whether its client still waits."""
         if self.ended:
             return False
         self.ended = True
         return self.connection.is_open
 
 
-Refuse = Callable[[PendingAck, Exception], list[ReplyPart]]
-"""Encodes the reply to a request whose records may be lost."""
+Refuse = Callable[["PendingAck", Refused], list[ReplyPart]]
+"""Encodes the reply to a request whose records may not be committed."""
 
 _Group = tuple["Partition", int, int]
-"""Partition, its leader epoch at the write, and the producers' timeout in milliseconds."""
+"""Partition, its leader epoch at the time of the write, and how many milliseconds its producers wait."""
+
+_End = Callable[[Exception | None], None]
+"""Called once with None when the records are committed, or with the reason why they may not be."""
 
 
 class Acknowledgements:
-    """For partitions without followers, whose records are durable once they are synced."""
-
-    def __init__(self, api_key: int, clock: Clock, requests: RequestCounts, refuse: Refuse) -> None:
-        self.refuse = refuse
-        self._api_key = api_key
+    def __init__(self, clock: Clock, requests: RequestCounts, wait_ms_max: Callable[[], int]) -> None:
         self._clock = clock
         self._requests = requests
-        self._groups: dict[_Group, list[PendingAck]] = {}
+        self._wait_ms_max = wait_ms_max
+        self._coming: dict[_Group, list[tuple[int, _End]]] = {}
+        """End offset and callback of every request of this turn of the loop."""
 
-    def add(
+    def reply(
         self,
         connection: Connection,
-        request: Asked,
-        reply: bytes,
+        request: ShortProduce,
         partition: Partition,
         end_offset: int,
-        timeout_ms: int,
+        reply: bytes,
+        refuse: Refuse,
     ) -> None:
-        """Send `reply` once everything below `end_offset` is durable; refuse if that fails or takes too long."""
-        if not self._groups:
-            self._clock.call_soon(self._end_turn)
-        pending = PendingAck(self, connection, request, reply, partition, end_offset)
-        self._groups.setdefault((partition, partition.leader_epoch, timeout_ms), []).append(pending)
+        """Send `reply` to a small request once all below `end_offset` is committed, or what `refuse` encodes."""
+        pending = PendingAck(self._requests, connection, request, partition, end_offset, reply, refuse)
+        pending.wait = self._wait(partition, end_offset, request.timeout_ms, pending.end)
 
-    def count(self, pending: PendingAck) -> None:
-        self._requests.on_produced(self._api_key, pending.arrived_us, pending.partition.acknowledged)
+    def committed(self, writes: Sequence[tuple[Partition, int]], timeout_ms: int) -> Later[list[Refused | None]]:
+        """Wait for the commit of all `writes`, each a partition and an end offset; why each is refused, or None."""
+        return gather([self._refusal_of(partition, end_offset, timeout_ms) for partition, end_offset in writes])
+
+    def _refusal_of(self, partition: Partition, end_offset: int, timeout_ms: int) -> Later[Refused | None]:
+        wait: Later[None] | None = None
+        refusal: Later[Refused | None] = Later(lambda: wait.cancel() if wait is not None else None)
+
+        def end(failure: Exception | None) -> None:
+            refusal.finish(None if failure is None else _refused(failure))
+
+        wait = self._wait(partition, end_offset, timeout_ms, end)
+        return refusal
+
+    def _wait(self, partition: Partition, end_offset: int, timeout_ms: int, end: _End) -> Later[None] | None:
+        """Call `end` once all below `end_offset` is committed or refused; returns the wait unless others share it."""
+        patience_ms = min(max(timeout_ms, 0), self._wait_ms_max())
+        if partition.leading is not None:
+            return self._wait_for_commit(partition, end_offset, patience_ms, end)
+        if not self._coming:
+            self._clock.call_soon(self._end_turn)
+        self._coming.setdefault((partition, partition.leader_epoch, patience_ms), []).append((end_offset, end))
+        return None
 
     def _end_turn(self) -> None:
-        groups, self._groups = self._groups, {}
-        for (partition, leader_epoch, timeout_ms), group in groups.items():
-            self._wait(partition, leader_epoch, timeout_ms, group)
+        groups, self._coming = self._coming, {}
+        for (partition, leader_epoch, patience_ms), group in groups.items():
+            end = partial(_end_all, group)
+            if partition.leader_epoch != leader_epoch:
+                # Another leader may have truncated what was written since: an equally long log proves nothing.
+                end(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader has changed; the outcome is unknown"))
+            else:
+                # Not the end offset of the last one: a duplicate ends where it ended the first time.
+                self._wait_for_commit(partition, max(end_offset for end_offset, _ in group), patience_ms, end)
 
-    def _wait(self, partition: Partition, leader_epoch: int, timeout_ms: int, group: list[PendingAck]) -> None:
-        later: Later[None]
-        if partition.leader_epoch != leader_epoch:
-            # Another leader may have truncated the records: a log that is as long again proves nothing.
-            later = failed(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership has moved; the outcome is open"))
-        else:
-            # Not the last one's end offset: a retried batch ends where it ended the first time.
-            later = partition.after_commit(max(pending.end_offset for pending in group), None)
-        later.expire_after(self._clock, timeout_ms, lambda: later.fail(TooLate()))
+    def _wait_for_commit(self, partition: Partition, end_offset: int, patience_ms: int, end: _End) -> Later[None]:
+        later = partition.after_commit(end_offset, None)
+        later.expire_after(self._clock, patience_ms, lambda: later.fail(_timed_out(partition)))
+        later.then(end, end)
+        return later
 
-        def finish(_: None) -> None:
-            run_all(partial(pending.finish, None) for pending in group)
 
-        def fail(failure: Exception) -> None:
-            run_all(partial(pending.fail, failure) for pending in group)
+def _end_all(group: list[tuple[int, _End]], failure: Exception | None) -> None:
+    """End every request of a group: a bug in one is raised once all have ended."""
+    run_all(partial(end, failure) for _, end in group)
 
-        later.then(finish, fail)
+
+def _timed_out(partition: Partition) -> Refused:
+    if partition.leading is None:
+        return Refused(ErrorCode.REQUEST_TIMED_OUT, "the disk sync did not finish in time; the outcome is unknown")
+    if not partition.leading.is_writable:
+        return Refused(
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "too few replicas are in sync; the outcome is unknown"
+        )
+    return Refused(ErrorCode.REQUEST_TIMED_OUT, "the replicas did not confirm in time; the outcome is unknown")
+
+
+def _refused(failure: Exception) -> Refused:
+    if isinstance(failure, OSError):
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log could not be synced to disk: {failure}")
+    if isinstance(failure, Refused):
+        return failure
+    raise failure

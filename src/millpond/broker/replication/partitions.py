@@ -349,7 +349,6 @@ class Partition:
         acks_all: bool = False,
         by_node: bool = False,
         faults: RecordFaults | None = None,
-        unpacked_bytes_max: int | None = None,
     ) -> Appended:
         """Append a producer's batches and wake whoever waits for them. Refused leaves everything as it was.
 
@@ -380,7 +379,6 @@ class Partition:
                 now_ms=self._clock.wall_ms(),
                 verification=verification,
                 faults=faults,
-                unpacked_bytes_max=unpacked_bytes_max,
             )
         except Refused as refused:
             raise self._refusal(refused, records) from None

@@ -180,13 +180,6 @@ class Quotas:
             meter.producer.take(size, now_us // 1000)
         return Charge(meter, key, now_us, changes_partitions=changes_partitions)
 
-    def may_hold_up(self, charge: Charge) -> bool:
-        """Whether the answer may have to say how long to wait: else it needs no more than that of anybody else."""
-        meter = charge.meter
-        if meter.time is not None or charge.key != PRODUCE:
-            return True
-        return meter.producer is not None and meter.producer.wait_ms(self._clock.monotonic_ms()) > 0
-
     def wait_ms(self, charge: Charge) -> int:
         """The handler has ended: how long its client has to wait."""
         meter, key = charge.meter, charge.key

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from millpond.broker.context import Contexts
 
 
-FUNCTIONS: Final = ("handle", "is_heavy", "prepare", "quick", "short", "refuse", "forward")
+FUNCTIONS: Final = ("handle", "is_heavy", "prepare", "short", "refuse", "forward")
 """The fields of an `Api` that take contexts."""
 
 WHOLE_MAX: Final = 3_000
@@ -62,11 +62,9 @@ class Api:
     """Whether its answer may wait for other clients: what comes after a large request is not held up meanwhile."""
     whole_max: int = WHOLE_MAX
     """So many items may be in what is not cut: the request, or one thing in the list that is."""
-    quick: Callable[..., bool] | None = None
-    """Answers the commonest shape of the request without building messages; False leaves it to `handle`."""
     short: Callable[..., bool] | None = None
-    """Answers its smallest and commonest requests from the frame, before the header is read; False leaves everything
-    as it was, and leaves it to the others. Not asked while any client has a quota."""
+    """Answers the smallest and most frequent requests straight from the frame; False leaves everything as it was, for
+    `handle`. Not called while any client has a quota."""
     advertised: tuple[int, int] | None = None
     is_advertised: bool = True
     """Whether clients are told of it at all."""

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 Encode = Callable[[Response], list[ReplyPart]]
 Tell = Callable[[Any], None]
 
-PRODUCE: Final = 0
-
 LARGE_BYTES: Final = 1 << 20
 """Of a smaller request it need not be asked whether it is too large. One without records that is larger is handled in
 slices however short its lists are: names of 32 KB each take a few milliseconds for each megabyte."""
@@ -124,14 +122,7 @@ class Dispatcher:
         if len(frame) > LARGE_BYTES and not api.has_records:
             self._check_size(api, len(frame))
         self.requests.received[header.api_key] += 1
-        quotas = self._security.quotas
-        charge = self._charge(connection, api, header, frame) if quotas.is_on else None
-        if (
-            api.quick is not None
-            and (charge is None or not quotas.may_hold_up(charge))
-            and api.quick(connection, header, frame)
-        ):
-            return
+        charge = self._charge(connection, api, header, frame) if self._security.quotas.is_on else None
         decode = entry.decode
         if decode is None:
             decode = entry.decode = getattr(messages, api.name + "Request").decode

@@ -561,7 +561,7 @@ cdef tuple _headers(Cursor* cursor, Py_ssize_t end, int32_t count):
 # Produce: a request for one partition, and its reply.
 
 cdef enum:
-    SHORT_BYTES_MAX = 16384
+    SHORT_BYTES_MAX = 2097152
     # Up to so many bytes a table is quicker than to call the processor's own instruction through Python.
     TABLE_BYTES_MAX = 512
     FLEXIBLE_FROM = 9

@@ -3,8 +3,8 @@
 Anything of another shape gives None and goes the general way; so does anything malformed, which the general way then
 names. `_fast.pyx` has the compiled twin.
 
-`short_produce` goes further than `single_produce`, with small requests: from the first byte of the frame to the last
-one of a batch that it has checked.
+`short_produce` goes further than `single_produce`: from the first byte of the frame to the last byte of a batch,
+which it checks.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from millpond.wire.batch import (
 FLEXIBLE_FROM = 9
 TOPIC_IDS_FROM = 13
 
-SHORT_BYTES_MAX = 16 << 10
-"""A larger request costs more by its bytes than by its fields."""
+SHORT_BYTES_MAX = 2 << 20
+"""The general path appends larger requests in pieces."""
 
 _OLDEST, _NEWEST = 3, 13
 _ZSTD, _ZSTD_FROM = 4, 7
@@ -146,7 +146,7 @@ def single_produce_reply(
 
 
 class ShortProduce:
-    """One small batch for one partition, to be acknowledged, that is sound in itself.
+    """One batch for one partition, to be acknowledged, that is sound in itself.
 
     That is: the batch is whole and alone, its CRC and counts are right, its codec is one that this version may use,
     and it is not part of a transaction. Whether the topic and its log take it is not known yet.

@@ -1,4 +1,4 @@
-"""Three ways of a Produce request, one outcome: the short, the quick and the general one answer and write alike."""
+"""The short and the general path of Produce answer and write the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millpond.wire.batch import batch_crc
 from millpond.wire.records import Record, encode_batch
 from support.seeds import seeds
 
-WAYS = {"short": {}, "quick": {"short": None}, "general": {"short": None, "quick": None}}
+PATHS = {"short": {}, "general": {"short": None}}
 STEPS = 400
 TOPICS = {
     "plain": {},
@@ -30,9 +30,9 @@ TOPICS = {
 
 
 class Stage:
-    """A broker whose producers' requests may take some of the ways only."""
+    """A broker with its producers; on the path "general" no request takes the short one."""
 
-    def __init__(self, make_desk: Callable[..., Any], way: str) -> None:
+    def __init__(self, make_desk: Callable[..., Any], path: str) -> None:
         self.desk = make_desk()
         self.taken = {"short": 0, "general": 0}
         for name, configs in TOPICS.items():
@@ -42,12 +42,12 @@ class Stage:
         self.heard: list[list[bytes]] = [[], [], []]
         entry = self.desk.broker.dispatcher._entries[0]
         self._api = entry.api
-        entry.api = replace(entry.api, **{"short": self._counted("short"), "handle": self._general, **WAYS[way]})
+        entry.api = replace(entry.api, **{"short": self._counted("short"), "handle": self._general, **PATHS[path]})
 
-    def _counted(self, way: str) -> Callable[..., bool]:
+    def _counted(self, path: str) -> Callable[..., bool]:
         def short(*args: Any) -> bool:
             is_taken = self._api.short(*args)
-            self.taken[way] += is_taken
+            self.taken[path] += is_taken
             return is_taken
 
         return short
@@ -70,7 +70,7 @@ class Stage:
         return self.heard
 
     def traces(self) -> dict[str, Any]:
-        """All that is left of it, on the disk and in memory."""
+        """The state that the requests leave, on disk and in memory."""
         broker = self.desk.broker
         found: dict[str, Any] = {}
         for partition in broker.partitions:
@@ -92,7 +92,7 @@ class Stage:
 
 
 class Author:
-    """Makes up requests, good and bad, and the same ones for everybody."""
+    """Makes valid and invalid requests."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -141,8 +141,8 @@ class Author:
 
 
 @pytest.mark.parametrize("seed", seeds(range(12)))
-def test_all_ways_answer_and_write_the_same(make_desk: Callable[..., Any], seed: int) -> None:
-    stages = [Stage(make_desk, way) for way in WAYS]
+def test_both_paths_answer_and_write_the_same(make_desk: Callable[..., Any], seed: int) -> None:
+    stages = [Stage(make_desk, path) for path in PATHS]
     author, random = Author(Random(seed)), Random(seed)
     now_ms = WALL_START_MS
     for _ in range(STEPS):
@@ -160,12 +160,12 @@ def test_all_ways_answer_and_write_the_same(make_desk: Callable[..., Any], seed:
                 for stage in stages:
                     stage.desk.run(lasts_ms)
             case "fill":
-                # With a little room left a write stops in the middle of a batch.
+                # With little space left a write stops in the middle of a batch.
                 left_bytes = random.choice((0, 0, 30, 100, 700))
                 for stage in stages:
                     stage.desk.disk.fill(left_bytes)
             case "make room":
-                # Within a second the node finds that it can write again.
+                # The node notices within a second that it can write again.
                 now_ms += 1_000
                 for stage in stages:
                     stage.desk.disk.make_room()
@@ -173,29 +173,28 @@ def test_all_ways_answer_and_write_the_same(make_desk: Callable[..., Any], seed:
     for stage in stages:
         stage.desk.disk.make_room()
         stage.desk.run(1_000)
-    short, quick, general = stages
-    for other in (quick, general):
-        assert short.hear() == other.hear()
-        ours, theirs = short.traces(), other.traces()
-        for name in theirs:
-            assert ours[name] == theirs[name], name
+    short, general = stages
+    assert short.hear() == general.hear()
+    short_traces, general_traces = short.traces(), general.traces()
+    for name in general_traces:
+        assert short_traces[name] == general_traces[name], name
     assert short.taken["short"] > STEPS // 10
-    assert quick.taken["short"] == general.taken["short"] == 0
+    assert general.taken["short"] == 0
     assert general.taken["general"] > short.taken["general"]
 
 
-def test_the_short_way_is_taken_by_what_is_small_and_sound(make_desk: Callable[..., Any]) -> None:
+def test_small_and_valid_requests_take_the_short_path(make_desk: Callable[..., Any]) -> None:
     stage = Stage(make_desk, "short")
     for version in range(3, 14):
         for acks in (1, -1):
             stage.send(0, version, acks, "plain", 0, encode_batch([Record(0, WALL_START_MS, None, b"v")]))
     stage.desk.run(100)
-    # The first one of a log: its segment has no age yet, its epoch has not begun.
-    assert stage.taken == {"short": 21, "general": 0}
+    # Not the first one of a log: its segment has no age yet, and its leader epoch has not begun.
+    assert stage.taken == {"short": 21, "general": 1}
     assert len(stage.hear()[0]) == 22
 
 
-def test_what_the_short_way_cannot_write_is_refused_as_ever(make_desk: Callable[..., Any]) -> None:
+def test_the_general_path_refuses_what_the_short_one_cannot_write(make_desk: Callable[..., Any]) -> None:
     stage = Stage(make_desk, "short")
     records = encode_batch([Record(0, WALL_START_MS, None, b"v")])
     for _ in range(2):
@@ -208,19 +207,19 @@ def test_what_the_short_way_cannot_write_is_refused_as_ever(make_desk: Callable[
     answers = [reply.responses[0].partition_responses[0] for reply in stage.producers[0].replies()]
     codes = [(each.error_code, each.base_offset) for each in answers]
     assert codes == [(0, 0), (0, 1), (ErrorCode.KAFKA_STORAGE_ERROR, -1), (0, 2)]
-    assert stage.taken == {"short": 2, "general": 1}
+    assert stage.taken == {"short": 2, "general": 2}
 
 
-def test_large_batches_go_another_way(make_desk: Callable[..., Any]) -> None:
+def test_large_batches_take_the_general_path(make_desk: Callable[..., Any]) -> None:
     stage = Stage(make_desk, "short")
-    records = encode_batch([Record(0, WALL_START_MS, None, b"v" * 20_000)])
+    records = encode_batch([Record(0, WALL_START_MS, None, b"v" * (2 << 20))])
     for _ in range(3):
         stage.send(0, 9, 1, "plain", 0, records)
-    assert stage.taken == {"short": 0, "general": 0}
+    assert stage.taken == {"short": 0, "general": 3}
     assert len(stage.hear()[0]) == 3
 
 
-def test_where_somebody_has_a_quota_everybody_is_asked_for_it(make_desk: Callable[..., Any]) -> None:
+def test_while_any_client_has_a_quota_no_request_takes_the_short_path(make_desk: Callable[..., Any]) -> None:
     stage = Stage(make_desk, "short")
     records = encode_batch([Record(0, WALL_START_MS, None, b"v")])
     for _ in range(2):
@@ -232,5 +231,5 @@ def test_where_somebody_has_a_quota_everybody_is_asked_for_it(make_desk: Callabl
     stage.producers[1].ask(kind(entries=[entry]), 1)
     for _ in range(2):
         stage.send(0, 9, 1, "plain", 0, records)
-    assert stage.taken == {"short": 1, "general": 0}
+    assert stage.taken == {"short": 1, "general": 3}
     assert len(stage.hear()[0]) == 4
