@@ -1,12 +1,12 @@
-"""ListOffsets (2), versions 1-11: which offset stands at a time, or at the start or end of a partition.
+"""ListOffsets (2), versions 1-11: the offset for a timestamp, or at the start or end of a partition.
 
 1 one offset per partition · 2 isolation level · 4 leader epoch · 6 flexible · 7 the largest timestamp · 8 the
 earliest local offset · 9 the latest tiered offset · 10 timeout · 11 the earliest offset not yet uploaded.
 There is no tiered storage: the local start is the start, and nothing is tiered.
 
-A new leader that cannot tell yet how far consumers have seen answers OFFSET_NOT_AVAILABLE for the end. Replicas see
-everything, and so does whoever asks as the debugger (-2), as with Kafka. A look-up by time may have to read files and
-unpack a batch: a worker does that for all partitions of the request, within a budget, and stops if the client goes.
+A new leader that does not know the high watermark yet answers OFFSET_NOT_AVAILABLE for the end. Replicas, and as in
+Kafka the debugging replica id (-2), see the log end offset. A look-up by time may have to read files and unpack a
+batch: a worker does that for all partitions of the request, within a budget, and stops if the client disconnects.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _Result = m.ListOffsetsResponse.ListOffsetsPartitionResponse
 CONSUMER = -1
 LEADER_EPOCH_FROM, NOT_AVAILABLE_FROM = 4, 5
 LOOKUPS_AGAIN_MAX = 5
-"""How often a look-up is made again because compaction exchanged the files under it."""
+"""How often a look-up is repeated because compaction replaced the files under it."""
 
 NOTHING = TimedOffset(-1, -1, -1)
 
 
 class _Search(NamedTuple):
-    """A partition whose records must be looked at, and where the result goes."""
+    """A partition whose records must be read, and the response to fill in."""
 
     partition: Partition
     timestamp: int | None
@@ -62,7 +62,7 @@ def handle(node: NodeContext, data: DataContext, call: Call, request: m.ListOffs
 
     def list_one(topic: str, wanted: m.ListOffsetsRequest.ListOffsetsPartition) -> _Result:
         if (topic, wanted.partition_index) in named_twice:
-            # A worker would read the same file again for each of them; Kafka refuses them, too.
+            # A worker would read the same file again for each duplicate; Kafka refuses them, too.
             return _empty(wanted, ErrorCode.INVALID_REQUEST)
         return _list_one(data, topic, wanted, committed_only, by_replica, searches, budget)
 
@@ -79,7 +79,7 @@ def handle(node: NodeContext, data: DataContext, call: Call, request: m.ListOffs
                 if call.version < LEADER_EPOCH_FROM:
                     result.leader_epoch = -1
                 if result.error_code == ErrorCode.OFFSET_NOT_AVAILABLE:
-                    # Older clients know of no such thing; by this they ask again, too.
+                    # Older clients do not know OFFSET_NOT_AVAILABLE; this code makes them retry, too.
                     result.error_code = ErrorCode.LEADER_NOT_AVAILABLE
         return response
 
@@ -145,14 +145,14 @@ def _list_one(
 
 
 def _visible_end(partition: Partition, timestamp: int, committed_only: bool) -> int:
-    """How far consumers may see."""
+    """The end of what consumers may read."""
     if timestamp in (LATEST, MAX_TIMESTAMP) or timestamp >= 0:
         partition.check_settled()
     return partition.last_stable_offset if committed_only else partition.committed_offset
 
 
 def _run(data: DataContext, host: str, searches: list[_Search], budget: LookupBudget, tries: int) -> Later[None]:
-    """Look on a worker, and again where files were exchanged meanwhile."""
+    """Looks up on a worker; repeats the partitions whose files were replaced meanwhile."""
 
     def look() -> None:
         for search in searches:

@@ -1,4 +1,4 @@
-"""Metadata (3), versions 0-13: brokers, topics and who leads which partition; may bring topics into being.
+"""Metadata (3), versions 0-13: brokers, topics and partition leaders; may create topics.
 
 0 all topics when none are named · 1 null means all, controller · 2 cluster id · 4 the client may forbid creation ·
 5 offline replicas · 7 leader epochs · 8 authorised operations · 9 flexible · 10 topic ids · 11 no cluster operations
@@ -37,28 +37,29 @@ if TYPE_CHECKING:
 
     Topics = list[m.MetadataResponse.MetadataResponseTopic]
     Found = Topic | m.MetadataResponse.MetadataResponseTopic
-    """What a client hears of: a topic, or that there is none for it."""
+    """A topic, or the error in its place."""
 
 BY_ID_FROM = 12
 
 SEEN = Need(Operation.DESCRIBE, AclResource.TOPIC)
 ON_TOPIC = Need(Operation.CREATE, AclResource.TOPIC)
 ON_CLUSTER = Need(Operation.CREATE, AclResource.CLUSTER)
-"""Either of these two is needed for topics that are made because somebody asked for them."""
+"""Auto-creation of a topic needs one of these two."""
 
 PARTITIONS_AT_ONCE_MAX = 500
-"""What the loop describes by itself."""
+"""Up to this many partitions are described on the loop; a worker describes more."""
 
 PIECE_TOPICS: Final = 50
 """A request that names more than `SLICE_TOPICS` is cut into pieces of this many: looking up the authorised operations
 takes a tenth of a millisecond for each topic."""
 
 SLICE_TOPICS: Final = 100
-"""What is looked for in one turn of the loop. The slowest is a topic that the client may not see, which is noted."""
+"""Topics looked up in one turn of the loop. The slowest is one that the client may not see, because the refusal is
+logged."""
 
 CREATION_WAIT_MS: Final = 3_000
-"""So long a client waits for a topic that its question makes. It hears of other nodes by the same answer, and this
-one may be cut off from whoever could make it."""
+"""How long a client waits for auto-creation. The same response tells it of other nodes, and this node may be cut off
+from the controller."""
 
 
 def handle(
@@ -83,7 +84,7 @@ def handle(
 def _describe_all(
     node: NodeContext, metadata: MetadataContext, data: DataContext, call: Call, request: m.MetadataRequest
 ) -> Steps[Response]:
-    """All topics that the client may see. Rights are asked for on the loop, where they change, some in each turn."""
+    """All topics that the client may see. Rights change on the loop, so they are checked there, some in each turn."""
     topics: list[Topic] = []
     operations: dict[str, int] = {}
     for some in in_slices(list(metadata.image.topics.values()), SLICE_TOPICS):
@@ -111,11 +112,11 @@ def _describe_once_created(
     missing: list[str],
 ) -> Later[Response]:
     wanted = [NewTopic(name) for name in missing]
-    # Whoever makes topics leaves a trace, also where that is not all that they asked for.
+    # Auto-creation is audited, also as a side effect of another request.
     audit = security.audit
     tell = audit.deed(call, API.key, API.name, request_for(wanted)) if audit.is_on and not call.is_from_node else None
     created = metadata.try_create(wanted)
-    # Not ended by whoever hangs up: the topics come all the same, and the audit log is to hear of it.
+    # Not cancelled when the client disconnects: the topics are created anyway, and the audit log must record it.
     answer: Later[Response] = Later()
     is_begun = False
 
@@ -142,7 +143,7 @@ def _describe_once_created(
 def _describe_named(
     node: NodeContext, metadata: MetadataContext, data: DataContext, call: Call, request: m.MetadataRequest
 ) -> Response | Later[Response]:
-    # Named again and again a large topic would fill the memory: Kafka tells of each once, too.
+    # A large topic named many times would fill the memory; Kafka, too, describes each topic once.
     wanted = {(each.name, each.topic_id): each for each in request.topics or ()}
     found = [_find(metadata, call, each) for each in wanted.values()]
     asked = [each.name or "" for each in found] if request.include_topic_authorized_operations else []
@@ -154,7 +155,7 @@ def _describe_named(
 
 
 class _Allowed(NamedTuple):
-    """What whoever asks may do to these topics and to the cluster, as far as they want to know."""
+    """The client's authorized operations on these topics and the cluster, if it asked for them."""
 
     on_topics: dict[str, int]
     on_cluster: int
@@ -197,7 +198,7 @@ def _describe(
     allowed: _Allowed,
     set_right: Callable[[Topics], Topics],
 ) -> Response | Later[Response]:
-    """Many partitions take their time, which is not the loop's: a worker describes and encodes them."""
+    """A worker describes and encodes many partitions, which would hold up the loop."""
     partitions = sum(len(each.partitions) for each in found if isinstance(each, Topic))
 
     def describe() -> Topics:
@@ -236,15 +237,15 @@ def _response(
 
 
 def _set_right(node: NodeContext, call: Call, request: m.MetadataRequest, topics: Topics) -> Topics:
-    """What is told of topics that were named, as far as it depends on who asks."""
+    """Adapts the topics that were named to the client that asked."""
     if call.access.is_on and _creates(node, call, request):
         for topic in topics:
-            # It would be made, had they the right.
+            # Only the missing right kept it from being created.
             is_missing = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if is_missing and topic.name is not None and not _may_create(call, topic.name):
                 topic.error_code = ON_TOPIC.refusal
     if call.version < BY_ID_FROM:
-        # Two versions let clients leave out a name that the answer has to have.
+        # Two versions allow a null name in the request, but not in the response.
         for topic in topics:
             topic.name = topic.name or ""
     if call.connection.misdirected:
@@ -253,22 +254,22 @@ def _set_right(node: NodeContext, call: Call, request: m.MetadataRequest, topics
 
 
 def _tell_misdirected(node: NodeContext, call: Call, topics: Topics) -> None:
-    """Who does not go to the leader it was told of hears once that there is none."""
+    """Reports no leader once to a client that keeps sending to the wrong node."""
     now_ms = node.clock.monotonic_ms()
     for topic in topics:
         for each in topic.partitions:
             if call.connection.misdirected.is_stuck(topic.topic_id, each.partition_index, each.leader_epoch, now_ms):
                 each.leader_id, each.error_code = NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
                 node.journal(
-                    "a client goes on sending to a node that does not lead, and hears that nobody does",
+                    "client keeps producing to a non-leader, reporting no leader to it",
                     partition=f"{topic.name}-{each.partition_index}",
                     client=call.client_id,
                 )
 
 
 def _addresses(node: NodeContext, call: Call) -> list[tuple[int, str, int, str | None]]:
-    """Those that live. While most are away, all: librdkafka forgets whom it is not told of, and for minutes looks for
-    nobody else once the last one that it knows has gone."""
+    """The active brokers; while most are fenced, all of them. librdkafka forgets every broker that is missing here,
+    and looks for no other for minutes once the last one it knows is gone."""
     lives = node.addresses_for(call.connection)
     known = node.addresses_for(call.connection, with_fenced=True)
     return lives if 2 * len(lives) > len(known) else known

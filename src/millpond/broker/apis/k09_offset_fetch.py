@@ -3,12 +3,12 @@
 2 all topics, an error of the whole group · 5 leader epoch · 6 flexible · 7 only offsets that no transaction can still
 change · 8 several groups at once · 9 member epochs of the new protocol · 10 topic ids.
 
-librdkafka asks this once for each assignment. When it hears that the coordinator is another one, or away, it looks
-for that one and never asks again: its consumer holds partitions that it does not read, until the next rebalance.
-Where it asks for an operator and not for a consumer, it falls at that word (its issue 5040). That a coordinator is
-not loaded yet makes it ask again, but the same node: only a member's heartbeats tell it of another one, and who has
-assigned its partitions by itself, or only looks at offsets, sends none. So who does ask again hears of a fault of
-the disk: after that it looks for the coordinator and asks whom it finds. It asks again for consumers only.
+librdkafka sends this once per assignment. After NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE it looks for the
+coordinator but never sends it again: its consumer keeps partitions that it does not read, until the next rebalance.
+Its admin client crashes on these codes (its issue 5040). COORDINATOR_LOAD_IN_PROGRESS makes it retry, but on the same
+node: only a member's heartbeats would tell it of another, and consumers with manual assignments send none. So a retry
+is answered KAFKA_STORAGE_ERROR, after which librdkafka does find the coordinator and asks there. Only consumers
+retry.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 SEVERAL_GROUPS_FROM = 8
 GIVEN_UP: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-"""What librdkafka does not ask again after."""
+"""Codes after which librdkafka does not retry."""
 AGAIN_WITHIN_MS: Final = 1_500
-"""So soon it asks again; operators do not."""
+"""librdkafka's consumers retry within this time; its admin client does not."""
 SENT_AWAY_MAX: Final = 100
 READ_AT_ONCE: Final = 500
-"""This many topics and partitions of a group are read in one turn of the loop, between two commits. Readers who must
-not see a transaction half committed ask for stable offsets: while any of them is not, they are told to ask again."""
+"""This many topics and partitions of a group are read in one turn of the loop, between two commits. Clients that must
+not see a half-committed transaction ask for stable offsets, and retry while any offset is unstable."""
 
 
 LARGE_BYTES: Final = 128 << 10
-"""An answer with more metadata than this is encoded by a worker."""
+"""A worker encodes a response with more metadata than this."""
 
 
 def handle(
@@ -63,7 +63,7 @@ def _ask(
     if call.version < SEVERAL_GROUPS_FROM:
         return ask_group(coordination, call, request.group_id, request)
     groups = _whole_once(request.groups)
-    # Each group may live in another partition of the offsets topic.
+    # Each group may have another coordinator.
     questions = (
         partial(
             ask_group,
@@ -78,8 +78,8 @@ def _ask(
 
 
 def _whole(call: Call, response: m.OffsetFetchResponse) -> Later[m.OffsetFetchResponse]:
-    """The answer about groups with very many offsets is built in steps, from what they were when they were read."""
-    # Not at the head of the file: it brings all of the coordinator with it, which a start can do without.
+    """Builds the response for groups with very many offsets in steps, from a snapshot of the offsets."""
+    # Imported here because it loads the whole coordinator, which a node does not need in order to start.
     from millpond.coordinators.groups.offset_fetch import AllOffsets
 
     answered: list[Any] = [response, *response.groups]
@@ -101,7 +101,7 @@ def _has_many_offsets(response: m.OffsetFetchResponse) -> bool:
 
 
 def _whole_once(groups: list[Any]) -> list[Any]:
-    """All offsets of one group, asked for again and again, would fill the memory: they are told once."""
+    """All offsets of one group, requested many times, would fill the memory: they are sent once."""
     whole = {each.group_id: each for each in groups if each.topics is None}
     return [each for each in groups if each.topics is not None or whole[each.group_id] is each]
 
@@ -136,8 +136,8 @@ def _join(parts: list[m.OffsetFetchResponse]) -> m.OffsetFetchResponse:
 
 
 def _screen(metadata: MetadataContext, call: Call, request: m.OffsetFetchRequest) -> Screened | None:
-    """Groups that one may not see are refused; offsets of topics that one may not see are left out, or refused where
-    they were asked for by name."""
+    """Refuses groups that the client may not see. Offsets of topics that it may not see are left out, or refused if
+    requested by name."""
     if call.is_unlimited:
         return None
     if call.version < SEVERAL_GROUPS_FROM:
@@ -147,7 +147,7 @@ def _screen(metadata: MetadataContext, call: Call, request: m.OffsetFetchRequest
         return Screened(request, mend=hide)
     refused = [each.group_id for each in request.groups if not call.demand(*ON_GROUP, each.group_id)]
     request.groups = _whole_once([each for each in request.groups if each.group_id not in refused])
-    # In order: a group may be named twice with topics.
+    # A list, because a group may be named twice with topics.
     hides = [_hide_topics(metadata, call, each, _Topic, _Partition) for each in request.groups]
 
     def mend(response: m.OffsetFetchResponse) -> m.OffsetFetchResponse:
@@ -162,7 +162,7 @@ def _screen(metadata: MetadataContext, call: Call, request: m.OffsetFetchRequest
 def _hide_topics(
     metadata: MetadataContext, call: Call, asked: Any, topic_kind: type[Any], partition_kind: type[Any]
 ) -> Callable[[Any], Any]:
-    """Takes topics out of what is asked for, and returns what puts their refusals into the answer."""
+    """Removes hidden topics from the request; the returned function puts their refusals into the response."""
     refusals = []
     for topic in asked.topics or ():
         topic_id = getattr(topic, "topic_id", NO_TOPIC_ID)
@@ -187,7 +187,7 @@ def _hide_topics(
 
     def mend(answer: Any) -> Any:
         if not answer.error_code:
-            # All topics of the group are there where none was named.
+            # A request that names no topics is answered with all of them.
             answer.topics = [
                 each
                 for each in answer.topics

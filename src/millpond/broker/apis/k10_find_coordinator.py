@@ -1,9 +1,9 @@
-"""FindCoordinator (10), versions 0-6: who coordinates a group or a transaction.
+"""FindCoordinator (10), versions 0-6: the coordinator of a group or a transactional id.
 
-1 key type · 3 flexible · 4 several keys at once · 5 transactions v2 · 6 share groups. The internal topic of the
-coordinator comes into being when it is first asked for. It is where its partition is led, as the image says. Between
-two leaders one of the replicas is named, which sends away with NOT_COORDINATOR whoever comes before it leads.
-Gap: share groups are answered with COORDINATOR_NOT_AVAILABLE.
+1 key type · 3 flexible · 4 several keys at once · 5 transactions v2 · 6 share groups. The first request creates the
+coordinator's internal topic. The coordinator is the leader of its partition in the image; between two leaders it is
+one of the replicas, which answers NOT_COORDINATOR until it leads. Gap: share groups are answered with
+COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 GROUP, TRANSACTION = 0, 1
 MANY_KEYS_FROM = 4
 CHARACTERS_AT_ONCE, CHARACTERS_PER_KEY = 50_000, 100
-"""How many the loop looks at in one step, each key counted for some more: it takes a few milliseconds."""
+"""Keys and characters that the loop handles in one step, which takes a few milliseconds."""
 
 NEEDS = {
     GROUP: Need(Operation.DESCRIBE, AclResource.GROUP),
@@ -50,7 +50,7 @@ def handle(
 ) -> Outcome:
     keys = request.coordinator_keys if call.version >= MANY_KEYS_FROM else [request.key]
     refused = _refused(call, request.key_type, keys)
-    # A key may be named twice. Where all of them are refused not even the coordinator's topic comes into being.
+    # A key may be named twice. If all of them are refused, not even the coordinator's topic is created.
     if request.key_type not in (GROUP, TRANSACTION) or all(key in refused for key in keys):
         return _answer(call, keys, [refused.get(key, _NO_TOPIC) for key in keys])
     coordinator_runtime: Coordination[Any] = (
@@ -67,7 +67,7 @@ def handle(
 
 
 def _refused(call: Call, key_type: int, keys: list[str]) -> dict[str, _Coordinator]:
-    """Those of whose groups or transactions one may not know; a node may ask for all of share groups."""
+    """The keys that the client may not describe; for share groups, all keys unless a node asks."""
     if not call.access.is_on:
         return {}
     need = NEEDS.get(key_type, FOR_NODES)
@@ -76,7 +76,7 @@ def _refused(call: Call, key_type: int, keys: list[str]) -> dict[str, _Coordinat
 
 
 class _Coordinator(NamedTuple):
-    """Where the coordinator of one key is, or why there is none."""
+    """The coordinator of one key, or the error in its place."""
 
     code: ErrorCode
     message: str
@@ -109,7 +109,7 @@ def _find(
     addresses = node.addresses_for(call.connection, with_fenced=True)
     nodes = {node_id: (host, port) for node_id, host, port, _ in addresses}
     alive = {node_id for node_id in nodes if not metadata.image.brokers[node_id].fenced}
-    # Kafka says NONE to those who ask for one key, and nothing to those who ask for several.
+    # Kafka sends the message NONE for a single key, and no message for several.
     message = "NONE" if call.version < MANY_KEYS_FROM else ""
     coordinators = []
     characters = 0
@@ -127,8 +127,8 @@ def _find(
             coordinators.append(_NO_LEADER)
             continue
         leader = likely_leader(node, metadata, data, coordinator_runtime.topic, index, partition)
-        # librdkafka asks where to commit the offsets of a transaction. When it hears three times that there is
-        # nobody, it waits without an end for a connection to come or go. Who is sent to the wrong node asks again.
+        # librdkafka asks for the coordinator before it commits the offsets of a transaction. After three answers
+        # without one it waits forever for a connection to change. Sent to the wrong node, it retries.
         likely = [each for each in (leader, *partition.isr, *partition.elr, *partition.replicas) if each in nodes]
         found = next((each for each in likely if each in alive), likely[0] if likely else None)
         coordinators.append(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def handle(coordination: CoordinationContext, call: Call, request: m.ListGroupsRequest) -> Outcome:
-    # A list without those that are still being loaded would say that they do not exist.
+    # A list without the groups that are still being loaded would be incomplete.
     loading = coordination.groups.is_loading
     return m.ListGroupsResponse(
         error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE,
@@ -33,7 +33,7 @@ def handle(coordination: CoordinationContext, call: Call, request: m.ListGroupsR
 
 
 def _screen(metadata: MetadataContext, call: Call, request: m.ListGroupsRequest) -> Screened | None:
-    """Whoever may look at the cluster sees all of them."""
+    """The right to describe the cluster shows all groups."""
     if call.may(Operation.DESCRIBE, AclResource.CLUSTER, CLUSTER_NAME):
         return None
     assert _SEEN.screen is not None

@@ -1,7 +1,7 @@
-"""SaslHandshake (17), versions 0-1: choose how to log in.
+"""SaslHandshake (17), versions 0-1: choose the SASL mechanism.
 
-0 what is shown next comes without a header · 1 it comes as SaslAuthenticate. A mechanism that is not enabled is
-answered with those that are, and the connection ends. Where nobody has to log in it is refused (34).
+0 the login messages that follow have no header · 1 they are SaslAuthenticate requests. A mechanism that is not
+enabled is answered with those that are, and the connection is closed. A listener without SASL refuses it (34).
 """
 
 from __future__ import annotations

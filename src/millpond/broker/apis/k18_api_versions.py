@@ -34,7 +34,7 @@ EXPECTED_BROKER_FROM = 5
 NO_NODE = -1
 
 SOFTWARE_LENGTH_MAX = 100
-"""So much of each is remembered, as long as the connection is there: there may be very many of them."""
+"""Only this much of each is kept per connection: there may be very many connections."""
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
@@ -54,13 +54,13 @@ def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.
                 software=call.connection.client_software,
             )
     if call.meter is not None:
-        # It may have to be told how long to wait.
+        # The response may carry a throttle time.
         return _answer(node, metadata, call.version)
     return known_answer(node, metadata, call.version)
 
 
 def known_answer(node: NodeContext, metadata: MetadataContext, version: int) -> Encoded:
-    """The same bytes for everybody, until the metadata go on."""
+    """The same bytes for every client, until the metadata changes."""
     made_of = metadata.controller.applied_offset, metadata.controller.kraft_version
     return node.api_answers.encoded(version, made_of, lambda: _answer(node, metadata, version))
 
@@ -79,7 +79,7 @@ def _check(node: NodeContext, metadata: MetadataContext, version: int, request: 
         return ErrorCode.NONE
     if (request.cluster_id is None) != (request.node_id == NO_NODE):
         return ErrorCode.INVALID_REQUEST
-    # A node that was just started may not know its cluster's id yet; it cannot tell a stranger then.
+    # A node that has just started may not know its cluster's id yet, and cannot compare it.
     known = metadata.image.cluster_id
     if request.cluster_id is None or known is None:
         return ErrorCode.NONE
@@ -92,7 +92,7 @@ def _is_name(text: str) -> bool:
 
 
 def _add_features(response: m.ApiVersionsResponse, metadata: MetadataContext, version: int) -> None:
-    """What the cluster has agreed on: clients use transactions v2 only when they find it here."""
+    """The finalized features: clients use transactions v2 only if it is listed here."""
     response.supported_features = [
         m.ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.newest)
         for name, levels in metadata.controller.supported.items()
@@ -104,12 +104,13 @@ def _add_features(response: m.ApiVersionsResponse, metadata: MetadataContext, ve
         if level
     ]
     if metadata.image.features:
-        # That of the image: a client keeps the newest that it has seen.
+        # The image's offset: a client keeps the newest epoch that it has seen.
         response.finalized_features_epoch = metadata.controller.applied_offset
 
 
 def refuse(version: int, body: memoryview) -> Response:
-    # Clients ask again only if they find nothing else: franz-go takes a longer list for the answer, without features.
+    # Clients retry only if nothing else is listed: franz-go takes a longer list for the final response, without
+    # features.
     return Encoded(describe([API], ErrorCode.UNSUPPORTED_VERSION).encode(0))
 
 

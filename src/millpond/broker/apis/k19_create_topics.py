@@ -1,7 +1,7 @@
-"""CreateTopics (19), versions 2-7: bring topics into being, or only check whether that would do.
+"""CreateTopics (19), versions 2-7: create topics, or only validate the request.
 
 2 throttle time · 4 the broker's defaults (-1) · 5 flexible, the resulting settings · 6 quota errors · 7 topic ids.
-The answer comes once the topics are committed and can be written to.
+The response is sent once the topics are committed and can be written to.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from millpond.broker.context import MetadataContext, NodeContext, SecurityContext
 
 LARGE_TOPICS: Final = 100
-"""The answer has all settings of each topic: those of more are encoded by a worker."""
+"""The response has all settings of each topic; a worker encodes it for more topics than this."""
 
 PARTITIONS_AT_ONCE: Final = 1_000
-"""How many partitions one turn of the loop decides on; more only if one topic has more: it is made whole."""
+"""Partitions decided on in one turn of the loop; more only if a single topic has more."""
 
 
 def handle(
@@ -71,7 +71,7 @@ def _decide(
     request: m.CreateTopicsRequest,
     wanted: list[NewTopic],
 ) -> Later[m.CreateTopicsResponse]:
-    """Each topic is made whole or not at all; of many large ones some in each turn of the loop."""
+    """Creates each topic whole or not at all; many large ones over several turns of the loop."""
     parts = [wanted] if request.validate_only else parts_of(wanted)
     decided: list[Later[tuple[CreatedTopic, ...]]] = []
     answered: Later[m.CreateTopicsResponse] = Later()
@@ -99,7 +99,7 @@ def _decide(
 
 
 def parts_of(wanted: list[NewTopic]) -> list[list[NewTopic]]:
-    """The topics in parts that are decided at once, in order; those that are named twice stay together."""
+    """Cuts the topics into slices, in order; topics that are named twice stay together."""
     times_named = Counter(topic.name for topic in wanted)
     parts = [[topic for topic in wanted if times_named[topic.name] > 1]]
     partitions = 0
@@ -117,7 +117,7 @@ def parts_of(wanted: list[NewTopic]) -> list[list[NewTopic]]:
 def forward(
     node: NodeContext, metadata: MetadataContext, call: Call, request: m.CreateTopicsRequest
 ) -> Later[m.CreateTopicsResponse]:
-    """Internal topics are refused here: the controller would think that this node itself wants them."""
+    """Refuses internal topics here: to the controller this node itself would seem to create them."""
     sent = m.CreateTopicsRequest(
         topics=[each for each in request.topics if each.name not in INTERNAL_TOPICS],
         timeout_ms=request.timeout_ms,
@@ -144,7 +144,7 @@ def forward(
             )
         )
 
-    # What is there when the client asks is not taken for its own work.
+    # A topic that exists when the request arrives was not created by an earlier attempt of it.
     ready = once_placeable(metadata, request.timeout_ms).chain(lambda _: catch_up(metadata))
     return ready.chain(ask).map(join)
 
@@ -152,8 +152,8 @@ def forward(
 def _own_first_attempt(
     node: NodeContext, metadata: MetadataContext, wanted: dict[str, NewTopic], response: m.CreateTopicsResponse
 ) -> m.CreateTopicsResponse:
-    """The response to a repeated attempt. A topic that was not there when the client asked, and is now exactly as it
-    was asked for, was created by an attempt whose response was lost."""
+    """The response to a repeated attempt. A topic that did not exist when the request arrived, and now is exactly as
+    requested, was created by an attempt whose response was lost."""
     inherited = {each: _setting(node, each, {}) for each in TOPIC}
     for position, each in enumerate(response.topics):
         new, topic = wanted.get(each.name), metadata.image.topics.get(each.name)
@@ -217,7 +217,7 @@ def _settings(
     overrides: dict[str, str],
     inherited: dict[AnySetting, m.CreateTopicsResponse.CreatableTopicConfigs],
 ) -> list[m.CreateTopicsResponse.CreatableTopicConfigs]:
-    """Most are the same for all: of thousands of topics each works out its own ones only."""
+    """Most settings are the same for all topics: each topic computes only those that differ."""
     return [_setting(node, each, overrides) if each.name in overrides else known for each, known in inherited.items()]
 
 
@@ -258,7 +258,7 @@ MUTATIONS = Mutations(
 
 
 def _screen(metadata: MetadataContext, call: Call, request: m.CreateTopicsRequest) -> Screened:
-    """Who may create but not look at settings is told no more than that it was made."""
+    """A client that may create but not describe settings only learns that the topic was created."""
 
     def is_allowed(topic: m.CreateTopicsRequest.CreatableTopic) -> bool:
         return may_by_cluster(call, ON_CLUSTER, topic.name) or call.demand(*ON_TOPIC, topic.name)
@@ -284,7 +284,7 @@ def _screen(metadata: MetadataContext, call: Call, request: m.CreateTopicsReques
 
 
 def _may_see_namesakes(metadata: MetadataContext, call: Call, name: str) -> bool:
-    """The reason why there can be no such topic names the one that stands in its way."""
+    """The reason names the other topic, which the client may not be allowed to see."""
     seen = Operation.DESCRIBE, AclResource.TOPIC
     return all(call.may(*seen, each) for each in metadata.image.namesakes(name))
 

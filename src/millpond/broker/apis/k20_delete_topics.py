@@ -1,4 +1,4 @@
-"""DeleteTopics (20), versions 1-6: remove topics and all that is in them.
+"""DeleteTopics (20), versions 1-6: delete topics and their records.
 
 1 throttle time · 4 flexible · 5 error messages · 6 topics by id.
 """
@@ -46,7 +46,7 @@ def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.
     refs = _refs(call, request)
 
     def decide(image: Image) -> Decision[tuple[DeletedTopic, ...]]:
-        # What is decided on is ahead of what the request was screened by.
+        # The decision sees newer metadata than the rights check did.
         refused = dict.fromkeys(ref for ref in refs if not _may_delete(call, image, ref))
         decision = decide_delete_topics(image, node.layers, [ref for ref in refs if ref not in refused])
         refusals = tuple(DeletedTopic(None, ref.topic_id, REFUSAL) for ref in refused)
@@ -58,18 +58,18 @@ def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.
 
 def forward(metadata: MetadataContext, call: Call, request: m.DeleteTopicsRequest) -> Later[m.DeleteTopicsResponse]:
     """Names are sent on as ids: an attempt that is repeated must not delete a topic created since under the same
-    name. The client is answered once this node does not know the topics any more, either."""
+    name. The response is sent once the topics are gone from this node's image, too."""
     if call.meter is not None and call.meter.mutations is not None and call.version < MUTATIONS.strict_from:
-        # The controller answers quotas by the version, and older ones know no ids.
+        # The controller answers quotas by the version, and older versions have no ids.
         return _sent_on(metadata, call, request, call.version)
-    # A name means the topic that has it when the client asks, of which this node may not have heard yet.
+    # A name means the topic that has it when the client asks; this node's image may not have it yet.
     return catch_up(metadata).chain(lambda _: _forward_allowed(metadata, call, request))
 
 
 def _forward_allowed(
     metadata: MetadataContext, call: Call, request: m.DeleteTopicsRequest
 ) -> Later[m.DeleteTopicsResponse]:
-    """The controller does what this node asks for, so the rights on topics learned by catching up are asked here."""
+    """The controller trusts this node, so rights on topics learned by catching up are checked here."""
     screened = _screen(metadata, call, request) if call.access.is_on else None
     if screened is None:
         return _forward_by_id(metadata, call, request)
@@ -208,7 +208,7 @@ def _screen(metadata: MetadataContext, call: Call, request: m.DeleteTopicsReques
 
     def refuse(topic: m.DeleteTopicsRequest.DeleteTopicState) -> m.DeleteTopicsResponse.DeletableTopicResult:
         name = topic.name or topic_named(metadata, None, topic.topic_id)
-        # Who knows the id need not know the name.
+        # A client that knows the id may not be allowed to see the name.
         is_known = topic.name is not None or (name is not None and call.may(*SEEN, name))
         return Result(
             name=name if is_known else None,
@@ -218,7 +218,7 @@ def _screen(metadata: MetadataContext, call: Call, request: m.DeleteTopicsReques
         )
 
     def is_allowed(topic: m.DeleteTopicsRequest.DeleteTopicState) -> bool:
-        # With a name and an id it is refused later; until then its partitions are counted, by the name.
+        # A topic with both a name and an id is refused later; until then its partitions are counted by the name.
         meant = topic.name if topic.name is not None else topic_named(metadata, None, topic.topic_id)
         return meant is None or _may(call, meant)
 

@@ -1,8 +1,8 @@
-"""DeleteRecords (21), versions 0-2: move the start of partitions forward, giving up what lies before it.
+"""DeleteRecords (21), versions 0-2: advance the start offset of partitions, deleting the records before it.
 
-2 flexible. The offset -1 means all that is committed. Answered once the replicas that are there have followed.
-The timeout bounds only the wait for followers, as in Kafka: a request with a timeout of 0 is done all the same.
-Nobody does this to the brokers' own topics.
+2 flexible. The offset -1 means the high watermark. The response is sent once the live replicas have followed. The
+timeout bounds only the wait for followers, as in Kafka: a request with a timeout of 0 is carried out, too. Internal
+topics are refused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def handle(node: NodeContext, data: DataContext, call: Call, request: m.DeleteRe
         for result, _followed in moved:
             _refuse(result, ErrorCode.KAFKA_STORAGE_ERROR)
 
-    # Also where retention had moved the start already: that alone is not on disk yet.
+    # Even if retention had advanced the start already: that alone is not on disk yet.
     written = data.checkpoints.write().recover(OSError, fail)
     all_followed = gather([followed for _, followed in moved])
 
@@ -63,7 +63,7 @@ def handle(node: NodeContext, data: DataContext, call: Call, request: m.DeleteRe
 
     wait_ms = min(max(request.timeout_ms, 0), node.settings[PRODUCE_WAIT_MAX_MS])
     all_followed.expire_after(node.clock, wait_ms, time_out)
-    # Answered only once it is written, whatever the timeout: it may be undone by a power cut until then.
+    # Answered only once it is on disk, whatever the timeout: a power cut could undo it until then.
     return gather([written, all_followed.map(lambda _: None)]).map(lambda _: response)
 
 

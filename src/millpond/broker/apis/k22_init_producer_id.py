@@ -1,7 +1,7 @@
 """InitProducerId (22), versions 0-5: a producer id for idempotent writes, or the start of a transactional producer.
 
-2 flexible · 3 the producer's current id and epoch, to raise the epoch · 4 PRODUCER_FENCED · 5 transactions v2.
-With a transactional id the coordinator fences every earlier producer of that id and ends what it left open.
+2 flexible · 3 the producer's current id and epoch, to raise the epoch · 4 PRODUCER_FENCED · 5 transactions v2. With a
+transactional id the coordinator fences every earlier producer of that id and aborts its open transaction.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def handle(
 ) -> Outcome:
     if request.transactional_id is not None:
         return _transactional(data, coordination, call, request, request.transactional_id)
-    # Without a transactional id nobody can be fenced: a fresh id is always a right answer, as it is in Kafka.
+    # Without a transactional id nothing is fenced: a fresh id is always a correct answer, as in Kafka.
     fresh = data.producer_ids.next()
     return fresh.map(lambda producer_id: _answer(ErrorCode.NONE, producer_id, epoch=0)).recover(
         Refused, lambda refused: _answer(_without_id(refused))
@@ -35,7 +35,7 @@ def handle(
 
 
 def _without_id(refused: Refused) -> ErrorCode:
-    """Without a controller there is no id at hand; this code has every client ask again, as Kafka does."""
+    """No id can be allocated without a controller; clients retry after this code, which Kafka uses, too."""
     is_storage = refused.code is ErrorCode.KAFKA_STORAGE_ERROR
     return refused.code if is_storage else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
@@ -59,7 +59,7 @@ def _answer(error: ErrorCode, producer_id: int = NO_PRODUCER_ID, epoch: int = -1
 
 
 def _screen(metadata: MetadataContext, call: Call, request: m.InitProducerIdRequest) -> Screened | None:
-    """Without a transactional id whoever may write to any topic may do so idempotently."""
+    """Without a transactional id, the right to write to any topic allows idempotent writes."""
     if request.transactional_id is not None:
         if call.demand(*NEEDS[0], request.transactional_id):
             return None

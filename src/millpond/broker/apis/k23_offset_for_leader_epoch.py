@@ -1,6 +1,6 @@
-"""OffsetForLeaderEpoch (23), versions 2-4: where a leader's epoch ended, so that a reader can see a truncation.
+"""OffsetForLeaderEpoch (23), versions 2-4: where a leader epoch ended, so that readers can detect truncation.
 
-2 the reader's own leader epoch · 3 replica id · 4 flexible.
+2 the reader's leader epoch · 3 replica id · 4 flexible.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _ON_TOPIC = on_each(
 
 
 def _screen(metadata: MetadataContext, call: Call, request: m.OffsetForLeaderEpochRequest) -> Screened | None:
-    """Followers ask it of any topic."""
+    """Followers may ask about any topic."""
     if call.may(Operation.CLUSTER_ACTION, AclResource.CLUSTER, CLUSTER_NAME):
         return None
     assert _ON_TOPIC.screen is not None

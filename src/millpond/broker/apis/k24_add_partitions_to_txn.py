@@ -1,7 +1,7 @@
-"""AddPartitionsToTxn (24), versions 0-5: a producer says which partitions its transaction will write to.
+"""AddPartitionsToTxn (24), versions 0-5: a producer names the partitions that its transaction will write to.
 
 2 PRODUCER_FENCED · 3 flexible · 4 for brokers: several transactions at once, verification only · 5 abortable errors.
-Clients have no part in the brokers' own topics: offsets join a transaction by AddOffsetsToTxn (25).
+Clients cannot add internal topics: offsets join a transaction by AddOffsetsToTxn (25).
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ def _ask_one(
     (transaction,) = body.transactions
     refuse = partial(_fail, call.version, body)
     if not transaction.verify_only and _unknown(metadata, transaction.topics):
-        # The one that asks has it, so the news has yet to come here. Until then it could not be given its marker:
-        # in time it would look like the partition of a deleted topic, and the transaction would stay open there.
+        # The broker that asks has the partition, so this node's image is behind. Added now, the partition would look
+        # deleted when its marker is written, and the transaction would stay open there.
         return done(refuse(Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the partition is not known here yet")))
-    # Brokers that ask for their clients decide by themselves how long those wait.
+    # Brokers decide for themselves how long their clients wait.
     return ask_transaction(coordination, call, transaction.transactional_id, body, refuse, lambda _: ErrorCode.NONE)
 
 
 def _error(response: m.AddPartitionsToTxnResponse) -> int:
-    """All partitions of a client's request fare the same."""
+    """All partitions of a client's request get the same code."""
     partitions = [each for topic in response.results_by_topic_v3_and_below for each in topic.results_by_partition]
     return partitions[0].partition_error_code if partitions else ErrorCode.NONE
 
@@ -83,7 +83,7 @@ def _unknown(metadata: MetadataContext, topics: TopicList) -> frozenset[tuple[st
 def _refuse_some(
     metadata: MetadataContext, topics: TopicList, forbidden: frozenset[str] = frozenset()
 ) -> m.AddPartitionsToTxnResponse | None:
-    """The answer where some of a client's partitions cannot be had, and so nothing is done; None where all can."""
+    """The response if some of a client's partitions cannot be added, in which case none is; else None."""
     forbidden |= INTERNAL_TOPICS.intersection(topic.name for topic in topics)
     unknown = _unknown(metadata, [topic for topic in topics if topic.name not in forbidden])
     if not forbidden and not unknown:
@@ -137,7 +137,7 @@ def _join(parts: list[m.AddPartitionsToTxnResponse]) -> m.AddPartitionsToTxnResp
 
 
 def _screen(metadata: MetadataContext, call: Call, request: m.AddPartitionsToTxnRequest) -> Screened | None:
-    """Of a client's request all is done or nothing. From version 4 on it is for brokers."""
+    """A client's request is carried out whole or not at all. From version 4 on, requests come from brokers."""
     if call.version >= MANY_FROM:
         if demand_node(call):
             return None
@@ -158,7 +158,7 @@ API = Api(
     versions=(0, 5),
     handle=handle,
     lists="v3_and_below_topics",
-    # All partitions of one transaction are added, or none. Each takes two to five microseconds.
+    # All partitions of a transaction are added or none. Each takes two to five microseconds.
     whole_max=15_000,
     pieces=(way("transactions", "results_by_transaction", one_by_one=True),),
     rights=Rights((ON_ID, ON_TOPIC, OF_NODES), _screen),

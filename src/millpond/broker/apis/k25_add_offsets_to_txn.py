@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn (25), versions 0-4: a producer says that its transaction will commit offsets of a group.
+"""AddOffsetsToTxn (25), versions 0-4: a producer announces that its transaction will commit offsets of a group.
 
 2 PRODUCER_FENCED · 3 flexible · 4 abortable errors.
 """

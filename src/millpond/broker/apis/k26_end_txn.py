@@ -1,8 +1,8 @@
 """EndTxn (26), versions 0-5: commit or abort a transaction.
 
-2 PRODUCER_FENCED · 3 flexible · 4 abortable errors · 5 transactions v2: the reply carries the next epoch. The answer
-comes when the outcome is decided and committed, and the markers in the partitions are written, where that takes but a
-moment; else they follow.
+2 PRODUCER_FENCED · 3 flexible · 4 abortable errors · 5 transactions v2: the reply carries the next epoch. The
+response is sent once the outcome is committed and, if that takes only a moment, the markers are written to the
+partitions; otherwise the markers follow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def handle(coordination: CoordinationContext, call: Call, request: m.EndTxnRequest) -> Outcome:
-    # Not asked again after a while: by then it might end the next transaction, which has the same epoch (v1).
+    # Never retried later: by then it could end the next transaction, which has the same epoch (v1).
     ended = ask_transaction(coordination, call, request.transactional_id, request, _fail, lambda _: ErrorCode.NONE)
     return ended.chain(
         lambda response: (

@@ -1,4 +1,4 @@
-"""WriteTxnMarkers (27), versions 1-2: write into partitions how a transaction ended; for coordinators and repair.
+"""WriteTxnMarkers (27), versions 1-2: write the outcome of a transaction to partitions; for coordinators and repairs.
 
 1 flexible · 2 the version of the transaction protocol.
 """
@@ -85,7 +85,7 @@ def _write(
 
 
 def _screen(metadata: MetadataContext, call: Call, request: m.WriteTxnMarkersRequest) -> Screened | None:
-    """Coordinators write them, and whoever repairs what one has left."""
+    """Coordinators write markers, and admins who repair a hanging transaction."""
     if call.may(*NEEDS[0], CLUSTER_NAME) or demand_node(call):
         return None
     return Screened(None, _answer(request, repeat(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)))

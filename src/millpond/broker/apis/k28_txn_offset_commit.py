@@ -85,7 +85,7 @@ API = Api(
     versions=(0, 6),
     handle=handle,
     lists="topics",
-    # Nobody sees any of the offsets before the transaction ends.
+    # None of the offsets is visible before the transaction ends.
     pieces=(way("topics.partitions", "topics.partitions"),),
     rights=RIGHTS,
 )

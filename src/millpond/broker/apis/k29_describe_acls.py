@@ -1,6 +1,6 @@
-"""DescribeAcls (29), versions 1-3: which ACLs there are, as far as a filter fits them.
+"""DescribeAcls (29), versions 1-3: the ACLs that match a filter.
 
-1 patterns that are prefixes · 2 flexible · 3 ACLs of users.
+1 prefixed patterns · 2 flexible · 3 ACLs of users.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""CreateAcls (30), versions 1-3: allow or deny somebody something. One that is there already stays.
+"""CreateAcls (30), versions 1-3: allow or deny operations to principals. ACLs that exist already are kept.
 
-1 patterns that are prefixes · 2 flexible · 3 ACLs of users.
+1 prefixed patterns · 2 flexible · 3 ACLs of users.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""DeleteAcls (31), versions 1-3: take away the ACLs that filters fit, and tell which they were.
+"""DeleteAcls (31), versions 1-3: delete the ACLs that match filters, and list them.
 
-1 patterns that are prefixes · 2 flexible · 3 ACLs of users.
+1 prefixed patterns · 2 flexible · 3 ACLs of users.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DescribeConfigs (32), versions 1-4: settings of topics, brokers, groups, client metrics and loggers.
 
-1 sources and synonyms · 3 types and documentation · 4 flexible. A broker also shows Kafka's names for what it has and
-what was set for it that nobody knows; as that may be a secret, its value is not shown.
+1 sources and synonyms · 3 types and documentation · 4 flexible. A broker also lists Kafka's names for its settings,
+and unknown settings without their values, which may be secrets.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 
 AT_ONCE_MAX: Final = 20
-"""So many resources the loop describes by itself: each has dozens of settings, a broker hundreds."""
+"""Up to this many resources are described on the loop: each has dozens of settings, a broker hundreds."""
 
 OWN: Final = (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
-"""What there is one of: the loop describes it, since it changes there."""
+"""Kinds with a single resource: it is described on the loop, where it changes."""
 
 
 def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.DescribeConfigsRequest) -> Outcome:
-    # Named again and again one broker would take seconds, and all the memory.
+    # A broker named many times would take seconds, and all the memory.
     wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
     describe = partial(_describe, node, metadata, request.include_synonyms, request.include_documentation)
     if len(wanted) <= AT_ONCE_MAX:
@@ -103,7 +103,7 @@ def _effective(node: NodeContext, metadata: MetadataContext, kind: int, name: st
         case ResourceType.CLIENT_METRICS:
             return [_Shown(layers.effective_for_client_metrics(setting, own)) for setting in CLIENT_METRICS]
         case ResourceType.BROKER if not name:
-            # The defaults for all brokers: only what has been set for them.
+            # The defaults for all brokers: only those that have been set.
             every = [_Shown(layers.effective(setting)) for setting in NODE] + _unknown(node)
             return [each for each in every if each.effective.source == Source.DYNAMIC_DEFAULT_BROKER]
         case ResourceType.BROKER:

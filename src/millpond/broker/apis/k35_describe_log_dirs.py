@@ -1,7 +1,7 @@
-"""DescribeLogDirs (35), versions 1-5: how large each partition is on disk, and how much room is left.
+"""DescribeLogDirs (35), versions 1-5: the size of each partition on disk, and the free space.
 
-2 flexible · 3 a top-level error · 4 the disk's size and free space · 5 cordoned folders, of which there are none.
-A tag of our own asks where the logs end (decision 33).
+2 flexible · 3 a top-level error · 4 the disk's size and free space · 5 cordoned folders, of which there are none. A
+private tag asks for the log end offsets (decision 33).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ API = Api(
     versions=(1, 5),
     handle=handle,
     lists="topics",
-    # It takes steps by itself.
+    # The handler runs in steps.
     whole_max=100_000,
     rights=on_cluster(Operation.DESCRIBE),
 )

@@ -1,7 +1,7 @@
 """SaslAuthenticate (36), versions 0-2: the messages of a login.
 
-1 how long the session lasts (KIP-368) · 2 flexible. Whatever is wrong is refused with the same words (58), after a
-wait, and the connection ends.
+1 how long the session lasts (KIP-368) · 2 flexible. Every failure gets the same response (58), after a delay, and the
+connection is closed.
 """
 
 from __future__ import annotations

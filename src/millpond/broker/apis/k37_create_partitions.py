@@ -1,4 +1,4 @@
-"""CreatePartitions (37), versions 0-3: give topics more partitions; existing records stay where they are.
+"""CreatePartitions (37), versions 0-3: add partitions to topics; existing records stay where they are.
 
 2 flexible · 3 quota errors.
 """
@@ -61,7 +61,7 @@ def handle(
 def forward(
     metadata: MetadataContext, call: Call, request: m.CreatePartitionsRequest
 ) -> Later[m.CreatePartitionsResponse]:
-    """The client is answered once this node knows of the partitions, too."""
+    """Responds once this node's image has the partitions, too."""
     counts = {topic.name: topic.count for topic in request.topics}
 
     def once_grown(response: m.CreatePartitionsResponse) -> Later[m.CreatePartitionsResponse]:
@@ -85,7 +85,7 @@ def forward(
 
         return ask_for_client(metadata, call, request, attempts=attempts).chain(complete)
 
-    # A topic that has as many partitions when the client asks is refused.
+    # A topic that already has as many partitions when the request arrives is refused.
     ready = once_placeable(metadata, request.timeout_ms).chain(lambda _: catch_up(metadata))
     return ready.chain(ask).chain(once_grown)
 
@@ -93,8 +93,8 @@ def forward(
 def _own_first_attempt(
     metadata: MetadataContext, counts: dict[str, int], smaller: list[str], response: m.CreatePartitionsResponse
 ) -> m.CreatePartitionsResponse:
-    """The response to a repeated attempt. A topic that had fewer partitions when the client asked, and now has as
-    many as were asked for, has them by an attempt whose response was lost."""
+    """The response to a repeated attempt. A topic that had fewer partitions when the request arrived, and now has as
+    many as requested, got them from an attempt whose response was lost."""
     for each in response.results:
         topic = metadata.image.topics.get(each.name)
         is_grown = topic is not None and each.name in smaller and len(topic.partitions) == counts[each.name]

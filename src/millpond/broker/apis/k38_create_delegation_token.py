@@ -1,7 +1,7 @@
-"""CreateDelegationToken (38), versions 1-3: a short-lived password that stands for a user.
+"""CreateDelegationToken (38), versions 1-3: a short-lived password for a user.
 
-2 flexible · 3 for another user than the one who asks, which needs the right to. Not by PLAINTEXT, and not by whoever
-has logged in with a token.
+2 flexible · 3 for another user, which needs a right. Refused on PLAINTEXT listeners, and to clients that logged in
+with a token.
 """
 
 from __future__ import annotations

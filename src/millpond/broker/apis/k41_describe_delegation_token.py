@@ -1,7 +1,7 @@
-"""DescribeDelegationToken (41), versions 1-3: the tokens that one may see.
+"""DescribeDelegationToken (41), versions 1-3: the tokens that the client may see.
 
-2 flexible · 3 who asked for them. Those of one's own and those that one may renew; others with the right to describe
-the token, or the tokens of its owner.
+2 flexible · 3 who requested them. A client sees its own tokens and those that it may renew; others with the right to
+describe the token, or the tokens of its owner.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 REQUESTER_FROM = 3
 
 AT_ONCE_BYTES: Final = 128 << 10
-"""Tokens that take less of the metadata than this are described in one turn of the loop."""
+"""Up to this many bytes of tokens are described in one turn of the loop."""
 
 TOKENS_AT_ONCE: Final = 100
-"""More than that are described in slices of this size, between which other requests are served."""
+"""More tokens are described in slices of this many, between which other requests are served."""
 
 Described = m.DescribeDelegationTokenResponse.DescribedDelegationToken
 

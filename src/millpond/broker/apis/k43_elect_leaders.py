@@ -1,7 +1,8 @@
-"""ElectLeaders (43), versions 0-2: let the preferred replica lead, or where nobody can, one that may lack records.
+"""ElectLeaders (43), versions 0-2: elect the preferred replica or, if no replica in sync is left, one that may lack
+records.
 
-1 the kind of election · 2 flexible. No partitions mean all of them, of which those that change are told. An unclean
-election asks the live replicas first which of them has the longest log (KIP-966).
+1 the kind of election · 2 flexible. No partitions means all; the response then lists those that changed. An unclean
+election first asks the live replicas which of them has the longest log (KIP-966).
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ def handle(
     try:
         kind = ElectionType(request.election_type)
     except ValueError:
-        return _refuse(call, request, ErrorCode.INVALID_REQUEST, "there is no such kind of election")
+        return _refuse(call, request, ErrorCode.INVALID_REQUEST, "unknown election type")
     wanted = None
     if request.topic_partitions is not None:
         wanted = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
     log_ends: Later[LogEnds] = done({})
     if kind is ElectionType.UNCLEAN and metadata.controller.is_active:
-        # Less than a client waits whose request was sent on.
+        # Less than the timeout of a forwarded request.
         log_ends = ask_log_ends(node, metadata, data, wanted, forward_ms(request) // 2)
     elected = log_ends.chain(lambda ends: _elect(node, metadata, kind, wanted, ends))
     return elected.map(_answer).recover(
@@ -102,7 +103,7 @@ def _answer(elected: tuple[Elected, ...]) -> m.ElectLeadersResponse:
 def _refuse(
     call: Call, request: m.ElectLeadersRequest, code: ErrorCode, why: str | None = NOT_AUTHORISED
 ) -> m.ElectLeadersResponse:
-    """Version 0 has no error for all: each partition has it."""
+    """Version 0 has no top-level error: each partition gets it."""
     return m.ElectLeadersResponse(
         error_code=code if call.version >= ERROR_FOR_ALL_FROM else ErrorCode.NONE,
         replica_election_results=[

@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs (44), versions 0-1: set, delete, append to or subtract from single settings.
 
-1 flexible. Levels of loggers are this node's own and last until it ends; all else is committed to the metadata, by
-the active controller: a node that is not sends it on.
+1 flexible. Log levels belong to this node and last until it stops; everything else is forwarded to the active
+controller, which commits it to the metadata.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""AlterPartitionReassignments (45), versions 0-1: move partitions to other replicas, or call a move off.
+"""AlterPartitionReassignments (45), versions 0-1: move partitions to other replicas, or cancel a move.
 
-1 whether the number of replicas may change. Answered when the move has begun; how far it is, 46 tells.
+1 whether the number of replicas may change. The response is sent when the move has begun; 46 reports its progress.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def handle(
 def _decide(
     node: NodeContext, metadata: MetadataContext, wanted: list[Reassignment], may_change_factor: bool
 ) -> Later[list[tuple[Reassigned, ...]]]:
-    """All partitions of a cluster may be named at once: a slice for each turn of the loop."""
+    """Takes one slice per turn of the loop: a request may name all partitions of a cluster."""
     decided: list[Later[tuple[Reassigned, ...]]] = []
     answered: Later[list[tuple[Reassigned, ...]]] = Later()
 

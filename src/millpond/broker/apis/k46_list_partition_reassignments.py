@@ -1,6 +1,6 @@
-"""ListPartitionReassignments (46), version 0: which partitions move to other replicas now.
+"""ListPartitionReassignments (46), version 0: the partitions that are moving to other replicas.
 
-`replicas` are all that there are while it lasts: those that stay, those that come and those that go.
+`replicas` has all replicas during the move: those that stay, those being added and those being removed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas (48), versions 0-1: which quotas stand for whom, as they were set.
+"""DescribeClientQuotas (48), versions 0-1: the quotas that match a filter, as they were set.
 
 1 flexible.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Response = m.DescribeClientQuotasResponse
 
 EXACT, DEFAULT, ANY = 0, 1, 2
-"""How a part of an entity is asked for, by the numbers of the protocol."""
+"""The match types of the protocol."""
 
 
 def handle(metadata: MetadataContext, call: Call, request: m.DescribeClientQuotasRequest) -> Outcome:

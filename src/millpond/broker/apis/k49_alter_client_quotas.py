@@ -1,4 +1,4 @@
-"""AlterClientQuotas (49), versions 0-1: set quotas of users, client ids and addresses, or take them away.
+"""AlterClientQuotas (49), versions 0-1: set or remove quotas of users, client ids and addresses.
 
 1 flexible. Each entity is changed whole or not at all.
 """

@@ -1,5 +1,5 @@
-"""DescribeUserScramCredentials (50), version 0: which users there are, by which mechanisms they log in, and with how
-many iterations. Salts and keys are told to nobody.
+"""DescribeUserScramCredentials (50), version 0: users, their mechanisms and iterations. Salts and keys are never
+disclosed.
 """
 
 from __future__ import annotations

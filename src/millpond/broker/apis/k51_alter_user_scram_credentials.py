@@ -1,7 +1,8 @@
-"""AlterUserScramCredentials (51), version 0: make, change and remove what users log in with.
+"""AlterUserScramCredentials (51), version 0: add, change and remove the credentials of users.
 
-A password never comes here: clients send it salted and iterated. Sessions of a user whose credential changes or goes
-end soon after; whose last credential goes loses their delegation tokens, too. A user may be named once in a request.
+A password never arrives here: clients send it salted and iterated. Connections of a user whose credential is changed
+or removed are closed soon after; with the last credential the user's delegation tokens are removed, too. A user may
+be named once per request.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 SECRET_BITS = 512
 USERS_MAX = 1000
-"""How many may be changed at once."""
+"""A request may change at most this many users."""
 
 
 def handle(
@@ -74,7 +75,7 @@ API = Api(
     handle=handle,
     at_controller=True,
     forward=relay_change,
-    # The audit log names each of them, in the same turn of the loop.
+    # The audit log names each user, in the same turn of the loop.
     whole_max=1_000,
     rights=on_cluster(Operation.ALTER, _not_authorised),
 )

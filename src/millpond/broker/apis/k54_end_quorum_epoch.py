@@ -1,6 +1,7 @@
 """EndQuorumEpoch (54), versions 0-1: the leader of the metadata quorum resigns.
 
-Sent by nodes only. 1 flexible, the preferred candidates with their directories; the first of them stands at once.
+Sent by nodes only. 1 flexible, the preferred candidates with their directories; the first of them starts an election
+at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""DescribeQuorum (55), versions 0-2: who leads the metadata log and how far each voter is.
+"""DescribeQuorum (55), versions 0-2: the leader of the metadata log and the log end offset of each voter.
 
-1 fetch times · 2 error messages, directories and the voters' addresses. Only the leader knows how far the others are:
-another node says who leads.
+1 fetch times · 2 error messages, directories and the voters' addresses. Only the leader knows the offsets of the
+others: another node names the leader.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.
 def forward(
     node: NodeContext, metadata: MetadataContext, call: Call, request: m.DescribeQuorumRequest
 ) -> Later[m.DescribeQuorumResponse]:
-    """The controller would tell the addresses by which this node came to it; a client hears of its own listener's."""
+    """The controller answers with the addresses of the listener this node used; a client gets those of its own
+    listener."""
     asked: Later[m.DescribeQuorumResponse] = metadata.controller_channel.ask(
         request, call.version, forward_ms(request)
     )

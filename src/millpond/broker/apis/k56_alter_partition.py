@@ -1,6 +1,6 @@
-"""AlterPartition (56), versions 2-3: a leader asks the controller for another ISR.
+"""AlterPartition (56), versions 2-3: a leader asks the controller to change the ISR.
 
-3 each member comes with the broker epoch that it fetched with. Not advertised: it is for brokers alone.
+3 each member has the broker epoch that it fetched with. Not advertised: for brokers only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.
 def _decide(
     node: NodeContext, metadata: MetadataContext, request: m.AlterPartitionRequest, asked: list[IsrRequest]
 ) -> Later[m.AlterPartitionResponse]:
-    """A leader of thousands of partitions may ask for all at once: a slice for each turn of the loop."""
+    """Takes one slice per turn of the loop: a leader may ask for thousands of partitions at once."""
     decided: list[Later[tuple[IsrReply, ...] | ErrorCode]] = []
     answered: Later[m.AlterPartitionResponse] = Later()
 

@@ -1,7 +1,7 @@
-"""UpdateFeatures (57), versions 0-2: raise or lower the levels of features, or ask whether they could be.
+"""UpdateFeatures (57), versions 0-2: raise or lower the levels of features, or only validate that.
 
-1 kinds of downgrades, validate only · 2 one error for all. All of a request is done, or nothing. Versions 0 and 1
-have a result for each feature, too; their top-level error is set whenever one of them was refused.
+1 kinds of downgrades, validate only · 2 top-level error only. A request is carried out whole or not at all. Versions
+0 and 1 also have a result per feature; their top-level error is set whenever one of them was refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ONE_ERROR_FROM = 2
 
 
 NOT_AT_FAULT = ErrorCode.FEATURE_UPDATE_FAILED
-"""Of those that would have been changed, had another one not been refused."""
+"""The message for features that were not changed because another one was refused."""
 
 
 def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.UpdateFeaturesRequest) -> Outcome:
@@ -48,7 +48,7 @@ def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.
         )
 
     def go_on(verdicts: tuple[Verdict, ...]) -> Later[tuple[Verdict, ...]]:
-        """The quorum's own level first: what cannot be made so there is not made so by half."""
+        """Raises the quorum's own level first: if that fails, nothing else is changed."""
         if request.validate_only or not all(each.ok for each in verdicts):
             return done(verdicts)
         if not _raises_quorum(updates, controller.kraft_version):
@@ -88,7 +88,7 @@ def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.
 
 
 def forward(metadata: MetadataContext, call: Call, request: m.UpdateFeaturesRequest) -> Later[Any]:
-    """To the active controller, unless that is so old that it would not answer."""
+    """Forwards to the active controller, unless that is too old to answer."""
     known = metadata.image.brokers.get(metadata.controller.leader_id)
     if known is None or known.features:
         return relay_change(metadata, call, request)

@@ -1,7 +1,7 @@
-"""Envelope (58), version 0: a node sends on what its client asks of the controller, and says who that client is.
+"""Envelope (58), version 0: a node forwards a client's request to the controller, with the client's principal.
 
-For nodes alone, and only for what the controller answers by who asks: delegation tokens, and changes of partitions by
-somebody whose quota it keeps. Not advertised.
+For nodes only, and only for requests whose result depends on the client: delegation tokens, and changes of partitions
+by clients with a quota. Not advertised.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def handle(
         return m.EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     version = header.api_version
     decode = m.request_class(api.key).decode
-    # A node sends on what has many items in pieces.
+    # A node forwards a request with many items in pieces.
     items_max = min(node.settings[MAX_REQUEST_ITEMS], api.whole_max)
     inner, _ = decode(frame, version, header.body_position, items_max)
     outcome = _serve(node, security, metadata, api, Call(None, version, header.client_id, asker=asker), inner)
@@ -77,7 +77,7 @@ def handle(
 def _serve(
     node: NodeContext, security: SecurityContext, metadata: MetadataContext, api: Api, call: Call, request: Any
 ) -> Outcome:
-    """As the one who asks may: where he has a quota, this node keeps it."""
+    """Holds the request to the client's quota, which the controller keeps."""
     serve = partial(api.handle, call)
     meter = security.quotas.meter_for(call.principal, call.client_id) if security.quotas.is_on else None
     if api.mutations is None or meter is None or meter.mutations is None:

@@ -1,4 +1,4 @@
-"""DescribeProducers (61), version 0: who writes to partitions, and which transactions are open there."""
+"""DescribeProducers (61), version 0: the producers of partitions, and their open transactions."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Topic = m.DescribeProducersResponse.TopicResponse
 
 
 AT_ONCE_MAX: Final = 250
-"""So many partitions and producers the loop describes in one step; more only where one partition has more."""
+"""Partitions and producers described in one step; more only if a single partition has more."""
 
 
 def handle(node: NodeContext, data: DataContext, call: Call, request: m.DescribeProducersRequest) -> Outcome:
-    # Each partition once: its producers, told thousands of times over, would take all the memory.
+    # Each partition once: its producers, repeated thousands of times, would fill the memory.
     wanted: dict[str, dict[int, None]] = {}
     for topic in request.topics:
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
@@ -99,7 +99,7 @@ API = Api(
     handle=handle,
     lists="topics",
     is_large=_is_large,
-    # It takes steps by itself, and tells of each partition once.
+    # The handler runs in steps and describes each partition once.
     whole_max=100_000,
     rights=RIGHTS,
 )

@@ -1,7 +1,7 @@
-"""BrokerRegistration (62), versions 0-4: a broker that has started makes itself known to the controller.
+"""BrokerRegistration (62), versions 0-4: a started broker registers with the controller.
 
-2 folders · 3 the epoch of its last life, if that lost nothing · 4 features from 0 on.
-Not advertised: it is for brokers alone.
+2 log directories · 3 the epoch of its last incarnation, if that shut down cleanly · 4 features from 0 on. Not
+advertised: for brokers only.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.
         ),
     )
     if wanted.broker_id == node.node_id or call.is_own:
-        # Its own, or one that it was to send on when it became the controller: then there are others already.
+        # This node's own registration, or one that it was to forward when it became the controller itself.
         registered = metadata.heartbeats.register(wanted)
     else:
         named = metadata.controller.name_voters_for(wanted, call.connection.link.local_host)

@@ -1,7 +1,7 @@
-"""BrokerHeartbeat (63), versions 0-1: a broker says that it lives, and hears whether it is let in or may leave.
+"""BrokerHeartbeat (63), versions 0-1: a broker is alive, and learns whether it is unfenced or may shut down.
 
-1 folders that take no records: a node has one, and names it while its disk is full. Not advertised: it is for brokers
-alone. A tag of our own in the response names all brokers whose disks are full.
+1 offline log directories: a node has one, and names it while its disk is full. Not advertised: for brokers only. A
+private tag in the response lists all brokers whose disks are full.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def handle(metadata: MetadataContext, call: Call, request: m.BrokerHeartbeatRequ
     beat = Heartbeat(
         broker_id=request.broker_id,
         broker_epoch=request.broker_epoch,
-        # On the wire it is the last offset that is known, not the first that is not.
+        # On the wire it is the last known offset, not the next one.
         applied_offset=request.current_metadata_offset + 1,
         wants_fence=request.want_fence,
         wants_shutdown=request.want_shut_down,

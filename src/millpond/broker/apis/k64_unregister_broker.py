@@ -1,4 +1,4 @@
-"""UnregisterBroker (64), version 0: forget a broker that is gone for good."""
+"""UnregisterBroker (64), version 0: remove a broker that is gone for good."""
 
 from __future__ import annotations
 

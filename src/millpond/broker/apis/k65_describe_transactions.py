@@ -1,4 +1,4 @@
-"""DescribeTransactions (65), version 0: state, age and partitions of transactions by their ids."""
+"""DescribeTransactions (65), version 0: state, age and partitions of transactions by id."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _join(parts: list[m.DescribeTransactionsResponse]) -> m.DescribeTransactions
 
 
 def _hide_topics(metadata: MetadataContext, call: Call, request: m.DescribeTransactionsRequest) -> Screened:
-    """Of the topics of a transaction only those are told that one may see."""
+    """Lists only those topics of a transaction that the client may see."""
 
     def mend(response: m.DescribeTransactionsResponse) -> m.DescribeTransactionsResponse:
         for state in response.transaction_states:

@@ -1,6 +1,6 @@
 """ListTransactions (66), versions 0-2: all transactions of this coordinator.
 
-1 only those that are older · 2 only ids that fit a pattern.
+1 filter by duration · 2 filter by a pattern of ids.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def handle(coordination: CoordinationContext, call: Call, request: m.ListTransactionsRequest) -> Outcome:
     if coordination.transactions.is_loading:
-        # A list without those that are still being loaded would say that they do not exist.
+        # A list without the transactions that are still being loaded would be incomplete.
         return m.ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     parts = [
         shard_host.ask(call, request).recover(Refused, _fail)

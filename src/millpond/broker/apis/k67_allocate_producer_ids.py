@@ -1,6 +1,6 @@
 """AllocateProducerIds (67), version 0: a broker asks the controller for the next block of producer ids.
 
-Not advertised: it is for brokers alone, and every call uses ids up.
+Not advertised: for brokers only, and every call uses up ids.
 """
 
 from __future__ import annotations

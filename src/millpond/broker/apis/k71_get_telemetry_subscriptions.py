@@ -1,7 +1,6 @@
-"""GetTelemetrySubscriptions (71), version 0: which of a client's metrics the broker would like to be sent.
+"""GetTelemetrySubscriptions (71), version 0: the client metrics that the broker subscribes to.
 
-Gap: none are wanted. It is not advertised; a client that asks all the same is told UNSUPPORTED_VERSION, at which it
-stops asking.
+Gap: it subscribes to none. Not advertised; a client that asks anyway is answered UNSUPPORTED_VERSION and stops.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""PushTelemetry (72), version 0: a client's own metrics.
+"""PushTelemetry (72), version 0: a client's metrics.
 
-Gap: they are not taken. It is not advertised; a client that sends some all the same is told UNSUPPORTED_VERSION.
+Gap: not accepted. Not advertised; a client that sends some anyway is answered UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""ListConfigResources (74), versions 0-1: which resources have settings.
+"""ListConfigResources (74), versions 0-1: the resources that have settings.
 
-0 client metrics only · 1 by type; no type means all. Of groups and client metrics those are listed that have some.
+0 client metrics only · 1 by type; no type means all. Groups and client metrics are listed only if settings are set.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""DescribeTopicPartitions (75), version 0: topics by name, page by page, so that huge topics fit.
+"""DescribeTopicPartitions (75), version 0: topics by name, page by page, for topics of any size.
 
-No names mean all topics. A cursor must name one of the topics that are asked for.
+No names means all topics. A cursor must name one of the requested topics.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 SEEN = Need(Operation.DESCRIBE, AclResource.TOPIC)
 
 SLICE_TOPICS: Final = 50
-"""What is looked for in one turn of the loop. The slowest is a topic that the client may not see, which is noted."""
+"""Topics looked up in one turn of the loop. The slowest is one that the client may not see, because the refusal is
+logged."""
 
 LARGE_ITEMS: Final = 500
-"""A response with more topics and partitions is encoded by a worker."""
+"""A worker encodes a response with more topics and partitions than this."""
 
 
 def handle(
@@ -103,7 +104,7 @@ def _describe(
 
 
 def _sort_key(name: str) -> str:
-    """As much of a name as can decide its place. Comparing whole names of 30 KB would hold up the event loop.
+    """The part of a name that decides its order. Comparing whole names of 30 KB would hold up the event loop.
 
     Names that are longer than any topic's and begin alike stay in the order of the request.
     """
@@ -158,7 +159,7 @@ API = Api(
     handle=handle,
     lists="topics",
     at_once=SLICE_TOPICS,
-    # There may be no more of them than max.request.topics, and the handler takes them in slices.
+    # max.request.topics limits them, and the handler takes them in slices.
     whole_max=100_000,
     is_large=lambda response: sum(1 + len(each.partitions) for each in response.topics) > LARGE_ITEMS,
     rights=by_handler(SEEN),
