@@ -36,10 +36,10 @@ BESIDE = {
     "when_full": '`"block"`: `send` waits for room in the buffer. `"raise"`: it raises `BufferFull` at once.',
     "full_timeout_s": "How long it waits before it raises `BufferFull`.",
     "topics": "The topics to read, at least one.",
-    "group": "The consumer group: by its name the cluster remembers how far it has read. None reads all partitions.",
+    "group": "The consumer group, under which the cluster stores the offsets. None reads all partitions without a group.",
     "topic": "Where the record goes.",
     "value": "Bytes, text, None (a tombstone), or what the serializer takes: what JSON knows, typed values.",
-    "key": "Text or bytes: records of one key are in one partition, in their order.",
+    "key": "Text or bytes: records with the same key go to one partition and keep their order.",
     "handler": "The function that is called with each record.",
 }
 """What no field declares."""

@@ -17,7 +17,7 @@ from typing import Any
 from confluent_kafka import Producer as RawProducer
 
 from millpond import Message, RedisIds, Retry, Send, SqliteIds, Worker
-from millpond.client import engine, settlers, transactions
+from millpond.client import committers, engine, transactions
 
 TOLD = dict(word.split("=", 1) for word in sys.argv[1:])
 MARK = Path(TOLD.get("mark", "/nonexistent/mark"))
@@ -103,8 +103,8 @@ def around_commit(commit: Any) -> Any:
 
 def main() -> None:
     transactions.RawProducer = DyingRaw  # type: ignore[assignment,misc]
-    settlers.commit = around_commit(settlers.commit)
-    assert engine.AtLeastOnce is settlers.AtLeastOnce
+    committers.commit = around_commit(committers.commit)
+    assert engine.AtLeastOnce is committers.AtLeastOnce
     store: Any = None
     if "store" in TOLD:
         kind, _, path = TOLD["store"].partition(":")

@@ -33,7 +33,7 @@ class Odd(BaseException):
 
 @pytest.mark.parametrize("leave", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Odd()])
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_handler_that_leaves_ends_its_worker_after_settling(pond, leave, is_async) -> None:
+def test_a_handler_that_leaves_ends_its_worker_after_committing(pond, leave, is_async) -> None:
     topic, group = pond.topic(1), pond.group()
     pond.fill(topic, VALUES)
     seen: list[bytes | None] = []

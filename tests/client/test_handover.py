@@ -10,9 +10,9 @@ import pytest
 
 from client.refusal import Refusal
 from millpond import SendFailed
-from millpond.client.handover import SETTLED_MAX, Awaited, Handover
-from millpond.client.reach import Reach
-from millpond.client.unreported import Unreported
+from millpond.client.handover import RESOLVED_MAX, AsyncSendFuture, Handover
+from millpond.client.pending_reports import PendingReports
+from millpond.client.reachability import Reachability
 
 
 class Report:
@@ -31,14 +31,14 @@ class Report:
         return 1, 0
 
 
-def expected(handover: Handover, count: int) -> tuple[Unreported, list[Awaited]]:
-    unreported = Unreported(Reach({}))
-    records = [handover.expect("orders", unreported) for _ in range(count)]
-    unreported.records.update(records)
-    return unreported, records
+def expected(handover: Handover, count: int) -> tuple[PendingReports, list[AsyncSendFuture]]:
+    pending_reports = PendingReports(Reachability({}))
+    records = [handover.future_for("orders", pending_reports) for _ in range(count)]
+    pending_reports.records.update(records)
+    return pending_reports, records
 
 
-def report(records: list[Awaited]) -> None:
+def report(records: list[AsyncSendFuture]) -> None:
     for n, each in enumerate(records):
         said: Any = Report(n)
         each(None, said)
@@ -56,13 +56,13 @@ def test_all_that_other_threads_say_arrives() -> None:
             return call(*given)
 
         handover.loop.call_soon_threadsafe = counted  # type: ignore[method-assign]
-        unreported, records = expected(handover, 10_000)
+        pending_reports, records = expected(handover, 10_000)
         threads = [threading.Thread(target=report, args=(records[n::4],)) for n in range(4)]
         for thread in threads:
             thread.start()
         found = await asyncio.wait_for(asyncio.gather(*records), 60)
         assert [place.offset for place in found] == [n // 4 for n in range(10_000)]
-        assert not unreported.records
+        assert not pending_reports.records
         assert calls < 10_000, "the loop is not called for each"
 
     asyncio.run(main())
@@ -71,11 +71,11 @@ def test_all_that_other_threads_say_arrives() -> None:
 def test_a_long_queue_lets_others_of_the_loop_run_in_between() -> None:
     async def main() -> None:
         handover = Handover(asyncio.get_running_loop())
-        _, records = expected(handover, 3 * SETTLED_MAX)
+        _, records = expected(handover, 3 * RESOLVED_MAX)
         report(records)
         await asyncio.sleep(0)
-        assert sum(each.done() for each in records) == SETTLED_MAX
-        handover.settle()
+        assert sum(each.done() for each in records) == RESOLVED_MAX
+        handover.resolve()
         assert all(each.done() for each in records)
         await asyncio.sleep(0)
         (more,) = expected(handover, 1)[1]
@@ -106,8 +106,8 @@ def test_a_failure_is_raised_and_a_cancelled_one_harms_nobody() -> None:
 def test_a_loop_that_is_closed_hears_nothing_and_nothing_is_kept_for_it() -> None:
     loop = asyncio.new_event_loop()
     handover = Handover(loop)
-    unreported, records = expected(handover, 3)
+    pending_reports, records = expected(handover, 3)
     loop.close()
     report(records)
-    assert not unreported.records
+    assert not pending_reports.records
     assert not handover._arrived

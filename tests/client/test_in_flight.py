@@ -80,7 +80,7 @@ def test_in_any_order_of_events(data: st.DataObject) -> None:
                     in_flight.finish(job, [])
                     in_flight.end(job, keeps_lane=False)
                 else:
-                    assert in_flight.end_well(job) == in_flight.is_ours(job)
+                    assert in_flight.end_finished(job) == in_flight.is_ours(job)
             case "fail" if running:
                 job = running.pop(data.draw(st.integers(0, len(running) - 1)))
                 in_flight.end(job, keeps_lane=in_flight.run_again(job, now + 2, keeps_lane=True))
@@ -117,7 +117,7 @@ def test_new_records_of_several_partitions_at_once() -> None:
     started = [job for job in iter(in_flight.start, None) if job is not None]
     assert [(job.partition.partition, job.message.offset) for job in started] == [(0, 1), (1, 7), (0, 3)]
     assert str(started[1].origin) == "orders[1]@7"
-    assert in_flight.end_well(started[0])
+    assert in_flight.end_finished(started[0])
     assert offsets(in_flight) == {PARTITIONS[0]: 2}
     behind = in_flight.start()
     assert behind is not None
@@ -134,7 +134,7 @@ def test_a_record_of_an_earlier_assignment_still_runs() -> None:
     in_flight.assign(PARTITIONS[:1])
     assert in_flight.is_running(PARTITIONS[:1])
     assert not in_flight.is_running(PARTITIONS[1:])
-    assert not in_flight.end_well(job)
+    assert not in_flight.end_finished(job)
     assert not in_flight.is_running(PARTITIONS[:1])
     assert offsets(in_flight) == {}
 
@@ -155,7 +155,7 @@ def test_who_waits_for_room_is_woken_when_there_is_enough_and_when_a_runner_is_i
     for _ in range(5):
         job = in_flight.start()
         assert job is not None
-        in_flight.end_well(job)
+        in_flight.end_finished(job)
     waiting.join()
     assert looks == [10, 5], "not at each that ended"
     idle: list[bool] = []
@@ -164,5 +164,5 @@ def test_who_waits_for_room_is_woken_when_there_is_enough_and_when_a_runner_is_i
     assert eventually(lambda: in_flight._is_watched)
     with in_flight.mutex:
         idle.append(True)
-        in_flight.tell_change(is_idle=True)
+        in_flight.notify_change(is_idle=True)
     waiting.join()

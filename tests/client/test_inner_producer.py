@@ -16,21 +16,21 @@ from confluent_kafka import Producer as RawProducer
 from millpond import SendFailed
 from millpond.client.handover import Handover
 from millpond.client.inner_producer import InnerProducer
-from millpond.client.reach import Reach
-from millpond.client.sent import Sent
-from millpond.client.unreported import StepBack
+from millpond.client.pending_reports import ReportsYielded
+from millpond.client.reachability import Reachability
+from millpond.client.send_future import SendFuture
 from support.node import eventually
 
 
 def lane_to(bootstrap: str, **more: object) -> InnerProducer:
     settings = {"bootstrap.servers": bootstrap, "log_level": 2, **more}
-    return InnerProducer(RawProducer(settings), Reach(settings))
+    return InnerProducer(RawProducer(settings), Reachability(settings))
 
 
 def test_reports_come_without_anybody_asking(cluster) -> None:
     topic = cluster.topic()
     inner = lane_to(cluster.bootstrap)
-    future = Sent(topic, inner.unreported)
+    future = SendFuture(topic, inner.pending_reports)
     inner.produce(future, topic, b"v", b"k", [("h", b"1")], 2, 1_700_000_000_000)
     place = future.result(60)
     assert (place.topic, place.partition, place.offset) == (topic, 2, 0)
@@ -42,8 +42,8 @@ def test_reports_come_without_anybody_asking(cluster) -> None:
 def test_a_cancelled_future_harms_nobody(cluster) -> None:
     topic = cluster.topic()
     inner = lane_to(cluster.bootstrap, **{"linger.ms": 50})
-    given_up = Sent(topic, inner.unreported)
-    wanted = Sent(topic, inner.unreported)
+    given_up = SendFuture(topic, inner.pending_reports)
+    wanted = SendFuture(topic, inner.pending_reports)
     inner.produce(given_up, topic, b"1", None, partition=0)
     assert given_up.cancel()
     inner.produce(wanted, topic, b"2", None, partition=0)
@@ -63,7 +63,7 @@ def test_what_is_flushed_is_known_to_everybody(cluster) -> None:
     topic = cluster.topic()
     inner = lane_to(cluster.bootstrap)
     for _ in range(20):
-        futures = [Sent(topic, inner.unreported) for _ in range(50)]
+        futures = [SendFuture(topic, inner.pending_reports) for _ in range(50)]
         for each in futures:
             inner.produce(each, topic, b"v", None)
         assert inner.flush(60) == 0
@@ -73,11 +73,11 @@ def test_what_is_flushed_is_known_to_everybody(cluster) -> None:
 
 def test_a_record_that_was_not_taken_is_not_waited_for() -> None:
     inner = lane_to("127.0.0.1:1", **{"queue.buffering.max.messages": 1})
-    kept, refused = Sent("orders", inner.unreported), Sent("orders", inner.unreported)
+    kept, refused = SendFuture("orders", inner.pending_reports), SendFuture("orders", inner.pending_reports)
     inner.produce(kept, "orders", b"1", None)
     with pytest.raises(BufferError):
         inner.produce(refused, "orders", b"2", None)
-    assert inner.unreported.records == {kept}
+    assert inner.pending_reports.records == {kept}
     assert inner.flush(0.01) == 1
     inner.close()
     assert isinstance(kept.exception(60), SendFailed)
@@ -88,11 +88,11 @@ def test_no_future_stays_open_that_was_sent_after_all_when_it_was_closed() -> No
     """Who had it in hand before another thread closed it: nobody reads reports any more."""
     inner = lane_to("127.0.0.1:1")
     inner.close()
-    late = Sent("orders", inner.unreported)
+    late = SendFuture("orders", inner.pending_reports)
     inner.produce(late, "orders", b"1", None)
     assert isinstance(late.exception(20), SendFailed)
     assert isinstance(inner.plain_send()("orders", b"2", None).exception(20), SendFailed)
-    assert not inner.unreported.records
+    assert not inner.pending_reports.records
 
 
 @pytest.mark.parametrize("kind", ["a future", "one of a loop"])
@@ -106,34 +106,34 @@ def test_the_serving_thread_leaves_the_reports_in_its_hands_to_who_reads_them(cl
     inner = lane_to(cluster.bootstrap, **{"linger.ms": 1000})
     told: list[int] = []
     stepped_back = 0
-    step_back = inner.unreported.step_back
+    yield_reports = inner.pending_reports.yield_reports
 
     def counted() -> None:
         nonlocal stepped_back
         try:
-            step_back()
-        except StepBack:
+            yield_reports()
+        except ReportsYielded:
             stepped_back += 1
             raise
 
-    inner.unreported.step_back = counted  # type: ignore[method-assign]
+    inner.pending_reports.yield_reports = counted  # type: ignore[method-assign]
 
     def noted(number: int, record: Any) -> Any:
         def hear(error: Any, message: Any) -> None:
             told.append(number)
             # The serving thread has many in its hands; another one begins to read.
-            inner.unreported.want_back()
+            inner.pending_reports.request_yield()
             try:
                 record(error, message)
             finally:
-                inner.unreported.records.discard(hear)
+                inner.pending_reports.records.discard(hear)
 
         return hear
 
     async def main() -> None:
         handover = Handover(asyncio.get_running_loop())
-        make: Any = Sent if kind == "a future" else handover.expect
-        records = [make(topic, inner.unreported) for _ in range(500)]
+        make: Any = SendFuture if kind == "a future" else handover.future_for
+        records = [make(topic, inner.pending_reports) for _ in range(500)]
         for n, record in enumerate(records):
             inner.produce(noted(n, record), topic, b"%d" % n, None, partition=0)
         assert await asyncio.to_thread(eventually, lambda: len(told) == 500)
@@ -146,7 +146,7 @@ def test_the_serving_thread_leaves_the_reports_in_its_hands_to_who_reads_them(cl
 
     asyncio.run(main())
     assert stepped_back > 10
-    again = Sent(topic, inner.unreported)
+    again = SendFuture(topic, inner.pending_reports)
     inner.produce(again, topic, b"again", None, partition=0)
     assert again.result(60).offset == 500
     inner.close()
@@ -188,7 +188,7 @@ def test_after_an_error_that_ends_all_sending_each_record_has_an_outcome(pond, r
     inner.raw.begin_transaction()
     inner.plain_send()(topic, b"in time", None).result(60)
     newer.raw.init_transactions(60)
-    late: list[Sent] = []
+    late: list[SendFuture] = []
     send = inner.plain_send()
     for _ in range(1 if reads == "nobody else" else 10_000):
         try:

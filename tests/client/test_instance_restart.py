@@ -85,7 +85,7 @@ def test_an_instance_that_stays_in_use_is_refused_in_the_end(
                     other.poll(1, 0.1)
                     holder.poll(1, 0)
 
-            with pytest.raises(Fenced, match="name of its own"):
+            with pytest.raises(Fenced, match="its own name"):
                 poll_both()
             assert time.monotonic() - began > 1.5
 

@@ -17,7 +17,7 @@ from client import stub_group
 from client.crew import DELIVERIES, IN_ORDER, IN_TOPICS, Crew, lose_chance
 from client.stub_group import TOPIC, Group, StubConsumer, StubSender
 from millpond import Worker
-from millpond.client import consumer, engine, in_flight, lanes, outcomes, progress, runners, settlers, transactions
+from millpond.client import committers, consumer, engine, in_flight, lanes, outcomes, progress, runners, transactions
 from millpond.client.consumer import Consumer
 from millpond.client.engine import Engine
 from millpond.client.in_flight import InFlight
@@ -35,7 +35,7 @@ STILL_SECONDS = 20.0
 
 Patch = pytest.MonkeyPatch
 
-WATCHED = (consumer, engine, in_flight, lanes, progress, runners, settlers, transactions, stub_group)
+WATCHED = (consumer, engine, in_flight, lanes, progress, runners, committers, transactions, stub_group)
 
 
 class Play:
@@ -76,7 +76,7 @@ class Play:
 
     def _replace_threads_and_time(self, patch: Patch) -> None:
         turns = self.turns
-        for module in (consumer, engine, outcomes, settlers, transactions, stub_group):
+        for module in (consumer, engine, outcomes, committers, transactions, stub_group):
             patch.setattr(module, "time", turns.clock)
         patch.setattr(sys.modules[Worker.__module__], "Thread", turns.thread)
         patch.setattr(runners, "Thread", turns.thread)
@@ -95,7 +95,7 @@ class Play:
             if done != group.committed:
                 done, since = dict(group.committed), turns.now
             if turns.now - since > STILL_SECONDS:
-                raise Stalled(f"seed {self.seed} stands still\n{crew.told()}")
+                raise Stalled(f"seed {self.seed} stands still\n{crew.resolve()}")
         crew.stop()
 
     def _work(self) -> None:
@@ -175,13 +175,13 @@ def release_nobody_behind_what_is_dropped(patch: Patch) -> None:
 
 
 def keep_what_was_popped_of_others(patch: Patch) -> None:
-    real = Consumer._keep
+    real = Consumer._buffer_records
 
     def keep(self: Consumer, popped: list[Any]) -> None:
-        self._revoked_meanwhile.clear()
+        self._revoked_during_poll.clear()
         real(self, popped)
 
-    patch.setattr(Consumer, "_keep", keep)
+    patch.setattr(Consumer, "_buffer_records", keep)
 
 
 def stay_paused(patch: Patch) -> None:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from millpond import DecodeFailed, Delivery, Message
-from millpond.client.message import as_bytes, header_list, made_delivery
+from millpond.client.message import as_bytes, header_list, make_delivery
 from millpond.wire.kernel import read_messages
 
 
@@ -93,7 +93,7 @@ def test_what_is_made_the_quick_way_is_like_any_other() -> None:
     read_messages([Raw()], Message, made)
     pairs = [
         (made[0], Message("orders", 2, 41, 5, b"k", None, (("a", b"1"),))),
-        (made_delivery("orders", 2, None, 5), Delivery("orders", 2, None, 5)),
+        (make_delivery("orders", 2, None, 5), Delivery("orders", 2, None, 5)),
     ]
     for quick, plain in pairs:
         assert type(quick) is type(plain)

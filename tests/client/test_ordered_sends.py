@@ -11,11 +11,11 @@ from confluent_kafka import KafkaError
 
 from millpond import Message, Send, SendFailed
 from millpond.base.ids import TopicPartition
+from millpond.client.committers import AtLeastOnce
 from millpond.client.in_flight import InFlight
 from millpond.client.message import Delivery
 from millpond.client.ordered_sends import OrderedSends
 from millpond.client.retry import read_new
-from millpond.client.settlers import AtLeastOnce
 from support.node import eventually
 
 DELIVERED = Delivery("out", 0, 0, 0)
@@ -142,11 +142,11 @@ def test_a_dead_letter_is_not_sent_on_the_thread_that_reads_reports(code: int) -
     producer = StubProducer([])
     failures: list[BaseException] = []
     consumer: Any = None
-    settler = AtLeastOnce(consumer, lambda: producer, in_flight, failures.append)  # type: ignore[arg-type,return-value]
+    committer = AtLeastOnce(consumer, lambda: producer, in_flight, failures.append)  # type: ignore[arg-type,return-value]
     in_flight.add(read_new(Message(*partition, 4)))
     job = in_flight.start()
     assert job is not None
-    settler.finished(job, [Send("out", b"bad")], lambda _: Send("dlq", b"letter"))
+    committer.record_finished(job, [Send("out", b"bad")], lambda _: Send("dlq", b"letter"))
     for _ in range(2):
         if b"letter" not in producer.futures and not producer.futures[b"bad"].done():
             producer.report(b"bad", refusal(code))

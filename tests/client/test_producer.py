@@ -280,7 +280,7 @@ def refused(act):
     try:
         act()
     except ClientError as refusal:
-        return "make a new one in the child" in str(refusal)
+        return "create a new one in the child" in str(refusal)
     return False
 
 async def queue(producer):
@@ -327,7 +327,7 @@ def test_a_child_of_the_process_that_used_it_is_told_to_make_a_new_one(pond, how
 INSIDE = """
 import signal, sys, threading, time
 from millpond import ClientError, Producer, SendFailed
-from millpond.client import sent
+from millpond.client import send_future
 
 how = sys.argv[1]
 heard, refused, records = threading.Event(), [], []
@@ -348,13 +348,13 @@ records.append(producer.send("orders", b"0"))
 if how == "signal":
     # It meets the sender in the middle of a report.
     signal.signal(signal.SIGUSR1, use)
-    main, of_record = threading.get_ident(), sent.failure
+    main, of_record = threading.get_ident(), send_future.failure
     def interrupted(topic, error):
         if threading.get_ident() == main and not heard.is_set():
             signal.raise_signal(signal.SIGUSR1)
         return of_record(topic, error)
-    sent.failure = interrupted
-    inner = producer._usual
+    send_future.failure = interrupted
+    inner = producer._default_inner
     inner._flushes.add("the serving thread steps back")
     time.sleep(0.3)
     inner.raw.purge()

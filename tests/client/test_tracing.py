@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from millpond import AsyncProducer, BufferFull, Producer, Send, SendFailed, Timeout, Worker
+from millpond.client.pending_reports import PendingReports
 from millpond.client.producer import WhenFull
-from millpond.client.traces import TracedSent
-from millpond.client.unreported import Unreported
+from millpond.client.traces import TracedSendFuture
 
 NOT_LOADED = """
 import sys
@@ -159,9 +159,9 @@ class Tracer:
     def __init__(self) -> None:
         self.spans: list[Span] = []
 
-    def sent(self, topic: str, unreported: Unreported, headers: Any) -> tuple[TracedSent, Any]:
+    def sent(self, topic: str, pending_reports: PendingReports, headers: Any) -> tuple[TracedSendFuture, Any]:
         self.spans.append(Span())
-        return TracedSent(topic, unreported, self.spans[-1], "error"), headers
+        return TracedSendFuture(topic, pending_reports, self.spans[-1], "error"), headers
 
 
 @pytest.mark.parametrize("when_full", ["block", "raise"])

@@ -33,7 +33,7 @@ class Play:
         self.stub, self.in_flight = stub, InFlight()
         self.in_flight.assign([PARTITION])
         consumer: Any = SimpleNamespace(raw=SimpleNamespace(consumer_group_metadata=lambda: None))
-        self.settler = Transactional(
+        self.committer = Transactional(
             consumer, self.in_flight, bootstrap="x:1", group="g", instance=None, timeout_s=timeout_s, settings={}
         )
         self.letters: list[bytes] = []
@@ -43,12 +43,12 @@ class Play:
             self.in_flight.add(read_new(Message(*PARTITION, offset)))
             job = self.in_flight.start()
             assert job is not None
-            self.settler.finished(job, [each], partial(self._refused, each))
+            self.committer.record_finished(job, [each], partial(self._refused, each))
 
     def settle(self) -> None:
         """Until nothing is left, as a worker does again and again."""
         for _ in range(10):
-            self.settler.settle()
+            self.committer.commit_finished()
 
     def _refused(self, wanted: Send, _: SendFailed) -> Send:
         self.letters.append(wanted.value)
@@ -156,7 +156,7 @@ def test_a_fenced_worker_learns_whether_its_transaction_timed_out(monkeypatch: p
         play.settle()
     play = Play(monkeypatch, Late(record_bytes_max=200), 10.0)
     play.finish(sends(1))
-    with pytest.raises(Fenced, match="name of its own"):
+    with pytest.raises(Fenced, match="its own name"):
         play.settle()
 
 

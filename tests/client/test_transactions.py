@@ -80,7 +80,7 @@ def test_a_second_instance_of_the_same_name_fences_the_first(pond) -> None:
     assert [message.value for message in pond.read(out, 2)] == [b"1", b"2"]
     pond.fill(topic, [b"3"])
     assert eventually(lambda: not first.is_running())
-    with pytest.raises(Fenced, match="name of its own"):
+    with pytest.raises(Fenced, match="its own name"):
         first.stop()
     second.stop()
     assert [message.value for message in pond.read(out, 3)] == [b"1", b"2", b"3"]

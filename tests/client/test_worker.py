@@ -35,7 +35,7 @@ def test_started_in_the_background_it_stops_with_the_block(pond) -> None:
     topic = pond.topic(1)
     seen: list[bytes | None] = []
     with Worker(lambda message: seen.append(message.value), topic, group="g", bootstrap=pond.bootstrap) as running:
-        with pytest.raises(ConfigError, match="runs already"):
+        with pytest.raises(ConfigError, match="already running"):
             running.run()
         pond.fill(topic, [b"1"])
         assert eventually(lambda: seen == [b"1"])

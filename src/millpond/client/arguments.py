@@ -1,4 +1,4 @@
-"""Arguments that nobody knows are refused in words, with the nearest name that there is."""
+"""Refuse unknown arguments with a helpful error that suggests the nearest name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str], whose: str) -> None:
-    """ConfigError for the first name that is not among the known ones."""
+    """ConfigError for the first unknown name."""
     names = list(known)
     for name in given:
         if name not in names:
@@ -22,7 +22,7 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], whose: str) -> No
 
 
 def named_arguments(whose: str, besides: Iterable[str] = ()) -> Callable[[F], F]:
-    """What Python would call a TypeError is a ConfigError that helps. `besides` are names that `**options` take."""
+    """Turn Python's TypeError for wrong arguments into a ConfigError. `besides`: names that `**options` takes."""
 
     def decorate(method: F) -> F:
         takes = signature(method).parameters.items()
@@ -36,9 +36,9 @@ def named_arguments(whose: str, besides: Iterable[str] = ()) -> Callable[[F], F]
                 return method(*arguments, **given)
             except TypeError as fault:
                 if fault.__traceback__ is not None and fault.__traceback__.tb_next is None:
-                    # It was not even entered: an argument is missing, or there are too many.
+                    # The call itself failed: an argument is missing, or there are too many.
                     first = f"; its first argument is {known[0]!r}" if known else ""
-                    raise ConfigError(f"{whose} is called in a wrong way: {fault}{first}") from None
+                    raise ConfigError(f"wrong arguments for {whose}: {fault}{first}") from None
                 raise
 
         return cast(F, call)

@@ -1,4 +1,4 @@
-"""The consumer for asyncio: every call runs on a thread of its own, one at a time."""
+"""The consumer for asyncio: calls run one at a time on a background thread."""
 
 from __future__ import annotations
 
@@ -31,18 +31,20 @@ class AsyncConsumer:
         self._thread = CallThread("millpond-consumer")
         self._closed = False
         self._failure: BaseException | None = None
-        """What a call raised whose caller was cancelled; it is for the next who asks."""
+        """What a call raised after its caller was cancelled; the next caller gets it."""
         self._ahead: list[Message] = []
-        """What the consumer hands out next: seen by the iteration, and valid until somebody calls the thread."""
+        """The consumer's next records, for the iteration; valid until the next call on the thread."""
         self._handed = 0
-        """How many of those have been handed out here."""
-        self._unsaid: deque[int] = deque()
-        """The same, of what was seen before; the consumer hears of it with the next call."""
+        """How many of those were handed out."""
+        self._handed_before: deque[int] = deque()
+        """The same counts for earlier lists; the next call on the thread applies them."""
         self._fresh_until = 0.0
         self._calls = 0
 
     async def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Message]:
-        return await self._asked(partial(self._consumer.poll, max_records, timeout_s), self._consumer.put_back)
+        return await self._call_undoable(
+            partial(self._consumer.poll, max_records, timeout_s), self._consumer.put_back
+        )
 
     async def batches(self, max_records: int = 500, timeout_s: float = 1.0) -> AsyncIterator[list[Message]]:
         while True:
@@ -50,14 +52,14 @@ class AsyncConsumer:
                 yield batch
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Records, one by one, until it is closed. `commit` includes the one in hand."""
+        """Records one by one until closed. `commit` includes the current one."""
         while not self._closed:
             if self._handed < len(self._ahead) and time.monotonic() < self._fresh_until:
                 self._handed += 1
                 yield self._ahead[self._handed - 1]
             elif not await self._look_ahead() and not self._closed:
-                # Others ask all the time, and what was seen may be theirs by now.
-                for message in await self._asked(self._next, self._consumer.put_back):
+                # Other tasks call concurrently and may have taken the records seen ahead.
+                for message in await self._call_undoable(self._next, self._consumer.put_back):
                     yield message
 
     async def commit(
@@ -103,7 +105,7 @@ class AsyncConsumer:
         if self._closed:
             return
         self._closed = True
-        if self._consumer.is_of_parent:
+        if self._consumer.is_from_parent:
             return
         await self._run(self._consumer.close)
         self._thread.close()
@@ -119,24 +121,24 @@ class AsyncConsumer:
         return [] if message is None else [message]
 
     async def _look_ahead(self) -> bool:
-        """See what comes next, so that not each record needs a call of the thread. Nothing is handed out by this.
+        """Peek at the next records, so that not every record needs a call on the thread.
 
-        False when somebody else has asked meanwhile: that may have moved what was seen.
+        False if another task made a call meanwhile, which may have taken them.
         """
-        asked = self._asked(self._seen, lambda _: None)
+        peek = self._call_undoable(self._peek, lambda _: None)
         calls = self._calls + 1
-        ahead, fresh_until = await asked
+        ahead, fresh_until = await peek
         if self._calls != calls:
             return False
         self._ahead, self._fresh_until = ahead, fresh_until
         return True
 
-    def _seen(self) -> tuple[list[Message], float]:
+    def _peek(self) -> tuple[list[Message], float]:
         return self._consumer.look_ahead(NEXT_SECONDS), self._consumer.fresh_until
 
-    async def _asked(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
-        """An answer for whoever awaits it; when that is cancelled meanwhile, it is undone."""
-        taking = self._submit(self._heard, call)
+    async def _call_undoable(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
+        """Call on the thread; if the awaiting task is cancelled meanwhile, undo the result."""
+        taking = self._submit(self._raise_or_call, call)
         try:
             return await asyncio.shield(asyncio.wrap_future(taking))
         except asyncio.CancelledError:
@@ -144,7 +146,7 @@ class AsyncConsumer:
                 self._submit(self._give_back, taking, undo)
             raise
 
-    def _heard(self, call: Callable[[], T]) -> T:
+    def _raise_or_call(self, call: Callable[[], T]) -> T:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -159,15 +161,15 @@ class AsyncConsumer:
         return await asyncio.wrap_future(self._submit(call, *given))
 
     def _submit(self, call: Callable[..., T], *given: Any) -> Future[T]:
-        """A call on the consumer's thread, which hears first what of that seen ahead has been handed out here."""
+        """Call on the consumer's thread, after it has applied what was handed out from the records seen ahead."""
         self._consumer.check_process()
         if self._handed:
-            self._unsaid.append(self._handed)
+            self._handed_before.append(self._handed)
         self._calls += 1
         self._ahead, self._handed = [], 0
-        return self._thread.submit(self._called, call, *given)
+        return self._thread.submit(self._call_after_handouts, call, *given)
 
-    def _called(self, call: Callable[..., T], *given: Any) -> T:
-        while self._unsaid:
-            self._consumer.hand_out(self._unsaid.popleft())
+    def _call_after_handouts(self, call: Callable[..., T], *given: Any) -> T:
+        while self._handed_before:
+            self._consumer.hand_out(self._handed_before.popleft())
         return call(*given)

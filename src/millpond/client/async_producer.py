@@ -1,4 +1,4 @@
-"""The producer for asyncio: awaiting `send` waits for the acknowledgement, never blocks the loop."""
+"""The producer for asyncio: awaiting `send` waits for the acknowledgement without blocking the loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millpond.client.errors import BufferFull
 from millpond.client.handover import Handover
 from millpond.client.message import Delivery
 from millpond.client.producer import SEND_NAMES, TEXT_OR_BYTES, Producer, ProducerKwargs, SendKwargs, WhenFull
-from millpond.client.sent import Sent
+from millpond.client.send_future import SendFuture
 
 ROOM_CHECK_SECONDS = 0.005
 
@@ -35,32 +35,32 @@ class AsyncProducer:
         self._full_timeout_s = full_timeout_s
         self._handovers: dict[asyncio.AbstractEventLoop, Handover] = {}
         self._latest: Handover | None = None
-        """That of the loop which sent last; hardly ever is there another."""
+        """The handover of the loop that sent last; programs rarely have another."""
 
     async def send(
         self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendKwargs]
     ) -> Delivery:
-        """Where the record is, once it is acknowledged."""
+        """Wait for the acknowledgement."""
         return await (await self.queue(topic, value, key, **given))
 
     async def queue(
         self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendKwargs]
     ) -> asyncio.Future[Delivery]:
-        """Wait only for room in the buffer; the future says where the record is."""
+        """Wait only for room in the buffer; the future is the acknowledgement."""
         handover = self._latest
         if handover is None or handover.loop is not asyncio.get_running_loop():
             handover = self._handover()
-        # Who comes now must not overtake those who wait for room.
+        # A new record must not overtake those waiting for room.
         if not handover.waiting:
             plain = self._producer.plain
             if plain is not None and not given and type(value) is bytes and type(topic) is str and topic:
                 try:
                     if key is None or isinstance(key, TEXT_OR_BYTES):
-                        awaited = handover.expect(topic, plain.unreported)
-                        plain.produce(awaited, topic, value, key)
-                        return awaited
+                        future = handover.future_for(topic, plain.pending_reports)
+                        plain.produce(future, topic, value, key)
+                        return future
                 except (BufferError, KafkaException, ValueError):
-                    plain = None  # What that means is for `put` to say.
+                    plain = None  # `put` reports the error.
             try:
                 return self._put(handover, topic, value, key, given, is_last_try=not self._block)
             except BufferFull:
@@ -85,13 +85,13 @@ class AsyncProducer:
         try:
             await asyncio.to_thread(self._producer.flush, timeout_s)
         finally:
-            self._handover().settle()
+            self._handover().resolve()
 
     async def close(self, timeout_s: float = 60.0) -> None:
         try:
             await asyncio.to_thread(self._producer.close, timeout_s)
         finally:
-            self._handover().settle()
+            self._handover().resolve()
 
     def buffered(self) -> int:
         return self._producer.buffered()
@@ -115,14 +115,16 @@ class AsyncProducer:
         put = self._producer.put
         try:
             if self._is_traced:
-                return asyncio.wrap_future(put(Sent, False, topic, value, key, is_last_try=is_last_try, **given))
-            return put(handover.expect, False, topic, value, key, **given)
+                return asyncio.wrap_future(
+                    put(SendFuture, False, topic, value, key, is_last_try=is_last_try, **given)
+                )
+            return put(handover.future_for, False, topic, value, key, **given)
         except TypeError:
             refuse_unknown(given, SEND_NAMES, "send")
             raise
 
     def _handover(self) -> Handover:
-        """That of the running loop."""
+        """The handover of the running loop."""
         loop = asyncio.get_running_loop()
         found = self._handovers.get(loop)
         if found is None:

@@ -1,8 +1,8 @@
-"""Calls that may block inside librdkafka, made on a thread of their own so that their caller can give up.
+"""Calls that may block inside librdkafka, made on a separate thread so that the caller can give up.
 
-librdkafka may wait minutes, or forever, for a cluster that is away, and Python runs no signal handler meanwhile. The
-caller here waits in short steps, so that it hears signals, and gives up at its deadline. A call that was given up
-keeps its thread and its client until it returns.
+librdkafka may wait minutes, or forever, for an unreachable cluster, and Python runs no signal handler meanwhile. The
+caller waits in short steps, so that signals are handled, and gives up at its deadline. An abandoned call keeps its
+thread and its client until it returns.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LOOK_SECONDS: Final = 0.1
 
 
 class CallOverrun(Timeout):
-    """The call did not return in time. It may still be running: what it works on must be abandoned."""
+    """The call did not return in time. It may still be running: abandon what it works on."""
 
 
 class CallThread:
-    """Runs calls one after the other on a daemon thread, which never keeps the interpreter from exiting."""
+    """Runs calls one by one on a daemon thread, which never keeps the interpreter from exiting."""
 
     def __init__(self, name: str, deadline: Callable[[], float | None] = lambda: None) -> None:
-        """`deadline` is asked repeatedly during a call: a time of the monotonic clock, or None for no limit."""
+        """`deadline` is called repeatedly while a call runs: a monotonic time, or None for no limit."""
         self._name = name
         self._deadline = deadline
         self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
@@ -37,10 +37,10 @@ class CallThread:
         self._is_started = False
         self._is_closed = False
         self.is_abandoned = False
-        """Whether a call was given up. Only `submit` is possible from then on."""
+        """Whether a call overran. Only `submit` works from then on."""
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Make this call after those submitted before."""
+        """Queue the call."""
         outcome: Future[T] = Future()
         with self._lock:
             if self._is_closed:
@@ -48,12 +48,12 @@ class CallThread:
             self._calls.put((lambda: function(*arguments), outcome))
             if not self._is_started:
                 self._is_started = True
-                # Not a ThreadPoolExecutor: the interpreter waits for the threads of those before it exits.
+                # Not a ThreadPoolExecutor: the interpreter waits for its threads before it exits.
                 Thread(target=self._serve, name=self._name, daemon=True).start()
         return outcome
 
     def run(self, function: Callable[..., T], *arguments: Any, timeout_s: float | None = None) -> T:
-        """Return what the call returns and raise what it raises; CallOverrun at the deadline or timeout."""
+        """Make the call and wait for its result; CallOverrun at the deadline or timeout."""
         if self.is_abandoned:
             raise CallOverrun("the cluster does not answer")
         limit = None if timeout_s is None else time.monotonic() + timeout_s
@@ -75,7 +75,7 @@ class CallThread:
             raise
 
     def close(self) -> None:
-        """End the thread once it has made its calls."""
+        """End the thread after the queued calls."""
         with self._lock:
             self._is_closed = True
             self._calls.put(None)
@@ -88,5 +88,5 @@ class CallThread:
                     outcome.set_result(call())
                 except BaseException as fault:
                     outcome.set_exception(fault)
-            # A thread that waits for its next call must not keep the objects of the last one alive.
+            # Do not keep the objects of the last call alive while waiting for the next.
             del job, call, outcome

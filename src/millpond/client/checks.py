@@ -1,4 +1,4 @@
-"""Checks of arguments before they reach librdkafka, whose binding truncates, raises a bare TypeError or crashes."""
+"""Check arguments before they reach librdkafka, whose binding truncates, raises a bare TypeError or crashes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ INT64_MAX: Final = (1 << 63) - 1
 SECONDS_MAX: Final = 2_000_000.0
 """About 23 days: librdkafka counts milliseconds in 32 bits."""
 PATTERN_MARK: Final = "^"
-"""A consumer's topic that begins so is a regular expression."""
+"""A topic with this prefix is a regular expression."""
 
 
 def check_session_timeout(given: object, protocol: str) -> None:
-    """Only the classic protocol lets a member choose; None leaves the choice to the default."""
+    """Only in the classic protocol may a member choose it; None is the default."""
     if given is None:
         return
     check_duration(given, "session_timeout_s")
@@ -42,7 +42,7 @@ def check_text(given: object, what: str) -> str:
 
 
 def encoded(given: str, what: str) -> bytes:
-    """Text as UTF-8; ConfigError for a lone surrogate, which no encoding has."""
+    """Text as UTF-8; ConfigError for a lone surrogate."""
     try:
         return given.encode()
     except UnicodeEncodeError as fault:
@@ -52,7 +52,7 @@ def encoded(given: str, what: str) -> bytes:
 
 
 def check_topic(given: object, what: str = "a topic") -> str:
-    """A topic's name as every Kafka cluster requires it."""
+    """A topic name that is valid in every Kafka cluster."""
     if not isinstance(given, str) or not given:
         raise ConfigError(f"{what} is a name, not {given!r:.60}")
     if fault := topic_name_fault(given):
@@ -91,7 +91,7 @@ def check_seconds(given: object, what: str = "timeout_s") -> float:
 
 
 def check_duration(given: object, what: str) -> float:
-    """A length of time that is a setting."""
+    """A duration that is a setting."""
     if not isinstance(given, int | float) or isinstance(given, bool) or not 0 <= given <= SECONDS_MAX:
         raise ConfigError(f"{what} is a number of seconds up to {SECONDS_MAX:,.0f}, not {given!r:.60}")
     return float(given)
@@ -152,7 +152,7 @@ def _check_setting(name: str, value: str) -> None:
 
 
 def check_settings(given: object) -> dict[str, Any]:
-    """librdkafka's own settings: names and texts that it can store as they are."""
+    """librdkafka settings: names and values that it can store unchanged."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -164,6 +164,6 @@ def check_settings(given: object) -> dict[str, Any]:
         elif isinstance(value, Mapping):
             check_settings(value)
         elif value is not None and not isinstance(value, int | float) and not callable(value):
-            # librdkafka's binding would store what `str` makes of it.
+            # librdkafka's binding would store its `str`.
             raise ConfigError(f"the setting {name} is text, a number or a function, not {type(value).__name__}")
     return dict(given)

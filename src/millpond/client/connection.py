@@ -1,4 +1,4 @@
-"""From the client's arguments to librdkafka's settings: where the cluster is, and silence where it chatters."""
+"""Create librdkafka clients from the client's arguments, with guarded callbacks and quiet logs."""
 
 from __future__ import annotations
 
@@ -19,29 +19,28 @@ LOG = logging.getLogger("millpond.client")
 T = TypeVar("T")
 
 OnRaised: TypeAlias = Callable[[str, BaseException], None]
-"""Hears which callback raised, and what."""
+"""Called with the name of a callback and what it raised."""
 
 CALLBACKS: Final = ("error_cb", "on_commit", "on_delivery", "stats_cb", "throttle_cb")
-"""What librdkafka calls, but for the one that asks for a token, whose failure librdkafka must hear of."""
+"""librdkafka's callbacks, except the token refresh, whose failure librdkafka must see."""
 
 
 CREATE_TOPICS: Final = "allow.auto.create.topics"
 
 UNKNOWN_TOPIC_MS: Final = 3_000
-"""How long the node that is asked may not know a topic that was just created on another one."""
+"""How long a node may lack the metadata of a topic that was just created through another one."""
 
 
-class _Quiet:
-    """Where librdkafka's log lines go. It calls every refused connection an error, ten times a second; what matters
-    to a program comes to it as an exception anyway."""
+class _DebugLogger:
+    """librdkafka logs every refused connection as an error, ten times a second; what matters raises anyway."""
 
     def log(self, level: int, line: str, *parts: object) -> None:
         LOG.debug(line, *parts)
 
 
 def common_settings(bootstrap: str | None) -> dict[str, Any]:
-    """What producers, consumers and administration have in common; MILLPOND_CLIENT_CONFIG goes before it."""
-    given = client_settings()
+    """Settings shared by producers, consumers and admin clients; MILLPOND_CLIENT_CONFIG overrides them."""
+    file_settings = client_settings()
     if bootstrap is not None:
         check_text(bootstrap, "bootstrap")
     return {
@@ -51,17 +50,17 @@ def common_settings(bootstrap: str | None) -> dict[str, Any]:
         "reconnect.backoff.max.ms": 1000,
         "topic.metadata.refresh.fast.interval.ms": 50,
         "log.connection.close": False,
-        **for_librdkafka(given),
-        "bootstrap.servers": bootstrap_servers(bootstrap, given.get("bootstrap.servers")),
+        **for_librdkafka(file_settings),
+        "bootstrap.servers": bootstrap_servers(bootstrap, file_settings.get("bootstrap.servers")),
     }
 
 
 def producer_settings(
     bootstrap: str | None, own: Mapping[str, Any], given: Mapping[str, Any], *, create_topics: bool = False
 ) -> dict[str, Any]:
-    """A producer's settings: our own, and those given by the user, which take precedence.
+    """A producer's settings; the user's take precedence.
 
-    A record for a topic that does not exist fails after `UNKNOWN_TOPIC_MS`, unless missing topics are to be created.
+    A record for a missing topic fails after `UNKNOWN_TOPIC_MS`, unless missing topics are created.
     """
     chosen = {CREATE_TOPICS: create_topics} | common_settings(bootstrap) | dict(own) | dict(given)
     if str(chosen[CREATE_TOPICS]).lower() in ("true", "t", "1"):
@@ -70,22 +69,22 @@ def producer_settings(
 
 
 def log_raised(name: str, error: BaseException) -> None:
-    """For who has nobody to tell. Ctrl-C interrupts the main thread; another one must go on with its work."""
+    """The default OnRaised. Ctrl-C must interrupt the main thread; other threads go on."""
     if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
         raise error
-    LOG.error("%s raised %r: it is called again all the same", name, error, exc_info=error)
+    LOG.error("%s raised %r: it will still be called again", name, error, exc_info=error)
 
 
 def make(kind: Callable[..., T], settings: Mapping[str, Any], on_raised: OnRaised = log_raised) -> T:
-    """A client of librdkafka whose log lines go to ours; a setting it does not know is a ConfigError.
+    """Create a librdkafka client that logs to our logger; an unknown setting is a ConfigError.
 
-    What a callback raises goes to `on_raised`. Thrown through librdkafka it would take along what that had in hand:
-    records that were read, reports of others, and the thread that asked.
+    What a callback raises goes to `on_raised`. Propagated through librdkafka it would lose the records and reports
+    being delivered, and end the calling thread.
     """
     chosen = for_librdkafka(check_settings(settings))
     chosen |= {name: _guarded(name, chosen[name], on_raised) for name in CALLBACKS if callable(chosen.get(name))}
     try:
-        return kind(chosen, logger=_Quiet())
+        return kind(chosen, logger=_DebugLogger())
     except KafkaException as refusal:
         error = refusal.args[0]
         raise ConfigError(f"the client cannot be set up: {error.str()}", code=error.code()) from refusal

@@ -47,11 +47,11 @@ from millpond.client.errors import (
     advice_on,
 )
 from millpond.client.message import Message, partition_of
-from millpond.client.reach import Reach
+from millpond.client.reachability import Reachability
 from millpond.wire.kernel import read_messages
 
 From: TypeAlias = Literal["earliest", "latest"] | datetime | int
-"""Where a group begins that has committed nothing yet: an int is a time in milliseconds since 1970."""
+"""Where a group without committed offsets begins; an int is a time in milliseconds since 1970."""
 Protocol: TypeAlias = Literal["classic", "consumer"]
 Partitions: TypeAlias = list[TopicPartition]
 OnRebalance: TypeAlias = Callable[[Partitions], None]
@@ -61,56 +61,56 @@ SEEK_SECONDS = 2.0
 CLASSIC_SESSION_SECONDS: Final = 45.0
 REJOIN_PAUSE_SECONDS: Final = 1.0
 REJOIN_SECONDS_MAX: Final = 75.0
-"""A little more than the longest session timeout of a cluster by default: group.consumer.max.session.timeout.ms."""
+"""A little more than the default of group.consumer.max.session.timeout.ms."""
 NEXT_RECORDS = 500
 TAKE_MAX = 100_000
-"""Records taken from librdkafka at a time, which refuses to hand out more than a million."""
+"""Records per call of librdkafka, which refuses more than a million."""
 LOOKUP_TRIES = 3
 SERVE_SECONDS = 1.0
-"""A consumer that hands out what it has taken before hears of its group this often."""
+"""How often a consumer that returns buffered records also polls for rebalances."""
 
 T = TypeVar("T")
 
 
 class ConsumerKwargs(TypedDict, total=False):
-    """What Consumer takes beside group and topics, for type checkers."""
+    """Arguments of Consumer besides group and topics, for type checkers."""
 
     bootstrap: str | None
     """The cluster, as `host:port,host:port`; else `MILLPOND_BOOTSTRAP`, else `127.0.0.1:9092`."""
     from_: From
-    """Where a group begins that has committed nothing; an int is milliseconds since 1970."""
+    """Where a group without committed offsets begins; an int is milliseconds since 1970."""
     whole_topics: Container[str]
     """Topics that such a group always reads from their first record."""
     protocol: Protocol
     """The group protocol; `"consumer"` is the newer one (KIP-848), in which the broker assigns."""
     instance: str | None
-    """A name that stays through restarts: the group keeps its partitions for it meanwhile."""
+    """A name that survives restarts: the group keeps its partitions during one."""
     isolation: Literal["read_committed", "read_uncommitted"]
-    """Whether records of transactions are seen before these are committed."""
+    """Whether to read records of open and aborted transactions."""
     session_timeout_s: float | None
-    """When the group misses a consumer that ended without leaving, and gives its partitions away."""
+    """How long the group keeps the partitions of a consumer that ended without leaving."""
     on_assigned: OnRebalance | None
-    """Called inside `poll` with the partitions that have come."""
+    """Called inside `poll` with newly assigned partitions."""
     on_revoked: OnRebalance | None
-    """Called inside `poll` and `close` with the partitions that go; it may commit."""
+    """Called inside `poll` and `close` with partitions about to be revoked; it may commit."""
     on_lost: OnRebalance | None
-    """Called with partitions that others may have already; without it `on_revoked` is."""
+    """Called with partitions that other members may already own; `on_revoked` if not given."""
     wait_for_topics: bool
     """Wait for topics that do not exist yet, instead of raising `UnknownTopic`."""
     settings: Mapping[str, Any] | None
-    """Anything else that librdkafka can be told, by its own names."""
+    """Further librdkafka settings, by their librdkafka names."""
 
 
 class Consumer(Closable):
-    """Reads records in the order of each partition. Used by one thread at a time.
+    """Reads each partition in order. Not thread-safe: use it from one thread at a time.
 
-    `poll` hands out records, `commit` commits everything handed out so far. Nothing is committed by itself, so a
+    `poll` returns records, `commit` commits everything returned so far. Nothing is committed automatically, so a
     program that commits after its work sees every record at least once. `protocol="consumer"` is the newer group
     protocol (KIP-848), in which the broker assigns. Callbacks run inside `poll` and `close`, and may commit in both.
-    Where the group has committed nothing it begins at `from_`, in `whole_topics` always at the first record.
+    Without a committed offset the group begins at `from_`, in `whole_topics` always at the first record.
 
-    `session_timeout_s` (45 s) is when the group misses a consumer that ended without leaving, and gives its
-    partitions to others; with `instance`, a name that stays through restarts, it has them again at once. With
+    After `session_timeout_s` (45 s) the group reassigns the partitions of a consumer that ended without leaving; with
+    `instance`, a name that survives restarts, the restarted consumer gets them back at once. With
     `protocol="consumer"` the broker decides both: `session_timeout_s` is refused, and a restarted instance waits
     until the session of its predecessor has expired.
     """
@@ -153,49 +153,49 @@ class Consumer(Closable):
         self._on_lost = on_lost
         self._wait_for_topics = wait_for_topics
         self._handed_out: dict[TopicPartition, int] = {}
-        """The offset after the last record handed out."""
+        """The offset after the last returned record."""
         self._committed: dict[TopicPartition, int] = {}
-        """What the group is known to have committed of that."""
+        """The part of that which is known to be committed."""
         self._buffer: deque[Message] = deque()
-        """Records that librdkafka has given and nobody was handed yet."""
+        """Records fetched from librdkafka and not returned yet."""
         self._buffer_ends: dict[TopicPartition, int] = {}
-        """The offset after the last of those, by partition; of a partition that has none left it may stay."""
-        self._revoked_meanwhile: set[TopicPartition] = set()
-        """Taken away while records were being popped: those popped of them are not ours any more."""
+        """The offset after the last buffered record; may outlive the partition's records."""
+        self._revoked_during_poll: set[TopicPartition] = set()
+        """Revoked during a poll, whose records of these partitions must be dropped."""
         self._restarts: list[RawPartition] = []
-        """Taken away and given back while records were being popped."""
+        """Revoked and assigned again during a poll."""
         self._failure: BaseException | None = None
-        """What a callback raised, or librdkafka said, until whoever called can hear it."""
-        self._ended: dict[TopicPartition, int] = {}
-        """Partitions whose end was reached, with its offset, and from which nothing came since."""
+        """What a callback or librdkafka raised, until the caller can get it."""
+        self._end_offsets: dict[TopicPartition, int] = {}
+        """The end offset of partitions that were read to the end."""
         self._served_at = 0.0
-        """When callbacks could run last."""
-        self._adrift: BaseException | None = None
-        """Why it is not known where an assigned partition begins, once that was given up."""
+        """When librdkafka was last polled, which runs callbacks."""
+        self._start_failure: BaseException | None = None
+        """Why the start offset of an assigned partition could not be looked up."""
         self._missing: set[str] = set()
-        """Topics that the cluster says it does not have."""
+        """Topics that do not exist in the cluster."""
         self.has_joined = False
-        """Whether its group has told it what it is to read, be it nothing."""
+        """Whether the group has assigned partitions to it, possibly none."""
         self._closing = False
         self._closed = False
         self._instance = instance
         self._has_ever_joined = False
         self._rejoin_at: float | None = None
-        """When to try again to join, while the group still has the previous member of this instance."""
+        """When to rejoin, while the group still has the previous member of this instance."""
         self._rejoin_until: float | None = None
         chosen = common_settings(bootstrap) | _settings(
             group, from_, protocol, instance, isolation, session_timeout_s
         )
-        chosen |= {"on_commit": self._noted} | check_settings(settings)
+        chosen |= {"on_commit": self._on_commit} | check_settings(settings)
         self._is_incremental = (
             chosen.get("group.protocol") == "consumer"
             or chosen.get("partition.assignment.strategy") == "cooperative-sticky"
         )
-        """Whether a rebalance changes the assignment; else it replaces it."""
-        self.reach = Reach(chosen)
-        self.is_of_parent = False
-        """It was made before this process was forked: its threads, and its place in the group, are the parent's."""
-        self._chosen = chosen | {"error_cb": self.reach.on_error}
+        """Whether a rebalance changes the assignment rather than replacing it."""
+        self.reachability = Reachability(chosen)
+        self.is_from_parent = False
+        """Created before a fork: its threads and its group membership belong to the parent."""
+        self._chosen = chosen | {"error_cb": self.reachability.on_error}
         self._raw = make(RawConsumer, self._chosen, self._note_raised)
         _ALL.add(self)
         if group is None:
@@ -209,42 +209,41 @@ class Consumer(Closable):
         return self._raw
 
     def check_process(self) -> None:
-        if self.is_of_parent:
+        if self.is_from_parent:
             raise ClientError(
-                "this consumer was made before the process was forked, and what reads for it is in the parent alone: "
-                "make a new one in the child"
+                "this consumer was created before the process was forked, and its threads exist only in the parent: "
+                "create a new one in the child"
             )
 
-    def begin_in_child(self) -> None:
-        """The process was forked."""
-        if not self.is_of_parent:
-            self.is_of_parent = True
-            # Never freed here: librdkafka would wait for threads that are not in this process, and abort.
+    def after_fork(self) -> None:
+        if not self.is_from_parent:
+            self.is_from_parent = True
+            # Never free it here: librdkafka would wait for threads that do not exist in this process, and abort.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._raw))
 
     # Reading
 
     def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Message]:
-        """Up to `max_records`: waits for the first, then takes what is there. Empty when the time is over."""
+        """Wait for a record, then return up to `max_records` that are available; empty after the timeout."""
         self._check_open()
         check_whole(max_records, "max_records", 1)
         self._fill(min(max_records, TAKE_MAX), check_seconds(timeout_s))
         return self.hand_out(max_records)
 
     def batches(self, max_records: int = 500, timeout_s: float = 1.0) -> Iterator[list[Message]]:
-        """Lists of records, never empty, for ever."""
+        """Non-empty lists of records, forever."""
         while True:
             if batch := self.poll(max_records, timeout_s):
                 yield batch
 
     def __iter__(self) -> Iterator[Message]:
-        """Records, one by one, for ever. `commit` includes the one in hand."""
+        """Records one by one, forever. `commit` includes the current one."""
         while True:
             if message := self.next(1.0):
                 yield message
 
     def next(self, timeout_s: float = 1.0) -> Message | None:
-        """The next record; None when none came in time."""
+        """The next record, or None after the timeout."""
         self._check_open()
         self._fill(NEXT_RECORDS, check_seconds(timeout_s))
         if not self._buffer:
@@ -254,13 +253,13 @@ class Consumer(Closable):
         return message
 
     def look_ahead(self, timeout_s: float = 1.0) -> list[Message]:
-        """What is handed out next, as far as it is here: nobody has it before `hand_out`. Waits for the first."""
+        """Wait for a record and return the buffered ones without handing them out."""
         self._check_open()
         self._fill(NEXT_RECORDS, timeout_s)
         return list(self._buffer)
 
     def hand_out(self, most: int) -> list[Message]:
-        """Of what is here already."""
+        """Take buffered records."""
         buffer = self._buffer
         if len(buffer) <= most:
             taken = list(buffer)
@@ -279,11 +278,11 @@ class Consumer(Closable):
 
     @property
     def fresh_until(self) -> float:
-        """Until then what was looked at may be handed out without hearing of the group, on the monotonic clock."""
+        """Until this monotonic time, records seen ahead may be handed out without polling for rebalances."""
         return self._served_at + SERVE_SECONDS
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """These were handed out last and nobody has looked at them: hand them out again."""
+        """Return the records handed out last, unread, to the buffer."""
         self._buffer.extendleft(reversed(messages))
         for message in reversed(messages):
             partition = partition_of(message)
@@ -299,10 +298,9 @@ class Consumer(Closable):
         offsets: Mapping[TopicPartition, int] | None = None,
         wait: bool = True,
     ) -> None:
-        """Commit what has been handed out, or up to and with one message, or the given next offsets.
+        """Commit all records returned so far, or up to and including one message, or the given next offsets.
 
-        Without `wait` nobody hears of a failure but the log; a later `commit` sends again what is not known to be
-        committed.
+        Without `wait` a failure is only logged; a later `commit` sends again what is not known to be committed.
         """
         if self.group is None:
             raise ConfigError("a consumer without a group has nowhere to commit: give it a group")
@@ -310,18 +308,18 @@ class Consumer(Closable):
         if message is not None and not isinstance(message, Message):
             raise ConfigError(f"commit takes a Message, or offsets={{…}}, not {message!r:.60}")
         if message is not None:
-            wanted = {partition_of(message): message.offset + 1}
+            next_offsets = {partition_of(message): message.offset + 1}
         else:
-            wanted = self._uncommitted() if offsets is None else check_offsets(offsets)
-        if not wanted:
+            next_offsets = self._uncommitted() if offsets is None else check_offsets(offsets)
+        if not next_offsets:
             return
-        asked = [RawPartition(*partition, offset) for partition, offset in wanted.items()]
+        raws = [RawPartition(*partition, offset) for partition, offset in next_offsets.items()]
         try:
             if not wait:
-                self.raw.commit(offsets=asked, asynchronous=True)
+                self.raw.commit(offsets=raws, asynchronous=True)
                 return
-            done = self.raw.commit(offsets=asked, asynchronous=False)
-            failed = next((each.error for each in done or () if each.error is not None), None)
+            results = self.raw.commit(offsets=raws, asynchronous=False)
+            failed = next((each.error for each in results or () if each.error is not None), None)
             if failed is not None:
                 raise KafkaException(failed)
         except KafkaException as fault:
@@ -331,10 +329,10 @@ class Consumer(Closable):
                 code=error.code(),
                 retriable=error.retriable(),
             ) from fault
-        self._committed.update(wanted)
+        self._committed.update(next_offsets)
 
-    def _noted(self, error: KafkaError | None, raws: list[RawPartition]) -> None:
-        """The outcome of a commit that nobody waited for."""
+    def _on_commit(self, error: KafkaError | None, raws: list[RawPartition]) -> None:
+        """The outcome of an asynchronous commit."""
         for each in raws:
             failed = error or each.error
             if failed is not None:
@@ -343,19 +341,19 @@ class Consumer(Closable):
                 self._committed[_name_of(each)] = each.offset
 
     def committed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int | None]:
-        """The group's committed offsets; None where there is none."""
-        asked = self._raws(partitions)
-        answer = self._ask("the committed offsets", lambda: self.raw.committed(asked, timeout=ANSWER_SECONDS))
+        """The group's committed offsets, or None."""
+        raws = self._raws(partitions)
+        answer = self._ask("the committed offsets", lambda: self.raw.committed(raws, timeout=ANSWER_SECONDS))
         return {_name_of(each): each.offset if each.offset >= 0 else None for each in answer}
 
-    # Moving about
+    # Seeking and pausing
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """The next record handed out from this partition is the one at `offset`."""
+        """Continue this partition at `offset`."""
         self._seek([RawPartition(*check_partition((topic, partition)), check_whole(offset, "an offset"))])
 
     def seek_to_time(self, when: datetime | int, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """To the first record at or after this time; to the end where there is none."""
+        """Seek to the first record at or after this time, or to the end if there is none."""
         self._seek(self._at_time(check_time(when, "a time to seek"), self._raws(partitions)))
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
@@ -365,37 +363,37 @@ class Consumer(Closable):
         self._seek(self._at_bound(self._raws(partitions), 1))
 
     def pause(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Hand out nothing from these (all, when none are named) until `resume`, or a rebalance that gives them anew.
+        """Return nothing from these partitions (by default all) until `resume` or their reassignment.
 
-        Membership goes on.
+        The group membership is kept.
         """
         raws = self._raws(partitions)
         self.raw.pause(raws)
-        # What has been fetched ahead of `next` must wait too; it is fetched again.
+        # Drop what was fetched ahead of `next`; it is fetched again.
         ahead = {partition_of(message): message.offset for message in reversed(self._buffer)}
         self._seek([RawPartition(*_name_of(each), ahead[_name_of(each)]) for each in raws if _name_of(each) in ahead])
 
     def resume(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         self.raw.resume(self._raws(partitions))
 
-    # Looking
+    # Inspecting
 
     def assignment(self) -> Partitions:
         return [_name_of(each) for each in self.raw.assignment()]
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The offset after the last record handed out; None before the first."""
+        """The offset after the last returned record; None before the first."""
         if partition in self._handed_out:
             return self._handed_out[partition]
         offset: int = self.raw.position([RawPartition(*check_partition(partition))])[0].offset
         return offset if offset >= 0 else None
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Records between where this consumer is and the end, for each partition it has."""
+        """Records between this consumer's position and the end, for each assigned partition."""
         partitions = self.assignment()
-        # Behind the last record there may be the end of a transaction, which nobody is handed.
+        # The last record may be followed by a transaction's control record, which is never returned.
         waiting = set(map(partition_of, self._buffer))
-        reached = {each: offset for each, offset in self._ended.items() if each not in waiting}
+        reached = {each: offset for each, offset in self._end_offsets.items() if each not in waiting}
         committed = self.committed(partitions) if self.group is not None and partitions else {}
         lags: dict[TopicPartition, int] = {}
         for partition in partitions:
@@ -406,7 +404,7 @@ class Consumer(Closable):
         return lags
 
     def _bounds(self, partition: TopicPartition) -> tuple[int, int]:
-        """The first offset of a partition, and the one after the last."""
+        """The first offset of a partition and the one after the last."""
         bounds: tuple[int, int] = self._ask(
             f"the ends of {partition.folder}",
             lambda: self.raw.get_watermark_offsets(RawPartition(*partition), timeout=ANSWER_SECONDS),
@@ -414,25 +412,27 @@ class Consumer(Closable):
         return bounds
 
     def is_at_end(self) -> bool:
-        """Whether everything that there is has been handed out, from at least one partition."""
+        """Whether partitions are assigned and all of their records were returned."""
         partitions = self.raw.assignment()
-        return bool(partitions) and not self._buffer and all(_name_of(each) in self._ended for each in partitions)
+        return (
+            bool(partitions) and not self._buffer and all(_name_of(each) in self._end_offsets for each in partitions)
+        )
 
     def is_waiting_for_instance(self) -> bool:
-        """Whether the group still has an earlier member of its instance id; a warning has said so."""
+        """Whether the group still has an earlier member with its instance id; a warning was logged."""
         return self._rejoin_until is not None and not self._has_ever_joined
 
     def missing_topics(self) -> list[str]:
-        """Which of its topics the cluster does not have, as far as it has been heard."""
+        """Topics that the cluster has reported as missing."""
         return sorted(self._missing)
 
     def close(self) -> None:
-        """Leave the group. Idempotent. Commits nothing. In a child of the process that made it: nothing to do."""
-        if self._closing or self.is_of_parent:
+        """Leave the group without committing. Idempotent. Does nothing in a forked child."""
+        if self._closing or self.is_from_parent:
             return
         self._closing = True
         try:
-            # What is revoked here may still be committed.
+            # Callbacks may still commit revoked partitions in here.
             self.raw.close()
         finally:
             self._closed = True
@@ -441,33 +441,34 @@ class Consumer(Closable):
     # Inside
 
     def _fill(self, most: int, timeout_s: float) -> None:
-        """Wait until there is something to hand out, or until the time is over."""
-        if self._adrift is not None and self._failure is None:
+        """Wait until the buffer has a record, or until the timeout."""
+        if self._start_failure is not None and self._failure is None:
             raise ConsumeFailed(
-                f"it is not known where to begin reading ({self._adrift}): close this consumer and make a new one"
-            ) from self._adrift
+                f"cannot determine where to begin reading ({self._start_failure}): close this consumer and create a "
+                "new one"
+            ) from self._start_failure
         now = time.monotonic()
         if self._buffer and now - self._served_at >= SERVE_SECONDS:
-            # Who works long on each record would be thrown out of the group, or keep all others of it waiting.
-            self._take(1, 0.0)
+            # A slow program would be removed from the group, or delay its rebalance.
+            self._poll_librdkafka(1, 0.0)
         deadline = now + timeout_s
         while not self._buffer:
-            self._take(most, max(deadline - time.monotonic(), 0.0))
+            self._poll_librdkafka(most, max(deadline - time.monotonic(), 0.0))
             if time.monotonic() >= deadline:
                 return
 
-    def _take(self, most: int, timeout_s: float) -> None:
-        """Wait for a record, and take what is there with it. Callbacks run in here."""
+    def _poll_librdkafka(self, most: int, timeout_s: float) -> None:
+        """Wait for a record and buffer all that are available. Callbacks run in here."""
         if self._rejoin_at is not None:
             left_s = self._rejoin_at - time.monotonic()
             if left_s > 0:
                 time.sleep(min(left_s, timeout_s))
                 return
             self._rejoin()
-        # librdkafka's batch call waits until the batch is full; wait for one record, then take what is there.
+        # librdkafka's batch call waits until the batch is full; wait for one record, then take the available ones.
         first = self.raw.poll(timeout_s)
-        # Callbacks that ran so far came before the record. Those that run from now on may take it away.
-        self._revoked_meanwhile.clear()
+        # Callbacks up to here preceded the record. Later ones may revoke its partition.
+        self._revoked_during_poll.clear()
         self._restarts.clear()
         popped = [] if first is None else [first]
         try:
@@ -475,20 +476,20 @@ class Consumer(Closable):
                 popped += self.raw.consume(most - 1, timeout=0)
         finally:
             self._served_at = time.monotonic()
-            self._keep(popped)
-        self.reach.look()
+            self._buffer_records(popped)
+        self.reachability.probe()
         self._restart()
         self._raise_failure()
 
     def _rejoin(self) -> None:
-        """Join as a new member: librdkafka gives up for good when its instance id is still in use."""
+        """Join as a new member: librdkafka gives up for good while its instance id is in use."""
         self._rejoin_at = None
         self._raw.close()
         self._raw = make(RawConsumer, self._chosen, self._note_raised)
         self._subscribe()
 
     def _is_worth_rejoining(self) -> bool:
-        """Whether the member that holds the instance id may be this program before it was killed."""
+        """Whether the member with the instance id may be this program before it was killed."""
         if self._has_ever_joined:
             return False
         now = time.monotonic()
@@ -503,8 +504,8 @@ class Consumer(Closable):
             )
         return now < self._rejoin_until
 
-    def _keep(self, popped: list[RawMessage]) -> None:
-        gone = self._revoked_meanwhile
+    def _buffer_records(self, popped: list[RawMessage]) -> None:
+        gone = self._revoked_during_poll
         if gone:
             popped = [raw for raw in popped if TopicPartition(raw.topic() or "", raw.partition() or 0) not in gone]
         made: list[Message] = []
@@ -515,18 +516,18 @@ class Consumer(Closable):
                 topic, number, end = event
                 partition = TopicPartition(topic, number)
                 self._buffer_ends[partition] = end
-                self._ended.pop(partition, None)
+                self._end_offsets.pop(partition, None)
                 continue
             try:
-                self._hear(event, event.error())
+                self._handle_event(event, event.error())
             except ClientError as failure:
-                # The records behind it must not be lost when the caller goes on after this.
+                # Keep the records behind it for a caller that continues after the failure.
                 self._failure = self._failure or failure
 
     def _restart(self) -> None:
-        """Read from the committed offset what was taken away and given back in one go.
+        """Restart partitions that were revoked and reassigned during the poll at their committed offset.
 
-        Nobody can say which of the popped records came before, so none of them was kept.
+        Which of the polled records came before is unknown, so none of them was buffered.
         """
         held = set(self.assignment()) if self._restarts else set()
         again = [each for each in self._restarts if _name_of(each) in held]
@@ -541,15 +542,15 @@ class Consumer(Closable):
             failure, self._failure = self._failure, None
             raise failure
 
-    def _hear(self, raw: RawMessage, error: KafkaError) -> None:
-        """This is no record but news; raises when the consumer cannot go on."""
+    def _handle_event(self, raw: RawMessage, error: KafkaError) -> None:
+        """Handle an event that is not a record; raises if the consumer cannot go on."""
         if error.code() == KafkaError._PARTITION_EOF:
-            self._ended[TopicPartition(raw.topic() or "", raw.partition() or 0)] = raw.offset() or 0
+            self._end_offsets[TopicPartition(raw.topic() or "", raw.partition() or 0)] = raw.offset() or 0
             return
         if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             self._missing.add(raw.topic() or "")
             if not self._wait_for_topics:
-                raise UnknownTopic(f"{error.str()}: create the topic first, or say wait_for_topics=True")
+                raise UnknownTopic(f"{error.str()}: create the topic first, or pass wait_for_topics=True")
             LOG.warning("waiting for a topic: %s", error.str())
             return
         if error.code() == KafkaError._FATAL and _INSTANCE_FENCED.str() in error.str():
@@ -565,7 +566,7 @@ class Consumer(Closable):
             raise Fenced(advice_on(error), code=error.code())
         if error.fatal() or error.code() in _HOPELESS:
             raise ConsumeFailed(advice_on(error), code=error.code())
-        LOG.info("librdkafka goes on after: %s", error.str())
+        LOG.info("librdkafka continues after: %s", error.str())
 
     def _uncommitted(self) -> dict[TopicPartition, int]:
         return {partition: at for partition, at in self._handed_out.items() if self._committed.get(partition) != at}
@@ -587,7 +588,7 @@ class Consumer(Closable):
         self.raw.assign(self._starting(partitions))
 
     def _starting(self, partitions: list[RawPartition]) -> list[RawPartition]:
-        """The same partitions, each with the offset to begin at."""
+        """The partitions with the offset to begin at."""
         match self._from:
             case "earliest":
                 return self._at_bound(partitions, 0)
@@ -597,9 +598,9 @@ class Consumer(Closable):
                 return self._at_time(check_time(when, "from_"), partitions)
 
     def _at_bound(self, partitions: list[RawPartition], bound: int) -> list[RawPartition]:
-        """At the first offset (0) or after the last (1), as a number.
+        """The partitions at their first offset (0) or after the last (1), as a number.
 
-        librdkafka looks up a logical offset some time later, and would undo a seek that came in between.
+        librdkafka resolves a logical offset later, and would undo a seek in between.
         """
         return [RawPartition(each.topic, each.partition, self._bounds(_name_of(each))[bound]) for each in partitions]
 
@@ -607,43 +608,43 @@ class Consumer(Closable):
         self.has_joined = self._has_ever_joined = True
         self._missing.difference_update(each.topic for each in raws)
         self._guard(self._assign, raws)
-        # librdkafka remembers a pause through a revocation, and whoever had paused it has forgotten.
+        # librdkafka keeps a pause through a revocation, unlike the caller who paused.
         self._guard(self.raw.resume, raws)
-        if self._revoked_meanwhile.intersection(map(_name_of, raws)):
-            # A replaced assignment can only be restarted as a whole.
-            again = [each for each in raws if not self._is_incremental or _name_of(each) in self._revoked_meanwhile]
+        if self._revoked_during_poll.intersection(map(_name_of, raws)):
+            # A non-incremental assignment can only be restarted as a whole.
+            again = [each for each in raws if not self._is_incremental or _name_of(each) in self._revoked_during_poll]
             self._restarts += again
-            self._revoked_meanwhile.update(map(_name_of, again))
+            self._revoked_during_poll.update(map(_name_of, again))
         if self._on_assigned:
             self._guard(self._on_assigned, [_name_of(each) for each in raws])
 
     def _assign(self, raws: list[RawPartition]) -> None:
-        # librdkafka knows the committed offset, else the one end of all topics that it was told.
-        unsure = [each for each in raws if not isinstance(self._from, str) or self._is_whole(each)]
-        if unsure:
-            starts = self._sure_starts(unsure)
+        # librdkafka starts at the committed offset, else at auto.offset.reset, which is one value for all topics.
+        to_look_up = [each for each in raws if not isinstance(self._from, str) or self._is_whole(each)]
+        if to_look_up:
+            starts = self._starts_with_retries(to_look_up)
             raws = [RawPartition(*_name_of(each), starts.get(_name_of(each), each.offset)) for each in raws]
         if self._is_incremental:
             self.raw.incremental_assign(raws)
         else:
             self.raw.assign(raws)
 
-    def _sure_starts(self, raws: list[RawPartition]) -> dict[TopicPartition, int]:
-        """Where each begins, asked for again as long as the cluster may be busy with something else."""
+    def _starts_with_retries(self, raws: list[RawPartition]) -> dict[TopicPartition, int]:
+        """The start offsets, retried after a timeout."""
         for tries_left in reversed(range(LOOKUP_TRIES)):
             try:
                 return self._starts(raws)
             except BaseException as failure:
                 if not tries_left or not isinstance(failure, Timeout):
-                    # librdkafka would begin at the earliest record instead: nobody must be handed that.
-                    self._adrift = failure
+                    # librdkafka would begin at the earliest record: never return those.
+                    self._start_failure = failure
                     self._buffer.clear()
                     self._buffer_ends.clear()
                     raise
         raise AssertionError("the last try raises")
 
     def _starts(self, raws: list[RawPartition]) -> dict[TopicPartition, int]:
-        """What is committed, else where the group begins."""
+        """The committed offsets, else where the group begins."""
         committed = self.committed(map(_name_of, raws))
         fresh = [each for each in raws if committed[_name_of(each)] is None]
         begun = self._at_bound([each for each in fresh if self._is_whole(each)], 0)
@@ -657,35 +658,35 @@ class Consumer(Closable):
         return self._from != "earliest" and raw.topic in self._whole_topics
 
     def _revoked(self, raw: RawConsumer, raws: list[RawPartition]) -> None:
-        self._let_go(self._on_revoked, raws)
+        self._release(self._on_revoked, raws)
 
     def _lost(self, raw: RawConsumer, raws: list[RawPartition]) -> None:
         self.has_joined = False
-        self._let_go(self._on_lost or self._on_revoked, raws)
+        self._release(self._on_lost or self._on_revoked, raws)
 
-    def _let_go(self, callback: OnRebalance | None, raws: list[RawPartition]) -> None:
+    def _release(self, callback: OnRebalance | None, raws: list[RawPartition]) -> None:
         gone = [_name_of(each) for each in raws]
         if callback:
             self._guard(callback, gone)
-        self._revoked_meanwhile.update(gone)
+        self._revoked_during_poll.update(gone)
         self._forget(gone)
 
     def _guard(self, callback: Callable[[list[T]], None], given: list[T]) -> None:
-        """Run it; `poll` raises what it raises. Thrown through librdkafka, it would take popped records with it."""
+        """Keep what the callback raises for `poll`: propagated through librdkafka it would lose polled records."""
         try:
             callback(given)
         except BaseException as failure:
             self._failure = self._failure or failure
 
     def _note_raised(self, name: str, failure: BaseException) -> None:
-        """The same of a callback of the settings."""
+        """The same for callbacks in the settings."""
         self._failure = self._failure or failure
 
     def _forget(self, gone: Partitions) -> None:
         for partition in gone:
             self._handed_out.pop(partition, None)
             self._committed.pop(partition, None)
-            self._ended.pop(partition, None)
+            self._end_offsets.pop(partition, None)
             self._buffer_ends.pop(partition, None)
         self._buffer = deque(each for each in self._buffer if partition_of(each) not in gone)
 
@@ -700,7 +701,7 @@ class Consumer(Closable):
             try:
                 return self.raw.seek(target)
             except KafkaException as fault:
-                # Just after an assignment the partition is not being fetched yet, or another order overtakes this.
+                # Just after an assignment the partition is not fetched yet, or another operation overtakes the seek.
                 if fault.args[0].code() in (KafkaError._STATE, KafkaError._OUTDATED) and time.monotonic() < deadline:
                     time.sleep(0.01)
                     continue
@@ -712,14 +713,14 @@ class Consumer(Closable):
     def _at_time(self, when_ms: int, partitions: list[RawPartition]) -> list[RawPartition]:
         if not partitions:
             return []
-        asked = [RawPartition(each.topic, each.partition, when_ms) for each in partitions]
+        times = [RawPartition(each.topic, each.partition, when_ms) for each in partitions]
         answer: list[RawPartition] = self._ask(
-            "the offsets of a time", lambda: self.raw.offsets_for_times(asked, timeout=ANSWER_SECONDS)
+            "the offsets of a time", lambda: self.raw.offsets_for_times(times, timeout=ANSWER_SECONDS)
         )
         for each in answer:
             if each.error is not None:
                 raise Timeout(
-                    f"the cluster did not say the offset of a time in {each.topic}[{each.partition}]: "
+                    f"the cluster did not return the offset of a time in {each.topic}[{each.partition}]: "
                     f"{advice_on(each.error)}",
                     code=each.error.code(),
                 )
@@ -740,29 +741,29 @@ class Consumer(Closable):
             return call()
         except KafkaException as fault:
             raise Timeout(
-                f"the cluster did not say {what}: {advice_on(fault.args[0])}", code=fault.args[0].code()
+                f"the cluster did not return {what}: {advice_on(fault.args[0])}", code=fault.args[0].code()
             ) from fault
 
     def _check_open(self) -> None:
         self.check_process()
         if self._closed:
-            raise Closed("this consumer is closed: make a new one")
+            raise Closed("this consumer is closed: create a new one")
 
 
 _ALL: WeakSet[Consumer] = WeakSet()
-"""Of this process, to be told when it is forked."""
+"""The consumers of this process, for its fork handler."""
 
 
-def _begin_in_child() -> None:
+def _after_fork() -> None:
     for each in list(_ALL):
-        each.begin_in_child()
+        each.after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_in_child)
+    os.register_at_fork(after_in_child=_after_fork)
 
 _INSTANCE_FENCED = KafkaError(KafkaError.FENCED_INSTANCE_ID)
-"""What ends a consumer for good comes to a poll as fatal, and only its words say what it was."""
+"""librdkafka reports what ends a consumer as a fatal error; only its text names the cause."""
 
 _INSTANCE_IN_USE = KafkaError(KafkaError.UNRELEASED_INSTANCE_ID)
 
@@ -813,8 +814,8 @@ def _settings(
         "isolation.level": isolation,
         "fetch.wait.max.ms": 100,
         "fetch.error.backoff.ms": 50,
-        # With its queue full librdkafka rests for a second, unless told otherwise, and a reader is through sooner. To
-        # look this often costs two thousandths of a core, and only while the queue is full.
+        # With a full queue librdkafka pauses for a second by default, and a reader empties the queue sooner. Checking
+        # this often costs 0.2 % of a core, only while the queue is full.
         "fetch.queue.backoff.ms": 20,
         "partition.assignment.strategy": "cooperative-sticky",
     }
@@ -823,7 +824,7 @@ def _settings(
     if group is None:
         return chosen
     if protocol == "consumer":
-        # The broker chooses the session's length and the assignor in this protocol.
+        # In this protocol the broker chooses the session timeout and the assignor.
         del chosen["partition.assignment.strategy"]
         return chosen | {"group.protocol": "consumer"}
     session_ms = int((CLASSIC_SESSION_SECONDS if session_timeout_s is None else session_timeout_s) * 1000)

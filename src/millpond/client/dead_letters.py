@@ -1,7 +1,7 @@
-"""Dead letters: a record that could not be processed, whole, with headers that say where it was and what failed.
+"""Dead letters: failed records, with headers for their origin and the error.
 
-Numbers are decimal text, times are milliseconds since 1970. The record's own key, value and headers stay as they
-were; what an earlier round in the dead letters had added is replaced.
+Numbers are decimal text, times are milliseconds since 1970. The record's key, value and headers are kept; headers
+from an earlier dead letter are replaced.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ ERROR_TRACEBACK: Final = "dlq.error.traceback"
 GROUP: Final = "dlq.group"
 TIME: Final = "dlq.time"
 REDRIVEN: Final = "dlq.redriven"
-"""How often the record has been sent back from the dead letters. Stays on the record when it is."""
+"""How often the record was redriven from the dead letters. Stays on the redriven record."""
 REDRIVEN_FOR: Final = "dlq.redriven.for"
-"""The group that a redriven record is for: the one that failed it. Workers of other groups pass over it."""
+"""The group that a redriven record is for: the one that failed it. Workers of other groups skip it."""
 
 VALUE_OMITTED: Final = "dlq.value.omitted"
-"""How many bytes the value has that was left out, because the dead-letter topic takes no record of this size."""
+"""The size of a value that was left out because the record was too large for the dead-letter topic."""
 HEADERS_OMITTED: Final = "dlq.headers.omitted"
-"""The same for the record's own headers: how many there were."""
+"""The number of the record's own headers that were left out for the same reason."""
 
 ERROR_MESSAGE_CHARACTERS_MAX: Final = 2_000
 ERROR_MESSAGE_BYTES_SHORT: Final = 200
@@ -44,7 +44,7 @@ TRACEBACK_CHARACTERS_MAX: Final = 8_000
 
 @dataclass(slots=True, frozen=True)
 class Origin:
-    """Where a record was first read, however often it was moved since."""
+    """Where a record was first read, before any retry or redrive."""
 
     topic: str
     partition: int
@@ -57,7 +57,7 @@ class Origin:
 
 @dataclass(slots=True, frozen=True)
 class DeadLetter:
-    """What the headers of a dead letter say."""
+    """The headers of a dead letter, parsed."""
 
     origin: Origin
     attempts: int
@@ -84,7 +84,7 @@ def dead_letter(
     now_ms: int,
     redriven: int | None = None,
 ) -> Send:
-    """The record to put into the dead-letter topic `to`. Without `redriven`, its header counts."""
+    """The record for the dead-letter topic `to`. `redriven` defaults to the count in its header."""
     added: list[Header] = [
         (TOPIC, origin.topic.encode()),
         (PARTITION, b"%d" % origin.partition),
@@ -102,25 +102,25 @@ def dead_letter(
 
 
 def letter_origin(letter: Send) -> str:
-    """Where the record of a letter was first read, for a log line."""
-    found = dict(header_list(letter.headers))
+    """Where the letter's record was first read, for a log line."""
+    headers = dict(header_list(letter.headers))
     topic, partition, offset = (
-        (found.get(name) or b"?").decode(errors="replace") for name in (TOPIC, PARTITION, OFFSET)
+        (headers.get(name) or b"?").decode(errors="replace") for name in (TOPIC, PARTITION, OFFSET)
     )
     return f"{topic}[{partition}]@{offset}"
 
 
 def shorter_letter(letter: Send) -> Send | None:
-    """The letter with less in it, for a topic that refused it for its size. None if nothing can be left out."""
+    """A smaller letter, for a topic that refused its size. None if nothing can be left out."""
     headers = tuple(header_list(letter.headers))
-    found = dict(headers)
-    if TOPIC not in found:
+    by_name = dict(headers)
+    if TOPIC not in by_name:
         return None
-    message = found.get(ERROR_MESSAGE) or b""
-    if ERROR_TRACEBACK in found or len(message) > ERROR_MESSAGE_BYTES_SHORT:
+    message = by_name.get(ERROR_MESSAGE) or b""
+    if ERROR_TRACEBACK in by_name or len(message) > ERROR_MESSAGE_BYTES_SHORT:
         short = message[:ERROR_MESSAGE_BYTES_SHORT].decode(errors="ignore").encode()
-        kept = tuple((name, short if name == ERROR_MESSAGE else value) for name, value in headers)
-        return replace(letter, headers=tuple(each for each in kept if each[0] != ERROR_TRACEBACK))
+        shortened = ((name, short if name == ERROR_MESSAGE else value) for name, value in headers)
+        return replace(letter, headers=tuple(each for each in shortened if each[0] != ERROR_TRACEBACK))
     if letter.value is not None:
         return replace(letter, value=None, headers=(*headers, (VALUE_OMITTED, b"%d" % len(letter.value))))
     own = own_headers(headers)
@@ -131,7 +131,7 @@ def shorter_letter(letter: Send) -> Send | None:
 
 
 def error_text(error: BaseException) -> str:
-    """What the error says, even if its class cannot say it."""
+    """`str(error)`, even if that raises."""
     try:
         return str(error)
     except Exception as fault:
@@ -139,7 +139,7 @@ def error_text(error: BaseException) -> str:
 
 
 def error_name(error: BaseException) -> str:
-    """The error as a log line shows it, even if its class cannot represent it."""
+    """`repr(error)` for a log line, even if that raises."""
     try:
         return repr(error)
     except Exception as fault:
@@ -147,7 +147,7 @@ def error_name(error: BaseException) -> str:
 
 
 def own_headers(headers: Headers) -> Headers:
-    """The headers that the record's first sender gave it."""
+    """The headers without those of dead letters."""
     return tuple(each for each in headers if not each[0].startswith(PREFIX))
 
 
@@ -156,7 +156,7 @@ def redriven_count(message: Message) -> int:
 
 
 def read_dead_letter(message: Message) -> DeadLetter:
-    """DecodeFailed for a record that no worker put here."""
+    """DecodeFailed for a record that is not a dead letter."""
     topic = message.header(TOPIC)
     if topic is None:
         raise DecodeFailed(f"{message} has no header {TOPIC!r}: it is not a dead letter")
@@ -179,12 +179,9 @@ def read_dead_letter(message: Message) -> DeadLetter:
 
 
 def redriven_headers(message: Message, *, group: str = "") -> Headers:
-    """The headers of a record that goes back to where it came from: its own, and one more redrive counted.
-
-    With a group it is for that one alone.
-    """
-    meant: Headers = ((REDRIVEN_FOR, group.encode()),) if group else ()
-    return (*own_headers(message.headers), (REDRIVEN, b"%d" % (redriven_count(message) + 1)), *meant)
+    """The headers of a redriven record: its own, the incremented count, and the only group to process it, if any."""
+    target: Headers = ((REDRIVEN_FOR, group.encode()),) if group else ()
+    return (*own_headers(message.headers), (REDRIVEN, b"%d" % (redriven_count(message) + 1)), *target)
 
 
 def _text(message: Message, name: str) -> str:
@@ -204,7 +201,7 @@ def _type_name(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """The end of it, because that is where the fault is."""
+    """The end of the traceback, where the fault is."""
     try:
         text = "".join(traceback.format_exception(error))
     except Exception as fault:

@@ -1,7 +1,7 @@
-"""What a running worker is: one polling thread that takes records, settles and keeps the group; handlers beside it.
+"""A running worker: one thread polls, commits and keeps the group membership, while handlers run on others.
 
-A record is in flight from `_accept` until its offset is settled: it waits in a lane, runs, maybe waits for its next
-try, and finishes with what it wants sent.
+A record is in flight from `_accept` until its offset is committed: it waits in a lane, runs, may wait for its next
+attempt, and finishes with its Sends.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.base.ids import TopicPartition
 from millpond.client.call_thread import CallThread
+from millpond.client.committers import RECORD_BYTES_MAX, REFUSED_SENDS, AtLeastOnce, AtMostOnce, Committer
 from millpond.client.connection import LOG
 from millpond.client.consumer import Consumer
 from millpond.client.dead_letters import error_name
 from millpond.client.errors import AlreadyProcessed, BufferFull, Closed, SendFailed, StoreFailed, Timeout
 from millpond.client.handler import Handler
-from millpond.client.idleness import GroupWait, Idleness
+from millpond.client.idle_timeout import GroupWait, IdleTimeout
 from millpond.client.in_flight import InFlight
 from millpond.client.message import Message, Send, partition_of
 from millpond.client.options import Options
 from millpond.client.ordered_sends import BATCH_REFUSALS, send
 from millpond.client.outcomes import is_worth_another_try, to_dead_letters, to_retry_topic
-from millpond.client.own_topics import ANSWER_SECONDS, ensure_topics
 from millpond.client.producer import Producer
 from millpond.client.progress import Job
 from millpond.client.retry import is_redriven, read_new, read_retried
 from millpond.client.runners import Runners, Tasks, Threads
-from millpond.client.settlers import RECORD_BYTES_MAX, REFUSED_SENDS, AtLeastOnce, AtMostOnce, Settler
 from millpond.client.transactions import Transactional
+from millpond.client.worker_topics import ANSWER_SECONDS, ensure_topics
 
 if TYPE_CHECKING:
     from millpond.client.traces import TracedHandler
@@ -52,13 +52,13 @@ STORE_PAUSE_SECONDS_MAX = 5.0
 
 @dataclass(slots=True)
 class Stats:
-    """What a worker has done since it was started."""
+    """Counts since the worker was started."""
 
     processed: int = 0
     retried: int = 0
     dead: int = 0
     skipped: int = 0
-    """Records that a store of processed ids knew already."""
+    """Records that were already in the store of processed ids."""
 
 
 class Engine:
@@ -77,25 +77,25 @@ class Engine:
         """Its partitions are paused until there is room again."""
         self._room_at = time.monotonic()
         self._refill = max(options.in_flight_max // 2, 1)
-        """So many are taken at a time by a worker that was full, unless it could run them sooner."""
+        """A full worker waits for this much room before it polls, unless a runner is idle."""
         self._stopping = False
         self._is_over = False
-        """The last offsets are settled; what the group says and handlers do from now on changes nothing."""
+        """The last offsets are committed; rebalances and handlers change nothing from now on."""
         self._failure: BaseException | None = None
         self._producer: Producer | None = None
         self._single_producer: Producer | None = None
         self._batch_bytes = BATCH_BYTES
-        """The most bytes in one batch; less where a topic takes no batches of that size."""
-        self._has_own_topics = False
-        """Whether the cluster answered when its retry topics and its dead-letter topic were to be created."""
+        """The batch limit, lowered when a topic refuses batches of that size."""
+        self._has_worker_topics = False
+        """Whether the cluster answered the request to create the retry and dead-letter topics."""
         self._close_by: float | None = None
-        """Until when the cluster is waited for, once the worker stops."""
-        self._aside = CallThread("millpond-settling", self._close_deadline)
+        """The deadline for the cluster once the worker stops."""
+        self._call_thread = CallThread("millpond-commit", self._close_deadline)
 
     # The polling thread
 
     def run(self, until_idle_s: float | None = None) -> None:
-        """Until `stop`, a failure (raised), or, when asked for, until nothing has happened for a while."""
+        """Work until `stop`, a failure (raised), or `until_idle_s` without a record."""
         options = self._options
         if self._stopping:
             return
@@ -105,7 +105,7 @@ class Engine:
             [*options.topics, *self._retry_topics],
             bootstrap=self._bootstrap,
             from_=options.from_,
-            # What waits there was in hand before: a group that begins at the end must not pass over it.
+            # A group that begins at the end must not skip records that already wait for a retry.
             whole_topics=self._retry_topics,
             protocol=options.protocol,
             instance=options.instance,
@@ -117,14 +117,14 @@ class Engine:
             settings=_prompt_heartbeats(options) | dict(options.settings),
         )
         try:
-            self._settler = self._aside.run(self._make_settler)
+            self._committer = self._call_thread.run(self._make_committer)
             self._runners = self._make_runners()
             try:
                 try:
                     self._loop(until_idle_s)
                 except Exception as error:
-                    # A call that was given up because the worker stops is for `_finish_up` to report.
-                    if not self._aside.is_abandoned:
+                    # `_finish_up` reports a call that was abandoned because the worker stops.
+                    if not self._call_thread.is_abandoned:
                         self._fail(error)
                 self._finish_up()
             finally:
@@ -136,21 +136,21 @@ class Engine:
             raise self._failure
 
     def _close(self) -> None:
-        """Leave the group and end the producers, within what is left of the time for that."""
+        """Leave the group and close the producers before the deadline."""
         self._stopping = True
         deadline = self._close_deadline()
         assert deadline is not None
         try:
-            if self._aside.is_abandoned:
-                # In a process that lives on, it must not stay a member of the group when the cluster is back.
-                self._aside.submit(self._consumer.close)
+            if self._call_thread.is_abandoned:
+                # If the process goes on, it must not be a group member when the cluster is back.
+                self._call_thread.submit(self._consumer.close)
             else:
-                self._aside.run(self._consumer.close)
+                self._call_thread.run(self._consumer.close)
         except Timeout as late:
-            # Its session ends by itself.
-            LOG.warning("the group %s was not left within the time to stop: %s", self._options.group, late)
+            # The session expires by itself.
+            LOG.warning("could not leave the group %s before the stop deadline: %s", self._options.group, late)
         finally:
-            self._aside.close()
+            self._call_thread.close()
             for producer in (self._producer, self._single_producer):
                 if producer is not None:
                     self._close_producer(producer, max(deadline - time.monotonic(), 0.0))
@@ -162,76 +162,79 @@ class Engine:
             self._fail(late)
 
     def _close_deadline(self) -> float | None:
-        """Until when a stopping worker waits for the cluster; None while it is not stopping."""
+        """The time until which a stopping worker waits for the cluster; None before it stops."""
         if not self._stopping:
             return None
         if self._close_by is None:
             self._close_by = time.monotonic() + self._options.close_timeout_s
-            # The polling thread may be waiting for the cluster: what has not started must not start meanwhile.
+            # The polling thread may be waiting for the cluster: no further handler must start meanwhile.
             self._in_flight.drop(self._in_flight.partitions(), keep_gaps=True)
         return self._close_by
 
     def stop(self) -> None:
-        """Ask it to end: what runs is finished and committed, what waits is left for others. From any thread."""
-        # No lock: a signal may come while this very thread holds it.
+        """Request a stop: running handlers finish and are committed, the rest is left. Callable from any thread."""
+        # No lock: a signal may interrupt the thread that holds it.
         self._stopping = True
 
     def is_inside(self) -> bool:
-        """Whether the caller is one of its handlers."""
+        """Whether the caller is a handler of this worker."""
         return self._runners is not None and self._runners.is_inside()
 
     def _loop(self, until_idle_s: float | None) -> None:
-        settle_at = 0.0
+        next_commit_at = 0.0
         began = time.monotonic()
-        idle = None if until_idle_s is None else Idleness(until_idle_s, self._consumer, self._options.topics, began)
+        idle = (
+            None if until_idle_s is None else IdleTimeout(until_idle_s, self._consumer, self._options.topics, began)
+        )
         waiting = GroupWait(self._consumer, self._options, began)
         while not self._stopping:
             room = self._room()
             batch = self._consumer.poll(room, self._poll_seconds()) if room else []
-            if not self._has_own_topics and self._consumer.has_joined:
+            if not self._has_worker_topics and self._consumer.has_joined:
                 self._ensure_topics(ANSWER_SECONDS)
-                self._has_own_topics = True
+                self._has_worker_topics = True
             now = time.monotonic()
             if batch and self._may_run(batch):
                 self._accept(batch, now)
             self._wake(now)
-            if now >= settle_at:
-                self._aside.run(self._settler.settle)
-                settle_at = now + self._options.commit_every_s
+            if now >= next_commit_at:
+                self._call_thread.run(self._committer.commit_finished)
+                next_commit_at = now + self._options.commit_every_s
             waiting.look(now)
             if idle is not None and idle.is_over(now, is_working=bool(batch or len(self._in_flight))):
                 return
 
     def _may_run(self, batch: Sequence[Message]) -> bool:
         if self._options.delivery != "at_most_once":
-            return self._settler.before(batch)
-        may_run: bool = self._aside.run(self._settler.before, batch)
+            return self._committer.may_process(batch)
+        may_run: bool = self._call_thread.run(self._committer.may_process, batch)
         return may_run
 
     def _finish_up(self) -> None:
-        """The records that run are finished, their offsets committed; a failed worker commits what was done."""
+        """Wait for running handlers and commit; a failed worker commits what is finished."""
         try:
             self._drain(self._in_flight.partitions(), is_last=True)
-            self._settler.close()
+            self._committer.close()
         except Timeout as late:
-            self._settler.abandon()
-            left = f"the worker stopped and left {self._settler.left()}: {late}; these records run again"
-            LOG.warning("%s", left)
-            self._fail(Timeout(left))
+            self._committer.abandon()
+            left = self._committer.uncommitted_summary()
+            text = f"the worker stopped and left {left}: {late}; these records run again"
+            LOG.warning("%s", text)
+            self._fail(Timeout(text))
         except Exception as fault:
             if self._failure is None:
                 raise
-            LOG.warning("what was finished could not be committed and will run again: %s", fault)
+            LOG.warning("finished records could not be committed and will run again: %s", fault)
 
     def _room(self) -> int:
-        """How many records may be taken; waits a moment for room when there is none. 0: do not poll now.
+        """How many records may be taken, after a short wait if there is no room. 0: do not poll now.
 
-        A worker that stays full pauses its partitions, because it must poll to stay a member of its group. Not at
-        once: after a pause librdkafka takes up to a second to fetch again.
+        A worker that stays full pauses its partitions, because it must poll to stay a group member. Not at once:
+        after a pause librdkafka takes up to a second to fetch again.
         """
         if not self._is_full:
-            crowd = self._options.in_flight_max - self._refill
-            self._in_flight.wait_for(self._has_room, self._poll_seconds(), crowd=crowd)
+            wake_at_count = self._options.in_flight_max - self._refill
+            self._in_flight.wait_for(self._has_room, self._poll_seconds(), wake_at_count=wake_at_count)
         free = self._free()
         now = time.monotonic()
         if free > 0:
@@ -248,14 +251,14 @@ class Engine:
         return max(1, min(free, POLL_RECORDS_MAX))
 
     def _has_room(self) -> bool:
-        """Not for each that ends: to poll for one record costs as much as for hundreds. At once for who is idle."""
+        """Not after every record: polling for one costs as much as for hundreds. At once if a runner is idle."""
         free = self._free()
         is_idle = self._runner_count < self._options.concurrency
         return free >= self._refill or (free > 0 and is_idle) or self._stopping
 
     def _free(self) -> int:
         """Room under `in_flight_max`."""
-        return self._options.in_flight_max - self._in_flight.crowd()
+        return self._options.in_flight_max - self._in_flight.taken_count()
 
     def _poll_seconds(self) -> float:
         due = self._in_flight.next_due()
@@ -266,7 +269,7 @@ class Engine:
         held: dict[TopicPartition, float] = {}
         new: list[Message] = []
         for message in batch:
-            # What others may have written into these headers elsewhere is none of ours.
+            # In other topics these headers are not ours.
             longest_s = self._retry_topics.get(message.topic)
             if longest_s is None and not is_redriven(message):
                 new.append(message)
@@ -274,22 +277,22 @@ class Engine:
             self._in_flight.add_new(new)
             new.clear()
             partition = partition_of(message)
-            taken = read_new(message) if longest_s is None else read_retried(message)
-            if taken.group not in (None, self._options.group):
+            record = read_new(message) if longest_s is None else read_retried(message)
+            if record.group not in (None, self._options.group):
                 self._in_flight.skip(partition, message.offset)
                 continue
             due = 0.0
-            if longest_s is not None and taken.due_ms:
-                # Never longer than it can have been meant: whoever wrote it may have had a wrong clock.
-                left_s = min(taken.due_ms / 1000 - time.time(), longest_s)
+            if longest_s is not None and record.due_ms:
+                # Never longer than the delay itself: the writer's clock may have been wrong.
+                left_s = min(record.due_ms / 1000 - time.time(), longest_s)
                 if left_s > 0:
                     due = now + left_s
                     held[partition] = max(held.get(partition, 0.0), due)
-            self._in_flight.add(taken, due)
+            self._in_flight.add(record, due)
         self._in_flight.add_new(new)
         self._start_runners()
         if held:
-            # What stands behind a record that is not due yet is due even later.
+            # Records behind one that is not due yet are due even later.
             self._paused_until |= held
             self._consumer.pause(held)
 
@@ -304,12 +307,12 @@ class Engine:
 
     def _ensure_topics(self, answer_s: float) -> None:
         options = self._options
-        wanted = {name: topic for topic in options.topics for name in options.retries.topics(topic)}
+        models = {name: topic for topic in options.topics for name in options.retries.topics(topic)}
         if options.dead_letters is not None:
-            wanted[options.dead_letters] = options.topics[0]
-        self._has_own_topics = ensure_topics(self._bootstrap, wanted, options.settings, answer_s)
+            models[options.dead_letters] = options.topics[0]
+        self._has_worker_topics = ensure_topics(self._bootstrap, models, options.settings, answer_s)
 
-    def _make_settler(self) -> Settler:
+    def _make_committer(self) -> Committer:
         options = self._options
         if options.is_transactional:
             return Transactional(
@@ -392,45 +395,45 @@ class Engine:
         if self._is_over:
             return
         self._drain(partitions)
-        self._let_go(partitions)
+        self._release(partitions)
 
     def _lost(self, partitions: Sequence[TopicPartition]) -> None:
         if self._is_over:
             return
-        LOG.warning("lost without warning: %s; what was under way there will run again elsewhere", partitions)
+        LOG.warning("lost partitions %s; their records in flight will run again elsewhere", partitions)
         self._in_flight.drop(partitions, keep_gaps=False)
-        self._let_go(partitions)
+        self._release(partitions)
 
     def _drain(self, partitions: Sequence[TopicPartition], *, is_last: bool = False) -> None:
-        """Before these are given away: finish what runs, close the gaps before it, commit."""
+        """Before these are revoked: finish running handlers and the records before them, then commit."""
         timeout_s = self._options.stop_timeout_s
         deadline = time.monotonic() + timeout_s
         while True:
-            # Again and again, because a record that fails meanwhile joins those that wait.
+            # Repeatedly, because a record that fails meanwhile is delayed again.
             self._in_flight.drop(partitions, keep_gaps=True)
             if self._in_flight.wait_for(lambda: self._is_quiet(partitions), DRAIN_CHECK_SECONDS):
                 break
             if time.monotonic() > deadline:
-                LOG.warning("a handler still runs after %g s; its record will run again", timeout_s)
+                LOG.warning("a handler is still running after %g s; its record will run again", timeout_s)
                 break
         self._in_flight.drop(partitions, keep_gaps=False)
         if not is_last:
-            self._settler.hand_over_in_callback(partitions, timeout_s, self._aside.run)
+            self._committer.hand_over_in_callback(partitions, timeout_s, self._call_thread.run)
             return
-        # Handlers had their own time. From here on it is the cluster that is waited for.
+        # The handlers' time is over; this deadline is for the cluster.
         self._close_by = time.monotonic() + self._options.close_timeout_s
-        self._aside.run(self._settler.hand_over, partitions, self._options.close_timeout_s)
+        self._call_thread.run(self._committer.hand_over, partitions, self._options.close_timeout_s)
 
     def _is_quiet(self, partitions: Sequence[TopicPartition]) -> bool:
         if self._in_flight.is_running(partitions):
             return False
         return self._failure is not None or not self._in_flight.is_waiting(partitions)
 
-    def _let_go(self, partitions: Sequence[TopicPartition]) -> None:
+    def _release(self, partitions: Sequence[TopicPartition]) -> None:
         self._in_flight.revoke(partitions)
         for each in partitions:
             self._paused_until.pop(each, None)
-        self._settler.forget(partitions)
+        self._committer.forget(partitions)
 
     # Running handlers
 
@@ -448,17 +451,17 @@ class Engine:
             job = None if self._is_over or self._failure else self._in_flight.start()
             if job is None:
                 self._runner_count -= 1
-                self._in_flight.tell_change(is_idle=True)
+                self._in_flight.notify_change(is_idle=True)
             return job
 
     def _next_after(self, job: Job) -> Job | None:
-        """The same after a record that went well and wants nothing sent, as most do: the lock is taken once for both.
+        """The same after a record that succeeded without Sends, the usual case, under one lock.
 
-        Whoever stood behind it is taken by this runner, so that no other is needed for that.
+        The next record of its lane goes to this runner, so that no other has to be started.
         """
         with self._lock:
             if not self._is_over:
-                self.stats.processed += self._in_flight.end_well(job)
+                self.stats.processed += self._in_flight.end_finished(job)
             return self._next()
 
     def _work(self) -> None:
@@ -502,12 +505,12 @@ class Engine:
                 try:
                     unit = stack.enter_context(store.once(record_id))
                 except Exception as fault:
-                    text = f"the store of processed ids cannot be asked for {record_id}: {fault}"
+                    text = f"cannot look up {record_id} in the store of processed ids: {fault}"
                     raise StoreFailed(text) from fault
                 if unit is None:
                     self.stats.skipped += 1
                     return []
-                # Sent before the record is noted as done: a crash in between sends twice rather than never.
+                # Send before the id is stored: a crash in between sends twice rather than never.
                 self._send_now(self._handler.run(job.message, unit))
         except AlreadyProcessed:
             self.stats.skipped += 1
@@ -521,7 +524,7 @@ class Engine:
                 except SendFailed as refusal:
                     if refusal.code not in BATCH_REFUSALS:
                         raise
-                    # It may have been another record in its batch.
+                    # Another record of the batch may have been the cause.
                     send(self._single_sender(), each).result(SEND_SECONDS)
         except (SendFailed, BufferFull, TimeoutError) as fault:
             if isinstance(fault, SendFailed) and fault.code in REFUSED_SENDS:
@@ -533,7 +536,7 @@ class Engine:
         return f"{self._options.group}/{chosen(job.message) if chosen else job.origin}"
 
     def _conclude(self, job: Job, error: BaseException | None, outgoing: list[Send]) -> None:
-        """After a try: finished, to be tried again, or dead. What is no failure of the record ends the worker."""
+        """After an attempt: finish the record, retry it or send a dead letter. Other failures end the worker."""
         if self._is_over:
             return
         keeps_lane = False
@@ -549,16 +552,16 @@ class Engine:
                 keeps_lane = self._in_flight.run_again(job, due, keeps_lane=self._options.retries.order == "key")
             elif self._in_flight.is_ours(job):
                 if error is None:
-                    self._settler.finished(job, outgoing, partial(self._refused, job))
+                    self._committer.record_finished(job, outgoing, partial(self._refused, job))
                 elif is_worth_another_try(self._options, job, error):
                     later = to_retry_topic(self._options, job)
-                    self._settler.finished(job, [later], lambda _: self._dead_letter(job, error))
+                    self._committer.record_finished(job, [later], lambda _: self._dead_letter(job, error))
                 else:
-                    self._settler.finished(job, [self._dead_letter(job, error)])
+                    self._committer.record_finished(job, [self._dead_letter(job, error)])
                 with self._lock:
                     self.stats.processed += error is None
         except BaseException as fault:
-            # Nothing is committed past this record, and nothing of its key runs before it does.
+            # Nothing is committed past this record, and no later record of its key runs first.
             keeps_lane = True
             self._fail(fault)
         finally:
@@ -566,11 +569,11 @@ class Engine:
         try:
             self._start_runners()
         except RuntimeError as fault:
-            # No further thread: this one must not go without a word, its place would be taken for ever.
+            # No further thread can be started: without the failure this runner's slot would be lost.
             self._fail(fault)
 
     def _wait_for_store(self, job: Job, error: StoreFailed) -> bool:
-        """Try the record again in a while, and do not count this. Whether its lane is kept for it."""
+        """Retry later without counting the attempt. Whether the lane is kept."""
         job.attempts -= 1
         job.store_faults += 1
         if job.store_faults >= STORE_TRIES:
@@ -588,14 +591,13 @@ class Engine:
         return not self._options.retries.waits_in_topic(job.attempts)
 
     def _dead_letter(self, job: Job, error: BaseException) -> Send:
-        """The failed record as it goes to the dead letters."""
         letter = to_dead_letters(self._options, job, error)
         with self._lock:
             self.stats.dead += 1
         return letter
 
     def _refused(self, job: Job, refusal: SendFailed) -> Send:
-        """The dead letter of a record whose handler wanted something sent that no cluster will take."""
+        """The dead letter of a record whose Send was refused."""
         letter = to_dead_letters(self._options, job, refusal)
         with self._lock:
             self.stats.processed -= 1
@@ -610,7 +612,7 @@ class Engine:
 
 
 class _NotSent(Exception):
-    """The cluster did not take what a record wants sent: no fault of the record, which is no dead letter for it."""
+    """The cluster did not take a record's Send. Not the record's fault, so no dead letter."""
 
 
 def _traced(handler: Handler, group: str) -> TracedHandler:
@@ -621,15 +623,15 @@ def _traced(handler: Handler, group: str) -> TracedHandler:
 
 def _gapless(options: Options) -> dict[str, Any]:
     """Settings of a producer that stops at a refused batch instead of writing what was sent after it."""
-    wanted = {"enable.idempotence": True, "enable.gapless.guarantee": True}
+    gapless = {"enable.idempotence": True, "enable.gapless.guarantee": True}
     is_idempotent = str(options.settings.get("enable.idempotence", True)).lower() in ("true", "1")
     acks = str(options.settings.get("acks", options.settings.get("request.required.acks", "all")))
-    # Records with a store of processed ids are acknowledged one after the other.
-    return wanted if options.processed is None and is_idempotent and acks in ("all", "-1") else {}
+    # With a store of processed ids, each record waits for its own acknowledgement.
+    return gapless if options.processed is None and is_idempotent and acks in ("all", "-1") else {}
 
 
 def _prompt_heartbeats(options: Options) -> dict[str, Any]:
-    """A member learns of a rebalance with its next heartbeat, and those who join wait for it until then."""
+    """A member learns of a rebalance from its next heartbeat, and joining members wait until then."""
     if options.protocol == "consumer":
         return {}
     session_ms = int(options.classic_session_timeout_s * 1000)
@@ -637,7 +639,7 @@ def _prompt_heartbeats(options: Options) -> dict[str, Any]:
 
 
 def _uncancel() -> None:
-    """A handler that cancelled its own task has failed; the runner in the same task goes on."""
+    """A handler that cancelled its own task has failed, but the runner in the same task goes on."""
     task = asyncio.current_task()
     assert task is not None
     for _ in range(task.cancelling()):

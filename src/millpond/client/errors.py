@@ -13,7 +13,7 @@ from millpond.remote.errors import UnknownTopic as UnknownTopic
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
-_TAKEN_OVER = "another instance with the same name has taken over: give every running instance a name of its own"
+_TAKEN_OVER = "another instance with the same name has taken over: give every running instance its own name"
 
 ADVICE = {
     "_MSG_TIMED_OUT": "no broker acknowledged it in time: check that the cluster is reachable, or allow more with "
@@ -28,18 +28,18 @@ ADVICE = {
     "of the topic",
     "NOT_ENOUGH_REPLICAS": "too few replicas are in sync for acks=all: bring nodes back, or wait",
     "NOT_ENOUGH_REPLICAS_AFTER_APPEND": "too few replicas are in sync for acks=all: bring nodes back, or wait",
-    "TOPIC_AUTHORIZATION_FAILED": "this user may not write here: ask for the right to",
-    "GROUP_AUTHORIZATION_FAILED": "this user may not read as this group: ask for the right to",
+    "TOPIC_AUTHORIZATION_FAILED": "this user may not write to the topic: ask for an ACL",
+    "GROUP_AUTHORIZATION_FAILED": "this user may not read as this group: ask for an ACL",
     "_FENCED": _TAKEN_OVER,
     "FENCED_INSTANCE_ID": _TAKEN_OVER,
     "PRODUCER_FENCED": _TAKEN_OVER,
-    "UNRELEASED_INSTANCE_ID": "give every running instance a name of its own; one that was killed is removed from "
-    "its group when its session expires (consumer.session.timeout.ms)",
+    "UNRELEASED_INSTANCE_ID": "give every running instance its own name; a killed one is removed from the group when "
+    "its session expires (consumer.session.timeout.ms)",
     "_MAX_POLL_EXCEEDED": "poll was not called for too long: take fewer records at a time, or raise "
     "max.poll.interval.ms",
-    "ILLEGAL_GENERATION": "the group has moved on without this consumer; its partitions will be read again by others",
-    "UNKNOWN_MEMBER_ID": "the group has moved on without this consumer; its partitions will be read again by others",
-    "INVALID_RECORD": "the topic takes no such record; one that is compacted wants a key with each",
+    "ILLEGAL_GENERATION": "the group rebalanced without this consumer; other members read its partitions again",
+    "UNKNOWN_MEMBER_ID": "the group rebalanced without this consumer; other members read its partitions again",
+    "INVALID_RECORD": "the topic does not accept this record; a compacted topic requires a key",
     "_NO_OFFSET": "nothing has been read since the last commit",
     "_PURGE_QUEUE": "the producer was closed before the record left: wait for flush() before close()",
 }
@@ -47,7 +47,7 @@ ADVICE = {
 
 
 def advice_on(error: KafkaError) -> str:
-    """The error in words, with what to do about it where we know."""
+    """The error with advice, where we have any."""
     advice = ADVICE.get(error.name())
     return f"{error.str()} ({error.name()})" + (f"; {advice}" if advice else "")
 
@@ -65,7 +65,6 @@ class SentToUnknownTopic(SendFailed, UnknownTopic):
 
 
 def send_failure(topic: str, error: KafkaError, *, retriable: bool = False) -> SendFailed:
-    """Why a record is not in its topic."""
     if error.name() in ("_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"):
         return SentToUnknownTopic(unknown_topic(topic), code=error.code(), retriable=retriable)
     return SendFailed(f"{topic}: {advice_on(error)}", code=error.code(), retriable=retriable)
@@ -91,7 +90,7 @@ class ConsumeFailed(ClientError):
 
 
 class CommitFailed(ClientError):
-    """Positions could not be committed; the records will be delivered again."""
+    """Offsets could not be committed; the records will be delivered again."""
 
 
 class DecodeFailed(ClientError):
@@ -99,7 +98,7 @@ class DecodeFailed(ClientError):
 
 
 class HandlerFailed(ClientError):
-    """A record failed for good and there is no dead-letter topic to put it in, so the worker stopped before it."""
+    """A record failed for good and the worker has no dead-letter topic, so it stopped before that record."""
 
 
 class StoreFailed(ClientError):
@@ -107,7 +106,7 @@ class StoreFailed(ClientError):
 
 
 class AlreadyProcessed(ClientError):
-    """Another worker finished the same record meanwhile; nothing of this run was done."""
+    """Another worker finished the same record first; this run had no effect."""
 
 
 class Reject(Exception):

@@ -1,4 +1,4 @@
-"""A handler as the worker calls it: its annotations say what it takes, what it returns is to be sent."""
+"""Call a handler: its annotations choose its arguments, and what it returns is sent."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from millpond.client.payloads import Decoder, Serializer, decoder_for, encode
 
 
 class Handler:
-    """The first parameter is the payload, decoded to its annotation, or the Message when it says so or nothing.
+    """The first parameter is the payload, decoded to its annotation, or the Message if annotated so or not at all.
 
-    A further parameter annotated Message gets the message; any other gets the unit of the store of processed ids.
+    Another parameter annotated Message gets the message; any other gets the unit of the store of processed ids.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class Handler:
         self._decode = decoder or decoder_for(kind)
         self._further = [hints.get(each) is Message for each in parameters[1:]]
         if self._further.count(False) > 1:
-            raise ConfigError(f"{self.name} takes too much: payload, Message and one unit of a store at most")
+            raise ConfigError(f"{self.name} takes too many arguments: payload, Message and one unit at most")
 
     @property
     def takes_unit(self) -> bool:
         return False in self._further
 
     def run(self, message: Message, unit: Any = None) -> list[Send]:
-        """Run a plain function; what it wants sent, encoded."""
+        """Run a plain function and return its Sends, encoded."""
         if self._further:
             returned = self._function(*self._arguments(message, unit))
         else:
@@ -73,7 +73,7 @@ class Handler:
             check_whole(send.partition, "a partition", 0, INT32_MAX)
         value = self._serializer(send.value, send.topic)
         if value is not None and not isinstance(value, bytes):
-            raise ConfigError(f"the serializer gave {type(value).__name__}: it gives bytes or None")
+            raise ConfigError(f"the serializer returned {type(value).__name__}: it must return bytes or None")
         return Send(send.topic, value, as_bytes(send.key), header_list(send.headers), send.partition)
 
 
@@ -91,7 +91,7 @@ def _sends(returned: Any, name: str) -> Iterable[Send]:
 
 def _send(given: Any, name: str) -> Send:
     if not isinstance(given, Send):
-        raise TypeError(f"{name} gave {with_article(type(given).__name__)} to be sent: give Send(topic, value)")
+        raise TypeError(f"{name} returned {with_article(type(given).__name__)} to send: return Send(topic, value)")
     return given
 
 
@@ -105,7 +105,7 @@ def _called(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _positional(function: Callable[..., Any]) -> list[str]:
-    """The parameters that must be given."""
+    """The required parameters."""
     return [
         name
         for name, each in inspect.signature(function).parameters.items()
@@ -120,6 +120,6 @@ def _hints(function: Callable[..., Any], needed: bool) -> dict[str, Any]:
         if not needed:
             return {}
         raise ConfigError(
-            f"the annotations of {getattr(function, '__qualname__', function)} cannot be resolved ({fault}): give "
+            f"the annotations of {getattr(function, '__qualname__', function)} cannot be resolved ({fault}): pass "
             "the payload's type as payload=…, or define it at the top of the module"
         ) from fault

@@ -1,7 +1,7 @@
-"""From the thread that hears what became of records to the event loop that waits for it: many at a time.
+"""Pass delivery reports from the thread that reads them to the event loop that waits for them, many at a time.
 
-Waking a loop from another thread costs more than all the rest of a record. So outcomes are put into a queue, and the
-loop is called only when it has not been called already; then it takes what is there.
+Waking a loop from another thread costs more than everything else done for a record. So outcomes go into a queue, and
+the loop is woken only if no wake-up is pending.
 """
 
 from __future__ import annotations
@@ -15,70 +15,70 @@ from confluent_kafka import Message as RawMessage
 
 from millpond.client.errors import SendFailed
 from millpond.client.message import Delivery
-from millpond.client.unreported import Unreported, Where, delivery, failure
+from millpond.client.pending_reports import Location, PendingReports, delivery, failure
 
-SETTLED_MAX: Final = 1_000
-"""In one go: a loop has others to run, too."""
+RESOLVED_MAX: Final = 1_000
+"""Futures resolved per iteration of the loop, which has other work too."""
 
 
 class Handover:
-    """To one loop. `put` is for any thread, the rest is for the loop's own."""
+    """For one loop. Any thread may call `put`; the rest belongs to the loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.room = asyncio.Lock()
-        """Held by who waits for room in the buffer; the others wait behind it, in their order."""
+        """Held by the task that waits for room in the buffer; further tasks queue behind it in order."""
         self.waiting = 0
-        """How many those are. The lock alone does not tell: it is free while the next in line is being woken."""
-        self._arrived: deque[Awaited] = deque()
+        """How many tasks wait. The lock does not show it: it is free while the next task is being woken."""
+        self._arrived: deque[AsyncSendFuture] = deque()
         self._is_called = False
 
-    def expect(self, topic: str, unreported: Unreported) -> Awaited:
-        awaited = Awaited(loop=self.loop)
-        awaited._topic = topic
-        awaited._unreported = unreported
-        awaited._handover = self
-        return awaited
+    def future_for(self, topic: str, pending_reports: PendingReports) -> AsyncSendFuture:
+        future = AsyncSendFuture(loop=self.loop)
+        future._topic = topic
+        future._pending_reports = pending_reports
+        future._handover = self
+        return future
 
-    def put(self, awaited: Awaited) -> None:
-        self._arrived.append(awaited)
-        # The loop takes this back before it looks at the queue, so that nothing stays there unseen.
+    def put(self, future: AsyncSendFuture) -> None:
+        self._arrived.append(future)
+        # The loop clears the flag before it reads the queue, so nothing stays there unnoticed.
         if self._is_called:
             return
         self._is_called = True
         try:
-            self.loop.call_soon_threadsafe(self._settle_some)
+            self.loop.call_soon_threadsafe(self._resolve_some)
         except RuntimeError:
-            # The loop is closed, and whoever waited in it has gone.
+            # The loop is closed, and its waiters are gone.
             self._arrived.clear()
             self._is_called = False
 
-    def settle(self, most: int | None = None) -> None:
-        """Tell those who wait, the first first."""
+    def resolve(self, most: int | None = None) -> None:
+        """Resolve the futures whose outcome has arrived, oldest first."""
         arrived = self._arrived
         for _ in range(len(arrived) if most is None else min(len(arrived), most)):
-            arrived.popleft().settle()
+            arrived.popleft().resolve()
 
-    def _settle_some(self) -> None:
+    def _resolve_some(self) -> None:
         self._is_called = False
-        self.settle(SETTLED_MAX)
+        self.resolve(RESOLVED_MAX)
         if self._arrived and not self._is_called:
             self._is_called = True
-            self.loop.call_soon(self._settle_some)
+            self.loop.call_soon(self._resolve_some)
 
 
-class Awaited(asyncio.Future[Delivery]):
-    """The future of a record in a loop. librdkafka calls it with its report, on any thread.
+class AsyncSendFuture(asyncio.Future[Delivery]):
+    """The future of a sent record in an event loop. librdkafka calls it with the delivery report, on any thread.
 
-    One object for all of that, made by `Handover.expect`: the garbage collector looks at each that is under way.
+    It is also its own callback, because the garbage collector traverses every object in flight.
     """
 
-    __slots__ = ("_handover", "_outcome", "_topic", "_unreported")
+    __slots__ = ("_handover", "_outcome", "_pending_reports", "_topic")
 
     _handover: Handover
-    _outcome: Where | SendFailed
+    _outcome: Location | SendFailed
     _topic: str
-    _unreported: Unreported
+    _pending_reports: PendingReports
 
     def __call__(self, error: KafkaError | None, message: RawMessage) -> None:
         if error is None:
@@ -86,13 +86,13 @@ class Awaited(asyncio.Future[Delivery]):
         else:
             self._outcome = failure(self._topic, error)
         self._handover.put(self)
-        unreported = self._unreported
-        # After that: who flushes looks into the queue when nothing is left here.
-        unreported.records.discard(self)
-        if unreported.is_wanted_back:
-            unreported.step_back()
+        pending_reports = self._pending_reports
+        # Only now: a flush reads the queue once no record is pending.
+        pending_reports.records.discard(self)
+        if pending_reports.should_yield:
+            pending_reports.yield_reports()
 
-    def settle(self) -> None:
+    def resolve(self) -> None:
         if self.done():
             return  # It was cancelled.
         if isinstance(self._outcome, tuple):

@@ -1,7 +1,7 @@
-"""The records that a worker has taken and not settled: who may run, who waits for a time, what is finished.
+"""The uncommitted records of a worker: ready, delayed, running or finished.
 
-Knows neither clock nor consumer nor thread. All of it is under one lock, which handlers never hold. A partition has
-progress from its assignment until it is taken away, and only then: a record of any other is not taken.
+No clock, consumer or threads in here. One lock guards everything; handlers never hold it. A partition has a Progress
+from assignment until revocation; records of other partitions are ignored.
 """
 
 from __future__ import annotations
@@ -16,58 +16,58 @@ from millpond.base.ids import TopicPartition
 from millpond.client.lanes import Lanes
 from millpond.client.message import Message, Send, partition_of
 from millpond.client.progress import Job, Progress
-from millpond.client.retry import Taken
+from millpond.client.retry import IncomingRecord
 
 
 class InFlight:
     def __init__(self, retry_topics: Container[str] = ()) -> None:
         self.mutex = RLock()
-        """The same lock as `lock`, for who neither waits nor wakes: taking it is a third of the price."""
+        """The lock of `lock`, for callers that neither wait nor notify: taking it costs a third."""
         self.lock = Condition(self.mutex)
         self._is_watched = False
-        """Whether somebody waits for something to change."""
-        self._crowd_wanted: int | None = None
-        """Who waits for room is woken when no more than so many are taken, not by each that ends."""
+        """Whether the polling thread waits for a change."""
+        self._wake_at_count: int | None = None
+        """Wake the polling thread when at most this many records are taken, not after every record."""
         self._retry_topics = retry_topics
         self._lanes: Lanes[Job] = Lanes()
         self._progress: dict[TopicPartition, Progress] = {}
         self._delayed: list[tuple[float, int, Job]] = []
-        """Records that wait for a time, the next one first; the number only breaks ties."""
+        """Records that wait until a time, the next due first; the number breaks ties."""
         self._numbers = count()
         self._earlier: list[tuple[TopicPartition, Progress]] = []
-        """Of assignments that are over, those of which a record still runs."""
+        """Revoked assignments of which a record is still running."""
         self._count = 0
-        """The sum of what is under way in all partitions."""
-        self._parked = 0
-        """Those among the delayed that wait in a retry topic's queue."""
+        """Records in flight in all partitions."""
+        self._retry_topic_count = 0
+        """Delayed records that were read from a retry topic."""
 
     def __len__(self) -> int:
-        """Records that are not finished, or behind one that is not."""
+        """Records that are unfinished, or behind an unfinished one."""
         return self._count
 
-    def crowd(self) -> int:
-        """Those that count as taken. Those that wait in a retry topic's queue must not starve the rest."""
+    def taken_count(self) -> int:
+        """Records that count toward the limit. Those waiting in a retry topic must not starve the rest."""
         with self.mutex:
-            return self._count - self._parked
+            return self._count - self._retry_topic_count
 
     # Waiting
 
-    def wait_for(self, is_so: Callable[[], bool], timeout_s: float, *, crowd: int | None = None) -> bool:
-        """Until it is so; whether it is. Only the polling thread waits.
+    def wait_for(self, is_so: Callable[[], bool], timeout_s: float, *, wake_at_count: int | None = None) -> bool:
+        """Wait until the condition holds; whether it does. Only the polling thread waits.
 
-        With `crowd` it looks again when no more than so many are taken, and when a runner has nothing to do.
+        With `wake_at_count` it checks only when at most this many records are taken, or a runner is idle.
         """
         with self.lock:
-            self._is_watched, self._crowd_wanted = True, crowd
+            self._is_watched, self._wake_at_count = True, wake_at_count
             try:
                 return self.lock.wait_for(is_so, timeout_s)
             finally:
                 self._is_watched = False
 
-    def tell_change(self, *, is_idle: bool = False) -> None:
-        """Something ended, was sent, or a runner is idle; whoever holds the lock wakes who waits for that."""
-        wanted = self._crowd_wanted
-        if self._is_watched and (is_idle or wanted is None or self._count - self._parked <= wanted):
+    def notify_change(self, *, is_idle: bool = False) -> None:
+        """A record ended or was sent, or a runner is idle: wake the polling thread. The caller holds the lock."""
+        limit = self._wake_at_count
+        if self._is_watched and (is_idle or limit is None or self._count - self._retry_topic_count <= limit):
             self.lock.notify_all()
 
     # Partitions
@@ -92,17 +92,17 @@ class InFlight:
             self._earlier = [each for each in self._earlier if each[1].running]
 
     def drop(self, partitions: Sequence[TopicPartition], *, keep_gaps: bool) -> None:
-        """Forget the records of these partitions that have not been started, or wait for another try.
+        """Drop the records of these partitions that have not started, or wait for another attempt.
 
-        With `keep_gaps` those stay that stand before one that was started: if they run too, nothing runs twice.
+        `keep_gaps` keeps those before a started record: if they run too, nothing runs twice.
         """
         gone = frozenset(partitions)
         with self.mutex:
             waiting = [job for _, _, job in self._delayed if job.partition in gone]
             self._delayed = [each for each in self._delayed if each[2].partition not in gone]
             heapq.heapify(self._delayed)
-            self._parked -= sum(map(self._is_parked, waiting))
-            # Who stands behind a record that will run elsewhere must not overtake it here.
+            self._retry_topic_count -= sum(map(self._is_in_retry_topic, waiting))
+            # Records behind one that will run elsewhere must not overtake it here.
             closed = dict.fromkeys(job.lane for job in waiting if job.lane is not None)
             self._lanes.drop(
                 lambda job: (
@@ -120,15 +120,15 @@ class InFlight:
             return any(progress.running for progress in held)
 
     def is_waiting(self, partitions: Sequence[TopicPartition]) -> bool:
-        """Whether records of these could be run now, or when another of their key has."""
+        """Whether records of these partitions are ready, or behind another record of their key."""
         with self.mutex:
             return self._lanes.has(lambda job: job.partition in partitions)
 
     # Records
 
-    def add(self, taken: Taken, due: float = 0.0) -> None:
-        """A record was taken; with `due` it waits until then. One of a partition that is not ours is not."""
-        message, origin = taken.message, taken.origin
+    def add(self, record: IncomingRecord, due: float = 0.0) -> None:
+        """Add a record, which waits until `due`; ignored if its partition is not assigned."""
+        message, origin = record.message, record.origin
         partition = partition_of(message)
         with self.mutex:
             progress = self._progress.get(partition)
@@ -138,14 +138,14 @@ class InFlight:
             self._recount()
             key = message.key
             lane = None if key is None or due else (origin.topic, origin.partition, key)
-            job = Job(message, partition, progress, lane, taken.attempts, taken.redriven, moved_from=origin)
+            job = Job(message, partition, progress, lane, record.attempts, record.redriven, moved_from=origin)
             if due:
                 self._delay(job, due)
             else:
                 self._lanes.add(lane, job)
 
     def add_new(self, messages: Sequence[Message]) -> None:
-        """The same for records of which nobody has said anything: most are such, and come in runs of a partition."""
+        """The same for records without headers of ours: most records, in runs of one partition."""
         topic, number = "", -1
         with self.mutex:
             for message in messages:
@@ -161,7 +161,7 @@ class InFlight:
             self._recount()
 
     def skip(self, partition: TopicPartition, offset: int) -> None:
-        """A record was taken that is for others."""
+        """Finish a record that is for another group."""
         with self.mutex:
             progress = self._progress.get(partition)
             if progress is not None:
@@ -170,14 +170,14 @@ class InFlight:
                 self._recount()
 
     def is_ours(self, job: Job) -> bool:
-        """Whether the partition is still, and not again, in the assignment that the record was read in."""
+        """Whether the assignment in which the record was read still holds."""
         return job.progress.is_ours
 
     def ready_count(self) -> int:
         return self._lanes.ready_count()
 
     def start(self) -> Job | None:
-        """The next record to be run."""
+        """The next record to run."""
         with self.mutex:
             job = self._lanes.take()
             if job is not None:
@@ -188,15 +188,15 @@ class InFlight:
             return job
 
     def end(self, job: Job, *, keeps_lane: bool) -> None:
-        """A try is over. Whoever stands behind the record may go, unless its lane is kept."""
+        """An attempt is over. The next record of the lane may run, unless the lane is kept."""
         with self.mutex:
             job.progress.running -= 1
             if not keeps_lane:
                 self._lanes.release(job.lane)
-            self.tell_change()
+            self.notify_change()
 
-    def end_well(self, job: Job) -> bool:
-        """A try is over and the record finished, with nothing to be sent. False when it is not ours any more."""
+    def end_finished(self, job: Job) -> bool:
+        """The same for a finished record without Sends. False if its partition was revoked."""
         with self.mutex:
             progress = job.progress
             if progress.is_ours:
@@ -205,7 +205,7 @@ class InFlight:
             return progress.is_ours
 
     def run_again(self, job: Job, due: float, *, keeps_lane: bool) -> bool:
-        """Let it wait for its next try. Whether its lane is kept for it."""
+        """Delay the record's next attempt. Whether its lane is kept."""
         with self.mutex:
             if not self.is_ours(job):
                 return False
@@ -217,18 +217,18 @@ class InFlight:
             return self._delayed[0][0] if self._delayed else None
 
     def wake(self, now: float) -> None:
-        """Whose time has come may run."""
+        """Records that are due may run."""
         with self.mutex:
             while self._delayed and self._delayed[0][0] <= now:
                 _, _, job = heapq.heappop(self._delayed)
-                self._parked -= self._is_parked(job)
+                self._retry_topic_count -= self._is_in_retry_topic(job)
                 self._lanes.again(job.lane, job)
 
     def _delay(self, job: Job, due: float) -> None:
         heapq.heappush(self._delayed, (due, next(self._numbers), job))
-        self._parked += self._is_parked(job)
+        self._retry_topic_count += self._is_in_retry_topic(job)
 
-    def _is_parked(self, job: Job) -> bool:
+    def _is_in_retry_topic(self, job: Job) -> bool:
         return job.partition.topic in self._retry_topics
 
     def _recount(self) -> None:
@@ -243,13 +243,13 @@ class InFlight:
                 self._count -= finished
 
     def take_finished(self) -> Iterator[tuple[TopicPartition, int, list[Send]]]:
-        """By partition, the offset that may be committed now, and what must be sent before."""
+        """By partition, the offset to commit and the Sends that must come first."""
         with self.mutex:
             taken = [(partition, *progress.take()) for partition, progress in self._progress.items()]
         return ((partition, offset, sends) for partition, offset, sends in taken if offset is not None)
 
     def not_started(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where a partition has records behind the last that was started: the first of them."""
+        """By partition, the first record after the last started one, if any."""
         with self.mutex:
             held = {each: self._progress[each] for each in partitions if each in self._progress}
             firsts = {each: progress.not_started() for each, progress in held.items()}

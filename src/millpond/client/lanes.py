@@ -1,6 +1,6 @@
-"""Who may run now: records of one key one after the other, in order, different keys side by side.
+"""Queues by lane: records of one key run one by one, in order, and different keys run in parallel.
 
-Knows nothing of threads; whoever calls holds the lock.
+No threads in here; the caller holds the lock.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 class Lanes(Generic[T]):
-    """Queues by lane. A lane is busy from `take` until `release`; None is no lane: such records never wait."""
+    """A lane is busy from `take` until `release`. Records with lane None never wait."""
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, deque[T] | None] = {}
-        """Records behind the head of their lane. A lane that is ready or busy has an entry; None: nobody waits."""
+        """Records behind the head of their lane. Each ready or busy lane has an entry; None means an empty queue."""
         self._ready: deque[tuple[Hashable | None, T]] = deque()
 
     def __len__(self) -> int:
@@ -28,10 +28,10 @@ class Lanes(Generic[T]):
         """Records that could be taken now."""
         return len(self._ready)
 
-    def has(self, wanted: Callable[[T], bool]) -> bool:
-        """Whether such a record has not been taken."""
-        return any(wanted(item) for _, item in self._ready) or any(
-            wanted(item) for waiting in self._queues() for item in waiting
+    def has(self, matches: Callable[[T], bool]) -> bool:
+        """Whether a matching record has not been taken."""
+        return any(matches(item) for _, item in self._ready) or any(
+            matches(item) for waiting in self._queues() for item in waiting
         )
 
     def add(self, lane: Hashable | None, item: T) -> None:
@@ -49,11 +49,11 @@ class Lanes(Generic[T]):
         return self._ready.popleft()[1] if self._ready else None
 
     def again(self, lane: Hashable | None, item: T) -> None:
-        """A record whose lane was kept busy for it wants to run once more, before all that wait behind it."""
+        """Run a record again, before those behind it; its lane was kept busy."""
         self._ready.append((lane, item))
 
     def release(self, lane: Hashable | None) -> None:
-        """The record of this lane is finished; the one behind it may go."""
+        """The lane's record is finished; the next one may run."""
         if lane is None or lane not in self._waiting:
             return
         if waiting := self._waiting[lane]:
@@ -62,7 +62,7 @@ class Lanes(Generic[T]):
             del self._waiting[lane]
 
     def drop(self, unwanted: Callable[[T], bool]) -> list[T]:
-        """Forget waiting records; lanes that were ready only for such a record go on with the next one."""
+        """Drop waiting records; a lane whose ready record was dropped continues with the next."""
         dropped: list[T] = []
         for lane, waiting in self._waiting.items():
             kept: deque[T] = deque()

@@ -1,4 +1,4 @@
-"""A record as the client hands it out, and one that is to be sent."""
+"""Records as the client reads them and as handlers send them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ HeadersLike: TypeAlias = Mapping[str, "str | bytes | None"] | Sequence[tuple[str
 
 @dataclass(slots=True, frozen=True)
 class Message:
-    """One record, as it was read. The value stays bytes until somebody asks for more."""
+    """One record as read. The value stays bytes until it is decoded."""
 
     topic: str
     partition: int
     offset: int
     timestamp_ms: int = -1
-    """Milliseconds since 1970; -1 where the record has no time."""
+    """Milliseconds since 1970; -1 if the record has no timestamp."""
     key: bytes | None = None
     value: bytes | None = None
     """None is a tombstone: in a compacted topic it deletes the key."""
@@ -39,7 +39,7 @@ class Message:
         return None if self.timestamp_ms < 0 else datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
 
     def header(self, name: str) -> bytes | None:
-        """The last value under this name; None when there is none."""
+        """The last header with this name, or None."""
         return next((value for each, value in reversed(self.headers) if each == name), None)
 
     def text(self) -> str:
@@ -65,7 +65,7 @@ class Message:
 
 @dataclass(slots=True, frozen=True)
 class Send:
-    """A record that a handler wants sent: return it, or yield several."""
+    """A record for a handler to send: return one, or return or yield several."""
 
     topic: str
     value: Any = None
@@ -76,7 +76,7 @@ class Send:
 
 @dataclass(slots=True, frozen=True)
 class Delivery:
-    """Where a sent record is now. The offset is None with acks=0, where nobody says."""
+    """Where a sent record was written. The offset is None with acks=0, where the broker does not answer."""
 
     topic: str
     partition: int
@@ -89,8 +89,8 @@ def partition_of(message: Message) -> TopicPartition:
 
 
 class _FreshDelivery:
-    """One that can still be written to. What is frozen is five times as slow to make, and this is made for each
-    record that is sent, so a fresh one is filled and then becomes a Delivery."""
+    """A mutable Delivery. A frozen dataclass takes five times as long to construct, once per sent record, so this
+    one is filled and then turned into a Delivery."""
 
     __slots__ = tuple(each.name for each in fields(Delivery))
 
@@ -101,7 +101,7 @@ class _FreshDelivery:
         self.timestamp_ms = timestamp_ms
 
 
-def made_delivery(topic: str, partition: int, offset: int | None, timestamp_ms: int) -> Delivery:
+def make_delivery(topic: str, partition: int, offset: int | None, timestamp_ms: int) -> Delivery:
     fresh: Any = _FreshDelivery(topic, partition, offset, timestamp_ms)
     fresh.__class__ = Delivery
     made: Delivery = fresh
@@ -119,7 +119,7 @@ def header_list(given: HeadersLike) -> list[tuple[str, bytes | None]]:
 
 
 def as_bytes(given: object, what: str = "a key") -> bytes | None:
-    """Text as UTF-8, bytes as they are; ConfigError for anything else, here and not somewhere in librdkafka."""
+    """Text as UTF-8, bytes unchanged; ConfigError for anything else, before librdkafka sees it."""
     if isinstance(given, str):
         return encoded(given, what)
     if given is None or isinstance(given, bytes):

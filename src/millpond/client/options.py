@@ -32,7 +32,7 @@ CLASSIC_SESSION_SECONDS: Final = 10.0
 
 
 class OptionsKwargs(TypedDict, total=False):
-    """What Worker takes beside topics and group, for type checkers. The meaning and the defaults are in Options."""
+    """Arguments of Worker besides topics and group, for type checkers. Options documents them."""
 
     delivery: Delivery
     retries: Retry | int
@@ -54,16 +54,16 @@ class OptionsKwargs(TypedDict, total=False):
 
 
 class WorkerKwargs(OptionsKwargs, total=False):
-    """What the decorator takes beside topics and group."""
+    """Arguments of the decorator besides topics and group."""
 
     bootstrap: str | None
     """The cluster, as `host:port,host:port`; else `MILLPOND_BOOTSTRAP`, else `127.0.0.1:9092`."""
     payload: Any
-    """What the handler is given, if its first parameter's annotation does not say: a type."""
+    """The type of the handler's first argument, if its annotation does not say."""
     decoder: Decoder | None
-    """Makes the handler's first argument of a record: a function `(message) -> value`."""
+    """Turns a message into the handler's first argument: a function `(message) -> value`."""
     serializer: Serializer
-    """Makes bytes of what the handler sends: a function `(value, topic) -> bytes | None`."""
+    """Turns values the handler sends into bytes: a function `(value, topic) -> bytes | None`."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -71,42 +71,42 @@ class Options:
     topics: Sequence[str]
     """The topic, or a list of topics."""
     group: str
-    """The consumer group: by its name the cluster remembers where the worker was."""
+    """The consumer group, under which the cluster stores the worker's offsets."""
     delivery: Delivery = "at_least_once"
-    """What a crash may do to the records in hand: lose, repeat, or neither."""
+    """Whether a crash may lose records in flight, repeat them, or neither."""
     retries: Retry = NO_RETRY
-    """How often and when a failed record is tried again; a number is so many further tries."""
+    """When and how often a failed record is retried; a number is the count of further tries."""
     dead_letters: str | None = None
-    """Where a record goes that failed for good. None: the worker stops instead, before that record."""
+    """The topic for records that failed for good. None: the worker stops before such a record instead."""
     concurrency: int = 1
     """Handlers at a time: threads, or tasks of an async handler."""
     processed: ProcessedIds | None = None
-    """A store that remembers which records are done: exactly once into a database."""
+    """A store of processed records: exactly once into a database."""
     record_id: Callable[[Message], str] | None = None
-    """What names a record in that store; its group, topic, partition and offset if not given."""
+    """The record's id in that store; by default its group, topic, partition and offset."""
     in_flight_max: int = 1_000
-    """Records taken and not finished: what a crash makes run twice, beside those finished since the last commit."""
+    """The most unfinished records: a crash repeats these and those finished since the last commit."""
     commit_every_s: float = 0.2
-    """How often finished positions are committed."""
+    """How often finished offsets are committed."""
     stop_timeout_s: float = 30.0
-    """How long a running handler is waited for when the worker stops or loses a partition."""
+    """How long to wait for running handlers when the worker stops or loses a partition."""
     close_timeout_s: float = 10.0
-    """How long a stopping worker waits for the cluster to take what is finished, once its handlers are done."""
+    """How long a stopping worker waits for the cluster once its handlers are done."""
     from_: From = "earliest"
-    """Where a group begins that has committed nothing; an int is milliseconds since 1970."""
+    """Where a group without committed offsets begins; an int is milliseconds since 1970."""
     protocol: Protocol = "classic"
     """The group protocol; `"consumer"` is the newer one (KIP-848), in which the broker assigns."""
     instance: str | None = None
-    """A name that stays through restarts: the group keeps its partitions, and an open transaction ends at once."""
+    """A name that survives restarts: the group keeps its partitions, and an open transaction ends at once."""
     session_timeout_s: float | None = None
-    """When the group gives away the partitions of a worker that ended without leaving. None: after 10 s, or with
-    `protocol="consumer"` after the group's `consumer.session.timeout.ms`, and no other value is allowed there."""
+    """How long the group keeps the partitions of a worker that ended without leaving. None: 10 s, or with
+    `protocol="consumer"` the group's `consumer.session.timeout.ms`, where no other value is allowed."""
     transaction_timeout_s: float = 10.0
-    """After so long the cluster ends the open transaction of a worker that is gone."""
+    """When the cluster aborts the open transaction of a worker that is gone."""
     tracing: bool = False
-    """Whether each try is a span of OpenTelemetry, in the trace that its record came with; needs `millpond[otel]`."""
+    """Whether each attempt is an OpenTelemetry span in its record's trace; needs `millpond[otel]`."""
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """librdkafka's own, for the consumer and the producer alike where both know it."""
+    """librdkafka settings, for the consumer and the producer where both have them."""
 
     @property
     def classic_session_timeout_s(self) -> float:
@@ -117,19 +117,19 @@ class Options:
         return self.delivery == "exactly_once" and self.processed is None
 
     def retry_topics(self) -> dict[str, float]:
-        """All that it reads beside its topics, and how long a record waits there at most."""
+        """The retry topics it reads, and how long a record waits there at most."""
         return {name: longest_s for topic in self.topics for name, longest_s in self.retries.topics(topic).items()}
 
     def home(self, topic: str) -> str:
-        """The topic whose records these are: of a retry topic, the one it belongs to."""
+        """The topic itself, or the one a retry topic belongs to."""
         return next((each for each in self.topics if topic in self.retries.topics(each)), topic)
 
 
 def check(options: Options, handler: Handler) -> None:
-    """ConfigError for what cannot be, with the reason."""
+    """ConfigError for wrong or contradictory options."""
     _check_kinds(options)
     if not options.group:
-        raise ConfigError("a worker needs a group: its name is how the cluster remembers where it was")
+        raise ConfigError("a worker needs a group: the cluster stores its offsets under that name")
     if options.delivery not in DELIVERIES:
         raise ConfigError(f"delivery is one of {', '.join(DELIVERIES)}, not {options.delivery!r}")
     if options.delivery == "at_most_once" and options.retries.tries > 1:
@@ -137,21 +137,21 @@ def check(options: Options, handler: Handler) -> None:
     if options.processed is not None and options.delivery != "exactly_once":
         raise ConfigError('a store of processed ids is for delivery="exactly_once"')
     if options.processed is not None and handler.is_async:
-        raise ConfigError("a store of processed ids wants a plain function: its transaction belongs to one thread")
+        raise ConfigError("a store of processed ids needs a plain function: its transaction belongs to one thread")
     if handler.takes_unit and options.processed is None:
-        raise ConfigError(f"{handler.name} wants the unit of a store: give processed=SqliteIds(…) or RedisIds(…)")
+        raise ConfigError(f"{handler.name} takes the unit of a store: pass processed=SqliteIds(…) or RedisIds(…)")
     if options.dead_letters is not None and options.dead_letters in options.topics:
         raise ConfigError("the dead letters cannot go to a topic that the worker reads: they would never end")
     if options.tracing:
         from millpond.client.traces import Tracing
 
-        Tracing()  # which says what is missing
+        Tracing()  # raises if the package is missing
     if options.concurrency < 1 or options.in_flight_max < 1:
         raise ConfigError("concurrency and in_flight_max are at least 1")
 
 
 def _check_kinds(options: Options) -> None:
-    """Names are text and numbers are numbers: said here, and not as a TypeError when the first record comes."""
+    """Check types here, instead of a TypeError at the first record."""
     check_topics(options.topics)
     if options.dead_letters is not None:
         check_topic(options.dead_letters, "dead_letters")

@@ -1,9 +1,9 @@
 """Sends that stay in order although a broker refuses whole batches.
 
-A refused batch holds good records beside the bad one. Sent again while later ones go on, they would arrive after
-these. So the batching producer stops at a refused batch (librdkafka's `enable.gapless.guarantee`): nothing behind it
-is written. What was not acknowledged is then sent again in its order, up to the end of the refused batch in batches
-of one record, which shows the bad one; the rest goes through a new batching producer.
+A refused batch contains good records besides the bad one. Resent while later records go out, they would arrive after
+these. So the batching producer stops at a refused batch (librdkafka's `enable.gapless.guarantee`) and writes nothing
+behind it. Unacknowledged records are then resent in order: up to the end of the refused batch one per batch, which
+identifies the bad one, and the rest through a new batching producer.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from millpond.client.message import Delivery, Send, as_bytes
 from millpond.client.producer import Producer
 
 BATCH_REFUSALS: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
-"""Refusals of a whole batch. Only a record that was sent alone is known to be the cause."""
+"""Refusals of a whole batch. Only a record sent alone is known to be the cause."""
 
 NOT_SENT: Final = frozenset(
     {KafkaError._FATAL, KafkaError._GAPLESS_GUARANTEE, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 )
-"""What becomes of records behind a refused batch."""
+"""Errors of records behind a refused batch."""
 
 OnSent: TypeAlias = "Callable[[BaseException | None], None]"
 """Called once, with None when the record is acknowledged; often on the thread that reads delivery reports."""
 
 
 Renew: TypeAlias = "Callable[[int | None], None]"
-"""Closes the present batching producer; the next one is made when it is asked for. With a number, batches of this
-many bytes were refused although each of their records was not: the next producer must make smaller ones."""
+"""Closes the batching producer; the next one is created on use. A number is the size of a batch that was refused
+although its records were accepted alone: the next producer must send smaller batches."""
 
 
 class _Pending(NamedTuple):
-    wanted: Send
+    record: Send
     on_sent: OnSent
 
 
 class OrderedSends:
-    """From several threads; records of one key are sent by one thread at a time."""
+    """Thread-safe, as long as records of one key are sent by one thread at a time."""
 
     def __init__(
         self, producer: Callable[[], Producer], single_producer: Callable[[], Producer], renew: Renew
@@ -58,20 +58,20 @@ class OrderedSends:
         self._lock = Lock()
         self._drained = Condition(self._lock)
         self._outstanding = 0
-        """Records given to the batching producer that have no report."""
+        """Records in the batching producer without a report."""
         self._is_recovering = False
         self._held: list[_Pending] = []
-        """Sent during a recovery; they go out after it."""
+        """Records that arrived during a recovery and go out after it."""
         self._returned: dict[int, tuple[_Pending, SendFailed]] = {}
-        """By number: what must be sent again."""
+        """Records to resend, by number."""
         self._last_refused: int | None = None
         """The last record of refused batches."""
         self._tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread: Thread | None = None
 
-    def send(self, wanted: Send, on_sent: OnSent) -> None:
-        """Whatever this raises is not reported to `on_sent`."""
-        pending = _Pending(wanted, on_sent)
+    def send(self, record: Send, on_sent: OnSent) -> None:
+        """`on_sent` is not called if this raises."""
+        pending = _Pending(record, on_sent)
         with self._lock:
             if self._is_recovering:
                 self._held.append(pending)
@@ -80,7 +80,7 @@ class OrderedSends:
         self._send_batched(pending)
 
     def run_later(self, task: Callable[[], None]) -> None:
-        """Run it on a thread that may wait for room in the producer's buffer, unlike the one that reads reports."""
+        """Run it on a thread that may wait for room in the buffer, unlike the one that reads reports."""
         with self._lock:
             if self._thread is None:
                 self._thread = Thread(target=self._serve, name="millpond-resend", daemon=True)
@@ -94,7 +94,7 @@ class OrderedSends:
     def _send_batched(self, pending: _Pending) -> None:
         number = next(self._numbers)
         try:
-            future = send(self._producer(), pending.wanted)
+            future = send(self._producer(), pending.record)
         except BaseException as error:
             if self._take_back(number, pending, error):
                 return
@@ -107,7 +107,7 @@ class OrderedSends:
             pending.on_sent(error)
 
     def _take_back(self, number: int, pending: _Pending, error: BaseException | None) -> bool:
-        """Note the outcome. Whether the record is going to be sent again."""
+        """Note the outcome. Whether the record will be resent."""
         is_refused = isinstance(error, SendFailed) and error.code in BATCH_REFUSALS
         is_returned = is_refused or (isinstance(error, SendFailed) and error.code in NOT_SENT)
         must_recover = False
@@ -126,11 +126,11 @@ class OrderedSends:
         return is_returned
 
     def _recover(self) -> None:
-        """Until everything that was returned or held is on its way."""
+        """Resend until nothing is returned or held."""
         while True:
             with self._lock:
                 if self._returned:
-                    # Each of them is reported: what cannot be delivered fails after delivery_timeout_s.
+                    # Every record gets a report: one that cannot be delivered fails after delivery_timeout_s.
                     self._drained.wait_for(lambda: not self._outstanding)
                     returned, self._returned = sorted(self._returned.items()), {}
                     last_refused, self._last_refused = self._last_refused, None
@@ -142,18 +142,18 @@ class OrderedSends:
                     self._is_recovering = False
                     return
             if returned and last_refused is None:
-                # No refusal has stopped the producer, so another one would not do better.
+                # No refusal stopped the producer, so a new one would not do better.
                 for _, (pending, error) in returned:
                     pending.on_sent(error)
             elif last_refused is not None:
-                LOG.info("a broker refused a batch; %d records are sent again, in their order", len(returned))
+                LOG.info("a broker refused a batch; resending %d records in order", len(returned))
                 again = [pending for number, (pending, _) in returned if number > last_refused]
                 alone = [pending for number, (pending, _) in returned if number <= last_refused]
-                self._renew(None if self._send_alone(alone) else sum(_size(each.wanted) for each in alone))
+                self._renew(None if self._send_alone(alone) else sum(_size(each.record) for each in alone))
             self._send_again(again)
 
     def _send_alone(self, pendings: list[_Pending]) -> bool:
-        """Send each in a batch of its own and wait for the reports. Whether one has failed."""
+        """Send each record in a separate batch and wait for the reports. Whether one failed."""
         left, has_failed = len(pendings), False
         all_reported = Condition(self._lock)
 
@@ -168,7 +168,7 @@ class OrderedSends:
 
         for each in pendings:
             try:
-                future = send(self._single_producer(), each.wanted)
+                future = send(self._single_producer(), each.record)
             except BaseException as error:
                 reported(each, error)
                 continue
@@ -187,9 +187,9 @@ class OrderedSends:
                 pending.on_sent(error)
 
 
-def _size(wanted: Send) -> int:
-    return len(wanted.value or b"") + len(as_bytes(wanted.key) or b"")
+def _size(record: Send) -> int:
+    return len(record.value or b"") + len(as_bytes(record.key) or b"")
 
 
-def send(producer: Producer, wanted: Send) -> Future[Delivery]:
-    return producer.send(wanted.topic, wanted.value, wanted.key, headers=wanted.headers, partition=wanted.partition)
+def send(producer: Producer, record: Send) -> Future[Delivery]:
+    return producer.send(record.topic, record.value, record.key, headers=record.headers, partition=record.partition)

@@ -1,4 +1,4 @@
-"""What finished records want sent, by the partition they were read from, until a transaction has it."""
+"""The Sends of finished records, by source partition, until a transaction commits them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from millpond.base.ids import TopicPartition
+from millpond.client.committers import OnRefused, refused_letter
 from millpond.client.message import Send
-from millpond.client.settlers import OnRefused, refused_letter
 
 
 @dataclass(slots=True, frozen=True, eq=False)
@@ -16,7 +16,7 @@ class OutgoingRecord:
 
     offset: int
     on_refused: OnRefused | None
-    """Makes what replaces all of its Sends when one of them is refused."""
+    """Makes the Send that replaces all of them when one is refused."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True, eq=False)
@@ -25,7 +25,7 @@ class OutgoingSend(Send):
 
 
 def outgoing_sends(sends: Sequence[Send], offset: int, on_refused: OnRefused | None) -> list[Send]:
-    """The Sends of one record, tied to it."""
+    """The Sends with a reference to their record."""
     if on_refused is None and len(sends) == 1:
         on_refused = refused_letter(sends[0])
     record = OutgoingRecord(offset, on_refused)
@@ -48,7 +48,7 @@ class Portion:
 @dataclass(slots=True)
 class _Finished:
     offset: int
-    """To be committed once everything in `outgoing` is sent."""
+    """To commit once everything in `outgoing` is sent."""
     outgoing: list[OutgoingSend] = field(default_factory=list)
 
 
@@ -79,7 +79,7 @@ class Outbox:
             portion.sends += finished.outgoing[:count]
             portion.counts[partition] = count
             is_all = count == len(finished.outgoing)
-            # All records before the first one that stays are finished, whether they sent something or not.
+            # All records before the first remaining one are finished, with or without Sends.
             portion.offsets[partition] = finished.offset if is_all else finished.outgoing[count].record.offset
             if not is_all:
                 break
@@ -97,7 +97,7 @@ class Outbox:
         return any(each is send for each in self._sends())
 
     def replace(self, record: OutgoingRecord, letter: Send) -> int:
-        """Put the letter in the place of all Sends of the record. How many Sends come before it."""
+        """Replace all Sends of the record by the letter. How many Sends come before it."""
         before = 0
         for finished in self._finished.values():
             outgoing = finished.outgoing

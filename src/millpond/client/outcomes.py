@@ -1,4 +1,4 @@
-"""What becomes of a record that failed: another try, now or later, or the dead letters."""
+"""What happens to a failed record: another attempt, now or later, or the dead letters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millpond.client.retry import retry_record, retry_topic
 
 
 def is_worth_another_try(options: Options, job: Job, error: BaseException) -> bool:
-    """A payload that cannot be read, or was rejected, gets no better by waiting."""
+    """Retrying does not help a payload that cannot be decoded or was rejected."""
     hopeless = isinstance(error, (DecodeFailed, Reject, *options.retries.give_up_on))
     return not hopeless and job.attempts < options.retries.tries
 
@@ -35,7 +35,7 @@ def to_retry_topic(options: Options, job: Job) -> Send:
 
 
 def to_dead_letters(options: Options, job: Job, error: BaseException) -> Send:
-    """HandlerFailed when there is no topic for them."""
+    """HandlerFailed if there is no dead-letter topic."""
     tries = counted(job.attempts, "try")
     if options.dead_letters is None:
         raise HandlerFailed(

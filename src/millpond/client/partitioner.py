@@ -1,4 +1,4 @@
-"""Which partition a record goes to: as Java clients choose, in turn, or as a function of yours says."""
+"""Choosing a partition: like Java clients, round robin, or with a custom function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SALT_MARK: Final = "#"
 
 
 def by_key(key: bytes | None, partitions: int) -> int:
-    """The hash of Java clients (murmur2); a record without a key goes anywhere."""
+    """Java's hash (murmur2); a record without a key goes to a random partition."""
     return random.randrange(partitions) if key is None else partition_for_key(key, partitions)
 
 
@@ -35,10 +35,10 @@ class RoundRobin:
 
 
 def salted(key: str, buckets: int, *, by: str | bytes | None = None) -> str:
-    """A hot key spread over `buckets` keys, so that its records use several partitions.
+    """Spread a hot key over `buckets` keys, so that its records use several partitions.
 
-    Records of one bucket keep their order. With `by`, records with the same `by` share a bucket: order survives
-    within, say, one order of a very large customer. Without it the bucket is random.
+    Records of one bucket keep their order. Records with the same `by` share a bucket, which keeps, say, the records
+    of one order in sequence for a very large customer. Without `by` the bucket is random.
     """
     if buckets < 1:
         raise ValueError("a key is spread over at least one bucket")
@@ -47,6 +47,6 @@ def salted(key: str, buckets: int, *, by: str | bytes | None = None) -> str:
 
 
 def unsalted(key: str) -> str:
-    """The key as it was before `salted`; a key without salt as it is."""
+    """The key before `salted`; a key without salt is returned unchanged."""
     head, mark, bucket = key.rpartition(SALT_MARK)
     return head if mark and bucket.isdecimal() else key

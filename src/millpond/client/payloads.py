@@ -1,8 +1,8 @@
-"""From values to bytes and back: plain types, JSON, msgspec, dataclasses, pydantic, and a seam for Avro and others.
+"""Serialize values and decode messages: plain types, JSON, msgspec, dataclasses, pydantic, Avro and others.
 
-A serializer is any callable `(value, topic) -> bytes | None`, a decoder any callable `(message) -> value`. The ones
-of confluent-kafka's schema registry client (Avro, Protobuf, JSON Schema) fit through `registry_serializer` and
-`registry_decoder`.
+A serializer is any callable `(value, topic) -> bytes | None`, a decoder any callable `(message) -> value`.
+`registry_serializer` and `registry_decoder` adapt those of confluent-kafka's schema registry client (Avro, Protobuf,
+JSON Schema).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Decoder: TypeAlias = Callable[[Message], Any]
 
 
 def encode(value: Any, topic: str = "") -> bytes | None:
-    """bytes and None as they are, text as UTF-8, a model by its own means, everything else as JSON."""
+    """bytes and None unchanged, text as UTF-8, a model by its own serializer, everything else as JSON."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -40,7 +40,7 @@ def encode(value: Any, topic: str = "") -> bytes | None:
         packed: bytes = msgspec_module().json.encode(value)
         return packed
     try:
-        # JSON has no NaN and no Infinity; readers other than Python's refuse them.
+        # JSON has no NaN or Infinity; parsers other than Python's refuse them.
         return json.dumps(value, separators=(",", ":"), default=_json_value, allow_nan=False).encode()
     except (TypeError, ValueError) as fault:
         raise ConfigError(
@@ -50,7 +50,7 @@ def encode(value: Any, topic: str = "") -> bytes | None:
 
 
 def _json_value(value: object) -> str:
-    """Dates and times as ISO 8601, Decimal and UUID as text, which is how msgspec and pydantic write them."""
+    """Dates and times as ISO 8601, Decimal and UUID as text, like msgspec and pydantic."""
     if isinstance(value, date | dt_time):
         return value.isoformat()
     if isinstance(value, Decimal | UUID):
@@ -59,10 +59,10 @@ def _json_value(value: object) -> str:
 
 
 def decoder_for(kind: Any) -> Decoder:
-    """How a message becomes a `kind`. What does not fit is DecodeFailed."""
+    """Decodes messages to `kind`; DecodeFailed if a value does not fit."""
     if kind is Message:
         return lambda message: message
-    # What the kind needs is missed now, not at the first record.
+    # Report a missing package now, not at the first record.
     reader_of(kind)
     return lambda message: message.as_(kind)
 

@@ -1,8 +1,8 @@
-"""Which records have been processed: the other way to exactly once, for effects outside the log.
+"""Stores of processed ids: exactly once for effects outside the log.
 
-A store remembers the id of each processed record. `once` wraps the handler's run: what the handler does through the
-unit it is given and the note that the record is done become one transaction of the store. Effects elsewhere are not
-in it; for them a crash between effect and note still means a second effect.
+A store keeps the id of each processed record. `once` wraps a run of the handler: what the handler does through its
+unit of work and the storing of the id become one transaction of the store. Effects elsewhere are not part of it: a
+crash between the effect and the commit repeats them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ FORGET_BATCH = 1_000
 
 
 class ProcessedIds(Protocol):
-    """One interface for all stores. Called from several threads."""
+    """A store of processed ids. Called from several threads."""
 
     def once(self, record_id: str) -> AbstractContextManager[Any]:
-        """Enter to process a record: gives None when it was processed before, else the unit to work through.
+        """Enter to process a record: yields None if it was already processed, else the unit of work.
 
-        Leaving without an error makes the unit's work and the id last together; leaving with one undoes both.
-        Whatever is raised on entering, and StoreFailed on leaving, is the store's fault and not the record's.
+        Leaving without an error commits the unit and the id together; leaving with one rolls both back. Any error on
+        entering, and StoreFailed on leaving, is the store's fault and not the record's.
         """
         ...
 
@@ -48,7 +48,7 @@ ROLLED_BACK: Final = (
 
 
 class _UnitCursor(sqlite3.Cursor):
-    """SQLite commits each statement by itself once the transaction is gone: it must not run."""
+    """Refuses statements outside the transaction: SQLite would commit each of them by itself."""
 
     def execute(self, *given: Any) -> Self:
         _connection_of(self).check_transaction()
@@ -64,13 +64,13 @@ class _UnitCursor(sqlite3.Cursor):
 
 
 def _connection_of(cursor: _UnitCursor) -> _UnitConnection:
-    made = cursor.connection
-    assert isinstance(made, _UnitConnection)
-    return made
+    connection = cursor.connection
+    assert isinstance(connection, _UnitConnection)
+    return connection
 
 
 class _UnitConnection(sqlite3.Connection):
-    """The connection of a store. While a handler has it, only the store may end the transaction."""
+    """A store's connection. While a handler has it, only the store may end the transaction."""
 
     is_in_unit = False
     was_denied = False
@@ -104,7 +104,7 @@ class _UnitConnection(sqlite3.Connection):
         return super().executemany(*given)
 
     def authorize(self, action: int, *_: object) -> int:
-        """SQLite asks this for each statement that it compiles: catches db.execute("COMMIT"), too."""
+        """SQLite calls this for each statement it compiles, so it also catches db.execute("COMMIT")."""
         if action == sqlite3.SQLITE_TRANSACTION and self.is_in_unit:
             self.was_denied = True
             return sqlite3.SQLITE_DENY
@@ -136,8 +136,8 @@ class SqliteIds:
 
     The store commits: a handler that calls `commit`, or uses `with db:`, is refused with ConfigError.
 
-    SQLite has one writer at a time, so handlers with one store run one after the other, over all processes.
-    Ids older than `keep_s` are forgotten; keep them longer than the topic's retention and the longest outage.
+    SQLite has one writer at a time, so handlers that share a store run one by one, across all processes. Ids older
+    than `keep_s` are deleted; keep them longer than the topic's retention and the longest outage.
     """
 
     def __init__(self, path: str | Path, *, table: str = "processed_ids", keep_s: float = 14 * 86_400) -> None:
@@ -165,7 +165,7 @@ class SqliteIds:
             connection.execute(f"CREATE INDEX IF NOT EXISTS {table}_at ON {table} (at)")
 
     def _begin_write_ahead_log(self) -> None:
-        # Once per file, by whoever opens it first. SQLite does not wait for others who try the same at that moment.
+        # Once per file. SQLite does not wait for another connection that does the same at this moment.
         give_up = time.monotonic() + BUSY_SECONDS
         while True:
             try:
@@ -178,14 +178,13 @@ class SqliteIds:
 
     @contextmanager
     def once(self, record_id: str) -> Iterator[sqlite3.Connection | None]:
-        # Threads wait for each other here, however long a handler takes: SQLite's own waiting ends, and is not fair.
+        # Threads wait here however long a handler takes: SQLite's own wait has a limit and is unfair.
         with self._writer:
             connection = self._connection
             try:
-                # Writing from the start: two workers with the same record must not both find it new.
+                # A write transaction from the start: two workers with the same record must not both see it as new.
                 connection.execute("BEGIN IMMEDIATE")
-                known = connection.execute(f"SELECT 1 FROM {self._table} WHERE id = ?", (record_id,)).fetchone()
-                if known:
+                if connection.execute(f"SELECT 1 FROM {self._table} WHERE id = ?", (record_id,)).fetchone():
                     connection.rollback()
                     yield None
                 else:

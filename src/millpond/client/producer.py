@@ -1,8 +1,8 @@
-"""The producer: `send` puts a record into a bounded buffer and returns a future of where it landed.
+"""The producer: `send` puts a record into a bounded buffer and returns a future of its Delivery.
 
-librdkafka batches, compresses and retries below. Its acknowledgement level belongs to a producer, not to a record, so
-each level that is used has an inner producer of its own, made at the first use: its buffer, connections and order are
-its own too. Records sent with different `acks` are not ordered among each other. Only `acks="all"` is idempotent.
+librdkafka batches, compresses and retries. It sets acks per producer, not per record, so each level in use has its
+own inner producer, created on first use, with its own buffer and connections. Records sent with different `acks` are
+not ordered relative to each other. Only `acks="all"` is idempotent.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from millpond.client.inner_producer import Acks, InnerProducer
 from millpond.client.message import Delivery, HeadersLike, as_bytes, header_list
 from millpond.client.partitioner import Partitioner, RoundRobin
 from millpond.client.payloads import Serializer, encode
-from millpond.client.reach import Reach
-from millpond.client.sent import PlainSend, Sent
-from millpond.client.unreported import ANY_PARTITION, Record, Unreported
+from millpond.client.pending_reports import ANY_PARTITION, PendingReports, Record
+from millpond.client.reachability import Reachability
+from millpond.client.send_future import PlainSend, SendFuture
 
 if TYPE_CHECKING:
     from millpond.client.traces import Tracing
@@ -69,61 +69,61 @@ TEXT_OR_BYTES: Final = (str, bytes)
 
 
 class ProducerKwargs(TypedDict, total=False):
-    """What Producer takes beside bootstrap and what to do when it is full, for type checkers."""
+    """Arguments of Producer besides bootstrap, when_full and full_timeout_s, for type checkers."""
 
     acks: Acks
-    """Who must have a record before it counts as sent: `"all"` (idempotent), `1` or `0`."""
+    """Which replicas must have a record before it counts as sent: `"all"` (idempotent), `1` or `0`."""
     linger_ms: float
-    """How long a batch waits for more records before it goes out."""
+    """How long a batch waits for more records."""
     batch_bytes: int
     """The most bytes in one batch."""
     compression: Compression
-    """How batches are compressed."""
+    """The codec for batches."""
     partitioner: PartitionerLike
-    """Where a record goes: by its key as in Java, in turn, or a function `(key, partitions) -> int`."""
+    """Chooses a partition: by key like Java, round robin, or a function `(key, partitions) -> int`."""
     serializer: Serializer
-    """Makes bytes of a value: a function `(value, topic) -> bytes | None`."""
+    """Turns a value into bytes: a function `(value, topic) -> bytes | None`."""
     buffer_records: int
     """The most records that wait to be sent or acknowledged."""
     buffer_bytes: int
-    """The most bytes of them."""
+    """The most bytes of such records."""
     delivery_timeout_s: float
-    """How long a record is tried; after that its future is `SendFailed`."""
+    """How long the producer tries to deliver a record; then its future is `SendFailed`."""
     create_topics: bool
-    """Whether a cluster that allows it creates a missing topic at the first record; else that record fails."""
+    """Whether a cluster that allows it creates a missing topic for the first record; else that record fails."""
     tracing: bool
-    """Whether each record is a span of OpenTelemetry, which its handler goes on with; needs `millpond[otel]`."""
+    """Whether each record is an OpenTelemetry span that its handler's span continues; needs `millpond[otel]`."""
     settings: Mapping[str, Any] | None
-    """Anything else that librdkafka can be told, by its own names."""
+    """Further librdkafka settings, by their librdkafka names."""
 
 
 class SendKwargs(TypedDict, total=False):
-    """What `send` takes beside topic, value and key."""
+    """Arguments of `send` besides topic, value and key."""
 
     headers: HeadersLike
-    """Names with values, as a mapping or pairs; texts are written as UTF-8."""
+    """Names and values, as a mapping or pairs; text is sent as UTF-8."""
     acks: Acks | None
-    """As the producer's, for this record alone."""
+    """Overrides the producer's acks for this record."""
     partition: int | None
-    """The partition, whatever the key."""
+    """The partition, regardless of the key."""
     timestamp_ms: int
-    """The record's time in milliseconds since 1970."""
+    """The record's timestamp in milliseconds since 1970."""
 
 
 SEND_NAMES: Final = ("topic", "value", "key", *SendKwargs.__annotations__)
 
 
 class Producer(Closable):
-    """Sends records. Safe to share between threads; one per process is enough.
+    """Sends records. Thread-safe; one per process is enough.
 
-    `when_full` says what `send` does when the buffer is full: "block" waits up to `full_timeout_s` and then raises
-    BufferFull, "raise" raises it at once. Use it as a context manager: leaving flushes.
+    With a full buffer, `when_full="block"` makes `send` wait up to `full_timeout_s` and then raise BufferFull;
+    "raise" raises it at once. Use it as a context manager: leaving flushes.
 
-    `delivery_timeout_s` is how long a record is tried: then its future is SendFailed. Shorter than what a web server
-    gives a request, longer than a cluster takes to go on without one of its nodes.
+    After `delivery_timeout_s` a record's future is SendFailed. The default is shorter than a web server's request
+    timeout and longer than a cluster takes to recover from the loss of a node.
 
-    A record for a topic that does not exist fails within seconds as both SendFailed and UnknownTopic; from then on
-    `send` raises it until the topic is created. `create_topics=True` has a missing topic created instead.
+    A record for a missing topic fails within seconds, as both SendFailed and UnknownTopic; from then on `send` raises
+    it until the topic is created. `create_topics=True` creates a missing topic instead.
     """
 
     @named_arguments("Producer")
@@ -161,13 +161,13 @@ class Producer(Closable):
         self._full_timeout_s = full_timeout_s
         self._serializer = serializer
         self._is_plain = serializer is encode
-        """Bytes are sent as they are."""
+        """Bytes are sent unchanged."""
         self._partitioner = _partitioner(partitioner)
         own = {
             "linger.ms": linger_ms,
             "batch.size": batch_bytes,
             "compression.type": compression,
-            # Java's choice, so that producers in both worlds agree on where a key lives.
+            # Java's partitioner, so that both clients agree on a key's partition.
             "partitioner": "murmur2_random",
             "queue.buffering.max.messages": buffer_records,
             "queue.buffering.max.kbytes": max(buffer_bytes >> 10, 1),
@@ -175,19 +175,19 @@ class Producer(Closable):
         }
         self._settings = producer_settings(bootstrap, own, given_settings, create_topics=create_topics)
         if given_settings:
-            # What is wrong with them is said here, and not at the first record. Without an address it asks nobody.
-            # The real ones are made at their first use, so that a program may fork before.
+            # Report wrong settings here, not at the first record. Without an address this one does not connect. The
+            # real producers are created on first use, so that a program may fork before.
             make(RawProducer, self._settings | {"bootstrap.servers": ""})
         self._tracing = _tracing() if tracing else None
         self._inners: dict[Acks, InnerProducer] = {}
-        self._usual: InnerProducer | None = None
-        """The one of `acks`, once it is made."""
-        self._quick: PlainSend | None = None
-        """Its way for a record of bytes, where that can be given to it as it is."""
+        self._default_inner: InnerProducer | None = None
+        """The one for `acks`, once it is created."""
+        self._plain_send: PlainSend | None = None
+        """Its fast path for bytes, if neither serializer, partitioner nor tracing is set."""
         self.plain: InnerProducer | None = None
-        """The one of that way, for records that are not futures of threads."""
-        self._is_of_parent = False
-        """It was used before this process was forked: its threads are not here."""
+        """Set with `_plain_send`, for records that are not thread futures."""
+        self._is_from_parent = False
+        """Used before a fork: its threads exist only in the parent."""
         self._lock = Lock()
         self._closed = False
         self._partitions: dict[str, tuple[float, int]] = {}
@@ -196,22 +196,22 @@ class Producer(Closable):
     def send(
         self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendKwargs]
     ) -> Future[Delivery]:
-        """Queue a record; the future says where it is once it is acknowledged, or is SendFailed."""
-        quick = self._quick
-        if not given and quick is not None and type(value) is bytes and type(topic) is str and topic:
+        """Queue a record; the future is its Delivery once acknowledged, or SendFailed."""
+        plain_send = self._plain_send
+        if not given and plain_send is not None and type(value) is bytes and type(topic) is str and topic:
             try:
                 if key is None or isinstance(key, TEXT_OR_BYTES):
-                    return quick(topic, value, key)
+                    return plain_send(topic, value, key)
             except (BufferError, KafkaException, ValueError):
-                quick = None  # What that means is for `put` to say.
+                plain_send = None  # `put` reports the error.
         try:
-            return self.put(Sent, self._blocks, topic, value, key, **given)
+            return self.put(SendFuture, self._blocks, topic, value, key, **given)
         except TypeError:
             refuse_unknown(given, SEND_NAMES, "send")
             raise
 
     def flush(self, timeout_s: float = 60.0) -> None:
-        """Return when everything sent so far is acknowledged or has failed; Timeout when that takes too long."""
+        """Wait until everything sent so far is acknowledged or has failed; Timeout if that takes too long."""
         timeout_s = check_seconds(timeout_s)
         self._check_outside("flush")
         self._check_process()
@@ -226,7 +226,7 @@ class Producer(Closable):
     def close(self, timeout_s: float = 60.0) -> None:
         """Flush and stop. Idempotent. What is left after the timeout fails with SendFailed.
 
-        In a child of the process that used it there is nothing to flush: its records are the parent's to send.
+        Does nothing in a forked child: the parent sends the records.
         """
         timeout_s = check_seconds(timeout_s)
         self._check_outside("close")
@@ -234,8 +234,8 @@ class Producer(Closable):
             if self._closed:
                 return
             self._closed = True
-            self._quick = self.plain = None
-        if self._is_of_parent:
+            self._plain_send = self.plain = None
+        if self._is_from_parent:
             return
         try:
             self.flush(timeout_s)
@@ -244,12 +244,12 @@ class Producer(Closable):
                 inner.close()
 
     def partitions(self, topic: str) -> int:
-        """How many partitions the topic has."""
+        """The topic's number of partitions."""
         self._check_open()
         check_topic(topic)
-        known = self._partitions.get(topic)
-        if known and known[0] > time.monotonic():
-            return known[1]
+        cached = self._partitions.get(topic)
+        if cached and cached[0] > time.monotonic():
+            return cached[1]
         raw = self._inner(self.acks).raw
         deadline = time.monotonic() + UNKNOWN_TOPIC_MS / 1000
         while not (count := self._ask_partitions(raw, topic)):
@@ -260,22 +260,22 @@ class Producer(Closable):
         return count
 
     def _ask_partitions(self, raw: RawProducer, topic: str) -> int:
-        """How many partitions the topic has; 0 if the node that is asked does not know it."""
+        """The topic's number of partitions; 0 if the node does not have it."""
         try:
-            # A thread of its own, because a callback of a record may send, and librdkafka is asked once at a time.
-            with ThreadPoolExecutor(1) as aside:
-                known = aside.submit(raw.list_topics, topic, METADATA_SECONDS).result().topics[topic]
+            # On another thread: a record's callback may send, and librdkafka does not allow nested calls.
+            with ThreadPoolExecutor(1) as executor:
+                metadata = executor.submit(raw.list_topics, topic, METADATA_SECONDS).result().topics[topic]
         except KafkaException as fault:
-            raise Timeout(f"the partitions of {topic!r} are not known: {advice_on(fault.args[0])}") from fault
-        return 0 if known.error is not None else len(known.partitions)
+            raise Timeout(f"cannot look up the partitions of {topic!r}: {advice_on(fault.args[0])}") from fault
+        return 0 if metadata.error is not None else len(metadata.partitions)
 
     def buffered(self) -> int:
-        """Records that wait for their acknowledgement, and reports that wait to be read: about, not exactly."""
+        """Roughly how many records wait for an acknowledgement or for their report to be read."""
         return sum(len(inner.raw) for inner in list(self._inners.values()))
 
     def put(
         self,
-        kind: Callable[[str, Unreported], R],
+        kind: Callable[[str, PendingReports], R],
         block: bool,
         topic: str,
         value: Any,
@@ -287,13 +287,13 @@ class Producer(Closable):
         timestamp_ms: int = 0,
         is_last_try: bool = True,
     ) -> R:
-        """What `send` does, with any kind of record that can hear what became of it.
+        """`send` for any kind of record that takes a delivery report.
 
-        Who has no room and will try again with another record says so: that is nothing for a trace.
+        Unless `is_last_try`, BufferFull does not end the record's trace: the caller will try again.
         """
         self._check_open()
         check_topic(topic)
-        inner = (self._usual or self._inner(self.acks)) if acks is None else self._inner(_acks(acks))
+        inner = (self._default_inner or self._inner(self.acks)) if acks is None else self._inner(_acks(acks))
         plain_key = as_bytes(key)
         if partition is None and self._partitioner is not None:
             partition = self._chosen(topic, plain_key, self._partitioner)
@@ -306,11 +306,11 @@ class Producer(Closable):
         if timestamp_ms:
             check_milliseconds(timestamp_ms, "timestamp_ms")
         if payload is not None and not isinstance(payload, bytes):
-            raise ConfigError(f"the serializer gave {type(payload).__name__}: it gives bytes or None")
+            raise ConfigError(f"the serializer returned {type(payload).__name__}: it must return bytes or None")
         if self._tracing is None:
-            record = kind(topic, inner.unreported)
+            record = kind(topic, inner.pending_reports)
         else:
-            traced, listed = self._tracing.sent(topic, inner.unreported, listed)
+            traced, listed = self._tracing.sent(topic, inner.pending_reports, listed)
             record = cast(R, traced)
         try:
             inner.produce(record, topic, payload, plain_key, listed, partition, timestamp_ms)
@@ -320,7 +320,7 @@ class Producer(Closable):
                     inner, block, record, topic, payload, plain_key, listed, partition, timestamp_ms
                 )
             except (BufferFull, Closed) as refusal:
-                if is_last_try and isinstance(record, Sent):
+                if is_last_try and isinstance(record, SendFuture):
                     record.fail(refusal)  # Its trace ends here.
                 raise
         except KafkaException as fault:
@@ -329,8 +329,8 @@ class Producer(Closable):
 
     def _put_when_there_is_room(self, inner: InnerProducer, block: bool, record: R, topic: str, *what: Any) -> None:
         deadline = time.monotonic() + self._full_timeout_s
-        # In the callback of a record there will be no room before that returns.
-        block = block and not inner.unreported.is_reading()
+        # Inside a record's callback no room appears before the callback returns.
+        block = block and not inner.pending_reports.is_reading()
         while block and inner.wait_for_room(deadline):
             self._check_open()
             try:
@@ -349,29 +349,29 @@ class Producer(Closable):
     def _check_open(self) -> None:
         self._check_process()
         if self._closed:
-            raise Closed("this producer is closed: make a new one")
+            raise Closed("this producer is closed: create a new one")
 
     def _check_process(self) -> None:
-        if self._is_of_parent:
+        if self._is_from_parent:
             raise ClientError(
-                "this producer was used before the process was forked, and what sends its records is in the parent "
-                "alone: make a new one in the child"
+                "this producer was used before the process was forked, and its threads exist only in the parent: "
+                "create a new one in the child"
             )
 
-    def begin_in_child(self) -> None:
-        """The process was forked. What has not been used may be used here; what has must not be silent about it."""
-        self._lock = Lock()  # A thread may have held it that is not here.
+    def after_fork(self) -> None:
+        """An unused producer works in the child; a used one must raise."""
+        self._lock = Lock()  # A thread of the parent may have held it.
         if self._inners:
-            self._is_of_parent = True
-            self._quick = self.plain = None
+            self._is_from_parent = True
+            self._plain_send = self.plain = None
 
     def _check_outside(self, what: str) -> None:
-        # In a child the thread of the parent that reads is not there, but another one may have its number.
-        inners = [] if self._is_of_parent else list(self._inners.values())
-        if any(inner.unreported.is_reading() for inner in inners):
+        # In a forked child the parent's reading thread is gone, but another may have its id.
+        inners = [] if self._is_from_parent else list(self._inners.values())
+        if any(inner.pending_reports.is_reading() for inner in inners):
             raise ClientError(
-                f"{what} was called by the callback of a record, or by what interrupts it, where it would wait for "
-                "itself: call it elsewhere"
+                f"{what} was called inside a record's callback, or by what interrupts it, where it would deadlock: "
+                "call it elsewhere"
             )
 
     def _inner(self, acks: Acks) -> InnerProducer:
@@ -382,15 +382,15 @@ class Producer(Closable):
                 if inner is None:
                     self._check_open()
                     own = {"acks": acks, "enable.idempotence": acks == "all"}
-                    reach = Reach(self._settings)
-                    chosen = own | self._settings | {"acks": acks, "error_cb": reach.on_error}
-                    inner = InnerProducer(make(RawProducer, chosen), reach)
+                    reachability = Reachability(self._settings)
+                    chosen = own | self._settings | {"acks": acks, "error_cb": reachability.on_error}
+                    inner = InnerProducer(make(RawProducer, chosen), reachability)
                     self._inners[acks] = inner
                     if acks == self.acks:
-                        self._usual = inner
+                        self._default_inner = inner
                         is_plain = self._serializer is encode and self._partitioner is None
                         if is_plain and self._tracing is None:
-                            self._quick, self.plain = inner.plain_send(), inner
+                            self._plain_send, self.plain = inner.plain_send(), inner
         return inner
 
     def _chosen(self, topic: str, key: bytes | None, partitioner: Partitioner) -> int:
@@ -404,23 +404,22 @@ class Producer(Closable):
 
 
 _ALL: WeakSet[Producer] = WeakSet()
-"""Of this process, to be told when it is forked: to ask for each record who one is would cost more."""
+"""The producers of this process, for its fork handler: checking the process id per record would cost more."""
 
 
-def _begin_in_child() -> None:
+def _after_fork() -> None:
     for each in list(_ALL):
-        each.begin_in_child()
+        each.after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_in_child)
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _refusal(record: Record, topic: str, fault: KafkaException) -> SendFailed:
-    """librdkafka did not even take it."""
-    error = fault.args[0]
-    refusal = send_failure(topic, error)
-    if isinstance(record, Sent):
+    """librdkafka refused the record at once."""
+    refusal = send_failure(topic, fault.args[0])
+    if isinstance(record, SendFuture):
         record.fail(refusal)  # Its trace ends here.
     return refusal
 
@@ -432,15 +431,15 @@ def _tracing() -> Tracing:
 
 
 def _acks(given: Any) -> Acks:
-    known: dict[Any, Acks] = {"all": "all", -1: "all", "-1": "all", 1: 1, "1": 1, 0: 0, "0": 0}
+    levels: dict[Any, Acks] = {"all": "all", -1: "all", "-1": "all", 1: 1, "1": 1, 0: 0, "0": 0}
     try:
-        return known[given]
+        return levels[given]
     except (KeyError, TypeError):
         raise ConfigError(f'acks is "all", 1 or 0, not {given!r}') from None
 
 
 def _partitioner(given: PartitionerLike) -> Partitioner | None:
-    """None for what librdkafka does by itself, and faster."""
+    """None for librdkafka's own partitioner, which is faster."""
     if given == "murmur2":
         return None
     if given == "round_robin":

@@ -1,4 +1,4 @@
-"""Records under way: they finish in any order, and what has finished without a gap may be committed."""
+"""Records in flight finish in any order; the offset up to which all have finished may be committed."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from millpond.client.message import Message, Send
 
 
 class Progress:
-    """The records of one partition that are under way, in order of their offsets."""
+    """The records of one partition that are in flight, in offset order."""
 
     def __init__(self) -> None:
         self._under_way: dict[int, list[Send] | None] = {}
-        """What a finished record wants sent; None while it is not finished."""
+        """The Sends of a finished record; None while it is unfinished."""
         self._order: deque[int] = deque()
-        """The same records, the first first: to look for the first key of a dict takes longer with each that went."""
+        """The same offsets in order: finding the first key of a dict gets slower with every deletion."""
         self.furthest = -1
         """The highest offset whose handler was started."""
         self.is_ours = True
-        """False once the partition was taken away, or given anew."""
+        """False once the partition was revoked, even if it was assigned again."""
         self.running = 0
-        """Records whose handler runs."""
+        """Records whose handler is running."""
         self._done_to: int | None = None
         self._outgoing: list[Send] = []
 
     def __len__(self) -> int:
-        """Records that are not finished, or behind one that is not."""
+        """Records that are unfinished, or behind an unfinished one."""
         return len(self._order)
 
     def begin(self, offset: int) -> None:
@@ -38,7 +38,7 @@ class Progress:
         self._under_way[offset] = None
 
     def finish(self, offset: int, outgoing: list[Send]) -> int:
-        """How many are not under way any more: this one and those behind it, or none while there is a gap before."""
+        """How many records this completes: this and finished ones behind it, or none while an earlier one runs."""
         under_way, order = self._under_way, self._order
         if offset not in under_way:
             order.append(offset)
@@ -49,16 +49,16 @@ class Progress:
             del under_way[head]
             if sends:
                 self._outgoing += sends
-            # The offset after a finished record, so gaps in the log do not matter.
+            # The offset after the record: gaps in the log do not matter.
             self._done_to = head + 1
         return count - len(order)
 
     def not_started(self) -> int | None:
-        """The first record behind all that were started."""
+        """The offset of the first record after the last started one."""
         return next((offset for offset in self._order if offset > self.furthest), None)
 
     def take(self) -> tuple[int | None, list[Send]]:
-        """The offset that may be committed, with what must be sent before; None when nothing is new."""
+        """The offset to commit, or None, and the Sends that must come first."""
         taken = self._done_to, self._outgoing
         self._done_to, self._outgoing = None, []
         return taken
@@ -68,18 +68,18 @@ class Progress:
 class Job:
     message: Message
     partition: TopicPartition
-    """The partition it was read from, maybe one of a retry topic."""
+    """The partition it was read from, possibly of a retry topic."""
     progress: Progress
-    """That of the assignment it was read in; when the partition has another by now, the job is nobody's."""
+    """Belongs to the assignment it was read in; a later assignment of the partition has another."""
     lane: Hashable | None
     attempts: int = 0
     """Tries so far."""
     redriven: int = 0
-    """How often it has come back from the dead letters."""
+    """How often it was redriven from the dead letters."""
     store_faults: int = 0
     """How often the store of processed ids failed, before or after the handler."""
     moved_from: Origin | None = None
-    """Where it was first read, if that was elsewhere."""
+    """Where it was first read, if not here."""
 
     @property
     def origin(self) -> Origin:

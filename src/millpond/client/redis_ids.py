@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from redis import Redis
 
 
-ITS_OWN_FAULTS = ("OOM", "MISCONF", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "EXECABORT")
-"""How Redis begins to say that it takes no writes now; any other refusal is of a command that the handler gave."""
+SERVER_FAULTS = ("OOM", "MISCONF", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "EXECABORT")
+"""Error prefixes with which Redis refuses all writes; any other error is about one of the handler's commands."""
 
 
 def _refuse(*_: object, **__: object) -> None:
     raise ConfigError(
-        "a handler must not execute the pipeline of its unit, or its effect would last without the record's id and "
-        "be repeated: put commands into it, and the store executes them"
+        "a handler must not execute the pipeline of its unit, or its effect would be stored without the record's id "
+        "and be repeated: put commands into it, and the store executes them"
     )
 
 
 class RedisIds:
-    """Ids in Redis. The unit is a pipeline: commands put into it run with the note of the id, all or none (MULTI).
+    """Ids in Redis. The unit is a pipeline: its commands and the storing of the id run all or none (MULTI).
 
-    Ids are forgotten after `keep_s`. What Redis may lose when it crashes (appendfsync) is lost here too.
+    Ids expire after `keep_s`. What Redis loses in a crash (appendfsync) is lost here too.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class RedisIds:
     def once(self, record_id: str) -> Iterator[Any]:
         name = self._prefix + record_id
         with self._client.pipeline(transaction=True) as pipeline:
-            # From here on the transaction fails if somebody else notes the same id.
+            # From here on the transaction fails if another worker stores the same id.
             pipeline.watch(name)
             if pipeline.exists(name):
                 yield None
@@ -67,17 +67,17 @@ class RedisIds:
             except self._redis.WatchError as fault:
                 raise AlreadyProcessed(f"{record_id} was processed by another worker at the same time") from fault
             except self._redis.RedisError as fault:
-                if self._is_its_own(fault):
-                    raise StoreFailed(f"Redis did not note {record_id} as processed: {fault}") from fault
+                if self._is_server_fault(fault):
+                    raise StoreFailed(f"Redis did not store {record_id} as processed: {fault}") from fault
                 raise
 
-    def _is_its_own(self, fault: Exception) -> bool:
-        """Whether Redis failed, and not a command that the handler put into the pipeline."""
+    def _is_server_fault(self, fault: Exception) -> bool:
+        """Whether Redis failed rather than one of the handler's commands."""
         redis = self._redis
-        known = (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError, redis.exceptions.ExecAbortError)
-        # Of a command in a pipeline: "Command # 1 (SET a 1) of pipeline caused error: OOM command not allowed"
-        said = str(fault).rpartition("caused error: ")[2]
-        return isinstance(fault, known) or said.startswith(ITS_OWN_FAULTS)
+        kinds = (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError, redis.exceptions.ExecAbortError)
+        # For a command in a pipeline: "Command # 1 (SET a 1) of pipeline caused error: OOM command not allowed"
+        text = str(fault).rpartition("caused error: ")[2]
+        return isinstance(fault, kinds) or text.startswith(SERVER_FAULTS)
 
     def close(self) -> None:
         if self._owned:

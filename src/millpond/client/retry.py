@@ -1,9 +1,9 @@
-"""How often and when a failed record is tried again, and the headers of the topics in which it waits.
+"""When and how often a failed record is retried, and the headers of records in retry topics.
 
-Short delays are spent in memory: the record's key waits (or not, with order="none"), other keys go on, and its offset
-is not committed before it is done. Long delays are spent in retry topics, one for each delay (`orders.retry.1m`): the
-record is written there with the time it is due, the partition moves on, and any worker of the group runs it when due.
-All records of one retry topic wait equally long, so its first record is always the next one due.
+Short delays are spent in memory: the record's key waits (unless order="none"), other keys go on, and its offset is
+not committed before it is done. Long delays are spent in retry topics, one for each delay (`orders.retry.1m`): the
+record is written there with its due time, the partition moves on, and any worker of the group runs it when due. All
+records of one retry topic wait equally long, so its first record is always the next one due.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Retry:
     """Up to `tries` runs of the handler for one record, the first included.
 
     The delay before try n + 1 is `first_s`, times `factor` for each further try when exponential, up to `longest_s`,
-    plus up to `jitter` of itself at random, so that what failed together does not come back together.
+    plus up to `jitter` of itself at random, so that records that failed together are not retried together.
 
-    order="key": the records behind a failed one, with the same key, wait for it; every delay is spent in memory.
-    order="none": they overtake it; delays from `topics_from_s` on are spent in retry topics.
+    order="key": later records with the same key wait for a failed one; every delay is spent in memory.
+    order="none": they overtake it; delays of `topics_from_s` or more are spent in retry topics.
     """
 
     tries: int = 5
@@ -50,7 +50,7 @@ class Retry:
     first_s: float = 0.5
     """The delay before the second try."""
     factor: float = 2.0
-    """An exponential delay is so many times the one before."""
+    """How many times longer each exponential delay is than the one before."""
     longest_s: float = 60.0
     """No delay is longer."""
     jitter: float = 0.2
@@ -58,7 +58,7 @@ class Retry:
     order: Order = "key"
     """Whether records with the same key wait for a failed one."""
     topics_from_s: float = 5.0
-    """With `order="none"`, delays from this on are spent in retry topics."""
+    """With `order="none"`, delays of this length or more are spent in retry topics."""
     give_up_on: tuple[type[BaseException], ...] = ()
     """Errors that no further try can help."""
 
@@ -80,7 +80,7 @@ class Retry:
             case "linear":
                 delay = self.first_s * failed
             case _:
-                # The exponent is bounded so that a patient user does not overflow a float.
+                # Bounded, so that many tries do not overflow a float.
                 delay = self.first_s * self.factor ** min(failed - 1, 64)
         return min(delay, self.longest_s)
 
@@ -92,7 +92,7 @@ class Retry:
         return self.order == "none" and self.plain_delay_s(failed) >= self.topics_from_s
 
     def topics(self, topic: str) -> dict[str, float]:
-        """The retry topics that records of `topic` can come to, and how long they wait there at most."""
+        """The retry topics of `topic`, and how long records wait there at most."""
         delays = [self.plain_delay_s(n) for n in range(1, self.tries) if self.waits_in_topic(n)]
         return {retry_topic(topic, delay_s): delay_s * (1 + self.jitter) for delay_s in delays}
 
@@ -102,7 +102,7 @@ NO_RETRY: Final = Retry(tries=1)
 
 
 def as_retry(given: Retry | int) -> Retry:
-    """A number is how often a record is tried again after its first try: 3 is Retry(4)."""
+    """A number is how often a record is retried after its first try: 3 is Retry(4)."""
     if isinstance(given, Retry):
         return given
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
@@ -117,7 +117,7 @@ def retry_topic(topic: str, delay_s: float) -> str:
 def retry_record(
     message: Message, *, to: str, origin: Origin, attempts: int, due_ms: int, group: str, redriven: int
 ) -> Send:
-    """The record as it waits in a retry topic. What a handler saw of it is all that others put there."""
+    """The record for a retry topic: as the handler saw it, plus our headers."""
     added: list[Header] = [
         (TOPIC, origin.topic.encode()),
         (PARTITION, b"%d" % origin.partition),
@@ -133,10 +133,10 @@ def retry_record(
 
 
 @dataclass(slots=True, frozen=True)
-class Taken:
-    """A record that a worker has read, and what our own headers say about it, which a handler does not see.
+class IncomingRecord:
+    """A record with the values of our headers, which are removed from it.
 
-    It would pass them on with the others, and they would be believed of another record.
+    A handler that forwards headers would otherwise attach them to another record.
     """
 
     message: Message
@@ -145,21 +145,21 @@ class Taken:
     """Tries so far."""
     due_ms: int = 0
     group: str | None = None
-    """Whose retry it is, or who is meant by a redrive; None for a record that is everybody's."""
+    """The group that retries it, or for which it was redriven; None for all groups."""
     redriven: int = 0
 
 
 def is_redriven(message: Message) -> bool:
-    """Whether `read_new` may find something."""
+    """Whether `read_new` may find headers of ours."""
     return any(name == REDRIVEN for name, _ in message.headers) if message.headers else False
 
 
-def read_new(message: Message) -> Taken:
-    """A record of a topic that others write."""
+def read_new(message: Message) -> IncomingRecord:
+    """A record of one of the worker's topics."""
     if message.header(REDRIVEN) is None or message.header(DEAD_TOPIC) is not None:
-        return Taken(message, origin_of(message))
+        return IncomingRecord(message, origin_of(message))
     meant = message.header(REDRIVEN_FOR)
-    return Taken(
+    return IncomingRecord(
         _without(message, {REDRIVEN, REDRIVEN_FOR}),
         origin_of(message),
         group=None if meant is None else meant.decode(errors="replace"),
@@ -167,8 +167,8 @@ def read_new(message: Message) -> Taken:
     )
 
 
-def read_retried(message: Message) -> Taken:
-    """A record of one of the worker's own retry topics; what nobody of us wrote there is a new one."""
+def read_retried(message: Message) -> IncomingRecord:
+    """A record of one of the worker's retry topics; one without our headers counts as new."""
     try:
         origin = Origin(
             (message.header(TOPIC) or b"").decode(),
@@ -184,7 +184,7 @@ def read_retried(message: Message) -> Taken:
         return read_new(message)
     group = (message.header(GROUP) or b"").decode(errors="replace")
     seen = _without(message, OWN_HEADERS)
-    return Taken(seen, origin, attempts, due_ms, group, redriven_count(message))
+    return IncomingRecord(seen, origin, attempts, due_ms, group, redriven_count(message))
 
 
 def _without(message: Message, names: Container[str]) -> Message:

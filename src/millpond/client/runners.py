@@ -1,7 +1,7 @@
-"""Where handlers run: threads for plain functions, tasks of one event loop for async ones.
+"""Run handlers: on threads for plain functions, in tasks of one event loop for async ones.
 
-A runner takes one record after the other until there is none, so that a free thread needs no waking for the next one.
-All threads are daemons: a handler that never returns must not keep the process from ending.
+A runner takes records until there are none, so that a free thread need not be woken for the next. All threads are
+daemons: a handler that never returns must not keep the process alive.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ class Runners(Protocol):
         ...
 
     def end(self, timeout_s: float) -> None:
-        """Take no more; a handler that still runs is not waited for longer than that."""
+        """Take no further records; wait at most this long for running handlers."""
         ...
 
 
 class Threads:
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
-        self._wanted: SimpleQueue[bool] = SimpleQueue()
+        self._commands: SimpleQueue[bool] = SimpleQueue()
         """True for each runner to start, False for each thread to end."""
         self._idle = Semaphore(0)
         self._threads: list[Thread] = []
 
     def start_one(self) -> None:
-        self._wanted.put(True)
+        self._commands.put(True)
         if not self._idle.acquire(blocking=False):
             thread = Thread(target=self._serve, name=f"millpond-handler-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
@@ -45,10 +45,10 @@ class Threads:
 
     def end(self, timeout_s: float) -> None:
         for _ in self._threads:
-            self._wanted.put(False)
+            self._commands.put(False)
 
     def _serve(self) -> None:
-        while self._wanted.get():
+        while self._commands.get():
             self._work()
             self._idle.release()
 
@@ -88,7 +88,7 @@ class Tasks:
             try:
                 self._loop.run_forever()
             except BaseException as error:
-                # A task that a handler started has called sys.exit(), which asyncio throws through the loop.
+                # A task that a handler started called sys.exit(), which asyncio raises through the loop.
                 self._fail(error)
         for task in self._tasks:
             task.cancel()

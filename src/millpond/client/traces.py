@@ -1,7 +1,7 @@
-"""One trace from the producer to the handler: OpenTelemetry spans, tied together by the headers of the records.
+"""One OpenTelemetry trace from the producer to the handler, carried in record headers.
 
-Needs the package `opentelemetry-api`: pip install 'millpond[otel]'. Which header carries the trace says the program's
-own propagator; by default that is W3C's `traceparent`. Nothing of this is loaded unless somebody asks for it.
+Needs the package `opentelemetry-api`: pip install 'millpond[otel]'. The program's propagator chooses the header, by
+default W3C's `traceparent`. Loaded only when tracing is on.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from confluent_kafka import Message as RawMessage
 from millpond.client.errors import needs
 from millpond.client.handler import Handler
 from millpond.client.message import Delivery, Message, Send, header_list
-from millpond.client.sent import Sent
-from millpond.client.unreported import Unreported
+from millpond.client.pending_reports import PendingReports
+from millpond.client.send_future import SendFuture
 
 HeaderList = list[tuple[str, bytes | None]]
 
@@ -25,7 +25,7 @@ SYSTEM: Final = {"messaging.system": "kafka"}
 
 
 class Tracing:
-    """Makes spans by the tracer that the program has set up."""
+    """Creates spans with the program's tracer."""
 
     def __init__(self) -> None:
         try:
@@ -38,30 +38,32 @@ class Tracing:
 
     # Sending.
 
-    def sent(self, topic: str, unreported: Unreported, headers: HeaderList | None) -> tuple[TracedSent, HeaderList]:
-        """The future of a record that is about to be sent, and its headers. Its span ends with it."""
+    def sent(
+        self, topic: str, pending_reports: PendingReports, headers: HeaderList | None
+    ) -> tuple[TracedSendFuture, HeaderList]:
+        """The future of a record about to be sent, and its headers. The span ends with the future."""
         span = self._tracer.start_span(
             f"send {topic}",
             kind=self._trace.SpanKind.PRODUCER,
             attributes={**SYSTEM, "messaging.destination.name": topic, "messaging.operation.type": "send"},
         )
         context = self._trace.set_span_in_context(span)
-        return TracedSent(topic, unreported, span, self._trace.StatusCode.ERROR), self._with_trace(
+        return TracedSendFuture(topic, pending_reports, span, self._trace.StatusCode.ERROR), self._with_trace(
             headers or [], context
         )
 
     def _with_trace(self, headers: HeaderList, context: Any = None) -> HeaderList:
-        """What the record brings of its own stays, and goes before."""
+        """The record's own headers take precedence."""
         carrier: dict[str, str] = {}
         self._propagate.inject(carrier, context=context)
-        own = {name for name, _ in headers}
-        return headers + [(name, text.encode()) for name, text in carrier.items() if name not in own]
+        names = {name for name, _ in headers}
+        return headers + [(name, text.encode()) for name, text in carrier.items() if name not in names]
 
     # Handling.
 
     @contextmanager
     def handling(self, message: Message, group: str) -> Iterator[None]:
-        """The span of one try, within the trace that the record came with."""
+        """The span of one attempt, within the record's trace."""
         context = self._propagate.extract(_texts(message))
         with self._tracer.start_as_current_span(
             f"process {message.topic}",
@@ -79,23 +81,21 @@ class Tracing:
             yield
 
     def onward(self, outgoing: Sequence[Send]) -> list[Send]:
-        """What a handler wants sent goes on in its trace."""
+        """The handler's Sends, carrying its trace."""
         return [
             Send(each.topic, each.value, each.key, self._with_trace(header_list(each.headers)), each.partition)
             for each in outgoing
         ]
 
 
-class TracedSent(Sent):
-    """Fulfilled as any other; its span hears of it."""
-
-    def __init__(self, topic: str, unreported: Unreported, span: Any, error: Any) -> None:
-        super().__init__(topic, unreported)
+class TracedSendFuture(SendFuture):
+    def __init__(self, topic: str, pending_reports: PendingReports, span: Any, error: Any) -> None:
+        super().__init__(topic, pending_reports)
         self._span = span
         self._error = error
 
     def __call__(self, error: KafkaError | None, message: RawMessage) -> None:
-        self.told(error, message)
+        self.resolve(error, message)
 
     def fulfil(self, delivery: Delivery) -> None:
         self._span.set_attribute("messaging.destination.partition.id", str(delivery.partition))
@@ -112,7 +112,7 @@ class TracedSent(Sent):
 
 
 class TracedHandler:
-    """A handler whose every try is a span."""
+    """A handler that runs each attempt in a span."""
 
     def __init__(self, handler: Handler, group: str) -> None:
         self._handler = handler
@@ -130,5 +130,5 @@ class TracedHandler:
 
 
 def _texts(message: Message) -> dict[str, str]:
-    """Its headers as a propagator reads them: whoever wrote them may have written anything."""
+    """The headers for the propagator. Latin-1 decodes any bytes a foreign producer may have written."""
     return {name: value.decode("latin-1") for name, value in message.headers if value is not None}

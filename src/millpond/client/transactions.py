@@ -1,4 +1,4 @@
-"""Exactly once from topic to topic: what records want sent and the group's offsets are one transaction."""
+"""Exactly once from topic to topic: records' Sends and the group's offsets are committed in one transaction."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from confluent_kafka import TopicPartition as RawPartition
 
 from millpond.base.ids import TopicPartition
 from millpond.client.call_thread import CallOverrun, CallThread
+from millpond.client.committers import GROUP_MOVED_ON, RECORD_BYTES_MAX, REFUSED_SENDS, OnRefused, RunOnThread
 from millpond.client.connection import LOG, make, producer_settings
 from millpond.client.consumer import Consumer
 from millpond.client.errors import Fenced, SendFailed, Timeout, advice_on, send_failure
@@ -25,20 +26,19 @@ from millpond.client.message import Message, Send, as_bytes, header_list
 from millpond.client.ordered_sends import BATCH_REFUSALS
 from millpond.client.outbox import Outbox, OutgoingSend, Portion, outgoing_sends
 from millpond.client.progress import Job
-from millpond.client.settlers import GROUP_MOVED_ON, RECORD_BYTES_MAX, REFUSED_SENDS, OnRefused, RunAside
 
 CALL_SECONDS = 30.0
 GRACE_SECONDS = 5.0
-"""A call that takes this much longer than it was allowed to will not return."""
+"""A call that overruns its timeout by this much will not return."""
 
 IDLE_CONNECTION_MS = 5_000
 FLUSH_STEP_SECONDS = 0.05
 SENDS_MAX = 10_000
-"""In one transaction."""
+"""Per transaction."""
 SHARE_TO_PRODUCE = 0.25
 SHARE_TO_FLUSH = 0.5
 SHARE_OF_A_CALL = 0.25
-"""Of the transaction timeout. A coordinator that aborts a transaction for its timeout fences its producer, too."""
+"""Shares of the transaction timeout. A coordinator that aborts a transaction at its timeout also fences the producer."""
 ABORTS_MAX = 5
 RETRIES_MAX = 20
 FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
@@ -49,7 +49,7 @@ class _Refusal:
     send: OutgoingSend
     failure: SendFailed
     partition: tuple[str, int] | None
-    """None where librdkafka refused it, and not a broker with the batch it was in."""
+    """None if librdkafka itself refused it, and not a broker together with its batch."""
 
     @property
     def is_of_batch(self) -> bool:
@@ -57,7 +57,7 @@ class _Refusal:
 
 
 class Transactional:
-    """Handlers run first; their results wait in memory for the next transaction. An aborted one is done again."""
+    """Handlers run first; their results wait in memory for the next transaction, which is repeated if aborted."""
 
     def __init__(
         self,
@@ -75,22 +75,22 @@ class Transactional:
         self._outbox = Outbox()
         self._aborts = 0
         self._refusals: list[_Refusal] = []
-        """What no further transaction could send either."""
+        """Sends that every further transaction would fail on, too."""
         self._group: Any = None
-        """The consumer's group metadata, while it cannot be asked for them."""
+        """The consumer's group metadata, while the consumer cannot be called."""
         self._suspects: list[OutgoingSend] = []
-        """The batches that a broker refused: at least one of these Sends is the cause."""
+        """The Sends of refused batches: at least one of them is the cause."""
         self._batch_bytes: dict[str, int] = {}
-        """By topic, the largest batch to send where a larger one was refused although each of its Sends was not."""
+        """Batch limit by topic, where a batch was refused although each of its Sends was accepted alone."""
         self._sends_max = SENDS_MAX
         self._delivery_error: KafkaError | None = None
-        """Why something in the open transaction was not delivered."""
+        """The first delivery error in the open transaction."""
         self._number = 0
-        """Counts transactions, to tell late delivery reports from those of the open one."""
+        """Counts transactions, to recognize late delivery reports of earlier ones."""
         self._began_at: float | None = None
         """When the open transaction began."""
         self._is_abandoned = False
-        """The worker has stopped waiting. A transaction that is not being committed yet must not be."""
+        """The worker has stopped waiting: do not start to commit."""
         own = {
             "transactional.id": f"{group}-{instance or uuid4().hex}",
             "transaction.timeout.ms": int(timeout_s * 1000),
@@ -99,8 +99,8 @@ class Transactional:
             "linger.ms": 0,
             "message.max.bytes": RECORD_BYTES_MAX,
             "delivery.report.only.error": True,
-            # By default librdkafka forgets the group's coordinator when the only node goes away in the middle of a
-            # transaction, and then waits for ever to send it the offsets.
+            # By default librdkafka forgets the group's coordinator when the only node goes down in the middle of a
+            # transaction, and then waits forever to send it the offsets.
             "metadata.recovery.strategy": "none",
             # It also waits for a coordinator that has left the metadata until some connection opens or closes
             # (its issues 5456 and 5511): closing idle ones soon ends that wait.
@@ -112,26 +112,26 @@ class Transactional:
         self._begin()
 
     def _begin(self) -> None:
-        """Fences an earlier producer of this transactional id, and aborts what it left open."""
+        """Fence an earlier producer of this transactional id and abort its open transaction."""
         self._began_at = None
         self._calls = CallThread("millpond-transaction")
         self._raw = make(RawProducer, self._settings)
         self._call("begin to use transactions", lambda: self._raw.init_transactions(CALL_SECONDS))
 
-    def before(self, batch: Sequence[Message]) -> bool:
+    def may_process(self, batch: Sequence[Message]) -> bool:
         return True
 
-    def finished(self, job: Job, outgoing: list[Send], on_refused: OnRefused | None = None) -> None:
+    def record_finished(self, job: Job, outgoing: list[Send], on_refused: OnRefused | None = None) -> None:
         self._in_flight.finish(job, outgoing_sends(outgoing, job.message.offset, on_refused))
 
-    def settle(self) -> None:
-        self._settle_within(self._timeout_s)
+    def commit_finished(self) -> None:
+        self._commit_within(self._timeout_s)
 
     def hand_over(self, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
-        self._settle_within(timeout_s)
+        self._commit_within(timeout_s)
 
-    def _settle_within(self, timeout_s: float) -> None:
-        """What takes longer is left for the next time: the worker must poll to stay in its group."""
+    def _commit_within(self, timeout_s: float) -> None:
+        """Stop at the timeout and leave the rest for next time: the worker must poll to stay in its group."""
         for partition, offset, outgoing in self._in_flight.take_finished():
             self._outbox.add(partition, offset, outgoing)
         until = time.monotonic() + timeout_s
@@ -140,7 +140,7 @@ class Transactional:
             if self._search() if self._suspects else self._transact():
                 pass
             elif self._replace_refused():
-                # librdkafka goes on behind the sequence numbers of what was refused, so the next one fails, too.
+                # librdkafka skips the sequence numbers of refused records, so the next transaction fails too.
                 may_repeat = True
             elif may_repeat:
                 may_repeat = False
@@ -149,10 +149,10 @@ class Transactional:
             if time.monotonic() > until:
                 return
 
-    def hand_over_in_callback(self, partitions: Sequence[TopicPartition], timeout_s: float, run: RunAside) -> None:
+    def hand_over_in_callback(self, partitions: Sequence[TopicPartition], timeout_s: float, run: RunOnThread) -> None:
         self._group = self._consumer.raw.consumer_group_metadata()
         try:
-            run(lambda: self._settle_within(timeout_s))
+            run(lambda: self._commit_within(timeout_s))
         finally:
             self._group = None
 
@@ -160,12 +160,12 @@ class Transactional:
         self._outbox.forget(partitions)
         self._suspects = [each for each in self._suspects if self._outbox.has(each)]
 
-    def left(self) -> str:
+    def uncommitted_summary(self) -> str:
         partitions = str(self._outbox)
         return f"the transaction of {partitions} uncommitted" if partitions else "its group without saying so"
 
     def abandon(self) -> None:
-        """Another thread may still be inside `settle`: it aborts what it has not begun to commit."""
+        """A `commit_finished` still running on another thread aborts unless it is already committing."""
         self._is_abandoned = True
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class Transactional:
         self._raw.flush(0)
 
     def _transact(self) -> bool:
-        """Whether the first portion of the outbox is committed; False when it was aborted and may be tried again."""
+        """Commit the first portion of the outbox. False if it was aborted and may be retried."""
         portion = self._outbox.first(self._sends_max)
 
         def work() -> None:
@@ -195,9 +195,9 @@ class Transactional:
         return True
 
     def _search(self) -> bool:
-        """Send suspects again, in groups that grow from one, until the broker refuses a group; commits nothing.
+        """Resend suspects in groups that grow from one until the broker refuses a group; commits nothing.
 
-        True when it refuses none: then their batch was too large, and no Send in it.
+        True if it refuses none: then their batch was too large, not a Send in it.
         """
         suspects = self._suspects
 
@@ -223,7 +223,7 @@ class Transactional:
         return True
 
     def _run_transaction(self, work: Callable[[], None]) -> bool:
-        """Whether `work` went through; False when the transaction was aborted and may be tried again."""
+        """Whether `work` succeeded; False if the transaction was aborted and may be retried."""
         self._delivery_error = None
         self._number += 1
         try:
@@ -235,7 +235,7 @@ class Transactional:
             return False
         except CallOverrun as fault:
             if self._is_abandoned:
-                # Nothing can be done with this producer. The coordinator aborts the transaction when it times out.
+                # This producer is unusable. The coordinator aborts the transaction when it times out.
                 return False
             self._count_abort(fault)
             LOG.warning("librdkafka hangs in send_offsets_to_transaction, starting a new producer: %s", fault)
@@ -247,16 +247,16 @@ class Transactional:
             if self._sends_max == 1 or self._suspects:
                 self._count_abort(fault)
             self._sends_max = max(min(self._sends_max, fault.sends) // 2, 1)
-            LOG.info("transaction aborted, a smaller one will be tried: %s", fault)
+            LOG.info("transaction aborted, retrying with a smaller one: %s", fault)
             return False
         except _MustAbort as fault:
             self._abort()
             if self._refusals:
-                LOG.info("transaction aborted, the cluster refuses what a record wants sent: %s", fault)
+                LOG.info("transaction aborted, the cluster refused a Send: %s", fault)
                 return False
             if fault.code not in GROUP_MOVED_ON:
                 self._count_abort(fault)
-            LOG.info("transaction aborted, will be done again: %s", fault)
+            LOG.info("transaction aborted, retrying: %s", fault)
             return False
         self._began_at = None
         return True
@@ -272,7 +272,7 @@ class Transactional:
             raise SendFailed(f"{self._aborts} transactions in a row had to be aborted: {fault}") from fault
 
     def _send_offsets(self, offsets: Sequence[RawPartition]) -> None:
-        """CallOverrun where librdkafka does not keep to the timeout that it is given."""
+        """CallOverrun if librdkafka ignores its timeout."""
         group = self._group or self._consumer.raw.consumer_group_metadata()
         self._calls.run(
             self._raw.send_offsets_to_transaction,
@@ -283,7 +283,7 @@ class Transactional:
         )
 
     def _replace_refused(self) -> bool:
-        """Put dead letters in the place of what was refused. Whether there is another transaction to try at once."""
+        """Replace refused Sends by dead letters. Whether to try another transaction at once."""
         refusals, self._refusals = self._refusals, []
         if not refusals:
             return False
@@ -294,15 +294,15 @@ class Transactional:
             if each.is_of_batch and by_partition[each.partition] > 1:
                 suspects.append(each.send)
             elif self._outbox.has(each.send):
-                # Else another Send of the same record was refused, too.
+                # Otherwise another Send of the same record was refused and replaced too.
                 letter = _replacement(each)
-                # The records up to this one are committed first: a worker that ends here finds no refusal twice.
+                # Commit the records up to this one first: a worker that ends here meets no refusal twice.
                 self._sends_max = self._outbox.replace(each.send.record, letter) + 1
         self._suspects = [each for each in suspects if self._outbox.has(each)]
         return True
 
     def _send(self, portion: Portion) -> Portion:
-        """Send the portion and wait until it is delivered. What took too long is left out, up to whole records."""
+        """Send the portion and wait until it is delivered. Drop whole records that do not fit in time."""
         produce_until = self._open_until(SHARE_TO_PRODUCE)
         unflushed: Counter[str] = Counter()
         for count, each in enumerate(portion.sends):
@@ -320,7 +320,7 @@ class Transactional:
         self._flush(len(portion.sends))
         return portion
 
-    def _produce(self, wanted: OutgoingSend) -> None:
+    def _produce(self, outgoing: OutgoingSend) -> None:
         number = self._number
 
         def delivered(error: KafkaError | None, message: RawMessage) -> None:
@@ -329,15 +329,17 @@ class Transactional:
             self._delivery_error = self._delivery_error or error
             if error.code() in REFUSED_SENDS:
                 self._refusals.append(
-                    _Refusal(wanted, send_failure(wanted.topic, error), (wanted.topic, message.partition() or 0))
+                    _Refusal(
+                        outgoing, send_failure(outgoing.topic, error), (outgoing.topic, message.partition() or 0)
+                    )
                 )
 
-        options: dict[str, Any] = {"headers": header_list(wanted.headers), "on_delivery": delivered}
-        if wanted.partition is not None:
-            options["partition"] = wanted.partition
+        options: dict[str, Any] = {"headers": header_list(outgoing.headers), "on_delivery": delivered}
+        if outgoing.partition is not None:
+            options["partition"] = outgoing.partition
         while True:
             try:
-                self._raw.produce(wanted.topic, wanted.value, as_bytes(wanted.key), **options)
+                self._raw.produce(outgoing.topic, outgoing.value, as_bytes(outgoing.key), **options)
                 return
             except BufferError:
                 if time.monotonic() > self._open_until(SHARE_TO_FLUSH):
@@ -350,16 +352,16 @@ class Transactional:
                 if error.txn_requires_abort() or error.code() == KafkaError._STATE:
                     raise _MustAbort(error) from fault
                 if error.code() in REFUSED_SENDS:
-                    self._refusals.append(_Refusal(wanted, send_failure(wanted.topic, error), None))
+                    self._refusals.append(_Refusal(outgoing, send_failure(outgoing.topic, error), None))
                     raise _MustAbort(error) from fault
                 self._abandon()
-                raise send_failure(wanted.topic, error) from fault
+                raise send_failure(outgoing.topic, error) from fault
 
     def _flush(self, sends: int = 1) -> None:
-        """Wait until everything is delivered; _MustAbort as soon as something was not.
+        """Wait until everything is delivered; _MustAbort on the first failure.
 
-        A commit would wait for that, too, but librdkafka ends its wait neither for a refusal nor for an abort: the
-        coordinator would abort the transaction first, and fence the producer.
+        A commit would wait too, but librdkafka stops waiting neither for a refusal nor for an abort: the coordinator
+        would abort the transaction first and fence the producer.
         """
         until = self._open_until(SHARE_TO_FLUSH)
         while len(self._raw) and self._delivery_error is None:
@@ -372,7 +374,7 @@ class Transactional:
             raise _MustAbort(self._delivery_error)
 
     def _open_until(self, share: float) -> float:
-        """When this share of the time that the transaction may be open is over."""
+        """When this share of the transaction timeout has passed."""
         assert self._began_at is not None, "no transaction is open"
         return self._began_at + share * self._timeout_s
 
@@ -381,7 +383,7 @@ class Transactional:
         try:
             self._raw.abort_transaction(self._call_s)
         except KafkaException as fault:
-            LOG.warning("a transaction was left to time out: %s", fault)
+            LOG.warning("cannot abort, the transaction will time out: %s", fault)
 
     def _call(self, what: str, call: Callable[[], Any], until: float | None = None) -> None:
         tries = RETRIES_MAX * ceil(CALL_SECONDS / self._call_s)
@@ -405,7 +407,7 @@ class Transactional:
         raise Timeout(f"cannot {what}: no success in {tries} tries; check that the cluster is up")
 
     def _fenced(self, what: str, error: KafkaError) -> Fenced:
-        """A coordinator fences a producer for a newer one of the same name, or for a transaction that timed out."""
+        """A coordinator fences a producer for a newer one with the same id, or after a transaction timeout."""
         open_s = 0.0 if self._began_at is None else time.monotonic() - self._began_at
         if open_s < self._timeout_s:
             return Fenced(f"cannot {what}: {advice_on(error)}", code=error.code())

@@ -1,6 +1,6 @@
-"""What the bytes of a record's value mean: text, JSON, a dataclass, a msgspec.Struct or a pydantic model.
+"""Decode a record's value: text, JSON, a dataclass, a msgspec.Struct or a pydantic model.
 
-What does not fit is a ValueError that says why; `Message` adds which record it was.
+A value that does not fit is a ValueError; `Message` adds which record it was.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def json_of(value: bytes | None) -> Any:
 
 @cache
 def reader_of(kind: Any) -> Callable[[bytes | None], Any]:
-    """How bytes become a `kind`."""
+    """A function from bytes to a `kind`."""
     if kind is bytes:
         return lambda value: value
     if kind is str:
@@ -70,7 +70,7 @@ def _guarded(kind: Any, decode: Callable[[bytes], Any]) -> Callable[[bytes | Non
             raise ValueError(f"a record without a value is no {name}")
         try:
             return decode(value)
-        except ValueError as fault:  # msgspec's and pydantic's errors both are
+        except ValueError as fault:  # the base of msgspec's and pydantic's errors
             raise ValueError(f"not {with_article(name)}: {fault}") from fault
 
     return read

@@ -21,14 +21,14 @@ from millpond.client.retry import NO_RETRY, as_retry
 
 JOIN_SECONDS = 60.0
 
-_are_looked_for = False
-"""Whether a module is imported only for the workers that it has."""
+_is_importing = False
+"""Whether a module is being imported only to find its workers."""
 
 
 class Worker:
-    """A handler with its options. `run` works until it is stopped; calling it calls the handler, as in a test.
+    """A handler with its options. `run` works until stopped; calling the worker calls the handler, for tests.
 
-    See Options for what can be said beside topics and group.
+    Options describes the arguments besides topics and group.
     """
 
     @named_arguments("Worker", OptionsKwargs.__annotations__)
@@ -51,7 +51,7 @@ class Worker:
         self.options = Options(
             [topics] if isinstance(topics, str) else check_topics(topics),
             group,
-            **options,  # type: ignore[arg-type]  # Its retries are no number any more.
+            **options,  # type: ignore[arg-type]  # Its retries are no longer a number.
         )
         check(self.options, self._handler)
         self._engine: Engine | None = None
@@ -65,22 +65,22 @@ class Worker:
 
     @property
     def stats(self) -> Stats:
-        """What has been done since the last start."""
+        """Counts since the last start."""
         return self._engine.stats if self._engine else Stats()
 
     def run(self, bootstrap: str | None = None, *, until_idle_s: float | None = None) -> None:
-        """Work until SIGTERM, SIGINT, `stop` or a failure; with `until_idle_s`, until nothing came for so long.
+        """Work until SIGTERM, SIGINT, `stop` or a failure; with `until_idle_s`, until no record came for that long.
 
-        Ends gracefully: what runs is finished, positions are committed, the group is left. Signals are heard when
-        this is the main thread.
+        Stops gracefully: running handlers finish, offsets are committed, the worker leaves the group. Signals are
+        handled only on the main thread.
         """
-        engine = self._made(bootstrap)
+        engine = self._make_engine(bootstrap)
         with _stopping_on_signals(engine.stop):
             engine.run(until_idle_s)
 
     def start(self, bootstrap: str | None = None) -> Worker:
-        """Work on a thread of its own, until `stop`."""
-        engine = self._made(bootstrap)
+        """Work on a background thread until `stop`."""
+        engine = self._make_engine(bootstrap)
         self._failure = None
 
         def work() -> None:
@@ -98,7 +98,7 @@ class Worker:
         return self._thread is not None and self._thread.is_alive()
 
     def stop(self, timeout_s: float = JOIN_SECONDS) -> None:
-        """End it gracefully. After `start` this waits, and raises what made the worker fail; not in a handler."""
+        """Stop gracefully. After `start` this waits and raises the worker's failure, except inside a handler."""
         if self._engine is not None:
             self._engine.stop()
         if self._engine is not None and self._engine.is_inside():
@@ -118,14 +118,14 @@ class Worker:
     def __exit__(self, *failure: object) -> None:
         self.stop()
 
-    def _made(self, bootstrap: str | None) -> Engine:
-        if _are_looked_for:
+    def _make_engine(self, bootstrap: str | None) -> Engine:
+        if _is_importing:
             raise ConfigError(
-                f"it runs {self.__name__} when it is imported: put `{self.__name__}.run()` under "
+                f"importing the module runs {self.__name__}: put `{self.__name__}.run()` under "
                 '`if __name__ == "__main__":`'
             )
         if self.is_running():
-            raise ConfigError("this worker runs already: make another for a second one")
+            raise ConfigError("this worker is already running: create another one")
         self._engine = Engine(self.options, self._handler, bootstrap or self.bootstrap)
         return self._engine
 
@@ -134,23 +134,23 @@ class Worker:
 def worker(
     topics: str | Sequence[str], *, group: str, **options: Unpack[WorkerKwargs]
 ) -> Callable[[Callable[..., Any]], Worker]:
-    """Make a worker of the function below: `@worker("orders", group="billing", dead_letters="orders.dlq")`."""
+    """Turn the function below into a worker: `@worker("orders", group="billing", dead_letters="orders.dlq")`."""
     return lambda handler: Worker(handler, topics, group=group, **options)
 
 
 @contextmanager
 def importing_for_workers() -> Iterator[None]:
-    """While a module is imported for its workers, none of them may run: it would never come back."""
-    global _are_looked_for
-    _are_looked_for = True
+    """While a module is imported to find its workers, none of them may run: the import would never return."""
+    global _is_importing
+    _is_importing = True
     try:
         yield
     finally:
-        _are_looked_for = False
+        _is_importing = False
 
 
 def run_workers(*workers: Worker, bootstrap: str | None = None) -> None:
-    """Run several workers in one process until a signal; when one fails, all stop and its failure is raised."""
+    """Run several workers in one process until a signal. If one fails, all stop and its failure is raised."""
     ended = Event()
     with _stopping_on_signals(ended.set):
         for each in workers:
@@ -169,16 +169,16 @@ def run_workers(*workers: Worker, bootstrap: str | None = None) -> None:
 
 @contextmanager
 def _stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT call `stop`; a second SIGINT is a KeyboardInterrupt as ever."""
+    """SIGTERM and SIGINT call `stop`; a second SIGINT raises KeyboardInterrupt as usual."""
     if current_thread() is not main_thread():
         yield
         return
 
-    def heard(number: int, frame: object) -> None:
+    def on_signal(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         stop()
 
-    before = {number: signal.signal(number, heard) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:

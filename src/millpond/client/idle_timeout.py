@@ -1,7 +1,6 @@
-"""Whether a worker has nothing to do, or waits for something that it should name.
+"""Detect that a worker is idle, and report what it waits for.
 
-What may never come is not waited for without a word: a topic that is not there, a cluster that nobody reaches, a
-group that gives no partitions.
+A wait that may never end is reported: a missing topic, an unreachable cluster, a group that assigns no partitions.
 """
 
 from __future__ import annotations
@@ -15,26 +14,26 @@ from millpond.client.errors import Timeout, UnknownTopic
 from millpond.client.options import Options
 
 GROUP_SECONDS_MAX: Final = 60.0
-"""So long a group may take to give partitions, and a cluster to hand out what is in them, beside the idle time."""
+"""The time, on top of the idle time, for the group to assign partitions and the cluster to return their records."""
 
 WAIT_SECONDS: Final = 6.0
-"""A group whose members start one by one on a busy machine is ready in less."""
+"""Longer than a group takes whose members start one by one on a busy machine."""
 
 
-class Idleness:
-    """When a run ends that goes on until nothing came for so long."""
+class IdleTimeout:
+    """Ends a run with `until_idle_s`."""
 
     def __init__(self, idle_s: float, consumer: Consumer, topics: Sequence[str], now: float) -> None:
         self._idle_s = idle_s
         self._consumer = consumer
         self._topics = topics
         self._worked_at = now
-        """When there was a record in hand last."""
+        """When a record was last in flight."""
         self._busy_at = now
-        """When there was one, or one could have come."""
+        """When a record was last in flight or could still have come."""
 
     def is_over(self, now: float, *, is_working: bool) -> bool:
-        """Raises when the end will not come: nobody is there, or not what it reads."""
+        """Raises if the wait cannot end: the cluster is unreachable, or a topic is missing."""
         consumer = self._consumer
         if is_working:
             self._worked_at = self._busy_at = now
@@ -49,51 +48,51 @@ class Idleness:
 
     def _raise_if_hopeless(self, waited_s: float) -> None:
         consumer = self._consumer
-        if consumer.reach.down_seconds() >= self._idle_s:
+        if consumer.reachability.down_seconds() >= self._idle_s:
             raise Timeout(
-                f"cannot reach {consumer.reach.where()} ({consumer.reach.reason()}): check the address in "
-                "`bootstrap` and that the cluster is up"
+                f"cannot reach {consumer.reachability.where()} ({consumer.reachability.reason()}): check the address "
+                "in `bootstrap` and that the cluster is up"
             )
         if missing := [topic for topic in consumer.missing_topics() if topic in self._topics]:
             raise UnknownTopic(f"there is no topic {', '.join(missing)}: create it first, or correct its name")
         if waited_s >= self._idle_s + GROUP_SECONDS_MAX and not consumer.is_at_end():
-            what = "hand out all that is in its topics" if consumer.has_joined else "let this worker into its group"
+            what = "return all records of its topics" if consumer.has_joined else "admit this worker to its group"
             raise Timeout(f"the cluster did not {what} within {waited_s:.0f} s: see `millpond group describe`")
 
 
 class GroupWait:
-    """Says what a worker waits for that has been given nothing to read."""
+    """Logs why a worker has no partitions yet."""
 
     def __init__(self, consumer: Consumer, options: Options, now: float) -> None:
         self._consumer = consumer
         self._options = options
         self._since: float | None = now
-        self._is_told = False
+        self._has_warned = False
 
     def look(self, now: float) -> None:
         consumer, options = self._consumer, self._options
         if consumer.has_joined:
-            if self._is_told:
-                LOG.warning("the group %s has let this worker in; it goes on", options.group)
-            self._since, self._is_told = None, False
+            if self._has_warned:
+                LOG.warning("joined the group %s", options.group)
+            self._since, self._has_warned = None, False
             return
         is_explained = bool(consumer.missing_topics()) or consumer.is_waiting_for_instance()
-        if self._since is None or is_explained or consumer.reach.down_seconds():
-            # Why nothing comes is told elsewhere, or has only just begun.
+        if self._since is None or is_explained or consumer.reachability.down_seconds():
+            # The reason is logged elsewhere, or the wait has only just begun.
             self._since = now
             return
-        if not self._is_told and now - self._since >= WAIT_SECONDS:
-            self._is_told = True
+        if not self._has_warned and now - self._since >= WAIT_SECONDS:
+            self._has_warned = True
             if options.protocol == "consumer":
                 LOG.warning(
                     "waiting for the group %s: it keeps the partitions of a member that ended without leaving for "
-                    "its consumer.session.timeout.ms (45 s by default), and waits for one that is busy",
+                    "consumer.session.timeout.ms (45 s by default), and waits for a busy one",
                     options.group,
                 )
                 return
             LOG.warning(
-                "waiting for the group %s: a member that ended without leaving is missed after its session_timeout_s "
-                "(%g s here), one that is busy is waited for; with instance=… a restarted worker goes on at once",
+                "waiting for the group %s: a member that ended without leaving is removed after session_timeout_s "
+                "(%g s here), a busy one is waited for; with instance=… a restarted worker goes on at once",
                 options.group,
                 options.classic_session_timeout_s,
             )

@@ -15,10 +15,10 @@ import pytest
 
 from client.refusal import Refusal
 from millpond import Delivery, SendFailed
-from millpond.client import sent as sent_module
-from millpond.client.reach import Reach
-from millpond.client.sent import Sent
-from millpond.client.unreported import Unreported
+from millpond.client import send_future
+from millpond.client.pending_reports import PendingReports
+from millpond.client.reachability import Reachability
+from millpond.client.send_future import SendFuture
 from support.node import eventually
 
 PLACE = Delivery("orders", 0, 7, 0)
@@ -37,21 +37,21 @@ class Report:
         return 1, PLACE.timestamp_ms
 
 
-def sent_record() -> Sent:
-    unreported = Unreported(Reach({}))
-    sent = Sent("orders", unreported)
-    unreported.records.add(sent)
+def sent_record() -> SendFuture:
+    pending_reports = PendingReports(Reachability({}))
+    sent = SendFuture("orders", pending_reports)
+    pending_reports.records.add(sent)
     return sent
 
 
-def report(sent: Sent, *, fails: bool = False) -> None:
+def report(sent: SendFuture, *, fails: bool = False) -> None:
     refusal: Any = Refusal() if fails else None
     said: Any = Report()
     sent(refusal, said)
 
 
 def test_fulfilled_before_anybody_asks() -> None:
-    sent = Sent()
+    sent = SendFuture()
     assert not sent.done()
     sent.fulfil(PLACE)
     assert sent.done()
@@ -63,7 +63,7 @@ def test_fulfilled_before_anybody_asks() -> None:
 
 
 def test_failed_before_anybody_asks() -> None:
-    sent = Sent()
+    sent = SendFuture()
     sent.fail(SendFailed("no"))
     with pytest.raises(SendFailed):
         sent.result(0)
@@ -72,8 +72,8 @@ def test_failed_before_anybody_asks() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_somebody_waits_already(fails: bool) -> None:
-    sent = Sent()
-    heard: list[Sent] = []
+    sent = SendFuture()
+    heard: list[SendFuture] = []
     sent.add_done_callback(heard.append)  # type: ignore[arg-type]
     with pytest.raises(TimeoutError):
         sent.result(0.01)
@@ -86,25 +86,25 @@ def test_somebody_waits_already(fails: bool) -> None:
 
 
 def test_cancelling() -> None:
-    sent = Sent()
+    sent = SendFuture()
     assert sent.cancel()
     sent.fulfil(PLACE)
     with pytest.raises(CancelledError):
         sent.result(0)
-    late = Sent()
+    late = SendFuture()
     late.fulfil(PLACE)
     assert not late.cancel()
 
 
 def test_the_standard_library_s_tools_take_it() -> None:
-    sents = [Sent() for _ in range(3)]
+    sents = [SendFuture() for _ in range(3)]
     sents[0].fulfil(PLACE)
     threading.Timer(0.05, lambda: [each.fulfil(PLACE) for each in sents[1:]]).start()
     assert len(wait(sents, 5).done) == 3
     assert len(list(as_completed(sents, 5))) == 3
 
     async def main() -> Delivery:
-        sent = Sent()
+        sent = SendFuture()
         threading.Timer(0.05, lambda: sent.fulfil(PLACE)).start()
         return await asyncio.wrap_future(sent)
 
@@ -113,15 +113,15 @@ def test_the_standard_library_s_tools_take_it() -> None:
 
 def test_asking_and_answering_at_the_same_moment() -> None:
     for _ in range(300):
-        sent = Sent()
+        sent = SendFuture()
         heard: list[Delivery] = []
         gate = threading.Barrier(3)
 
-        def answer(sent: Sent = sent, gate: threading.Barrier = gate) -> None:
+        def answer(sent: SendFuture = sent, gate: threading.Barrier = gate) -> None:
             gate.wait()
             sent.fulfil(PLACE)
 
-        def listen(sent: Sent = sent, gate: threading.Barrier = gate, heard: list[Delivery] = heard) -> None:
+        def listen(sent: SendFuture = sent, gate: threading.Barrier = gate, heard: list[Delivery] = heard) -> None:
             gate.wait()
             sent.add_done_callback(lambda each: heard.append(each.result()))
 
@@ -145,15 +145,15 @@ def test_a_signal_may_send_and_ask_while_a_future_is_fulfilled() -> None:
     run_alone("""
 import signal
 from millpond import Delivery
-from millpond.client.sent import Sent
+from millpond.client.send_future import SendFuture
 
 heard = []
-signal.signal(signal.SIGALRM, lambda *_: Sent().add_done_callback(heard.append) or heard.append(1))
+signal.signal(signal.SIGALRM, lambda *_: SendFuture().add_done_callback(heard.append) or heard.append(1))
 signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
 place = Delivery("orders", 0, 7, 0)
 while len(heard) < 100:
     for _ in range(1_000):
-        Sent().fulfil(place)
+        SendFuture().fulfil(place)
 signal.setitimer(signal.ITIMER_REAL, 0)
 """)
 
@@ -163,13 +163,13 @@ def test_a_child_of_a_process_that_sends_can_send_too() -> None:
     run_alone("""
 import os, signal, threading, time
 from millpond import Delivery
-from millpond.client.sent import Sent
+from millpond.client.send_future import SendFuture
 
 place = Delivery("orders", 0, 7, 0)
 
 def send():
     while True:
-        Sent().fulfil(place)
+        SendFuture().fulfil(place)
 
 threading.Thread(target=send, daemon=True).start()
 for _ in range(60):
@@ -177,7 +177,7 @@ for _ in range(60):
     child = os.fork()
     if not child:
         signal.alarm(10)
-        Sent().fulfil(place)
+        SendFuture().fulfil(place)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
 """)
@@ -189,7 +189,7 @@ def lines_of(act: Callable[[], None], at: int, interrupt: Callable[[], None]) ->
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal count
-        if frame.f_code.co_filename != sent_module.__file__:
+        if frame.f_code.co_filename != send_future.__file__:
             return None
         if event == "line":
             count += 1
@@ -220,25 +220,25 @@ def test_a_report_and_a_question_in_every_order_of_their_steps(
         sent = sent_record()
         heard: list[str] = []
 
-        def outcome(sent: Sent) -> str:
+        def outcome(sent: SendFuture) -> str:
             if sent.cancelled():
                 return "cancelled"
             return "failed" if sent.exception(0) else f"at {sent.result(0).offset}"
 
-        def hear(_: object, sent: Sent = sent, heard: list[str] = heard) -> None:
+        def hear(_: object, sent: SendFuture = sent, heard: list[str] = heard) -> None:
             heard.append(outcome(sent))
 
         if is_asked_before:
             sent.add_done_callback(hear)
         cancelled: list[bool] = []
 
-        def ask(sent: Sent = sent, cancelled: list[bool] = cancelled, hear: Any = hear) -> None:
+        def ask(sent: SendFuture = sent, cancelled: list[bool] = cancelled, hear: Any = hear) -> None:
             is_too_late = sent.done()
             sent.add_done_callback(hear)
             cancelled.append(cancels and sent.cancel())
             assert not (is_too_late and cancelled[0])
 
-        def tell(sent: Sent = sent) -> None:
+        def tell(sent: SendFuture = sent) -> None:
             report(sent, fails=fails)
 
         act, interrupt = (tell, ask) if interrupted == "the report" else (ask, tell)
@@ -249,14 +249,14 @@ def test_a_report_and_a_question_in_every_order_of_their_steps(
         assert sent.done()
         assert outcome(sent) == said
         assert heard == [said] * (1 + is_asked_before), f"at line {at}"
-        assert not sent._unreported.records  # type: ignore[union-attr]
+        assert not sent._pending_reports.records  # type: ignore[union-attr]
         if lines < at:
             assert at > 5
             return
     raise AssertionError("it has no end")
 
 
-def wait_and_look(sent: Sent) -> object:
+def wait_and_look(sent: SendFuture) -> object:
     try:
         return sent.result()
     except SendFailed as failure:
@@ -264,7 +264,7 @@ def wait_and_look(sent: Sent) -> object:
 
 
 def asking(
-    ask: Callable[[Sent], object], sent: Sent, trace: Callable[..., Any]
+    ask: Callable[[SendFuture], object], sent: SendFuture, trace: Callable[..., Any]
 ) -> tuple[threading.Thread, list[object]]:
     """A thread that asks, line by line under the eyes of `trace`, and what it is told."""
     said: list[object] = []
@@ -278,8 +278,8 @@ def asking(
     return waiting, said
 
 
-def sleeps(sent: Sent) -> bool:
-    return sent._made is not None and bool(sent._made._waiters)  # type: ignore[attr-defined]
+def sleeps(sent: SendFuture) -> bool:
+    return sent._real_condition is not None and bool(sent._real_condition._waiters)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -307,12 +307,12 @@ def test_where_it_is_stays_with_the_record() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("ask", [Sent.exception, wait_and_look, Sent.cancel])
+@pytest.mark.parametrize("ask", [SendFuture.exception, wait_and_look, SendFuture.cancel])
 def test_who_goes_to_sleep_is_woken_whenever_the_report_comes(
-    ask: Callable[[Sent], object], fails: bool, monkeypatch: pytest.MonkeyPatch
+    ask: Callable[[SendFuture], object], fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before each line of who waits another thread has the outcome: nobody sleeps for ever."""
-    monkeypatch.setattr(sent_module, "LOOK_AGAIN_SECONDS", 1_000.0)  # Who is woken by that alone is late.
+    monkeypatch.setattr(send_future, "LOOK_AGAIN_SECONDS", 1_000.0)  # Who is woken by that alone is late.
     for at in range(1, 100):
         sent = sent_record()
         heard: list[bool] = []
@@ -321,10 +321,10 @@ def test_who_goes_to_sleep_is_woken_whenever_the_report_comes(
         reporting = threading.Thread(target=report, args=(sent,), kwargs={"fails": fails}, daemon=True)
 
         def trace(
-            frame: FrameType, event: str, _: object, sent: Sent = sent, at: int = at, to: Any = reporting
+            frame: FrameType, event: str, _: object, sent: SendFuture = sent, at: int = at, to: Any = reporting
         ) -> Any:
             nonlocal count
-            if to.ident is not None or frame.f_code.co_filename not in (sent_module.__file__, _base.__file__):
+            if to.ident is not None or frame.f_code.co_filename not in (send_future.__file__, _base.__file__):
                 return None
             if event == "line" and to.ident is None:
                 count += 1
@@ -347,7 +347,7 @@ def test_who_goes_to_sleep_is_woken_whenever_the_report_comes(
         waiting.join(30)
         assert not waiting.is_alive(), f"at line {at}"
         reporting.join(30)
-        assert heard == [ask is Sent.cancel and said == [True]], f"at line {at}"
+        assert heard == [ask is SendFuture.cancel and said == [True]], f"at line {at}"
         assert sent.cancelled() == heard[0]
         if is_over:
             assert at > 5
@@ -356,18 +356,18 @@ def test_who_goes_to_sleep_is_woken_whenever_the_report_comes(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("ask", [Sent.exception, wait_and_look])
+@pytest.mark.parametrize("ask", [SendFuture.exception, wait_and_look])
 def test_who_goes_to_sleep_does_not_sleep_over_a_report_that_it_reads_itself(
-    ask: Callable[[Sent], object], fails: bool, monkeypatch: pytest.MonkeyPatch
+    ask: Callable[[SendFuture], object], fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A signal on the thread that waits, before each of its lines: who would wake it has been there already."""
-    monkeypatch.setattr(sent_module, "LOOK_AGAIN_SECONDS", 0.01)
-    files = (sent_module.__file__, _base.__file__, threading.__file__)
+    monkeypatch.setattr(send_future, "LOOK_AGAIN_SECONDS", 0.01)
+    files = (send_future.__file__, _base.__file__, threading.__file__)
     for at in range(1, 60):
         sent = sent_record()
         count = 0
 
-        def trace(frame: FrameType, event: str, _: object, sent: Sent = sent, at: int = at) -> Any:
+        def trace(frame: FrameType, event: str, _: object, sent: SendFuture = sent, at: int = at) -> Any:
             nonlocal count
             if frame.f_code.co_filename not in files:
                 return None

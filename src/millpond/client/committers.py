@@ -1,7 +1,7 @@
-"""Making the outcome of a record last: what it wants sent, and the group's offset. One way for each delivery.
+"""Commit the outcome of records, their Sends and the group's offset: one committer for each delivery guarantee.
 
-`before` runs ahead of the handlers of a batch, `finished` when one is through (on its thread), `settle` now and then,
-`hand_over` before a partition is given away (both on the polling thread).
+`may_process` runs before the handlers of a batch, `record_finished` after a handler returns (on its thread),
+`commit_finished` periodically and `hand_over` before a partition is revoked (both on the polling thread).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ GROUP_MOVED_ON = frozenset(
         KafkaError._ASSIGNMENT_LOST,
     }
 )
-"""The group has changed without us. Whoever has the partition now runs the records again."""
+"""The group rebalanced without this member. The partition's new owner runs the records again."""
 
-PASSING = frozenset({KafkaError.STALE_MEMBER_EPOCH, KafkaError.REBALANCE_IN_PROGRESS})
-"""The group changes this moment; we are likely to be in it again when that is over."""
+REBALANCING = frozenset({KafkaError.STALE_MEMBER_EPOCH, KafkaError.REBALANCE_IN_PROGRESS})
+"""The group is rebalancing; this member is likely to be back in it afterwards."""
 
-AWAY = frozenset(
+UNREACHABLE = frozenset(
     {
         KafkaError._WAIT_COORD,
         KafkaError._TRANSPORT,
@@ -50,7 +50,7 @@ AWAY = frozenset(
         KafkaError.NOT_COORDINATOR,
     }
 )
-"""Nobody answers for the group. That is no reason to end: reading goes on by itself when somebody does."""
+"""The coordinator does not answer. The worker goes on: reading resumes by itself when it does."""
 
 REFUSED_SENDS = frozenset(
     {
@@ -62,24 +62,24 @@ REFUSED_SENDS = frozenset(
         KafkaError._UNKNOWN_TOPIC,
     }
 )
-"""What a handler wants sent and no cluster will take, however long one waits: a failure of its record."""
+"""No retry helps: a Send refused with one of these fails the record whose handler returned it."""
 
-RunAside: TypeAlias = "Callable[[Callable[[], None]], None]"
-"""Makes a call on another thread and waits for it; raises Timeout when the time to stop is over."""
+RunOnThread: TypeAlias = "Callable[[Callable[[], None]], None]"
+"""Makes a call on another thread and waits for it; raises Timeout once the stop deadline has passed."""
 
 OnRefused: TypeAlias = "Callable[[SendFailed], Send]"
 """Makes the dead letter of a record whose Send was refused; HandlerFailed when there is no topic for it."""
 
 RECORD_BYTES_MAX = 500_000_000
-"""For librdkafka. How large a record may be is for its topic to say: one that could be read, and goes away with an
-error added to it, is more than librdkafka takes by default."""
+"""librdkafka's limit. The topic sets the real one: a record that could be read may exceed librdkafka's default once
+an error has been added to it."""
 
 COMMIT_TRIES = 5
 COMMIT_RETRY_SECONDS = 0.2
 
 
 def refused_letter(letter: Send) -> OnRefused:
-    """What to do about a dead letter that is refused: a letter must not end the worker, at every start again."""
+    """Shorten a refused dead letter. A letter that ended the worker would end it again at every start."""
 
     def replaced(refusal: SendFailed) -> Send:
         shorter = shorter_letter(letter) if refusal.code == KafkaError.MSG_SIZE_TOO_LARGE else None
@@ -96,47 +96,47 @@ def refused_letter(letter: Send) -> OnRefused:
     return replaced
 
 
-class Settler(Protocol):
-    def before(self, batch: Sequence[Message]) -> bool:
+class Committer(Protocol):
+    def may_process(self, batch: Sequence[Message]) -> bool:
         """Whether the batch may be processed."""
         ...
 
-    def finished(self, job: Job, outgoing: list[Send], on_refused: OnRefused | None = None) -> None:
-        """Not asked about a record that wants nothing sent: that is finished without further ado.
+    def record_finished(self, job: Job, outgoing: list[Send], on_refused: OnRefused | None = None) -> None:
+        """Not called for a record without Sends.
 
-        A refused Send is replaced by what `on_refused` makes of the refusal; without that it ends the worker, unless
-        it is a dead letter that can be shortened.
+        `on_refused` replaces a refused Send; without it a refusal ends the worker, unless the Send is a dead letter
+        that can be shortened.
         """
         ...
 
-    def settle(self) -> None: ...
+    def commit_finished(self) -> None: ...
 
     def hand_over(self, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
-        """Others go on with these. Nothing of them runs any more; what is finished is settled now."""
+        """Commit what is finished in these partitions before others take over. None of their handlers run now."""
         ...
 
-    def hand_over_in_callback(self, partitions: Sequence[TopicPartition], timeout_s: float, run: RunAside) -> None:
+    def hand_over_in_callback(self, partitions: Sequence[TopicPartition], timeout_s: float, run: RunOnThread) -> None:
         """The same inside a rebalance callback, where no other thread can use the consumer: confluent-kafka blocks
         such calls until the callback returns. Only what does not use the consumer may be given to `run`."""
         ...
 
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are not ours any more: what is not settled is dropped."""
+        """These partitions are no longer assigned: drop what is uncommitted."""
         ...
 
-    def left(self) -> str:
-        """What is finished and not settled, for the log."""
+    def uncommitted_summary(self) -> str:
+        """What is finished but uncommitted, for the log."""
         ...
 
     def abandon(self) -> None:
-        """The worker no longer waits for `settle`, which may still be running on another thread."""
+        """The worker no longer waits for `commit_finished`, which may still be running on another thread."""
         ...
 
     def close(self) -> None: ...
 
 
 class AtLeastOnce:
-    """What a record wants sent is acknowledged before its offset is committed."""
+    """A record's Sends are acknowledged before its offset is committed."""
 
     def __init__(
         self,
@@ -156,13 +156,13 @@ class AtLeastOnce:
         self._unsent = 0
         self._offsets: dict[TopicPartition, int] = {}
         """To be committed."""
-        self._away: CommitFailed | None = None
-        """Why the cluster knows nothing of the last commit."""
+        self._unreachable: CommitFailed | None = None
+        """Why the last commit failed, while the cluster is unreachable."""
 
-    def before(self, batch: Sequence[Message]) -> bool:
+    def may_process(self, batch: Sequence[Message]) -> bool:
         return True
 
-    def finished(self, job: Job, outgoing: list[Send], on_refused: OnRefused | None = None) -> None:
+    def record_finished(self, job: Job, outgoing: list[Send], on_refused: OnRefused | None = None) -> None:
         if not outgoing:
             self._in_flight.finish(job, [])
             return
@@ -189,7 +189,7 @@ class AtLeastOnce:
             if error is not None:
                 self._fail(error)
             if is_refused:
-                # Not here: the thread that reads reports would wait for itself where the buffer is full.
+                # Not on this thread: it reads the delivery reports, and would deadlock while the buffer is full.
                 self._sends.run_later(send_letter)
             else:
                 self._count_sent()
@@ -198,7 +198,7 @@ class AtLeastOnce:
             assert on_refused is not None
             assert refusal is not None
             try:
-                self.finished(job, [on_refused(refusal)])
+                self.record_finished(job, [on_refused(refusal)])
             except BaseException as fault:
                 self._fail(fault)
             self._count_sent()
@@ -218,25 +218,25 @@ class AtLeastOnce:
     def _count_sent(self) -> None:
         with self._in_flight.mutex:
             self._unsent -= 1
-            self._in_flight.tell_change()
+            self._in_flight.notify_change()
 
-    def settle(self) -> None:
+    def commit_finished(self) -> None:
         self._offsets |= {partition: offset for partition, offset, _ in self._in_flight.take_finished()}
-        # What a group that is changing refuses is kept: a partition that stays ours may get no further record.
+        # Keep what a rebalancing group refuses: a partition that stays assigned may get no further record.
         if self._offsets and self._commit(self._offsets):
             self._offsets.clear()
 
     def hand_over(self, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
         self._in_flight.wait_for(lambda: not self._unsent, timeout_s)
-        self.settle()
+        self.commit_finished()
 
-    def hand_over_in_callback(self, partitions: Sequence[TopicPartition], timeout_s: float, run: RunAside) -> None:
+    def hand_over_in_callback(self, partitions: Sequence[TopicPartition], timeout_s: float, run: RunOnThread) -> None:
         if not self._is_stopping():
             self._in_flight.wait_for(lambda: not self._unsent or self._is_stopping(), timeout_s)
         if not self._is_stopping():
             self.hand_over(partitions, 0.0)
             return
-        # A commit that is waited for has no limit in here. librdkafka sends this one before the member joins again.
+        # A synchronous commit has no time limit here. librdkafka sends this one before the member rejoins.
         self._offsets |= {partition: offset for partition, offset, _ in self._in_flight.take_finished()}
         if self._offsets:
             self._consumer.commit(offsets=self._offsets, wait=False)
@@ -245,71 +245,71 @@ class AtLeastOnce:
         for each in partitions:
             self._offsets.pop(each, None)
 
-    def left(self) -> str:
+    def uncommitted_summary(self) -> str:
         uncommitted = ", ".join(f"{topic}[{number}] at {offset}" for (topic, number), offset in self._offsets.items())
         unsent = f"{self._unsent} records without an acknowledgement" if self._unsent else ""
         offsets = f"the offsets of {uncommitted} uncommitted" if uncommitted else ""
         return " and ".join(filter(None, (unsent, offsets))) or "its group without saying so"
 
     def abandon(self) -> None:
-        """A commit that arrives late is still right: what it covers was sent and acknowledged before."""
+        """A late commit is still right: what it covers was acknowledged before."""
 
     def close(self) -> None:
-        """The consumer and the producer belong to others. CommitFailed or Timeout when the cluster is away."""
+        """Raise CommitFailed or Timeout if the cluster is unreachable. The caller closes consumer and producer."""
         if self._unsent:
             raise Timeout("the cluster does not acknowledge what was sent")
-        if self._away is not None:
-            raise self._away
+        if self._unreachable is not None:
+            raise self._unreachable
 
     def _commit(self, offsets: Mapping[TopicPartition, int]) -> bool:
-        """Whether the group knows them now; if not, they can be committed again while the partition is ours."""
+        """Whether the offsets are committed; if not, they can be committed again while the partition is assigned."""
         try:
             is_known = commit(self._consumer, offsets)
         except CommitFailed as fault:
-            if fault.code not in AWAY:
+            if fault.code not in UNREACHABLE:
                 raise
-            if self._away is None:
+            if self._unreachable is None:
                 LOG.warning("offsets will be committed when the cluster is back: %s", fault)
-            self._away = fault
+            self._unreachable = fault
             return False
-        self._away = None
+        self._unreachable = None
         return is_known
 
 
 class AtMostOnce(AtLeastOnce):
     """The offsets are committed before the first handler of a batch runs."""
 
-    def before(self, batch: Sequence[Message]) -> bool:
+    def may_process(self, batch: Sequence[Message]) -> bool:
         if self._commit({partition_of(each): each.offset + 1 for each in batch}):
             return True
         for partition, offset in {partition_of(each): each.offset for each in reversed(batch)}.items():
             try:
                 self._consumer.seek(*partition, offset)
             except ConsumeFailed as fault:
-                LOG.info("another reads on: %s", fault)
+                LOG.info("cannot seek, another member has the partition: %s", fault)
         return False
 
-    def settle(self) -> None:
+    def commit_finished(self) -> None:
         self._in_flight.take_finished()  # committed long ago
 
     def hand_over(self, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
         super().hand_over(partitions, timeout_s)
-        # What no handler has seen is given back, or an orderly stop would lose it.
+        # Rewind to what no handler has seen, or an orderly stop would lose it.
         if offsets := self._in_flight.not_started(partitions):
             self._commit(offsets)
 
-    def hand_over_in_callback(self, partitions: Sequence[TopicPartition], timeout_s: float, run: RunAside) -> None:
+    def hand_over_in_callback(self, partitions: Sequence[TopicPartition], timeout_s: float, run: RunOnThread) -> None:
         self.hand_over(partitions, timeout_s)
 
 
 def commit(consumer: Consumer, offsets: Mapping[TopicPartition, int]) -> bool:
-    """Whether the group knows the offsets now; False when it has moved on without us."""
+    """Whether the offsets are committed; False when the group has rebalanced without this member."""
     for tries_left in reversed(range(COMMIT_TRIES)):
         try:
             consumer.commit(offsets=offsets)
             return True
         except CommitFailed as fault:
-            if not tries_left or not (fault.retriable or fault.code in PASSING):
+            if not tries_left or not (fault.retriable or fault.code in REBALANCING):
                 if fault.code in GROUP_MOVED_ON:
                     LOG.info("not committed, the group has moved on: %s", fault)
                     return False

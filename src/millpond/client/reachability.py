@@ -1,7 +1,7 @@
-"""Whether a client reaches its cluster: one warning when it does not, and one more when it does again.
+"""Log one warning when the cluster becomes unreachable, and one more when it is back.
 
-librdkafka says once that all brokers are down and then tries in silence. So whoever polls asks here, and a plain
-connection to the addresses that failed tells whether anybody is there again.
+librdkafka reports once that all brokers are down and then retries silently. So the polling thread calls `probe`,
+which opens a plain connection to the addresses that failed.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from millpond.client.errors import ConfigError
 from millpond.remote.bootstrap import addresses
 
 PATIENCE_SECONDS: Final = 1.0
-"""A node that is restarted is back in less: that is worth no word."""
+"""A restarted node is back in less, which is not worth a warning."""
 
 PROBE_SECONDS: Final = 0.2
 _ADDRESS: Final = re.compile(r"(?:\w+://)?(\S+:\d+)/")
-"""How librdkafka begins what it says of one broker."""
+"""The start of librdkafka's errors about one broker."""
 
 
-class Reach:
-    """What one client knows of its way to the cluster. Its methods are called by the thread that polls."""
+class Reachability:
+    """Whether one client reaches its cluster. Called by the polling thread."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._bootstrap = str(settings.get("bootstrap.servers", ""))
         self._also: Callable[[KafkaError], None] | None = settings.get("error_cb")
         self._failed: set[str] = set()
-        """Addresses that could not be connected to since the cluster was reached last."""
+        """Addresses that refused connections since the cluster was last reachable."""
         self._reason = ""
         self._down_since: float | None = None
-        self._look_at = 0.0
-        self._is_told = False
+        self._probe_at = 0.0
+        self._has_warned = False
 
     def on_error(self, error: KafkaError) -> None:
         """librdkafka's `error_cb`."""
@@ -48,28 +48,28 @@ class Reach:
             self._reason = error.str().rpartition(": ")[2] if named is not None else error.str()
         elif error.code() == KafkaError._ALL_BROKERS_DOWN and self._down_since is None:
             self._down_since = time.monotonic()
-            self._look_at = self._down_since + PATIENCE_SECONDS
+            self._probe_at = self._down_since + PATIENCE_SECONDS
         if self._also is not None:
             self._also(error)
 
     def down_seconds(self) -> float:
-        """For how long nobody has been reached; 0 while somebody is."""
+        """How long no broker has been reachable; 0 while one is."""
         return 0.0 if self._down_since is None else time.monotonic() - self._down_since
 
-    def look(self) -> None:
-        """Now and then, while it is down: whether it still is, and a word about that."""
-        if self._down_since is None or time.monotonic() < self._look_at:
+    def probe(self) -> None:
+        """While the cluster is unreachable, check from time to time and log changes."""
+        if self._down_since is None or time.monotonic() < self._probe_at:
             return
         if any(_answers(address) for address in self._addresses()):
-            if self._is_told:
-                LOG.warning("%s is reached again, after %.0f s", self.where(), self.down_seconds())
-            self._down_since, self._is_told = None, False
+            if self._has_warned:
+                LOG.warning("%s is reachable again after %.0f s", self.where(), self.down_seconds())
+            self._down_since, self._has_warned = None, False
             self._failed.clear()
             return
-        if not self._is_told:
-            self._is_told = True
-            LOG.warning("cannot reach %s (%s); it is tried again until it answers", self.where(), self.reason())
-        self._look_at = time.monotonic() + PATIENCE_SECONDS
+        if not self._has_warned:
+            self._has_warned = True
+            LOG.warning("cannot reach %s (%s); retrying until it answers", self.where(), self.reason())
+        self._probe_at = time.monotonic() + PATIENCE_SECONDS
 
     def where(self) -> str:
         return ", ".join(sorted(self._failed)) or self._bootstrap

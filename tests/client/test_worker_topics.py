@@ -6,7 +6,7 @@ import logging
 
 from confluent_kafka.admin import AdminClient
 
-from millpond.client.own_topics import ensure_topics
+from millpond.client.worker_topics import ensure_topics
 
 
 def partitions(bootstrap: str) -> dict[str, int]:

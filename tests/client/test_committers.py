@@ -10,11 +10,11 @@ from confluent_kafka import KafkaError
 
 from millpond import CommitFailed, Message, Send, SendFailed
 from millpond.base.ids import TopicPartition
+from millpond.client.committers import AtLeastOnce, AtMostOnce, commit
 from millpond.client.in_flight import InFlight
 from millpond.client.message import Delivery
 from millpond.client.progress import Job
 from millpond.client.retry import read_new
-from millpond.client.settlers import AtLeastOnce, AtMostOnce, commit
 
 PARTITION = TopicPartition("orders", 0)
 
@@ -48,7 +48,7 @@ class Play:
         self.consumer, self.producer, self.in_flight = FakeConsumer(), FakeProducer(), InFlight()
         self.in_flight.assign([PARTITION])
         self.failures: list[BaseException] = []
-        self.settler = kind(
+        self.committer = kind(
             self.consumer,  # type: ignore[arg-type]
             lambda: self.producer,  # type: ignore[arg-type,return-value]
             self.in_flight,
@@ -65,33 +65,33 @@ class Play:
 def test_at_least_once_commits_what_is_finished_without_a_gap() -> None:
     play = Play(AtLeastOnce)
     first, second = play.begin(4), play.begin(5)
-    assert play.settler.before([first.message])
-    play.settler.finished(second, [])
-    play.settler.settle()
+    assert play.committer.may_process([first.message])
+    play.committer.record_finished(second, [])
+    play.committer.commit_finished()
     assert play.consumer.committed == []
-    play.settler.finished(first, [])
-    play.settler.settle()
-    play.settler.settle()
+    play.committer.record_finished(first, [])
+    play.committer.commit_finished()
+    play.committer.commit_finished()
     assert play.consumer.committed == [{PARTITION: 6}]
 
 
 def test_at_least_once_waits_for_the_acknowledgement_of_all_that_is_sent() -> None:
     play = Play(AtLeastOnce)
-    play.settler.finished(play.begin(4), [Send("out"), Send("out")])
+    play.committer.record_finished(play.begin(4), [Send("out"), Send("out")])
     play.producer.sent[0].set_result(Delivery("out", 0, 0, 0))
-    play.settler.settle()
-    play.settler.hand_over([PARTITION], 0.01)
+    play.committer.commit_finished()
+    play.committer.hand_over([PARTITION], 0.01)
     assert play.consumer.committed == []
     play.producer.sent[1].set_result(Delivery("out", 0, 1, 0))
-    play.settler.hand_over([PARTITION], 5)
+    play.committer.hand_over([PARTITION], 5)
     assert play.consumer.committed == [{PARTITION: 5}]
 
 
 def test_a_failed_send_is_told_and_never_committed() -> None:
     play = Play(AtLeastOnce)
-    play.settler.finished(play.begin(4), [Send("out")])
+    play.committer.record_finished(play.begin(4), [Send("out")])
     play.producer.sent[0].set_exception(SendFailed("no"))
-    play.settler.settle()
+    play.committer.commit_finished()
     assert play.consumer.committed == []
     assert isinstance(play.failures[0], SendFailed)
 
@@ -99,16 +99,16 @@ def test_a_failed_send_is_told_and_never_committed() -> None:
 def test_at_most_once_commits_first_and_then_never() -> None:
     play = Play(AtMostOnce)
     jobs = [play.begin(4), play.begin(5)]
-    assert play.settler.before([job.message for job in jobs])
+    assert play.committer.may_process([job.message for job in jobs])
     assert play.consumer.committed == [{PARTITION: 6}]
     for job in jobs:
-        play.settler.finished(job, [])
-    play.settler.settle()
+        play.committer.record_finished(job, [])
+    play.committer.commit_finished()
     assert play.consumer.committed == [{PARTITION: 6}]
 
 
 def test_a_commit_is_tried_again_unless_the_group_has_moved_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millpond.client.settlers.COMMIT_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("millpond.client.committers.COMMIT_RETRY_SECONDS", 0.0)
     passing = CommitFailed("later", code=KafkaError.COORDINATOR_LOAD_IN_PROGRESS, retriable=True)
     consumer = FakeConsumer(passing, passing)
     assert commit(consumer, {PARTITION: 1})  # type: ignore[arg-type]
@@ -127,51 +127,51 @@ def test_a_commit_is_tried_again_unless_the_group_has_moved_on(monkeypatch: pyte
 def test_at_most_once_does_not_run_what_it_could_not_commit() -> None:
     play = Play(AtMostOnce)
     play.consumer.failures = [CommitFailed("gone", code=KafkaError.UNKNOWN_MEMBER_ID)]
-    assert not play.settler.before([Message("orders", 0, 4), Message("orders", 0, 5)])
+    assert not play.committer.may_process([Message("orders", 0, 4), Message("orders", 0, 5)])
     assert play.consumer.sought == [("orders", 0, 4)], "it is read again, if the partition is still ours"
 
 
 def test_at_most_once_gives_back_what_no_handler_has_seen() -> None:
     play = Play(AtMostOnce)
     batch = [Message("orders", 0, offset) for offset in (4, 5, 6)]
-    assert play.settler.before(batch)
+    assert play.committer.may_process(batch)
     for each in batch:
         play.in_flight.add(read_new(each))
     job = play.in_flight.start()
     assert job is not None
-    play.settler.finished(job, [])
+    play.committer.record_finished(job, [])
     play.in_flight.drop([PARTITION], keep_gaps=True)
-    play.settler.hand_over([PARTITION], 1)
+    play.committer.hand_over([PARTITION], 1)
     assert play.consumer.committed == [{PARTITION: 7}, {PARTITION: 5}]
 
 
 def test_what_a_changing_group_refuses_is_committed_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millpond.client.settlers.COMMIT_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("millpond.client.committers.COMMIT_RETRY_SECONDS", 0.0)
     play = Play(AtLeastOnce)
-    play.settler.finished(play.begin(4), [])
+    play.committer.record_finished(play.begin(4), [])
     play.consumer.failures = [CommitFailed("wait", code=KafkaError.REBALANCE_IN_PROGRESS) for _ in range(5)]
-    play.settler.settle()
+    play.committer.commit_finished()
     assert play.consumer.committed == []
-    play.settler.settle()
+    play.committer.commit_finished()
     assert play.consumer.committed == [{PARTITION: 5}], "though no further record has finished"
 
 
 def test_a_cluster_that_is_away_ends_no_worker_but_who_stops_it_hears() -> None:
     play = Play(AtLeastOnce)
-    play.settler.finished(play.begin(4), [])
+    play.committer.record_finished(play.begin(4), [])
     play.consumer.failures = [CommitFailed("away", code=KafkaError._WAIT_COORD) for _ in range(2)]
-    play.settler.settle()
-    play.settler.hand_over([PARTITION], 1)
+    play.committer.commit_finished()
+    play.committer.hand_over([PARTITION], 1)
     with pytest.raises(CommitFailed, match="away"):
-        play.settler.close()
-    play.settler.settle()
-    play.settler.close()
+        play.committer.close()
+    play.committer.commit_finished()
+    play.committer.close()
     assert play.consumer.committed == [{PARTITION: 5}]
 
 
 def test_at_most_once_reads_again_what_a_cluster_that_is_away_did_not_take() -> None:
     play = Play(AtMostOnce)
     play.consumer.failures = [CommitFailed("away", code=KafkaError._TRANSPORT)]
-    assert not play.settler.before([Message("orders", 0, 4)])
+    assert not play.committer.may_process([Message("orders", 0, 4)])
     assert play.consumer.sought == [("orders", 0, 4)]
-    assert play.settler.before([Message("orders", 0, 4)])
+    assert play.committer.may_process([Message("orders", 0, 4)])
