@@ -36,7 +36,7 @@ BESIDE = {
     "when_full": '`"block"`: `send` waits for room in the buffer. `"raise"`: it raises `BufferFull` at once.',
     "full_timeout_s": "How long it waits before it raises `BufferFull`.",
     "topics": "The topics to read, at least one.",
-    "group": "The consumer group, under which the cluster stores the offsets. None reads all partitions without a group.",
+    "group": "The consumer group, under which offsets are stored. None reads all partitions without a group.",
     "topic": "Where the record goes.",
     "value": "Bytes, text, None (a tombstone), or what the serializer takes: what JSON knows, typed values.",
     "key": "Text or bytes: records with the same key go to one partition and keep their order.",

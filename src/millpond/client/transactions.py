@@ -38,7 +38,7 @@ SENDS_MAX = 10_000
 SHARE_TO_PRODUCE = 0.25
 SHARE_TO_FLUSH = 0.5
 SHARE_OF_A_CALL = 0.25
-"""Shares of the transaction timeout. A coordinator that aborts a transaction at its timeout also fences the producer."""
+"""Shares of the transaction timeout, at which the coordinator aborts the transaction and fences the producer."""
 ABORTS_MAX = 5
 RETRIES_MAX = 20
 FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
