@@ -43,14 +43,14 @@ DELIVERY_SECONDS: Final = 120.0
 GROUP_DEFAULT: Final = "spark"
 HEADERS: Final = "headers"
 UNACKNOWLEDGED_MAX: Final = 10_000
-"""Letters on their way; more wait until some of these have arrived."""
+"""The most unacknowledged dead letters."""
 ANSWER_SECONDS: Final = 150.0
-"""Longer than the producer tries, so that it is the one to say what was wrong."""
+"""Longer than the producer's timeout, so that its error is the one reported."""
 RECORD_BYTES_MAX: Final = 128 << 20
-"""What could be read can be sent: the cluster's own limit is the one that counts."""
+"""A record that was read can be sent: only the cluster's limit counts."""
 
 _producers: Final[dict[frozenset[tuple[str, str]], Producer]] = {}
-"""Of this worker process, which Spark gives one task after the other."""
+"""The producers of this worker process, which Spark reuses for many tasks."""
 
 
 class BadRecord(ClientError):
@@ -58,19 +58,19 @@ class BadRecord(ClientError):
 
 
 class Sieve:
-    """Parses the values of one task's batches and deals with those that are bad, as the options say."""
+    """Parses the values of one task's batches and handles bad ones as the options say."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._mode = options[BAD_RECORDS]
         self._parser: Parser | None = None if options[VALUE_FORMAT] == "raw" else parser_of(options)
         self.needs_headers: Final = self._parser is not None and self._mode == "dead_letters"
-        """Whether `sift` wants batches with headers, even if the query does not."""
+        """Whether `sift` needs headers even if the query does not."""
         self.bad_count = 0
         self._on_their_way: deque[Future[Delivery]] = deque()
 
     def parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The batch, in parts where its values may unpack to more than a column can hold, for `sift`."""
+        """The batch for `sift`, split where its values may exceed a column's capacity."""
         if self._parser is not None and self._parser.is_too_much(batch.column("value")):
             half = batch.num_rows // 2
             yield from self.parts(batch.slice(0, half))
@@ -79,7 +79,7 @@ class Sieve:
             yield batch
 
     def sift(self, batch: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
-        """The batch with the column `parsed`, and `fault` where bad rows are kept; without those that are not."""
+        """The batch with `parsed`, and `fault` if bad rows are kept; otherwise without bad rows."""
         if self._parser is None:
             return batch
         parsed = self._parser.parse(batch.column("value"))
@@ -95,7 +95,7 @@ class Sieve:
         return kept.filter(_all_but([row for row, _ in parsed.faults], len(batch)))
 
     def flush(self) -> None:
-        """Return when every dead letter is acknowledged; SendFailed or Timeout when one is not."""
+        """Wait until every dead letter is acknowledged; SendFailed or Timeout otherwise."""
         while self._on_their_way:
             self._on_their_way.popleft().result(ANSWER_SECONDS)
         if self.bad_count and self._mode == "dead_letters":
@@ -146,7 +146,7 @@ class Sieve:
 
 
 def producer_for(settings: Mapping[str, str]) -> Producer:
-    """One for each cluster, kept: a task's letters should not wait for a connection to be made."""
+    """One for each cluster, cached: a task should not wait for a new connection."""
     from millpond.client.producer import Producer
 
     key = frozenset(settings.items())
@@ -176,7 +176,7 @@ def _is_read(options: Options, topic: str) -> bool:
 
 
 def _messages(batch: pa.RecordBatch, topic: str, partition: int, faults: list[tuple[int, str]]) -> Iterator[Message]:
-    """The bad records, whole."""
+    """The bad records with all their fields."""
     bad = batch.take(pa.array([row for row, _ in faults], pa.int64()))
     times = pc.divide(bad.column("timestamp").cast(pa.int64()), pa.scalar(1000, pa.int64()))
     columns = [bad.column("offset"), times, bad.column("key"), bad.column("value"), bad.column(HEADERS)]

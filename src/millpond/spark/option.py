@@ -1,4 +1,4 @@
-"""What an option of the Spark source and sink is: a setting, and where it may be given."""
+"""An option of the Spark source and sink: a setting, and where it applies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WRITES: Final[frozenset[Where]] = frozenset({"write", "writeStream"})
 
 
 class OptionError(ConfigError):
-    """An option that cannot be; the text says what to write instead."""
+    """An invalid option; the message says what to write instead."""
 
 
 _UNIT_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -27,13 +27,13 @@ _DURATION: Final = re.compile(r"(\d{1,15})\s*([a-z]*)")
 
 @dataclass(frozen=True, eq=False)
 class Option(Setting[V]):
-    """An option that has no default has the zero of its kind there: `Options.get` says whether it was given."""
+    """An option without a default has its type's zero; `Options.get` shows whether it was given."""
 
     where: frozenset[Where] = frozenset()
     shown: str = ""
-    """The default in words, where the value does not say it."""
+    """The default in words, if the value does not explain itself."""
     harmless: bool = False
-    """Out of its place it changes nothing, so it is only warned about there."""
+    """Where it has no effect it is only warned about."""
     any_case: bool = False
     """A word in upper or lower case."""
     is_duration: bool = False

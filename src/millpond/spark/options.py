@@ -187,7 +187,7 @@ TXN_VERSION = Option(
 )
 
 OPTIONS: Final[tuple[Option[Any], ...]] = tuple(each for each in list(globals().values()) if isinstance(each, Option))
-"""In the order of their declaration."""
+"""In declaration order."""
 
 _BY_NAME: Final[Mapping[str, Option[Any]]] = {each.name.lower(): each for each in OPTIONS}
 
@@ -196,7 +196,7 @@ KAFKA_PREFIX: Final = "kafka."
 _OF_SPARK: Final = frozenset(
     {"checkpointlocation", "queryname", "owner", "provider", "comment", "external", "serialization.format"}
 )
-"""What Spark puts among the options for itself."""
+"""Options that Spark itself adds."""
 _OF_SPARKS_TABLES: Final = "option."
 """The prefix under which a table of Spark's catalog has every option a second time."""
 
@@ -228,7 +228,7 @@ KAFKA_USED: Final = SETTINGS | {
     "max.in.flight.requests.per.connection",
     "delivery.timeout.ms",
 }
-"""Settings of Kafka's clients that mean something here. Others pass, as with Kafka's own clients, with a word."""
+"""Kafka client settings with an effect here. Others are accepted with a warning, as in Kafka's clients."""
 
 _warned: set[str] = set()
 _ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
@@ -236,20 +236,20 @@ _ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of one reader or writer, read and checked. `options[FAIL_ON_DATA_LOSS]` has the declared type."""
+    """The checked options of one reader or writer. `options[FAIL_ON_DATA_LOSS]` has the declared type."""
 
     where: Where
     kafka: Mapping[str, str] = field(repr=False)
     """The cluster's settings, without the prefix `kafka.`; bootstrap.servers is always among them."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """What was given, by declared name."""
+    """The given values, by declared name."""
 
     def __getitem__(self, option: Option[V]) -> V:
         value: V = self.values.get(option.name, option.default)
         return value
 
     def get(self, option: Option[V]) -> V | None:
-        """What was given, for options without a default."""
+        """The given value of an option without a default."""
         return self.values.get(option.name)
 
     @property
@@ -266,7 +266,7 @@ class Options:
 
 
 def read_options(given: Mapping[str, str], where: Where) -> Options:
-    """What a user gave, checked one by one. OptionError says what is wrong and what was probably meant."""
+    """Parse and check a user's options. OptionError suggests what was probably meant."""
     kafka: dict[str, str] = {}
     values: dict[str, Any] = {}
     for name, value in given.items():
@@ -293,7 +293,7 @@ def read_options(given: Mapping[str, str], where: Where) -> Options:
 
 
 def _told_by_file() -> dict[str, str]:
-    """How to log in, by MILLPOND_CLIENT_CONFIG: read on the driver's machine, and carried to where tasks run."""
+    """Login settings from MILLPOND_CLIENT_CONFIG: read on the driver and sent to the tasks."""
     try:
         told = client_settings()
     except ConfigError as fault:
@@ -302,7 +302,7 @@ def _told_by_file() -> dict[str, str]:
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """The known name that was probably meant."""
+    """The nearest known name."""
     by_lower = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), list(by_lower), n=1)
     return by_lower[near[0]] if near else None

@@ -1,4 +1,4 @@
-"""Delta tables as the goal and the source of Spark jobs: written exactly once, without a jar.
+"""Delta tables as sink and source of Spark jobs: written exactly once, without a jar.
 
 `format("millpond_delta")` needs no import of this room. What is here is for streams in Spark's update mode, which
 Spark does not offer to Python sinks:
@@ -18,7 +18,7 @@ __all__ = ["into_table"]
 
 
 def into_table(path: str, **options: str | int | bool) -> Callable[[DataFrame, int], None]:
-    """For `foreachBatch`: each batch goes into the table at most once, with the options of `millpond_delta`."""
+    """For `foreachBatch`: write each batch at most once, with the options of `millpond_delta`."""
     given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
 
     def write(frame: DataFrame, batch_id: int) -> None:

@@ -1,4 +1,4 @@
-"""Files become part of the table: one commit of the log, at most once for every batch of a query.
+"""Commit files to the table, at most once for each batch of a query.
 
 The commit carries the query's id and the batch's number as Delta's application transaction. Whoever comes again with
 the same batch asks the log first; two who come at once conflict, and the later one asks again.
@@ -30,24 +30,24 @@ TRIES_MAX: Final = 20
 FIRST_WAIT_S: Final = 0.05
 LONGEST_WAIT_S: Final = 2.0
 COMMITS_SEARCHED: Final = 1_000
-"""How far back the log is searched for what a write was."""
+"""How far back the log is searched for an earlier write."""
 
 _WRITE: Final = "millpond.write"
 _RUN: Final = "millpond.run"
 _ROWS: Final = "millpond.rows"
-"""What the log keeps of a write by `df.write`, beside its number."""
+"""The log's key for the row summary of a write by `df.write`."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One batch of one query: what the log remembers as done."""
+    """One batch of one query, as recorded in the log."""
 
     query_id: str
     batch_id: int
     is_job: bool = False
-    """Written by `df.write`, which may have given its number to another write by mistake; a stream does not."""
+    """Written by `df.write`, which may reuse a number by mistake; a stream does not."""
     run: str = ""
-    """The run of the stream in whose foreachBatch a job writes: within one run nothing is replayed."""
+    """The run of the stream in whose foreachBatch a job writes; nothing is replayed within a run."""
 
     def is_done(self, table: DeltaTable) -> bool:
         last = table.transaction_version(self.query_id)
@@ -59,7 +59,7 @@ class Turn:
 
 
 def properties(turn: Turn | None, summary: str, tries: int | None = None) -> CommitProperties:
-    """`tries=0` where a table is made: the library's second try would make it anew on top of another writer's."""
+    """`tries=0` when creating a table: the library's retry would overwrite another writer's table."""
     if turn is None:
         return CommitProperties(max_commit_retries=tries)
     kept = {_WRITE: turn.write, _RUN: turn.run, _ROWS: summary} if turn.is_job else None
@@ -76,7 +76,7 @@ def publish(
     *,
     overwrite: bool = False,
 ) -> bool:
-    """Put the files into the table, which is made where there is none. False: this batch was already in it."""
+    """Add the files to the table, creating it if needed. False if the batch was already committed."""
 
     summary = summary_of_files(files)
 
@@ -110,7 +110,7 @@ def publish(
 def contend(
     location: Location, turn: Turn | None, once: Callable[[DeltaTable | None], None], summarize: Callable[[], str]
 ) -> bool:
-    """Run one try of a commit until it wins, on the newest table each time. False: the batch was already done.
+    """Retry a commit on the newest version until it succeeds. False if the batch was already committed.
 
     A commit whose answer was lost looks like a conflict: the next try finds it in the log.
     """
@@ -125,7 +125,7 @@ def contend(
         except CommitFailedError as error:
             LOG.info("commit to %s was contested: %s", location.uri, error)
         except DeltaError as error:
-            # Two writers made the table at once: the second one finds it there now.
+            # Another writer created the table at the same time: it exists now.
             if table is not None or location.table() is None:
                 raise
             LOG.info("%s was made by another writer: %s", location.uri, error)
@@ -137,7 +137,7 @@ def contend(
 
 
 def _check_same_write(table: DeltaTable, turn: Turn, summarize: Callable[[], str]) -> None:
-    """WriteTaken when a job brings other rows than the log has under its number. It may not know any more."""
+    """WriteTaken if a job repeats a number with other rows, as far as the log still shows."""
     if not turn.is_job:
         return
     history = table.history(COMMITS_SEARCHED)
@@ -149,7 +149,7 @@ def _check_same_write(table: DeltaTable, turn: Turn, summarize: Callable[[], str
     if before == now:
         return
     if turn.run and turn.run != standing[_RUN]:
-        # A batch of a stream that comes again after a failure; its rows may hold a time or a random number.
+        # A stream repeats the batch after a failure; its rows may contain a time or a random number.
         LOG.warning("%s has %s already; the replay brought other rows and is left out", table.table_uri, turn.write)
         return
     raise WriteTaken(
@@ -161,7 +161,7 @@ def _check_same_write(table: DeltaTable, turn: Turn, summarize: Callable[[], str
 
 
 def add_columns(table: DeltaTable, schema: pa.Schema) -> None:
-    """Columns that only the frame has join the table, in a commit of their own: a crash after it harms nothing."""
+    """Add the frame's new columns in a separate commit, which is harmless if a crash follows."""
     fresh = new_columns(table.schema(), delta_schema(schema))
     if fresh:
         names = ", ".join(field.name for field in fresh)

@@ -1,14 +1,14 @@
-"""What can go wrong with a lake table. Every message says what happened and what to do about it."""
+"""Errors of lake tables; each message says what happened and what to do."""
 
 from __future__ import annotations
 
 
 class LakeError(Exception):
-    """Anything that the lake sink or reader says is wrong."""
+    """Base class of the lake's errors."""
 
 
 class LakeOptionError(LakeError, ValueError):
-    """An option that is unknown, or a value that cannot be."""
+    """An unknown option or an invalid value."""
 
 
 class SchemaConflict(LakeError):
@@ -20,8 +20,8 @@ class UnsupportedTable(LakeError):
 
 
 class CommitContested(LakeError):
-    """Other writers were faster, again and again."""
+    """The commit lost to other writers too often."""
 
 
 class WriteTaken(LakeError):
-    """What this write calls itself stands for another one, which is in the table."""
+    """The write's name and number belong to another write that is already in the table."""

@@ -1,4 +1,4 @@
-"""Parquet files of one task: rows come in batches and leave in files of a good size, one folder per partition."""
+"""The Parquet files of one task: batches are written to files of a good size, one folder per partition."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DICTIONARY_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A file that is whole, below the table's folder, and not yet part of the table."""
+    """A complete file in the table's folder that is not part of the table yet."""
 
     path: str
     size: int
@@ -48,7 +48,7 @@ class _Open:
 
 
 class TableFiles:
-    """The files that one task writes for a table. Names are new for every attempt, so no attempt harms another."""
+    """The files one task writes. Names are unique per attempt, so attempts do not interfere."""
 
     def __init__(
         self, location: Location, schema: pa.Schema, partition_by: tuple[str, ...], target_bytes: int, task: int = 0
@@ -89,7 +89,7 @@ class TableFiles:
         return tuple(self._done)
 
     def discard(self) -> None:
-        """Leave nothing behind of a task that failed."""
+        """Delete the files of a failed task."""
         for file in self._open.values():
             file.writer.close()
             file.sink.close()
@@ -136,7 +136,7 @@ class TableFiles:
 
 
 def parquet_options(schema: pa.Schema) -> dict[str, Any]:
-    """zstd, and for numbers that mostly rise (offsets, times) the differences instead of a dictionary."""
+    """zstd, with delta encoding for mostly rising numbers (offsets, times)."""
     rising = [each.name for each in schema if pa.types.is_int64(each.type) or pa.types.is_timestamp(each.type)]
     return {
         "compression": "zstd",

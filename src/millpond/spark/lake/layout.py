@@ -1,4 +1,4 @@
-"""Rows into their partitions: the values as Delta's log writes them, and folders as Hive names them."""
+"""Split rows by partition: values as in Delta's log, folders named as in Hive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Values = tuple[str | None, ...]
 
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 FOLDER_MAX: Final = 120
-"""A longer name ends here, with a digest: file systems allow 255 bytes, and only the log is read back."""
+"""Longer names end in a digest: file systems allow 255 bytes, and only the log is read back."""
 
 
 def check_partitionable(schema: pa.Schema, columns: Sequence[str]) -> None:
@@ -37,7 +37,7 @@ def check_partitionable(schema: pa.Schema, columns: Sequence[str]) -> None:
 
 
 def split(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[Values, pa.RecordBatch]]:
-    """The batch by the values of its partition columns, without them, rows in their order."""
+    """The batch split by partition values, without those columns, in row order."""
     if not columns:
         yield (), batch
         return
@@ -48,7 +48,7 @@ def split(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[Value
         if batch.num_rows:
             yield _values(keys, 0), rest
         return
-    # Loaded where it is used: it takes longer than all else, and most tasks and commits never need it.
+    # Imported on use: slow to import, and rarely needed.
     import pyarrow.compute as pc
 
     order = pc.sort_indices(codes)
@@ -70,7 +70,7 @@ def _codes(keys: Sequence[pa.Array]) -> pa.Array:
     for key in keys[1:]:
         encoded = key.dictionary_encode(null_encoding="encode")
         joined = pc.add(pc.multiply(codes, len(encoded.dictionary)), encoded.indices.cast(pa.int64()))
-        # Numbered anew after each column, so that the product stays below rows squared.
+        # Renumbered after each column, so that the product stays below rows squared.
         codes = joined.dictionary_encode().indices.cast(pa.int64())
     return codes
 

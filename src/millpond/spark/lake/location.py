@@ -1,4 +1,4 @@
-"""Where a table is: a local folder, or a URL with the options of its object store."""
+"""A table's location: a local folder, or a URL with object store options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STAGING_FOLDER = "_millpond_staging"
 
 
 def path_in_log(written: str) -> str:
-    """The path of a file below the table's folder, from the log, which writes it as part of a URL."""
+    """A file's path in the table's folder, from its URL-encoded form in the log."""
     return unquote(written)
 
 
@@ -28,7 +28,7 @@ class Location:
 
     @classmethod
     def of(cls, path: str, storage: Mapping[str, str] | None = None) -> Location:
-        """The location that a person means by `path`: relative paths and file: URLs become absolute paths."""
+        """The location for `path`: relative paths and file: URLs become absolute paths."""
         if path.startswith("file:"):
             path = unquote(urlsplit(path).path)
         uri = path.rstrip("/") if "://" in path else os.path.abspath(path)
@@ -39,7 +39,7 @@ class Location:
         return "://" not in self.uri
 
     def table(self) -> DeltaTable | None:
-        """The table at its newest version; None where there is none yet."""
+        """The table at its newest version; None if it does not exist."""
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
@@ -49,7 +49,7 @@ class Location:
             return None
 
     def files(self) -> FileSystem:
-        """The files below the table's folder, by their path in it."""
+        """The files in the table's folder, by relative path."""
         from pyarrow.fs import LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
         if self.is_local:
@@ -60,7 +60,7 @@ class Location:
         return PyFileSystem(DeltaStorageHandler(self.uri, dict(self.storage)))
 
     def make_folder(self, path: str) -> None:
-        """Object stores have no folders to make."""
+        """Object stores have no folders."""
         if self.is_local:
             os.makedirs(os.path.join(self.uri, path), exist_ok=True)
 
@@ -74,7 +74,7 @@ class Location:
                 continue
 
     def remove_folder(self, path: str) -> None:
-        """Delete a folder that may already be gone, with all that is in it."""
+        """Delete a folder, if it exists, with its contents."""
         try:
             self.files().delete_dir(path)
         except FileNotFoundError:

@@ -91,7 +91,7 @@ RETENTION_HOURS: Final = 168
 """How long Delta keeps the files of older versions unless a table says otherwise."""
 STORAGE: Final = "storage."
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-"""What Spark puts beside the options of a sink."""
+"""Options that Spark itself adds."""
 
 
 @dataclass(frozen=True)

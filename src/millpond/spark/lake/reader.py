@@ -1,4 +1,4 @@
-"""A version of a table as Arrow batches: the files that the log names, columns as Spark wants them.
+"""Read a version of a table as Arrow batches with Spark's columns.
 
 The version is fixed when the query is planned, so a table that changes meanwhile is read as it was.
 """
@@ -30,7 +30,7 @@ _READABLE: Final = frozenset({"timestampNtz", "deletionVectors", "v2Checkpoint",
 
 @dataclass(frozen=True)
 class FilesPart:
-    """What one task reads: files, each with the values of the table's partition columns as the log writes them."""
+    """What one task reads: files with their partition values from the log."""
 
     files: tuple[tuple[str, dict[str, str | None]], ...]
 
@@ -61,7 +61,7 @@ def _travel(table: DeltaTable, options: ReadOptions) -> None:
 
 
 def table_schema(options: ReadOptions) -> StructType:
-    """The table's columns as Spark's own types: both write schemas as the same JSON."""
+    """The table's columns as Spark types: both use the same JSON."""
     return StructType.fromJson(json.loads(opened(options).schema().to_json()))
 
 
@@ -83,7 +83,7 @@ def _check_readable(table: DeltaTable) -> None:
 
 
 class LakeReading:
-    """One read of a table. Picklable: it travels to the executors."""
+    """One read of a table. Picklable, for the executors."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options

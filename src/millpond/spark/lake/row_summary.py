@@ -1,4 +1,4 @@
-"""What a write remembers of its rows in the table's log, to tell whether one that comes again is the same.
+"""A summary of a write's rows in the table's log, to recognize a repeated write.
 
 The number of rows, the nulls and the bounds of each column: what does not depend on how rows are cut into files.
 """

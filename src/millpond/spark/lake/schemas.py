@@ -1,4 +1,4 @@
-"""Schemas of a frame and of a table: from Spark to Arrow to Delta, and whether one fits the other."""
+"""Convert schemas from Spark to Arrow to Delta, and check a frame against a table."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType as SparkStruct
 
 _APPENDABLE = frozenset({"appendOnly", "invariants", "timestampNtz", "changeDataFeed", "checkConstraints"})
-"""Writer features that an append of plain files keeps whole, once there is no constraint to check."""
+"""Delta writer features that appending plain files respects, if there is no constraint to check."""
 
 
 def arrow_schema(schema: SparkStruct) -> pa.Schema:
-    """How rows of a frame are kept: times in UTC, and every column may be null, as in Delta's own writers."""
+    """The stored schema: times in UTC and nullable columns, as in Delta's writers."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     try:
@@ -74,7 +74,7 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def check_columns(names: Iterable[str], schema: pa.Schema, option: str) -> None:
-    """The columns that an option names are in the frame."""
+    """Check that the frame has the columns an option names."""
     for name in names:
         if name not in schema.names:
             near = difflib.get_close_matches(name, schema.names, n=1)
@@ -83,7 +83,7 @@ def check_columns(names: Iterable[str], schema: pa.Schema, option: str) -> None:
 
 
 def new_columns(table: Schema, frame: Schema) -> list[Field]:
-    """The columns that the table must get before it can hold the frame. SchemaConflict where it never can."""
+    """The columns to add to the table for the frame. SchemaConflict if that cannot work."""
     there = {field.name: field for field in table.fields}
     lower = {name.lower(): name for name in there}
     missing: list[Field] = []
@@ -104,7 +104,7 @@ def new_columns(table: Schema, frame: Schema) -> list[Field]:
 
 
 def _grows(name: str, old: Field, new: Field) -> bool:
-    """Whether a struct has new fields inside; SchemaConflict where the types differ otherwise."""
+    """Whether a struct has new fields; SchemaConflict if the types differ otherwise."""
     if not old.nullable:
         raise UnsupportedTable(
             f"column {name} of the table may not be null, which is not checked here: drop that rule"
@@ -139,7 +139,7 @@ def check_partitions(table: DeltaTable, partition_by: tuple[str, ...]) -> None:
 
 
 def check_writable(table: DeltaTable) -> None:
-    """UnsupportedTable where rows would have to be checked or changed in ways that only other writers know."""
+    """UnsupportedTable if rows would need checks or changes that we do not implement."""
     strange = set(table.protocol().writer_features or ()) - _APPENDABLE
     settings = table.metadata().configuration
     strange.update(name for name in settings if name.startswith("delta.constraints."))

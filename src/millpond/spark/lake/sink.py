@@ -1,4 +1,4 @@
-"""The sink without Spark: what a task does with its rows, and what the driver does with all tasks' results.
+"""The sink without Spark: tasks write files, the driver commits them.
 
     task:    rows -> Parquet files with new names (append), or staged last rows per key (upsert) -> a message
     driver:  commit(messages) -> one commit of the log for the whole batch; abort(messages) -> their files go
@@ -30,15 +30,15 @@ from millpond.spark.lake.upserts import stored_schema, upsert
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What one task has written."""
+    """The result of one task."""
 
     query_id: str | None
     batch_id: int | None
-    """The streaming query and its batch, None for a write that belongs to none."""
+    """The streaming query and its batch; None outside a stream."""
     files: tuple[WrittenFile, ...] = ()
     staged: tuple[StagedFile, ...] = ()
     run: str = ""
-    """The run of the stream around it."""
+    """The stream's run."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class _Taker(Protocol):
 
 
 class LakeSink:
-    """One table as the goal of one frame. Small and picklable: it travels to the executors."""
+    """Writes one frame to one table. Small and picklable, for the executors."""
 
     def __init__(self, options: WriteOptions, schema: pa.Schema, overwrite: bool = False) -> None:
         self.options = options
@@ -64,7 +64,7 @@ class LakeSink:
         _check(options, schema, overwrite)
 
     def write(self, batches: Iterator[pa.RecordBatch], task: TaskIdentity) -> TaskResult:
-        """In a task: all its rows into files that are not yet part of the table."""
+        """In a task: write the rows to files that are not part of the table yet."""
         options = self.options
         if not options.is_upsert:
             files = TableFiles(
@@ -78,7 +78,7 @@ class LakeSink:
         return TaskResult(task.query_id, task.batch_id, staged=staging.finish(), run=task.run)
 
     def commit(self, results: Sequence[TaskResult], batch_id: int | None = None) -> None:
-        """In the driver, once all tasks are done: the whole batch enters the table, or is found in it."""
+        """In the driver, after all tasks: commit the batch, unless the table already has it."""
         turn = self._turn(results, batch_id)
         if self.options.is_upsert:
             self._merge(results, turn)
@@ -88,7 +88,7 @@ class LakeSink:
             upkeep.after_batch(self.options, turn.batch_id)
 
     def abort(self, results: Sequence[TaskResult], batch_id: int | None = None) -> None:
-        """In the driver, after a failure, maybe one after the commit: delete only what is not in the table."""
+        """In the driver, after a failure, possibly after the commit: delete what is not in the table."""
         staged = [file.path for result in results for file in result.staged]
         self.options.location.remove(staged)
         written = [file.path for result in results for file in result.files]
@@ -115,7 +115,7 @@ class LakeSink:
         staged = [file for result in results for file in result.staged]
         if staged:
             upsert(staged, self.schema, self.options, turn)
-            # Whole folders: what failed attempts of this batch have staged goes too.
+            # Whole folders, including what failed attempts of this batch staged.
             for folder in {file.folder for file in staged}:
                 self.options.location.remove_folder(folder)
 
@@ -134,7 +134,7 @@ class LakeSink:
         if table is None:
             return False
         if turn is not None and turn.is_done(table):
-            # These files, or those of the attempt before. What is not in the table goes with the next vacuum.
+            # These files or those of an earlier attempt. The next vacuum deletes what is not in the table.
             return True
         inside = {path_in_log(path) for path in pa.table(table.get_add_actions()).column("path").to_pylist()}
         return not inside.isdisjoint(paths)
@@ -150,7 +150,7 @@ def _take_all(taker: _Taker, batches: Iterator[pa.RecordBatch]) -> None:
 
 
 def _check(options: WriteOptions, schema: pa.Schema, overwrite: bool) -> None:
-    """Everything that the options say about the frame is so."""
+    """Check the options against the frame."""
     check_columns(options.partition_by, schema, "partitionBy")
     check_columns(options.keys, schema, "keys")
     check_columns(options.order_by, schema, "orderBy")

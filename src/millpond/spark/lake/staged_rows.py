@@ -1,4 +1,4 @@
-"""Changed rows of one task on their way to the merge: the last row of each key, in files that no reader sees.
+"""Changed rows of one task before the merge: the last row of each key, in files no reader sees.
 
 They lie below `_millpond_staging/<query>/<batch>`, which Delta's readers and its vacuum leave alone.
 """
@@ -18,7 +18,7 @@ from millpond.spark.lake.location import STAGING_FOLDER, Location
 from millpond.spark.lake.schemas import fitted
 
 HELD_BYTES_MAX: Final = 64 << 20
-"""Rows held before they are thinned out to one per key, and written away if that did not help."""
+"""Rows in memory before they are reduced to one per key, and written out if still too many."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class StagedFile:
 
 
 def batch_folder(query_id: str | None, batch_id: int | None) -> str:
-    """Where the tasks of a batch stage; a write that belongs to no stream gets a folder for each task."""
+    """The staging folder of a batch; a write outside a stream has one for each task."""
     if query_id is None:
         return f"{STAGING_FOLDER}/write-{uuid.uuid4()}"
     return f"{STAGING_FOLDER}/{re.sub('[^A-Za-z0-9_.-]', '_', query_id)}/{batch_id}"
 
 
 class Staging:
-    """What one task stages."""
+    """The rows staged by one task."""
 
     def __init__(
         self,
@@ -92,6 +92,6 @@ class Staging:
         path = f"{self._folder}/part-{self._task:05d}-{uuid.uuid4()}.parquet"
         self._location.make_folder(self._folder)
         with self._location.files().open_output_stream(path) as sink:
-            # Read once and soon, so the quick codec.
+            # Read once and soon, so use the fast codec.
             pq.write_table(rows, sink, compression="lz4", use_dictionary=False, write_statistics=False)
         self._done.append(StagedFile(path, rows.num_rows, rows.nbytes, self._task))

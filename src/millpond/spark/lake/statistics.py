@@ -1,4 +1,4 @@
-"""What the log of a table says about a file, taken from the footer that Parquet has written anyway.
+"""File statistics for the table's log, from the Parquet footer.
 
 Readers skip files by these numbers, so a wrong bound loses rows and a missing one only costs time: what Parquet does
 not know for sure is left out.
@@ -15,9 +15,9 @@ import pyarrow as pa
 from pyarrow.parquet import FileMetaData
 
 COLUMNS_MAX: Final = 32
-"""As many leaf columns get statistics as Delta's default, `delta.dataSkippingNumIndexedCols`."""
+"""Delta's default of `delta.dataSkippingNumIndexedCols`."""
 TEXT_MAX: Final = 32
-"""Longer texts are cut: below for the minimum, above for the maximum."""
+"""Longer text is truncated: down for the minimum, up for the maximum."""
 _HIGHEST: Final = "\U0010ffff"
 
 Path = tuple[str, ...]
@@ -44,7 +44,7 @@ def file_statistics(footer: FileMetaData, schema: pa.Schema) -> str:
 
 
 def _leaves(schema: pa.Schema) -> Iterator[tuple[Path | None, pa.DataType]]:
-    """Every leaf column in Parquet's order; None as the path of what repeats, for which Delta keeps nothing."""
+    """Every leaf column in Parquet's order; the path is None for repeated ones, which have no statistics."""
     for field in schema:
         yield from _below(field, ())
 

@@ -1,4 +1,4 @@
-"""Small files joined, old ones deleted. Both keep every row of the current version."""
+"""Compact small files and delete old ones. Both keep every row of the current version."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Compacted:
 
 
 def compact(path: str, *, target_file_bytes: int = 128 << 20, storage: Mapping[str, str] | None = None) -> Compacted:
-    """Join the small files of each partition, up to about this size. The old ones stay until a vacuum."""
+    """Merge the small files of each partition up to about this size. A vacuum deletes the old ones."""
     from deltalake import WriterProperties
 
     table = _existing(Location.of(path, storage))
@@ -81,7 +81,7 @@ def _old_staging(location: Location, age: timedelta, dry_run: bool) -> list[str]
 
 
 def after_batch(options: WriteOptions, batch_id: int) -> None:
-    """What the options ask for after this batch. It can wait, so a failure is told and does not stop the stream."""
+    """Maintenance due after this batch. A failure is logged and does not stop the stream."""
     from deltalake.exceptions import DeltaError
 
     if not options.compact_every or (batch_id + 1) % options.compact_every or options.location.table() is None:

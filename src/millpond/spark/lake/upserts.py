@@ -1,4 +1,4 @@
-"""Staged rows become changes of the table: one merge, one commit, at most once for every batch of a query."""
+"""Merge staged rows into the table in one commit, at most once for each batch of a query."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millpond.spark.lake.staged_rows import StagedFile
 
 
 def stored_schema(schema: pa.Schema, options: WriteOptions) -> pa.Schema:
-    """The frame's columns without the one that only says what to delete."""
+    """The frame's columns without the delete marker."""
     return pa.schema([field for field in schema if field.name != options.delete_when])
 
 
@@ -33,7 +33,7 @@ def upsert(files: Sequence[StagedFile], schema: pa.Schema, options: WriteOptions
         if options.partition_by:
             check_partitions(table, options.partition_by)
         add_columns(table, stored)
-        # A merge that changes nothing writes no commit; done again, it changes nothing again.
+        # A merge without changes writes no commit; repeating it is harmless.
         merge(table, changes(files, schema, options), stored, options, turn)
 
     return contend(options.location, turn, once, lambda: summary_of_table(changes(files, schema, options)))
@@ -62,7 +62,7 @@ def _order(file: StagedFile) -> int:
 
 
 def _refuse_doubtful(parts: Sequence[pa.Table], files: Sequence[StagedFile], options: WriteOptions) -> None:
-    """The same key from two tasks: without an order, which one is the last would be chance."""
+    """Refuse a key from two tasks without an order: which row is last would be random."""
     keys = list(options.keys)
     by_task: dict[int, list[pa.Table]] = {}
     for file, part in zip(sorted(files, key=_order), parts, strict=True):
@@ -86,7 +86,7 @@ def merge(table: DeltaTable, rows: pa.Table, stored: pa.Schema, options: WriteOp
         same_keys(options.keys),
         source_alias="source",
         target_alias="target",
-        # Not streamed: the bounds of the changed keys are known, and files that cannot hold them are not read.
+        # Not streamed: with the bounds of the changed keys, other files are skipped.
         streamed_exec=False,
         writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
         commit_properties=properties(turn, summary_of_table(rows) if turn and turn.is_job else ""),
@@ -101,12 +101,12 @@ def merge(table: DeltaTable, rows: pa.Table, stored: pa.Schema, options: WriteOp
 
 
 def _with_plain_deletes(rows: pa.Table, column: str) -> pa.Table:
-    """Null means no: SQL would let a null neither delete nor insert."""
+    """Null counts as false: with SQL's null a row would neither be deleted nor inserted."""
     return rows.set_column(rows.schema.get_field_index(column), column, rows.column(column).fill_null(False))
 
 
 def _make(options: WriteOptions, stored: pa.Schema) -> DeltaTable:
-    """The empty table, in a commit of its own: a crash after it leaves only an empty table."""
+    """Create the empty table in a separate commit, which is harmless if a crash follows."""
     try:
         return DeltaTable.create(
             options.location.uri,

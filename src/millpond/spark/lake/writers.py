@@ -1,4 +1,4 @@
-"""Writing with `format("millpond_delta")` as Spark sees it: what it asks of writers, handed on to the sink."""
+"""Spark's writer interface for `format("millpond_delta")`, on top of the sink."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TaskDone(WriterCommitMessage):
 
 
 def results_of(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:
-    """What the tasks that came to their end have written."""
+    """The results of finished tasks."""
     return [message.result for message in messages if isinstance(message, TaskDone)]
 
 

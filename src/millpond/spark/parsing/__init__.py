@@ -1,4 +1,4 @@
-"""Values of records, read by a schema into a column that Spark takes, with the reason for each that is bad.
+"""Parse record values by a schema into a Spark column, with a reason for each bad value.
 
 `Parser(format, schema).parse(values)`. A null value is a tombstone: it is not bad, its row is null.
 """

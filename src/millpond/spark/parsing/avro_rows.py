@@ -1,4 +1,4 @@
-"""Avro values one at a time, by fastavro, and the Arrow type of what it gives."""
+"""Read Avro values one at a time with fastavro, and their Arrow type."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from millpond.spark.parsing.schemas import nullable
 Change: TypeAlias = Callable[[Any], Any]
 
 CONFLUENT_BYTES: Final = 5
-"""A zero and the four bytes of a schema's number, before values of programs that use a schema registry."""
+"""A zero byte and a four-byte schema id, which schema registry clients write before the value."""
 
 _HINT: Final = "; it reads well behind a schema registry's prefix: set avroPrefix=confluent"
 
 
 def parsed_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """As fastavro takes it: every name whole, no logical types."""
+    """The schema for fastavro: full names, no logical types."""
     try:
         import fastavro
         from fastavro.schema import SchemaParseException, UnknownType
@@ -54,7 +54,7 @@ def longest_symbol(schema: Any) -> int:
 def row_reader(
     parsed: dict[str, Any], kind: types.StructType, *, prefixed: bool
 ) -> Callable[[bytes], dict[str, Any]]:
-    """Reads one value whole, by the parsed schema; Fault says what is wrong with it."""
+    """Reads one value by the parsed schema; Fault if it is bad."""
     import fastavro
 
     decimals = _decimals(kind)
@@ -108,7 +108,7 @@ def _reads(read_from: Callable[[bytes, int], Any], value: bytes) -> bool:
 
 
 def _plain(schema: Any) -> Any:
-    """Without logical types: times stay numbers until Arrow takes them, which no wild number can upset."""
+    """Without logical types: times stay numbers until Arrow converts them, so no number can raise."""
     if isinstance(schema, list):
         return [_plain(each) for each in schema]
     if isinstance(schema, dict):
@@ -117,7 +117,7 @@ def _plain(schema: Any) -> Any:
 
 
 def arrow_written(kind: types.DataType) -> pa.DataType:
-    """The Arrow type for what the rows have: as Spark's, but milliseconds where the schema says so."""
+    """The Arrow type of the rows: Spark's, but milliseconds where the schema says so."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     match kind:
@@ -136,7 +136,7 @@ def arrow_written(kind: types.DataType) -> pa.DataType:
 
 
 def _decimals(kind: types.DataType) -> Change | None:
-    """What makes decimals of bytes, wherever they are; None where there are none."""
+    """Converts bytes to decimals at any depth; None if there are none."""
     match kind:
         case types.DecimalType():
             return lambda value: _decimal(int.from_bytes(_bounded(value), "big", signed=True), kind.scale)

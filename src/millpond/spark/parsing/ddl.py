@@ -75,7 +75,7 @@ def read_ddl(text: str) -> types.StructType:
 
 
 class _Reader:
-    """One token after the other; knows only the next two."""
+    """A token stream with a lookahead of two."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -1,4 +1,4 @@
-"""What can be wrong with a schema, and with one value."""
+"""Errors of schemas and values."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ SHOWN_CHARACTERS_MAX: Final = 60
 
 
 class SchemaError(ConfigError):
-    """A schema that cannot be read, or that says what a value cannot be read as."""
+    """A schema that cannot be read or is not supported."""
 
 
 class Fault(ValueError):
-    """A value that is not what its schema says. The text is the reason, short, for a person."""
+    """A value that does not match its schema. The message is a short reason."""
 
 
 def shown(text: str) -> str:
-    """Something of the text, for a reason: enough to find it, never all of a large one."""
+    """An excerpt for a reason: enough to find the value."""
     return text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "…"

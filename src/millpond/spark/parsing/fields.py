@@ -1,4 +1,4 @@
-"""From the options of a source to the columns that parsing adds, and to the parser behind them."""
+"""The parser from a source's options, and the columns it adds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARSERS_MAX: Final = 16
 
 
 def parsed_fields(options: Options) -> list[types.StructField]:
-    """The columns beyond those of the record: none for raw values, `fault` only where bad rows are kept."""
+    """The added columns: none for raw values, `fault` only if bad rows are kept."""
     if options[VALUE_FORMAT] == "raw":
         return []
     fields = [types.StructField(PARSED, parser_of(options).type)]
@@ -42,5 +42,5 @@ def parser_of(options: Options) -> Parser:
 
 @lru_cache(PARSERS_MAX)
 def _parser(value_format: str, schema: str, prefixed: bool) -> Parser:
-    """Kept, because one process has many tasks of the same query in turn."""
+    """Cached: one process runs many tasks of the same query."""
     return Parser(value_format, schema, prefixed=prefixed)

@@ -1,4 +1,4 @@
-"""A schema for values that are there: what each field is, in Spark's notation, as far as a sample can tell.
+"""Infer a schema in Spark's notation from a sample of values.
 
 A field that is of several kinds becomes a string, which takes any JSON as its text, and a comment says so.
 """
@@ -15,10 +15,10 @@ from typing import Any, Final
 from millpond.spark.parsing.json_rows import iso_microseconds
 
 CERTAIN_RECORDS: Final = 100
-"""A field that so many records have, all of them, is taken for one that must be there."""
+"""From this many records on, a field that all of them have is required."""
 
 MAP_KEYS_MIN: Final = 50
-"""An object that has more names than this, over all records, is a map: the names are data."""
+"""An object with more distinct names than this is a map: the names are data."""
 
 FIELDS_MAX: Final = 1_000
 DEPTH_MAX: Final = 16
@@ -29,7 +29,7 @@ _OF_TIME: Final = re.compile(
     r"(?:^|_)(?:at|date|time|timestamp|ts|when|created|updated)(?:_?(?:ms|us|ns|s|micros|millis))?$"
     r"|[a-z](?:At|Date|Time|Timestamp|Ms|Millis)$"
 )
-"""Names of fields whose numbers are times, if they can be."""
+"""Fields with these names are times, if their numbers allow it."""
 _YEAR_2000_SECONDS: Final = 946_684_800
 _YEAR_2100_SECONDS: Final = 4_102_444_800
 _KINDS: Final = {
@@ -60,15 +60,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """What a sample says."""
+    """The result of an inference."""
 
     columns: tuple[Column, ...]
     records: int
-    """Values that were looked at, without tombstones."""
+    """Sampled values, without tombstones."""
     strangers: int
-    """Those of them that are no JSON object."""
+    """Sampled values that are not JSON objects."""
     prefixed: int
-    """Those that begin as a schema registry's clients write them."""
+    """Sampled values with a schema registry prefix."""
 
 
 def infer(values: Iterable[bytes | None]) -> Inferred:
@@ -96,7 +96,7 @@ def _decoded(value: bytes) -> Any:
 
 @dataclass(slots=True)
 class _Shape:
-    """All that was seen in one place."""
+    """Everything seen at one path."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     nulls: int = 0
@@ -132,7 +132,7 @@ class _Shape:
 
 
 def _is_text(name: str) -> bool:
-    """JSON can name a field by half of a sign, which no text in UTF-8 can have: no schema could say it."""
+    """JSON allows a lone surrogate in a name, which UTF-8 and therefore a schema cannot contain."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -21,7 +21,7 @@ from pyspark.sql import types
 from millpond.spark.parsing.errors import Fault, shown
 
 Reader: TypeAlias = Callable[[Any], Any]
-"""From a value as Python reads JSON to one that Arrow takes; Fault for one that does not fit."""
+"""Converts a parsed JSON value for Arrow; Fault if it does not fit."""
 
 SECONDS_BELOW: Final = 10**11
 MILLISECONDS_BELOW: Final = 10**14
@@ -168,7 +168,7 @@ def _map(reader: Reader, path: str) -> Reader:
 
 
 def _whole(path: str, text: str) -> str:
-    """JSON can name halves of a character, which are no text for anybody else."""
+    """JSON allows lone surrogates, which are not valid text elsewhere."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""The parser: the compiled reader for whole columns, and row by row the values that it refuses."""
+"""The parser: a compiled reader for whole columns, and a row reader for values it refuses."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from millpond.wire.kernel.values import VALUE_BYTES_MAX
 
 FORMATS: Final = ("json", "avro")
 ROWS_MAX: Final = 4096
-"""How many values become Python objects at a time: as such they take many times the space."""
+"""Values converted to Python objects at a time, which take many times the memory."""
 TEXT_BYTES_MAX: Final = 1 << 30
-"""So much text the values of one call may become: a column's offsets have 31 bits."""
+"""The most text from one call: a column's offsets have 31 bits."""
 MISFITS: Final = (pa.ArrowException, OverflowError, ValueError, TypeError)
-"""What Arrow raises for a value that its column cannot hold."""
+"""Arrow's errors for a value that its column cannot hold."""
 
 
 @dataclass(slots=True)
@@ -31,11 +31,11 @@ class Parsed:
     rows: pa.StructArray
     """One row for each value; null where the value is bad, or null itself."""
     faults: list[tuple[int, str]]
-    """The bad rows in order, and why."""
+    """The bad rows in order, with reasons."""
 
 
 class Parser:
-    """Reads values of one format by one schema. All of a process that read by the same share it, in any thread."""
+    """Reads values of one format by one schema. Thread-safe and shared within a process."""
 
     def __init__(self, format: str, schema: str, *, prefixed: bool = False, plain: bool = False) -> None:
         """`schema`: Spark's notation, Spark's JSON, an Avro schema, a JSON Schema, or a file that has one.
@@ -93,7 +93,7 @@ class Parser:
         return Parsed(rows, faults)
 
     def _parse_plain(self, values: pa.BinaryArray) -> Parsed:
-        """Without the compiled reader: what it gives is the same, and so are the reasons."""
+        """Parse without the compiled reader, with the same results and reasons."""
         there = values.drop_null() if values.null_count else values
         faults: list[tuple[int, str]] = []
         starts = range(0, max(len(there), 1), ROWS_MAX)
@@ -130,7 +130,7 @@ class Parser:
     def _without_misfits(
         self, rows: list[dict[str, Any] | None], first: int, faults: list[tuple[int, str]]
     ) -> pa.StructArray:
-        """For the rare values that are well formed and fit into no column: a year 200,000 of Avro, for one."""
+        """For rare well-formed values that fit no column, such as an Avro year 200,000."""
         for number, row in enumerate(rows):
             try:
                 self._as_column([row])

@@ -1,4 +1,4 @@
-"""From the text of a schema, in whichever notation, to Spark's types; and from there to Arrow's."""
+"""Convert a schema in any notation to Spark types, and those to Arrow types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEAVES: Final = tuple(set(SIMPLE.values()) | {types.DecimalType})
 
 
 def inlined(text: str) -> str:
-    """The schema itself where a file is named (`orders.avsc`): other machines may not have that file."""
+    """The schema's text if a file is named (`orders.avsc`), which other machines may not have."""
     name = text.strip()
     if not name.lower().endswith(ENDINGS) or name.startswith("{") or "\n" in name:
         return text
@@ -50,7 +50,7 @@ def schema_of_file(path: str | Path) -> types.StructType:
 
 
 def read_schema(text: str) -> types.StructType:
-    """From the text, or from the file that it names. JSON says by itself which notation it is."""
+    """From the text or the file it names. The notation of JSON is detected."""
     text = inlined(text)
     if not text.strip():
         raise SchemaError("the schema is empty")
@@ -89,7 +89,7 @@ def _from_json(schema: dict[str, Any]) -> types.StructType:
 
 
 def check(kind: types.DataType, path: str = "", depth: int = 0) -> None:
-    """SchemaError for what values cannot be read as."""
+    """SchemaError for unsupported types."""
     if depth > DEPTH_MAX:
         raise SchemaError(f"the schema is nested more than {DEPTH_MAX} deep")
     match kind:
@@ -111,7 +111,7 @@ def check(kind: types.DataType, path: str = "", depth: int = 0) -> None:
 
 
 def nullable(kind: types.DataType) -> types.DataType:
-    """The type as its column has it: in a row that is bad, everything is null."""
+    """The nullable type: in a bad row everything is null."""
     match kind:
         case types.StructType():
             return types.StructType([types.StructField(each.name, nullable(each.dataType)) for each in kind])

@@ -78,7 +78,7 @@ class ValueColumns:
 
     @classmethod
     def of_json(cls, kind: types.StructType, target: pa.StructType) -> ValueColumns | None:
-        """None where nothing was compiled."""
+        """None without the compiled module."""
         reader = value_reader(_json_shape(kind), avro=False)
         return None if reader is None else cls(reader, target)
 
@@ -145,7 +145,7 @@ def _json_shape(kind: types.DataType, name: str = "", required: bool = False) ->
 
 
 class _Unknown(Exception):
-    """A schema that the compiled reader is not told."""
+    """A schema that the compiled reader does not support."""
 
 
 class _AvroShapes:

@@ -1,4 +1,4 @@
-"""Work of a job that is no streaming query, watched as if it were one."""
+"""Background work of a job, watched like a streaming query."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Final
 from millpond.spark.pipelines.kind import Report
 
 TICK_SECONDS: Final = 0.5
-"""How often new rows are told as one more batch."""
+"""How often new rows are reported as a batch."""
 
 
 class Background:
-    """A thread with a `Report` to tell by; to the runner it looks like a query."""
+    """A thread with a `Report`; a `Query` for the runner."""
 
     def __init__(self, name: str, work: Callable[[Report], None]) -> None:
         self._work = work
@@ -71,6 +71,6 @@ class Background:
         return self._error
 
     def stop(self) -> None:
-        """Ask it to end, and wait until it has."""
+        """Request a stop and wait."""
         self._stop.set()
         self._thread.join()

@@ -1,4 +1,4 @@
-"""What a job is given when it starts: the stream of its input, and a way to start its query."""
+"""What a job gets when it starts: its input stream, and how to start its query."""
 
 from __future__ import annotations
 
@@ -102,20 +102,20 @@ class JobContext:
 
 
 def trigger_arguments(trigger: str) -> dict[str, Any]:
-    """What Spark's `trigger` takes."""
+    """The arguments of Spark's `trigger`."""
     if trigger == AVAILABLE_NOW:
         return {"availableNow": True}
     return {"processingTime": "0 seconds" if trigger == CONTINUOUS else trigger}
 
 
 def kafka_options(source: Source) -> dict[str, str]:
-    """The options that say which cluster, and how to log in there."""
+    """The options for the cluster and its login."""
     own = {key: each for key, each in source.options.items() if key.lower().startswith("kafka.")}
     return {"kafka.bootstrap.servers": source.brokers} | own
 
 
 def source_options(pipeline: Declaration, job: Job) -> dict[str, str]:
-    """What a job reads, without the parsing."""
+    """The source's options, without parsing."""
     source = pipeline.source
     assert source is not None
     options = {"kafka.bootstrap.servers": source.brokers}
@@ -166,12 +166,12 @@ def columns(pipeline: Declaration, job: Job, has_headers: bool) -> list[str]:
 
 
 def is_first(pipeline: Declaration, job: Job) -> bool:
-    """Whether this is the first job that reads the source: it goes first where only one of them should act."""
+    """Whether this is the first job that reads the source, for actions only one job may take."""
     return job.name == next((each.name for each in pipeline.jobs if each.reads_source), None)
 
 
 def dead_letter_topics(pipeline: Declaration, topics: Iterable[str]) -> tuple[str, ...]:
-    """Where the parsing sends bad records."""
+    """The parser's dead-letter topics."""
     parse = pipeline.parse
     if parse.format == "raw" or parse.bad_records != "dead_letters":
         return ()
@@ -179,10 +179,10 @@ def dead_letter_topics(pipeline: Declaration, topics: Iterable[str]) -> tuple[st
 
 
 def letters_of(chosen: str, topics: Iterable[str]) -> tuple[str, ...]:
-    """The topics for what is bad in these topics: the one that was chosen for all of them, or one beside each."""
+    """The dead-letter topics of these topics: the chosen one, or one for each."""
     return (chosen,) if chosen else tuple(topic + BAD_ENDING for topic in topics)
 
 
 def sql_word(name: str) -> str:
-    """A name as one word of SQL."""
+    """A quoted SQL identifier."""
     return "".join(sign if sign.isalnum() else "_" for sign in name)

@@ -48,7 +48,7 @@ class Pipeline(Declaration):
         return load(Path(path), os.environ if environment is None else environment)
 
     def run(self, **how: Any) -> Outcome:
-        """Run it here, until it is done or stopped. Takes what `running.run` takes: master, conf, once, …"""
+        """Run it here until it is done or stopped. Takes the arguments of `runner.run`: master, conf, once, …"""
         from millpond.spark.pipelines.runner import run
 
         return run(self, **how)

@@ -1,4 +1,4 @@
-"""Asks the cluster now and then where its topics end: lag while a batch is under way, and how dead letters grow.
+"""Polls the topics' end offsets, for lag during a batch and for the growth of dead letters.
 
 The answers only show how it goes. A cluster that does not answer is asked again later, and stops nothing.
 """
@@ -29,7 +29,7 @@ class EndsWatch:
         }
         self._letters = frozenset(letters)
         self.topics: frozenset[str] = frozenset()
-        """What to ask for besides the dead letters. Set it from any thread."""
+        """Topics to poll besides the dead letters. Set it from any thread."""
         self.ends: dict[str, dict[int, int]] = {}
         self._before: dict[str, int] | None = None
         self._stop = threading.Event()
@@ -44,7 +44,7 @@ class EndsWatch:
         self._thread.join(PATIENCE_MS / 1000)
 
     def dead_letters(self) -> dict[str, int]:
-        """Records that came to each dead-letter topic since the first look."""
+        """New records in each dead-letter topic since the first poll."""
         if self._before is None:
             return {}
         ends = self.ends
@@ -69,7 +69,7 @@ class EndsWatch:
                 cluster = None
             if is_last:
                 break
-            # Asked once more after the end: what came last counts too.
+            # Poll once more at the end, to include the last records.
             is_last = self._stop.wait(EVERY_SECONDS)
         if cluster is not None:
             cluster.close()

@@ -37,18 +37,18 @@ Plan: TypeAlias = Callable[[], Query]
 
 
 class Report(Protocol):
-    """How work in the background tells how it goes, and hears that it should end."""
+    """Background work reports progress here and checks for a stop request."""
 
     def rows(self, count: int) -> None:
-        """So many more rows are through."""
+        """Count finished rows."""
 
     @property
     def is_stopping(self) -> bool:
-        """True once somebody wants it to end: finish what must be whole, then return."""
+        """True once a stop is requested: finish what must be complete, then return."""
 
 
 class Context(Protocol):
-    """What a job is given to plan with. Made by the runner; a test may make its own."""
+    """What a job plans with. Created by the runner, or by a test."""
 
     @property
     def spark(self) -> SparkSession: ...
@@ -62,7 +62,7 @@ class Context(Protocol):
 
     @property
     def is_once(self) -> bool:
-        """True when the run takes what is there now and then ends."""
+        """True if the run processes what is available now and ends."""
 
     def frame(self) -> DataFrame:
         """The stream of the job's input: parsed, transformed."""
@@ -83,24 +83,24 @@ class Context(Protocol):
         name, and hands back a Query that stands for all."""
 
     def in_background(self, work: Callable[[Report], None]) -> Plan:
-        """Work that is no streaming query, in a thread of its own; the runner watches it like one."""
+        """Run work other than a streaming query on a thread; the runner watches it like a query."""
 
     def tell(self, name: str, figure: int | float | str) -> None:
         """A figure of this job for the live table, the status and the metrics (numbers only). From any thread."""
 
 
 class Findings(Protocol):
-    """What a job found out, for people: tables, and what to do about it."""
+    """A job's findings for people: tables and advice."""
 
     @property
     def advice(self) -> str: ...
 
     def tables(self) -> Sequence[tuple[str, Sequence[str], Sequence[Sequence[str | int]], int]]:
-        """Of each the title, the columns, the rows, and how many columns hold words."""
+        """Title, columns, rows, and how many columns are text, for each table."""
 
 
 class Asked(NamedTuple):
-    """What a job asks of its rows: an expression in SQL, or the plain name of a column."""
+    """What a job needs from its rows: a SQL expression or a column name."""
 
     key: str
     sql: str
@@ -126,9 +126,9 @@ class Kind(Generic[J]):
     """One line for the overview."""
     job: type[J]
     plan: Callable[[Context, J], Plan]
-    """Have Spark look at all of the job, without starting it."""
+    """Have Spark analyze the job without starting it."""
     asks: Callable[[J, Columns], Iterable[Asked]] | None = None
-    """The SQL in the job's table, given the columns of its input: for a look without Spark."""
+    """The SQL in the job's table, given its input columns: for a review without Spark."""
     dead_letters: Callable[[J], str] | None = None
     """The topic that the job sends bad records to, or "" for `<topic>.bad.dlq`, so that its growth can be watched."""
     example: str = ""
@@ -136,4 +136,4 @@ class Kind(Generic[J]):
     outputs: Callable[[J], Mapping[str, str]] | None = None
     """What it writes, for people: {"table": "…"} or {"topic": "…"}."""
     findings: Callable[[Declaration, J], Sequence[Findings]] | None = None
-    """What a job that looks rather than writes has found, told after a run."""
+    """The findings of a read-only job, shown after a run."""

@@ -24,7 +24,7 @@ class AlreadyRunning(Exception):
 
 @contextmanager
 def locked(folder: Path, name: str) -> Iterator[None]:
-    """Hold the pipeline in `folder`. What a dead process left behind is taken over."""
+    """Lock the pipeline in `folder`. A dead process's lock is taken over."""
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -46,7 +46,7 @@ def _taken(descriptor: int) -> bool:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # Whoever only asks for the status holds it too, for a moment.
+            # A status query also holds it briefly.
             time.sleep(0.05)
         else:
             return True
@@ -54,7 +54,7 @@ def _taken(descriptor: int) -> bool:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a living process runs the pipeline in `folder`."""
+    """Whether a running process holds the pipeline in `folder`."""
     try:
         descriptor = os.open(folder / FILE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

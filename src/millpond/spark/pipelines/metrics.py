@@ -1,4 +1,4 @@
-"""The figures of a run for Prometheus: its text format, served on loopback unless told otherwise."""
+"""The figures of a run in Prometheus's text format, served on loopback by default."""
 
 from __future__ import annotations
 
@@ -141,6 +141,6 @@ def _handler(metrics: Metrics) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nobody wants a line on the terminal for every scrape."""
+            """Do not log every scrape."""
 
     return Handler

@@ -1,4 +1,4 @@
-"""How a pipeline goes: figures of every job, gathered from what its query says after each batch.
+"""Progress of a pipeline: figures of every job, from its query's progress reports.
 
 `JobWatch` turns progress into figures and adds up what Spark tells batch by batch. A `Snapshot` is everything at one
 moment: the live table, status.json and the metrics all show the same one.
@@ -16,10 +16,10 @@ from typing import Any, Final, Literal
 from millpond.spark.pipelines.kind import Query
 
 State = Literal["starting", "running", "waiting", "finished", "stopping", "stopped", "failed"]
-"""`waiting` is a job that has read all there is; `finished` is one that was to end then."""
+"""A `waiting` job has read everything; a `finished` one was to end then."""
 
 IDLE_SECONDS: Final = 5.0
-"""Rates older than this are no longer of now."""
+"""Rates older than this are not current."""
 
 Ends = Mapping[str, Mapping[int, int]]
 """The end of the log by topic and partition."""
@@ -27,7 +27,7 @@ Ends = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class JobFigures:
-    """One job at one moment. None is what is not known."""
+    """A job at one moment. None means unknown."""
 
     name: str
     kind: str
@@ -41,11 +41,11 @@ class JobFigures:
     rows_out: int | None = None
     bad: int | None = None
     late: int | None = None
-    """Rows that came after the watermark and were left out."""
+    """Late rows that were dropped by the watermark."""
     state_rows: int | None = None
     watermark: str | None = None
     figures: Mapping[str, int | float | str] = field(default_factory=dict)
-    """What the job tells about itself."""
+    """Figures reported by the job."""
     writes: Mapping[str, str] = field(default_factory=dict)
     """Where its rows go: {"table": "…"} or {"topic": "…"}."""
     error: str | None = None
@@ -77,7 +77,7 @@ class Snapshot:
 
     @classmethod
     def from_object(cls, given: Mapping[str, Any]) -> Snapshot:
-        """What `as_object` gave; unknown keys of another version are left out."""
+        """The inverse of `as_object`; unknown keys of other versions are ignored."""
         jobs = tuple(JobFigures(**_known(JobFigures, each)) for each in given.get("jobs", ()))
         return cls(**_known(cls, given) | {"jobs": jobs})
 
@@ -88,14 +88,14 @@ def _known(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class JobWatch:
-    """Looks at one job's query again and again. Totals are those since it was started."""
+    """Follows one job's query. Totals count from its start."""
 
     def __init__(self, name: str, kind: str) -> None:
         self.name, self.kind = name, kind
         self.figures: dict[str, int | float | str] = {}
         self._last: dict[str, Any] = {}
         self._done: dict[str, Any] = {}
-        """The last progress of a batch that was done; there is progress without one, when there is nothing to do."""
+        """The last progress of a finished batch; Spark also reports progress while idle."""
         self._last_seen_seconds = 0.0
         self._seen: tuple[Any, ...] = ()
         self._rows_in = 0
@@ -104,7 +104,7 @@ class JobWatch:
         self._observed: dict[str, int] = {}
 
     def look(self, query: Query, ends: Ends | None = None) -> JobFigures:
-        """Take in what is new, and tell all."""
+        """Read new progress and return the figures."""
         for progress in self._new(query):
             self._take(progress)
         return self._told(query, ends)
@@ -113,7 +113,7 @@ class JobWatch:
         last = as_dict(query.lastProgress)
         if last is None or _mark(last) == self._seen:
             return
-        # What came and went between two looks is still among the recent ones.
+        # Batches between two calls are still in recentProgress.
         recent = [each for each in map(as_dict, getattr(query, "recentProgress", None) or ()) if each is not None]
         marks = [_mark(each) for each in recent]
         start = marks.index(self._seen) + 1 if self._seen in marks else 0
@@ -165,7 +165,7 @@ class JobWatch:
 
 
 def as_dict(progress: Any) -> dict[str, Any] | None:
-    """Progress as plain values, however this Spark gives it."""
+    """Progress as plain values, for any Spark version."""
     if progress is None:
         return None
     text = getattr(progress, "json", None)
@@ -198,7 +198,7 @@ def _state(query: Query, last: Mapping[str, Any], lag: int | None, has_failed: b
     if not query.isActive:
         return "finished"
     if not last:
-        # The first batch may take long, and there is no progress before its end.
+        # The first batch may take long and has no progress before its end.
         status = getattr(query, "status", None) or {}
         return "running" if status.get("isDataAvailable") else "starting"
     return "waiting" if not last.get("numInputRows") and not lag else "running"
@@ -227,7 +227,7 @@ def lag_of(progress: Mapping[str, Any], ends: Ends | None = None) -> int | None:
 
 
 def _unread_partitions(done: Ends, latest: Ends, ends: Ends, total: int | None) -> int | None:
-    """Partitions that are new: no batch has read of them yet, so all of them is lag."""
+    """New partitions that no batch has read: all of their records are lag."""
     new: dict[tuple[str, int], int] = {}
     for where in (latest, ends):
         for topic in where.keys() & done.keys():

@@ -1,4 +1,4 @@
-"""Why a job failed, in one sentence: our own words dug out of what Spark wraps around them."""
+"""Why a job failed, in one sentence: the original message extracted from Spark's wrapping."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _WRAPPERS: Final = (
 
 
 def reason_of(error: BaseException) -> str:
-    """What happened, in words. An exception of Python in what Spark says is the last cause, so the best there is."""
+    """The reason. A Python exception in Spark's text is the root cause, so it is preferred."""
     return reason_in(str(error)) or type(error).__name__
 
 
 def reason_in(text: str) -> str:
-    """The reason in a text of Spark."""
+    """The reason in Spark's text."""
     raised = _raised(text) if _TRACEBACK in text else None
     reason = raised if raised is not None else _unwrapped(text)
     reason = " ".join(reason.split())

@@ -32,23 +32,23 @@ from millpond.spark.sql.columns import Columns, look_at_expression, look_at_quer
 from millpond.spark.sql.tokens import Beyond, SqlError
 
 ANSWER_MS: Final = 3000
-"""How long a cluster may take to say which topics it has."""
+"""The timeout for listing the cluster's topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What was found."""
+    """The result of a review."""
 
     faults: list[str] = field(default_factory=list)
-    """What is wrong in the declaration, each with its table and key."""
+    """Errors in the declaration, with table and key."""
     missing: list[str] = field(default_factory=list)
-    """What the declaration names and the cluster does not have."""
+    """Topics missing in the cluster."""
     notes: list[str] = field(default_factory=list)
-    """What could not be looked at, and why."""
+    """What could not be checked, and why."""
 
 
 def review(pipeline: Declaration) -> Review:
-    """The declaration by itself; nobody else is asked."""
+    """Review the declaration without connecting to anything."""
     found = Review()
     first = _input_columns(pipeline, found)
     steps = _step_columns(pipeline, first, found)
@@ -60,7 +60,7 @@ def review(pipeline: Declaration) -> Review:
 
 
 def review_topics(pipeline: Declaration, found: Review) -> None:
-    """Whether the topics that it reads are there, as far as the cluster says."""
+    """Check that the topics it reads exist."""
     source = pipeline.source
     if source is None or not any(job.reads_source for job in pipeline.jobs):
         return
@@ -84,7 +84,7 @@ def review_topics(pipeline: Declaration, found: Review) -> None:
 
 
 def _answers(ways: Iterable[Address]) -> bool:
-    """Whether somebody listens there, known by a plain connect: a client would try for as long as it may."""
+    """Whether the port accepts a plain connection: a client would keep retrying."""
     for address in ways:
         try:
             socket.create_connection(address, ANSWER_MS / 1000).close()
@@ -105,7 +105,7 @@ def _missing(source: Source, known: list[str]) -> Iterator[str]:
 
 
 def _input_columns(pipeline: Declaration, found: Review) -> Columns:
-    """The columns before any transform, as the source's own code makes them of the options."""
+    """The columns before any transform, from the source's own code."""
     job = next((each for each in pipeline.jobs if each.reads_source), None)
     if pipeline.source is None or job is None:
         return None
@@ -138,7 +138,7 @@ def _of_records(source: Source, content: tuple[str, ...], behind: tuple[str, ...
 
 
 def _step_columns(pipeline: Declaration, first: Columns, found: Review) -> Mapping[str, Columns]:
-    """The columns of each step by its name; of the last one by no name."""
+    """The columns of each step by name; the last step's under ""."""
     steps: dict[str, Columns] = {"input": first, "": first}
     for number, step in enumerate(pipeline.transforms, 1):
         tables = {name: each for name, each in steps.items() if name} | {"input": steps[""]}

@@ -1,4 +1,4 @@
-"""Runs a pipeline: starts its jobs, watches them, stops them in peace, and says in words why one failed."""
+"""Run a pipeline: start its jobs, watch them, stop them gracefully and report why one failed."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOK_SECONDS: Final = 0.25
-"""How often the jobs are looked at."""
+"""How often the jobs are checked."""
 
-TELL_SECONDS: Final = 1.0
+PUBLISH_SECONDS: Final = 1.0
 """How often the status is written and shown."""
 
 GRACE_SECONDS: Final = 10.0
-"""How long a batch may go on after a stop, before it is left for the next run to do again."""
+"""How long a batch may run after a stop request; the next run repeats it."""
 
 BEGIN_SECONDS: Final = 15.0
 BEGINNING: Final = ("Initializing", "Getting offsets")
-"""What Spark says of a query whose sources are not open yet."""
+"""Spark's status messages of a query whose sources are not open yet."""
 
 LATE_PROCESS: Final = "Python worker failed to connect back"
 TRIES_MAX: Final = 8
@@ -81,9 +81,9 @@ def run(
     stopping: StopRequest | None = None,
     log_level: str = "ERROR",
 ) -> Outcome:
-    """Run until every job has ended, one has failed (PipelineFailed), or somebody wants it to stop.
+    """Run until every job has ended, one has failed (PipelineFailed), or a stop is requested.
 
-    `once` takes what is there now and ends. With `spark` it runs in that session, and leaves it open.
+    `once` processes what is available now and ends. A given `spark` session is left open.
     """
     stopping = stopping or StopRequest()
     folder = pipeline.folder
@@ -104,9 +104,9 @@ def run(
         stack.enter_context(locked(folder, pipeline.name))
         served = stack.enter_context(Metrics(metrics)) if metrics else None
         start = replace(start, metrics=served.address if served is not None else "")
-        teller = Teller(folder, start, show, served)
-        stack.enter_context(stopping.listening(lambda: teller.tell(replace(teller.last, state="stopped"))))
-        teller.tell(start)
+        publisher = SnapshotPublisher(folder, start, show, served)
+        stack.enter_context(stopping.listening(lambda: publisher.publish(replace(publisher.last, state="stopped"))))
+        publisher.publish(start)
         stack.enter_context(logging_to(folder))
         try:
             if spark is None:
@@ -119,27 +119,27 @@ def run(
                     log_level=log_level,
                 )
                 stack.callback(_close, spark)
-                # Spark sets a handler of its own for Ctrl-C.
+                # Spark has replaced the handler for Ctrl-C.
                 stopping.listen()
-            last = _through(Run(pipeline, spark, teller, stopping, is_once=once), teller)
+            last = _run_jobs(Run(pipeline, spark, publisher, stopping, is_once=once), publisher)
         except BaseException as fault:
-            teller.tell(replace(teller.last, state="failed", error=str(fault) or type(fault).__name__))
+            publisher.publish(replace(publisher.last, state="failed", error=str(fault) or type(fault).__name__))
             raise
     if last.state == "failed":
         raise PipelineFailed(last)
     return Outcome(last)
 
 
-def _through(jobs: Run, teller: Teller) -> Snapshot:
-    """Through the run. Whatever goes wrong between us and Spark is told as a failure of the pipeline."""
+def _run_jobs(jobs: Run, publisher: SnapshotPublisher) -> Snapshot:
+    """Run the jobs; any error between us and Spark becomes a failure of the pipeline."""
     try:
-        return jobs.through()
+        return jobs.run()
     except Exception as fault:
         LOG.exception("the run broke off")
         is_gone = isinstance(fault, ConnectionError) or type(fault).__module__.startswith("py4j")
         reason = "Spark's own process ended" if is_gone else f"the run broke off: {reason_of(fault)}"
-        last = replace(teller.last, state="failed", error=reason)
-        teller.tell(last)
+        last = replace(publisher.last, state="failed", error=reason)
+        publisher.publish(last)
         return last
 
 
@@ -147,14 +147,13 @@ def _close(spark: SparkSession) -> None:
     try:
         spark.stop()
     except Exception:
-        # It is gone already, and why has been told.
+        # It is already gone, and the reason was reported.
         LOG.exception("Spark did not stop")
 
 
 @contextmanager
 def logging_to(folder: Path) -> Iterator[None]:
-    """Warnings in Python go where Spark's are, unless somebody wants them elsewhere: on the terminal they would tear
-    the table."""
+    """Python's warnings go to Spark's log unless logging is configured: they would break the live table."""
     root = logging.getLogger()
     if root.handlers:
         yield
@@ -169,8 +168,8 @@ def logging_to(folder: Path) -> Iterator[None]:
         handler.close()
 
 
-class Teller:
-    """Tells how it goes, to all who listen: status.json, the metrics, and whoever watches."""
+class SnapshotPublisher:
+    """Publishes snapshots to status.json, the metrics and the live table."""
 
     def __init__(self, folder: Path, start: Snapshot, show: Show | None, metrics: Metrics | None) -> None:
         self._folder = folder
@@ -178,7 +177,7 @@ class Teller:
         self._metrics = metrics
         self.last = start
 
-    def tell(self, snapshot: Snapshot) -> None:
+    def publish(self, snapshot: Snapshot) -> None:
         self.last = replace(snapshot, at_ms=_now_ms())
         write_status(self._folder, self.last)
         if self._metrics is not None:
@@ -198,18 +197,24 @@ class _Running:
     figures: JobFigures
     tries: int = 1
     is_stopped: bool = False
-    """It would have gone on by itself."""
+    """Stopped by us while it was active."""
 
 
 class Run:
     """The jobs of one run."""
 
     def __init__(
-        self, pipeline: Declaration, spark: SparkSession, teller: Teller, stopping: StopRequest, *, is_once: bool
+        self,
+        pipeline: Declaration,
+        spark: SparkSession,
+        publisher: SnapshotPublisher,
+        stopping: StopRequest,
+        *,
+        is_once: bool,
     ) -> None:
         self._pipeline = pipeline
         self._spark = spark
-        self._teller = teller
+        self._publisher = publisher
         self._stopping = stopping
         self._is_once = is_once
         self._jobs: list[_Running] = []
@@ -217,8 +222,8 @@ class Run:
         self._letters = dead_letter_topics(pipeline, source.topic) if source is not None else ()
         self._ends = EndsWatch(kafka_options(source) if source is not None else {}, self._letter_topics())
 
-    def through(self) -> Snapshot:
-        """Start every job and stay until the end; what it was at the end."""
+    def run(self) -> Snapshot:
+        """Start every job and wait for the end; the last snapshot."""
         with self._ends:
             failed = self._start()
             if failed is None:
@@ -226,11 +231,11 @@ class Run:
             state: State = "failed" if failed else "stopped" if self._stopping.is_asked else "finished"
             self._stop()
         last = self._look(state, failed)
-        self._teller.tell(last)
+        self._publisher.publish(last)
         return last
 
     def _start(self) -> str | None:
-        """Plan all jobs, then start them one after another; the reason if one does not."""
+        """Plan all jobs, then start them one by one; the reason if one fails."""
         plans: list[tuple[JobContext, Plan]] = []
         for job in self._pipeline.jobs:
             if self._stopping.is_asked:
@@ -239,7 +244,7 @@ class Run:
             try:
                 plans.append((context, kind_of(job).plan(context, job)))
             except Exception as fault:
-                # Whatever a kind, a transform or Spark says of it, the user is told which job it was.
+                # Name the job, whatever a kind, a transform or Spark reports.
                 return f"{job.name} cannot be planned, and no job was started: {reason_of(fault)}"
         for context, plan in plans:
             if self._stopping.is_asked:
@@ -249,13 +254,13 @@ class Run:
             except Exception as fault:
                 return f"{context.job.name} did not start: {reason_of(fault)}"
             self._jobs.append(_Running(context.job, context, context.watch, query, first_figures(context.job)))
-            self._teller.tell(self._look("running"))
-            self._let_begin(query)
+            self._publisher.publish(self._look("running"))
+            self._await_begin(query)
         return None
 
-    def _let_begin(self, query: Query) -> None:
-        """Wait until a query has its source open, so that a busy machine does not have to start all of them at once:
-        Spark gives a source's process ten seconds to come up."""
+    def _await_begin(self, query: Query) -> None:
+        """Wait until a query's source is open: a busy machine that starts all of them at once would exceed the ten
+        seconds that Spark gives a source's process."""
         deadline = time.monotonic() + BEGIN_SECONDS
         while time.monotonic() < deadline and not self._stopping.is_asked and query.isActive:
             status = getattr(query, "status", None) or {}
@@ -263,36 +268,36 @@ class Run:
                 break
             self._stopping.wait(LOOK_SECONDS / 2)
 
-    def _again(self, failed: _Running) -> bool:
-        """Start a query again that may be; False if it may not."""
+    def _restart(self, failed: _Running) -> bool:
+        """Restart a query, if allowed."""
         if not _is_only_late(failed):
             return False
         LOG.warning("%s: its Python process did not come up in time; starting it again", failed.job.name)
         failed.query.stop()
         failed.tries += 1
         failed.query = kind_of(failed.job).plan(failed.context, failed.job)()
-        self._let_begin(failed.query)
+        self._await_begin(failed.query)
         return True
 
     def _watch(self) -> str | None:
-        """Until all have ended or a stop is asked for; the reason if one failed."""
-        told_at = 0.0
+        """Watch until all have ended or a stop is requested; the reason if one failed."""
+        published_at = 0.0
         while not self._stopping.is_asked:
-            # Asked first: one that fails after this, or once it was started again, is seen the next time.
+            # Checked first: a query that fails after this, or after its restart, is seen in the next round.
             is_over = not any(each.query.isActive for each in self._jobs)
             failed = next((each for each in self._jobs if each.query.exception() is not None), None)
-            if failed is not None and not self._again(failed):
+            if failed is not None and not self._restart(failed):
                 return f"{failed.job.name} failed: {reason_of(failed.query.exception())}"
             if is_over and failed is None:
                 return None
-            if time.monotonic() - told_at >= TELL_SECONDS:
-                told_at = time.monotonic()
-                self._teller.tell(self._look("running"))
+            if time.monotonic() - published_at >= PUBLISH_SECONDS:
+                published_at = time.monotonic()
+                self._publisher.publish(self._look("running"))
             self._stopping.wait(LOOK_SECONDS)
         return None
 
     def _stop(self) -> None:
-        """Let each batch that is under way come to its end for a while, then stop. Together they are no slower."""
+        """Give running batches some time to finish, then stop, all jobs in parallel."""
         for each in self._jobs:
             each.is_stopped = each.query.isActive
         threads = [
@@ -303,7 +308,7 @@ class Run:
         for thread in threads:
             thread.start()
         if threads:
-            self._teller.tell(self._look("stopping"))
+            self._publisher.publish(self._look("stopping"))
         while any(thread.is_alive() for thread in threads):
             for thread in threads:
                 thread.join(LOOK_SECONDS)
@@ -324,7 +329,7 @@ class Run:
         started = {each.job.name: each.figures for each in self._jobs}
         self._ends.topics = frozenset(self._topics())
         return replace(
-            self._teller.last,
+            self._publisher.last,
             state=state,
             jobs=tuple(started.get(job.name) or first_figures(job) for job in self._pipeline.jobs),
             dead_letters=letters,
@@ -332,7 +337,7 @@ class Run:
         )
 
     def _topics(self) -> set[str]:
-        """What is really read, patterns resolved."""
+        """The topics being read, with patterns resolved."""
         topics: set[str] = set()
         for each in self._jobs:
             for source in (as_dict(each.query.lastProgress) or {}).get("sources") or ():
@@ -347,21 +352,21 @@ class Run:
         return letters_of(ask(job), source.topic if source is not None else ()) if ask is not None else ()
 
     def _bad_of(self, job: Job, letters: Mapping[str, int]) -> int | None:
-        """Bad records of a job that does not count them: what came to its dead letters."""
+        """Bad records of a job that does not count them: new records in its dead letters."""
         topics = set(self._letters) if is_first(self._pipeline, job) else set()
         topics |= set(self._own_letters(job))
-        known = [letters[topic] for topic in topics if topic in letters]
-        return sum(known) if known else 0 if topics else None
+        counts = [letters[topic] for topic in topics if topic in letters]
+        return sum(counts) if counts else 0 if topics else None
 
 
 def _is_only_late(failed: _Running) -> bool:
-    """Its Python process did not come up in time, as on a busy machine, and nothing has been done yet."""
+    """Whether its Python process did not start in time, as on a busy machine, and no batch has run."""
     has_begun = failed.figures.batch is not None
     return not has_begun and failed.tries < TRIES_MAX and LATE_PROCESS in str(failed.query.exception())
 
 
 def first_figures(job: Job) -> JobFigures:
-    """A job that has not begun."""
+    """The figures of a job that has not started."""
     return JobFigures(job.name, job.kind, writes=writes_of(job))
 
 
@@ -371,7 +376,7 @@ def writes_of(job: Job) -> Mapping[str, str]:
 
 
 def _stop_after_batch(query: Query) -> None:
-    """Stop between two batches if there is such a moment soon."""
+    """Stop between two batches if possible."""
     before = as_dict(query.lastProgress)
     deadline = time.monotonic() + GRACE_SECONDS
     while query.isActive and time.monotonic() < deadline:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 JAVA_LEAST: Final = 17
 LOG_BYTES_MAX: Final = 20_000_000
-"""A log larger than this is set aside before the next run."""
+"""A larger log is rotated before the next run."""
 
 LOCAL: Final = "local[*]"
 
@@ -92,7 +92,7 @@ def java_version(path: str) -> int | None:
 
 
 def install_line(system: str | None = None) -> str:
-    """The one line that brings Java."""
+    """The command that installs Java."""
     if (system or platform.system()) == "Darwin":
         return f"brew install openjdk@{JAVA_LEAST}"
     root = "" if getattr(os, "geteuid", lambda: 0)() == 0 else "sudo "
@@ -103,7 +103,7 @@ def install_line(system: str | None = None) -> str:
 
 
 def default_settings(master: str) -> dict[str, str]:
-    """What pipelines want of Spark before anybody says otherwise."""
+    """The default Spark settings of pipelines."""
     settings = {
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
@@ -113,9 +113,9 @@ def default_settings(master: str) -> dict[str, str]:
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
-        # Rates and lag of a stream that rests are told every second too, not every ten.
+        # Report the rates and lag of an idle stream every second, not every ten.
         "spark.sql.streaming.noDataProgressEventInterval": "1000",
-        # All of them are fetched at every look.
+        # All of them are fetched on every check.
         "spark.sql.streaming.numRecentProgressUpdates": "30",
     }
     if master.startswith("local"):
@@ -235,7 +235,7 @@ def open_log(folder: Path) -> IO[bytes]:
 
 
 def quiet_python() -> None:
-    """pyspark tells every failed query on standard error, as JSON with Java's whole stack; we tell it in words."""
+    """pyspark prints every failed query with Java's stack trace; we report the reason instead."""
     from pyspark.logger import PySparkLogger
 
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
@@ -253,7 +253,7 @@ appender.out.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss}}{{UTC}} %p %c{{1}}: %m%n%
 
 
 def _log_to_stderr(settings: dict[str, str], folder: Path, level: str) -> None:
-    """Java's standard error is the log file already: log4j need only write to it."""
+    """Java's standard error is the log file: log4j writes to it."""
     path = folder / "log4j2.properties"
     path.write_text(_LOG4J.format(level=level.lower()))
     option = f"-Dlog4j2.configurationFile={path.resolve().as_uri()}"

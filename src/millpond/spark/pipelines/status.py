@@ -1,4 +1,4 @@
-"""status.json: what a run writes of itself once a second, and what `millpond pipeline status` reads.
+"""status.json: written by a run once a second, read by `millpond pipeline status`.
 
 The file is replaced whole, so that a reader never sees half of one. A run that could not say goodbye is told by its
 process being gone.
@@ -22,7 +22,7 @@ RUNNING: Final = ("starting", "running", "waiting", "stopping")
 
 
 FOLDER_ENDING: Final = ".folder"
-"""Of a file that says where a pipeline keeps its state."""
+"""The suffix of files that point to a pipeline's state."""
 
 
 def write_status(folder: Path, snapshot: Snapshot) -> None:
@@ -31,7 +31,7 @@ def write_status(folder: Path, snapshot: Snapshot) -> None:
 
 
 def write_whole(path: Path, text: str, *, synced: bool = False) -> None:
-    """Whole or not at all: a reader never sees half of it, and `synced` not even after a crash."""
+    """Write atomically; with `synced` also across a power failure."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.new")
     with open(new, "w") as file:
@@ -44,7 +44,7 @@ def write_whole(path: Path, text: str, *, synced: bool = False) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is known of a pipeline that ran here, or runs."""
+    """The status of a pipeline that runs or ran here."""
 
     snapshot: Snapshot
     condition: str
@@ -56,7 +56,7 @@ class Status:
 
 
 def read_status(folder: Path) -> Status | None:
-    """The status of the pipeline that keeps its state in `folder`; None if there is none."""
+    """The status of the pipeline in `folder`, or None."""
     path = folder / FILE
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
@@ -72,7 +72,7 @@ def read_status(folder: Path) -> Status | None:
 
 
 def _at_rest(snapshot: Snapshot) -> Snapshot:
-    """Nothing runs any more: states and rates of the last moment would tell otherwise."""
+    """The process is gone: replace the last states and rates."""
     jobs = tuple(
         replace(each, state=_rested(each.state), input_per_second=None, done_per_second=None)
         for each in snapshot.jobs
@@ -85,13 +85,13 @@ def _rested(state: State) -> State:
 
 
 def note_folder(home: Path, name: str, folder: Path) -> None:
-    """Let a pipeline whose checkpoint is elsewhere be found by those who look in `home`."""
+    """Register a pipeline whose checkpoint is elsewhere in `home`."""
     if folder.parent.resolve() != home.resolve():
         write_whole(home / f"{name}{FOLDER_ENDING}", str(folder.resolve()))
 
 
 def find_statuses(home: Path) -> Iterator[tuple[Path, Status]]:
-    """Every pipeline with a folder in `home`, or one elsewhere that was noted there, by name."""
+    """Every pipeline with a folder in `home`, or registered there, by name."""
     try:
         entries = sorted(home.iterdir())
         folders = [each for each in entries if each.is_dir()]

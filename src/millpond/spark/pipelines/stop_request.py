@@ -1,4 +1,4 @@
-"""How a run is asked to stop: by a signal, or by whoever started it. The second signal does not wait."""
+"""Stop a run: by a signal or by its caller. The second signal exits at once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Final
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 AT_ONCE: Final = 130
-"""The exit code of a run that was stopped at once."""
+"""The exit code after a second signal."""
 
 
 class StopRequest:
-    """Asked once, a run ends in peace."""
+    """Requests a graceful stop."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
@@ -30,7 +30,7 @@ class StopRequest:
         return self._asked.is_set()
 
     def wait(self, seconds: float) -> None:
-        """Until it is asked, so long at most."""
+        """Wait for the request, at most this long."""
         self._asked.wait(seconds)
 
     @contextmanager
@@ -52,14 +52,14 @@ class StopRequest:
                 signal.signal(number, self._heard)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
-        # Only noted: an exception in the middle of a question to Spark could be lost there.
+        # Only set a flag: an exception inside a call to Spark could be lost.
         if not self._asked.is_set():
             self._asked.set()
             return
         try:
             self._last_words()
         finally:
-            # Java ends with us: it watches the pipe between us.
+            # Java exits with us: it watches our pipe.
             os._exit(AT_ONCE)
 
 

@@ -1,4 +1,4 @@
-"""What a pipeline declares: where it reads, what the values are, the steps in SQL, and its jobs."""
+"""The tables of a declaration: source, parsing, SQL transforms and jobs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from millpond.spark.pipelines.values import (
 
 JOBS_MAX: Final = 100
 HOME: Final = ".millpond/pipelines"
-"""Where pipelines keep their checkpoints unless told otherwise, each in a folder of its name."""
+"""The default folder for checkpoints, with a subfolder for each pipeline."""
 
 
 def _start(given: Any) -> str | datetime:
@@ -65,7 +65,7 @@ class Source:
 
     @property
     def brokers(self) -> str:
-        """The brokers that are meant. DeclarationError where the file of MILLPOND_CLIENT_CONFIG cannot be read."""
+        """The bootstrap servers. DeclarationError if the file of MILLPOND_CLIENT_CONFIG cannot be read."""
         if self.bootstrap:
             return self.bootstrap
         try:
@@ -88,7 +88,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Parse:
-    """What the values of the records are, and what happens to those that are not."""
+    """The format of the values, and what happens to bad ones."""
 
     format: str = value("What the values are.", one_of("raw", "json", "avro"), "raw")
     schema: str = value('Columns and types, as "id long, at timestamp", or an Avro schema.', TEXT, "")
@@ -137,7 +137,7 @@ class Transform:
 
 @dataclass(frozen=True, kw_only=True)
 class SparkSettings:
-    """What the pipeline wants of Spark. The command line goes before it."""
+    """Spark settings. The command line takes precedence."""
 
     master: str = value("Where Spark runs, as local[*] or spark://host:7077.", TEXT, "")
     conf: dict[str, str] = value("Settings of Spark by their names.", SETTINGS, {})
@@ -153,7 +153,7 @@ class Job:
 
     kind: ClassVar[str]
     reads_source: ClassVar[bool] = True
-    """False: it needs no [source], and the pipeline may have none."""
+    """Whether the job needs a [source]."""
 
     name: str = value(
         "What this job is called in the table and in its checkpoint; its kind's name if not given.", NAME, ""
@@ -211,7 +211,7 @@ class Declaration:
 
     @property
     def folder(self) -> Path:
-        """Where this machine keeps the lock, the status and the log. The checkpoint itself may be far away."""
+        """The local folder for lock, status and log; the checkpoint may be remote."""
         return Path(self.checkpoint) if is_local(self.checkpoint) else Path.cwd() / HOME / self.name
 
 
@@ -220,12 +220,12 @@ def is_local(location: str) -> bool:
 
 
 def job_folder(checkpoint: str, pipeline: Declaration, job: Job) -> Path:
-    """Where a job keeps files of its own: beside its checkpoint, or on this machine if that is far away."""
+    """The folder for a job's own files: beside its checkpoint, or local if that is remote."""
     return Path(checkpoint) if is_local(checkpoint) else pipeline.folder / "jobs" / job.name
 
 
 def placed(location: str, folder: Path) -> str:
-    """A path as an absolute one, from `folder` on; an address of another file system stays as it is."""
+    """An absolute path relative to `folder`; URLs of other file systems are unchanged."""
     if not is_local(location):
         return location.removeprefix("file://") if location.startswith("file:///") else location
     return os.path.normpath(folder / os.path.expanduser(location))

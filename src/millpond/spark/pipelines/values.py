@@ -20,11 +20,11 @@ from millpond.base.spans import read_span
 T = TypeVar("T")
 
 LENGTH_MAX: Final = 1_000_000
-"""A text of a declaration longer than this is a mistake."""
+"""The longest text in a declaration."""
 
 
 class DeclarationError(ValueError):
-    """A declaration that cannot be. The message says where and what to write instead."""
+    """An invalid declaration. The message says where and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ def key_of(field: dataclasses.Field[Any]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name."""
+    """The suggestion after an unknown name."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}."
 
 
 def _shown(given: object) -> str:
-    # A table of options may hold secrets beside what is wrong in it.
+    # A table of options may contain secrets.
     text = "{…}" if isinstance(given, Mapping) else repr(given)
     return text if len(text) <= 80 else text[:77] + "…"
 
@@ -109,7 +109,7 @@ def _flag(given: Any) -> bool:
 
 
 def _path(given: Any) -> str:
-    # Where a relative path begins is for whoever reads the file; here it stays as it is.
+    # The reader of the file resolves relative paths.
     path = str(given) if isinstance(given, Path) else _text(given)
     if "\0" in path:
         raise ValueError("no path has a zero byte in it")
@@ -134,7 +134,7 @@ def _texts(given: Any) -> dict[str, str]:
 
 
 def _settings(given: Any) -> dict[str, str]:
-    """Spark's way of writing: true and numbers are texts too."""
+    """As in Spark, true and numbers are text too."""
     if not isinstance(given, Mapping):
         raise ValueError('write a table, as { name = "value" }')
     texts: dict[str, str] = {}

@@ -29,7 +29,7 @@ exec {python} -P "$@"
 """
 
 _ours: Final[set[str]] = set()
-"""What was chosen here, not by a user."""
+"""Values set here and not by the user."""
 
 
 def be_sparks_python(environment: MutableMapping[str, str] | None = None) -> None:
@@ -38,7 +38,7 @@ def be_sparks_python(environment: MutableMapping[str, str] | None = None) -> Non
     """
     environment = os.environ if environment is None else environment
     if SUBMITTED in environment:
-        # Whoever uses spark-submit has said there which Python that is, here and on a cluster's other machines.
+        # With spark-submit the user has chosen the Python of all machines.
         return
     if WORKERS not in environment:
         environment[WORKERS] = sys.executable
@@ -59,7 +59,7 @@ def choose_python(
     environment = os.environ if environment is None else environment
     wanted = settings.get("spark.pyspark.python")
     if environment.get(WORKERS) in _ours:
-        # Of a session before this one; its folder may be gone.
+        # From an earlier session, whose folder may be gone.
         del environment[WORKERS]
     if wanted:
         environment[WORKERS] = wanted
@@ -75,7 +75,7 @@ def is_here(master: str) -> bool:
 
 
 def launcher(folder: Path) -> str:
-    """A program in `folder` that starts this Python quickly; this Python itself where there can be none."""
+    """A launcher in `folder` that starts this Python quickly; this Python itself if that is impossible."""
     path = folder / "python"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,5 +83,5 @@ def launcher(folder: Path) -> str:
         path.chmod(0o755)
     except OSError:
         return sys.executable
-    # A folder may not allow programs.
+    # The folder may be mounted noexec.
     return str(path.resolve()) if os.name == "posix" and os.access(path, os.X_OK) else sys.executable

@@ -1,4 +1,4 @@
-"""The decisions of exactly-once writes, kept in a compacted topic of the cluster that is written to.
+"""Decisions of exactly-once writes, stored in a compacted topic of the target cluster.
 
 One record per query: which batch was decided last, and which transactions make it up. It is written in a transaction
 of its own, whose id every driver of the query takes over before it looks: of two drivers that run the same query only
@@ -30,7 +30,7 @@ from millpond.wire.records import Record
 
 TOPIC: Final = "__millpond_spark"
 PARTITIONS: Final = 8
-"""A driver that dies while it decides holds back those that share its partition until its transaction times out."""
+"""A driver that dies while deciding blocks others on its partition until its transaction times out."""
 
 CONFIG: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
@@ -53,23 +53,23 @@ class Part:
     rows: int
     checksum: str
     identity: ProducerIdentity | None = None
-    """None when the task only counted its rows, or had none."""
+    """None if the task only counted its rows, or had none."""
     begins: tuple[tuple[str, int, int], ...] = ()
-    """(topic, partition, offset) of its first batch there: from these the log can tell how it ended."""
+    """(topic, partition, offset) of its first batches, from which the log shows how it ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """This batch consists of these transactions, for good: whoever reads it may commit them."""
+    """The final list of a batch's transactions: any reader of it may commit them."""
 
     owner: str
-    """A streaming query, or what a job calls itself and its topic."""
+    """A streaming query, or a job's name and topic."""
     batch: int
     parts: tuple[Part, ...]
     topic: str | None = None
     """Where all rows go; None when each row says it."""
     run: str = ""
-    """Which run of a stream has made it, inside foreachBatch."""
+    """The id of the stream's run, inside foreachBatch."""
 
     def to_json(self) -> bytes:
         parts = [
@@ -104,7 +104,7 @@ class _Known:
 
 
 _known: dict[tuple[UUID, int], _Known] = {}
-"""Python workers are used again and again, so each reads only what is new. A topic recreated has another id."""
+"""Python workers are reused, so each reads only what is new. A recreated topic has another id."""
 
 
 class DecisionLog:
@@ -114,11 +114,11 @@ class DecisionLog:
         self._cluster = cluster
 
     def take_over(self, owner: str) -> ProducerIdentity:
-        """Become the one that decides for it. What an older one has begun is decided or undone after this."""
+        """Become the owner's decider. An older decider's unfinished decision is committed or aborted by this."""
         return init_producer(self._cluster, f"{name_of(owner)}decision", DECIDING_TIMEOUT_MS)
 
     def is_decider(self, identity: ProducerIdentity) -> bool:
-        """Whether nobody has taken over since."""
+        """Whether no other decider has taken over."""
         known = describe(self._cluster, [identity.transactional_id]).get(identity.transactional_id)
         return known is not None and known.identity == identity
 
@@ -130,7 +130,7 @@ class DecisionLog:
         return None if data is None else Decision.from_json(owner, data)
 
     def record(self, identity: ProducerIdentity, decision: Decision) -> None:
-        """Write it for good. `identity` is what `take_over` gave, before the decision was looked for."""
+        """Store the decision. `identity` is the result of `take_over`, called before looking for a decision."""
         partition, _ = self._partition_of(decision.owner)
         record = Record(0, time.time_ns() // 1_000_000, decision.owner.encode(), decision.to_json())
         with BatchWriter(self._cluster, codec=GZIP, transactional=identity) as writer:
@@ -151,7 +151,7 @@ class DecisionLog:
         return TopicPartition(TOPIC, partition_for_key(owner.encode(), len(info.partitions))), info.topic_id
 
     def _made(self) -> TopicInfo:
-        """The topic that was just created: brokers learn of it one after another, and its leaders after that."""
+        """Wait for the new topic: brokers learn of it one by one, and of its leaders after that."""
         deadline = time.monotonic() + SETTLED_SECONDS
         while True:
             info = self._cluster.topics([TOPIC]).get(TOPIC)
@@ -183,7 +183,7 @@ class DecisionLog:
         return known
 
     def _settled_end(self, partition: TopicPartition) -> int:
-        """The end of the partition, once no transaction below it is open: a decision is never overlooked."""
+        """The end of the partition once no transaction below it is open, so that no decision is missed."""
         wanted = offsets.latest(self._cluster, [partition])[partition]
         deadline = time.monotonic() + SETTLED_SECONDS
         while offsets.latest(self._cluster, [partition], "read_committed")[partition] < wanted:
@@ -207,12 +207,12 @@ class DecisionLog:
 
 
 def name_of(owner: str) -> str:
-    """What the transactional ids of a query or a job begin with; no other's begin so."""
+    """The unique prefix of the transactional ids of a query or job."""
     return f"spark.{quote(owner, safe='').replace('.', '%2E')}."
 
 
 def _create(cluster: Cluster) -> None:
-    """Make the topic, unless somebody else is quicker."""
+    """Create the topic unless it exists."""
     try:
         create_topic(cluster, TOPIC, PARTITIONS, settings=CONFIG)
     except TopicExists:

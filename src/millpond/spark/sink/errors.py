@@ -1,4 +1,4 @@
-"""What can be wrong with a write, in words that say what to do."""
+"""Errors of a write; each message says what to do."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ class SinkError(ClientError):
 
 
 class BatchNotWritten(SinkError):
-    """Nothing of this batch counts yet, or not all of it. The query starts it again when it is restarted."""
+    """The batch is not committed, or not completely. The query repeats it after a restart."""
 
 
 class BatchTorn(SinkError):
-    """Part of a batch is in the topic and the rest cannot be added any more without doubling or losing rows."""
+    """Part of a batch is in the topic, and the rest can no longer be added without duplicating or losing rows."""
 
 
 class WriteTaken(SinkError):
-    """What this write calls itself stands for another one, which is in the topic."""
+    """The write's name and number belong to another write that is already in the topic."""

@@ -1,4 +1,4 @@
-"""Exactly-once writes: tasks leave transactions open, the driver decides once and for all, then ends them.
+"""Exactly-once writes: tasks leave transactions open, the driver records one decision and then ends them.
 
 A recorded decision is the point of no return of a batch: from there on every process that meets the batch again can
 only finish it. docs/decisions/0005-exactly-once-into-topics.md has the whole protocol and what each failure leads to.
@@ -36,7 +36,7 @@ from millpond.spark.sink.steps import Step
 LOG = logging.getLogger("millpond.spark")
 
 EVIDENCE_MAX: Final = 2
-"""Of so many partitions a decision remembers where a transaction begins; each of them can tell how it ended."""
+"""How many partitions' first offsets a decision stores; any of them shows how the transaction ended."""
 
 PENDING_SECONDS: Final = 60.0
 _PENDING_STEP_SECONDS: Final = 0.02
@@ -44,20 +44,20 @@ _PENDING_STEP_SECONDS: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is written once: a batch of a streaming query, or a numbered write of a job."""
+    """The unit written exactly once: a batch of a streaming query, or a numbered write of a job."""
 
     owner: str
     number: int
     topic: str | None = None
     """Where all rows go; None when each row says it."""
     app_id: str | None = None
-    """What a job calls itself. It counts its writes, and may start again from its first; a query never goes back."""
+    """The job's name. A job numbers its writes and may start over; a query never goes back."""
     run: str = ""
-    """The run of the stream in whose foreachBatch a job writes: within one run nothing is replayed."""
+    """The run of the stream in whose foreachBatch a job writes; nothing is replayed within a run."""
 
 
 def job_unit(app_id: str, number: int, topic: str | None) -> Unit:
-    """A numbered write of a job. With another topic it is another write, as it is with another table in Delta."""
+    """A numbered write of a job. Each topic counts separately, like each table in Delta."""
     # No topic has a slash in its name, so no two pairs make the same owner.
     return Unit(f"{app_id}/{topic or ''}", number, topic, app_id)
 
@@ -67,11 +67,11 @@ class Duty(Enum):
 
     WRITE = auto()
     COUNT = auto()
-    """They are in the topic already."""
+    """The rows are already in the topic."""
 
 
 def duty_of(cluster: Cluster, unit: Unit, partition: int) -> Duty:
-    """Looked up before a task writes. What is decided but not finished is finished on the way."""
+    """Look up the decision before a task writes, and finish it if it is incomplete."""
     standing = _standing(DecisionLog(cluster), unit)
     if standing is None:
         return Duty.WRITE
@@ -79,13 +79,13 @@ def duty_of(cluster: Cluster, unit: Unit, partition: int) -> Duty:
         return Duty.COUNT
     lost = _lost(settle(cluster, standing))
     if len(lost) == len(standing.parts):
-        # Nothing of it was ever to be seen: it is as if it had not been decided.
+        # Readers never saw it: treat it as undecided.
         return Duty.WRITE
     return Duty.WRITE if partition in {part.partition for part in lost} else Duty.COUNT
 
 
 def open_transaction(cluster: Cluster, owner: str, partition: int, timeout_ms: int) -> ProducerIdentity:
-    """Begin a task's transaction. An older attempt of the task loses its own."""
+    """Begin a task's transaction, which aborts that of an older attempt."""
     try:
         identity = init_producer(cluster, f"{name_of(owner)}{partition}", timeout_ms)
     except Answered as refusal:
@@ -104,7 +104,7 @@ def evidence(first_offsets: Mapping[TopicPartition, int]) -> tuple[tuple[str, in
 
 
 def commit(cluster: Cluster, unit: Unit, reported: Collection[Part]) -> None:
-    """Make a batch count, or finish what was decided about it before. May be called again at any time.
+    """Commit a batch, or finish an earlier decision about it. Idempotent.
 
     BatchNotWritten when a replay will help, BatchTorn when only a person can.
     """
@@ -114,7 +114,7 @@ def commit(cluster: Cluster, unit: Unit, reported: Collection[Part]) -> None:
     decider = log.take_over(unit.owner)
     standing = _standing(log, unit)
     decision = _decide(cluster, unit, reported, standing)
-    # Seen before the batch is decided: whatever a newer driver opens after that is not among them.
+    # List them before deciding, so that transactions of a newer driver are not among them.
     surplus = surplus_of(cluster, decision)
     if decision is not standing and decision.parts:
         kept = standing.parts if standing else ()
@@ -126,19 +126,19 @@ def commit(cluster: Cluster, unit: Unit, reported: Collection[Part]) -> None:
         if lost:
             raise BatchNotWritten(_lost_text(f"batch {unit.number}", lost, "were lost after they were decided"))
     elif not log.is_decider(decider):
-        # A newer driver has taken over, and may have decided what was just seen open.
+        # A newer driver has taken over and may have decided about these transactions.
         return
     steps.done(Step.ENDED_ALL)
     end_all(cluster, surplus, commit=False)
 
 
 def abort(cluster: Cluster, unit: Unit, reported: Collection[Part]) -> None:
-    """Give a batch up, as far as it was not decided."""
+    """Abort a batch that was not decided."""
     identities = [part.identity for part in reported if part.identity is not None]
     if not identities:
         return
     log = DecisionLog(cluster)
-    # A decision whose recording was cut short is there or is not, after this.
+    # After this, an interrupted decision is either recorded or not.
     log.take_over(unit.owner)
     standing = log.find(unit.owner)
     decided = {part.identity for part in standing.parts} if standing else set()
@@ -147,7 +147,7 @@ def abort(cluster: Cluster, unit: Unit, reported: Collection[Part]) -> None:
 
 
 def commit_unnumbered(cluster: Cluster, reported: Collection[Part]) -> None:
-    """Commit the transactions of a job that will not be replayed: if the driver dies meanwhile, some are missing."""
+    """Commit the transactions of a job that is never replayed: some are lost if the driver dies meanwhile."""
     parts = [part for part in reported if part.identity is not None]
     check_open(cluster, "the job's output", parts)
     outcomes = end_all(cluster, [_identity(part) for part in parts], commit=True)
@@ -164,14 +164,14 @@ def abort_unnumbered(cluster: Cluster, reported: Collection[Part]) -> None:
 
 
 def settle(cluster: Cluster, decision: Decision) -> dict[Part, bool]:
-    """Commit whatever of the decision is open; for each part whether readers see it."""
+    """Commit the open transactions of the decision; whether readers see each part."""
     described = describe(cluster, [_identity(part).transactional_id for part in decision.parts])
     outcomes: dict[ProducerIdentity, Outcome | None] = {}
     for identity in map(_identity, decision.parts):
         known = described.get(identity.transactional_id)
         outcomes[identity] = known.outcome(identity) if known else Outcome.FENCED
     waiting = [identity for identity, outcome in outcomes.items() if outcome is None]
-    # The first goes alone: a cluster that is out of reach is better noticed before the batch is half committed.
+    # Commit the first alone: notice an unreachable cluster before the batch is half committed.
     for together in filter(None, (waiting[:1], waiting[1:])):
         outcomes.update(end_all(cluster, together, commit=True))
         steps.done(Step.ENDED_SOME)
@@ -183,7 +183,7 @@ def _is_seen(cluster: Cluster, part: Part, outcome: Outcome | None) -> bool:
 
 
 def check_open(cluster: Cluster, what: str, parts: Collection[Part]) -> None:
-    """BatchNotWritten unless each of the transactions waits to be ended."""
+    """BatchNotWritten unless all transactions are open."""
     described = describe(cluster, [_identity(part).transactional_id for part in parts])
     gone = []
     for part in parts:
@@ -195,7 +195,7 @@ def check_open(cluster: Cluster, what: str, parts: Collection[Part]) -> None:
 
 
 def surplus_of(cluster: Cluster, decision: Decision) -> list[ProducerIdentity]:
-    """What attempts that were given up have left open: it would hold back readers until its timeout."""
+    """Transactions that failed attempts left open: they would hold back readers until their timeout."""
     try:
         names = list_open(cluster, name_of(decision.owner))
     except Unsupported:
@@ -206,7 +206,7 @@ def surplus_of(cluster: Cluster, decision: Decision) -> list[ProducerIdentity]:
 
 
 def _standing(log: DecisionLog, unit: Unit) -> Decision | None:
-    """The decision about this batch, or about a later one if that may be."""
+    """The decision about this batch, or a later one if allowed."""
     standing = log.find(unit.owner)
     if standing is None or standing.batch < unit.number:
         return None
@@ -257,7 +257,7 @@ def _decide(cluster: Cluster, unit: Unit, reported: Collection[Part], standing: 
 
 
 def _check_same_write(unit: Unit, standing: Decision, reported: Collection[Part]) -> None:
-    """WriteTaken when a job brings other rows than stand under its number. A query's numbers are given by Spark."""
+    """WriteTaken if a job repeats a number with other rows. Spark numbers the batches of a query."""
     if unit.app_id is None:
         return
     before, now = (
@@ -267,7 +267,7 @@ def _check_same_write(unit: Unit, standing: Decision, reported: Collection[Part]
     if before == now:
         return
     if unit.run and unit.run != standing.run:
-        # A batch of a stream that comes again after a failure; its rows may hold a time or a random number.
+        # A stream repeats the batch after a failure; its rows may contain a time or a random number.
         LOG.warning(
             "txnAppId %s, txnVersion %d: %d rows are written already; the replay brought others and is left out",
             unit.app_id,
@@ -284,7 +284,7 @@ def _check_same_write(unit: Unit, standing: Decision, reported: Collection[Part]
 
 
 def _check_same_rows(standing: Decision, reported: Iterable[Part], lost: Collection[Part]) -> None:
-    """The lost parts can be written again if the replay brought every task the rows that it had before."""
+    """Lost parts can be rewritten if the replay gave every task the same rows."""
     before = {part.partition: (part.rows, part.checksum) for part in standing.parts}
     now = {part.partition: (part.rows, part.checksum) for part in reported if part.rows}
     if before == now:
@@ -300,7 +300,7 @@ def _check_same_rows(standing: Decision, reported: Iterable[Part], lost: Collect
 
 
 def _seen_in_log(cluster: Cluster, part: Part) -> bool:
-    """Whether readers see the part, told by the log, because the coordinator has moved on."""
+    """Whether readers see the part, according to the log: the coordinator no longer knows the transaction."""
     deadline = time.monotonic() + PENDING_SECONDS
     name, where = _identity(part).transactional_id, _partitions_of(part)
     while True:

@@ -1,4 +1,4 @@
-"""A fingerprint of the rows that a task was given, to tell whether a replay brought the same ones again.
+"""A checksum of a task's rows, to detect whether a replay brought the same rows.
 
 Batches of a stream are compared task by task: there the order counts, and the checksum costs next to nothing. A job
 may cut the same rows into other tasks when it runs again, so its rows are summed one by one.
@@ -22,7 +22,7 @@ SUM_MODULUS: Final = 1 << 8 * DIGEST_BYTES
 
 
 class RowSum:
-    """Rows count, their order does not: the sums of several tasks add up to that of all their rows."""
+    """Independent of row order: the sums of several tasks add up to the sum of all rows."""
 
     def __init__(self, shape: Shape) -> None:
         self._columns = sorted(shape.columns)
@@ -43,12 +43,12 @@ class RowSum:
 
 
 def total_of(sums: Iterable[str]) -> int:
-    """The sum of all rows, from those of the tasks."""
+    """The sum of all tasks' sums."""
     return sum(int(each, 16) for each in sums if each) % SUM_MODULUS
 
 
 def _joined(columns: list[pa.Array]) -> pa.Array:
-    """Each row as bytes, in which every column begins with its length: no two rows look the same."""
+    """Each row as bytes with length-prefixed columns, so that different rows differ."""
     parts: list[pa.Array] = []
     for column in columns:
         data = _bytes_of(column)
@@ -71,7 +71,7 @@ def _bytes_of(column: pa.Array) -> pa.Array:
 
 
 class RowChecksum:
-    """Rows and their order count; how they were cut into Arrow batches does not."""
+    """Depends on row order, not on how rows were split into Arrow batches."""
 
     def __init__(self, shape: Shape) -> None:
         self._columns = sorted(shape.columns)
@@ -117,7 +117,7 @@ class RowChecksum:
         if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type):
             column = column.cast(pa.binary())
         if column.null_count:
-            # What lies under a null is nobody's business.
+            # Ignore the bytes under a null.
             column = column.drop_null()
         _, offsets, data = column.buffers()
         if data is None or not len(column):

@@ -1,4 +1,4 @@
-"""From Arrow batches to encoded records, each for its partition, without touching a single row in Python."""
+"""Encode Arrow batches to record batches by partition, without per-row Python."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GATHERED_BYTES: Final = 4 << 20
 """Arrow batches are joined up to this size, so that each partition gets large record batches out of them."""
 
 BLOCK_ROWS: Final = 1_000
-"""So many rows without a key go to one partition before the next one has its turn."""
+"""Rows without a key that go to one partition before the next."""
 
 _NO_KEY: Final = -1
 _RADIX_MAX: Final = 1 << 15
@@ -39,7 +39,7 @@ class Encoded(NamedTuple):
 
 
 class RowEncoder:
-    """Decides for each row where it goes, and encodes those that go to the same partition together.
+    """Chooses a partition for each row and encodes the rows of a partition together.
 
     `turn` says where the rows without a key begin, so that small batches do not all begin at partition 0.
     """
@@ -91,7 +91,7 @@ class RowEncoder:
                 )
 
     def _partitions(self, topic: str, batch: pa.RecordBatch, rows: kernel.RowColumns) -> np.ndarray[Any, Any]:
-        """The partition of each row: as its column says, else by its key, else in turn."""
+        """The partition of each row: from its column, else by key, else round robin."""
         count = self._count_partitions(topic)
         if rows.key is None:
             chosen = np.full(batch.num_rows, _NO_KEY, np.int32)
@@ -101,7 +101,7 @@ class RowEncoder:
             asked = batch.column(PARTITION)
             given = asked.fill_null(0).to_numpy(zero_copy_only=False)
             chosen = np.where(asked.is_valid().to_numpy(zero_copy_only=False), given, chosen)
-            # A null key is -1 among the chosen, so what was asked for is looked at by itself.
+            # A null key has -1, so check requested partitions separately.
             wrong = given[(given < 0) | (given >= count)]
             if len(wrong):
                 raise SinkError(f"topic {topic!r} has partitions 0 to {count - 1}; a row asks for {wrong[0]}")
@@ -134,7 +134,7 @@ class RowEncoder:
 
 
 def gathered(batches: Iterable[pa.RecordBatch], size: int = GATHERED_BYTES) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer, larger batches; those without rows are left out."""
+    """The rows in fewer, larger, non-empty batches."""
     held: list[pa.RecordBatch] = []
     held_bytes = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""What the settings of a Kafka producer, given as `kafka.*`, mean to the sink."""
+"""Kafka producer settings (`kafka.*`) that the sink supports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millpond.wire.compression import CODEC_BY_NAME, CODEC_NAMES
 LOG = logging.getLogger("millpond.spark")
 
 BATCH_BYTES: Final = 512 << 10
-"""Below what brokers take in one batch unless told otherwise, and large enough to cost little."""
+"""Below the brokers' default limit for one batch, and large enough to be efficient."""
 
 _ACKS: Final = {"all": ACKS_ALL, "-1": ACKS_ALL, "1": 1, "0": 1}
 
@@ -31,7 +31,7 @@ class WriteSettings:
 
 
 def write_settings(kafka: Mapping[str, str], *, exactly_once: bool) -> WriteSettings:
-    """Those that have a meaning here; `linger.ms`, `retries` and the like have none, and do no harm."""
+    """Settings with an effect; others such as `linger.ms` and `retries` are ignored."""
     return WriteSettings(
         acks=_acks(kafka.get("acks", "all"), exactly_once),
         codec=_codec(kafka.get("compression.type", "none")),

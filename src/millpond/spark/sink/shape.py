@@ -1,4 +1,4 @@
-"""Which columns of the rows say what: the names and types of Spark's own Kafka sink."""
+"""The columns of the sink, with the names and types of Spark's Kafka sink."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIMESTAMP: Final = "timestamp"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is taken from each row. Other columns are left alone, as Spark's sink does."""
+    """The columns read from each row. Others are ignored, as in Spark's sink."""
 
     topic: str | None
     """Where all rows go; None when the column says it."""
@@ -41,7 +41,7 @@ class Shape:
 
 
 def shape_of(schema: StructType, topic: str | None, *, with_timestamps: bool) -> Shape:
-    """SinkError when a column is missing or of a type that cannot be written."""
+    """SinkError if a column is missing or has the wrong type."""
     types = {field.name: field.dataType for field in schema.fields}
     if VALUE not in types:
         raise SinkError(

@@ -1,4 +1,4 @@
-"""What a task does with its rows: write them and wait until they are stored, in a transaction if asked for."""
+"""Write a task's rows and wait until they are stored, optionally in a transaction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from millpond.spark.sink.steps import Step
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """What driver and tasks of one write have in common; it travels to the tasks."""
+    """What the driver and the tasks of one write share; sent to the tasks."""
 
     options: Options
     settings: WriteSettings
@@ -40,7 +40,7 @@ class WritePlan:
 
 
 def write_at_least_once(plan: WritePlan, batches: Iterable[pa.RecordBatch], turn: int) -> None:
-    """Return when everything is acknowledged."""
+    """Write the rows and wait for all acknowledgements."""
     with plan.cluster() as cluster, _writer(plan, cluster) as writer:
         encoder = _encoder(plan, cluster, turn)
         for batch in gathered(batches):
@@ -67,7 +67,7 @@ def write_part(
         rows = gathered(batches)
         first = next(rows, None)
         if first is None:
-            # Most tasks of a quiet stream have nothing: they cost no transaction.
+            # Most tasks of a quiet stream have no rows and need no transaction.
             return Part(partition, 0, "")
         timeout_ms = plan.options[TRANSACTION_TIMEOUT_MS]
         identity = exactly_once.open_transaction(cluster, owner, partition, timeout_ms)
@@ -87,7 +87,7 @@ def write_part(
 
 @contextmanager
 def _aborting_on_error(cluster: Cluster, identity: ProducerIdentity) -> Iterator[None]:
-    """A task that fails leaves nothing open for readers to wait for, if it can help it."""
+    """Abort, so that a failed task leaves no open transaction that holds back readers."""
     try:
         yield
     except BaseException:

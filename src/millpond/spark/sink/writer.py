@@ -49,12 +49,12 @@ RUN_PROPERTY = "spark.jobGroup.id"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task reports. `part` is None where rows are written at least once: then they are there."""
+    """A task's result. `part` is None for at-least-once writes, which are already stored."""
 
     owner: str
     part: Part | None = None
     run: str = ""
-    """Which run of a stream this is, inside foreachBatch."""
+    """The id of the stream's run, inside foreachBatch."""
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -132,7 +132,7 @@ class TopicWriter(DataSourceArrowWriter):
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
-    """A streaming query. With exactly_once each of its batches is in the topic once, however often it is replayed."""
+    """A streaming query. With exactly_once each batch is in the topic once, however often it is replayed."""
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan

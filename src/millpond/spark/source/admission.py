@@ -1,4 +1,4 @@
-"""How much of what waits a batch takes: at most `maxOffsetsPerTrigger`, and not before `minOffsetsPerTrigger`."""
+"""Admission of offsets to a batch: `maxOffsetsPerTrigger` and `minOffsetsPerTrigger`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from millpond.base.ids import TopicPartition
 
 
 def waiting(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:
-    """How many offsets lie between."""
+    """The number of offsets between start and end."""
     return sum(max(end[partition] - start.get(partition, 0), 0) for partition in end)
 
 
 def capped(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], offsets_max: int
 ) -> dict[TopicPartition, int]:
-    """An end that takes `offsets_max` in all, each partition in proportion to what it has waiting.
+    """An end that admits `offsets_max` offsets, in proportion to each partition's backlog.
 
     A partition with anything to read gets at least one offset, so that none waits for ever behind a large one.
     """
@@ -33,7 +33,7 @@ def capped(
 
 @dataclass(slots=True)
 class Gate:
-    """Holds a batch back until enough waits, or until the last one was long enough ago."""
+    """Delays a batch until enough offsets wait, or the maximum delay is over."""
 
     offsets_min: int
     delay_ms_max: int
@@ -41,7 +41,7 @@ class Gate:
     _opened_ms: int | None = field(default=None, init=False)
 
     def opens(self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> bool:
-        """Whether a batch may go now. The first of a query always may, as nothing is known of the one before."""
+        """Whether a batch may run now; the first of a query always may."""
         now_ms = self.clock_ms()
         waited = self._opened_ms is None or now_ms - self._opened_ms >= self.delay_ms_max
         if not waited and waiting(start, end) < self.offsets_min:

@@ -1,4 +1,4 @@
-"""The rows of the source, with the columns of Spark's Kafka source, as record batches that have exactly these."""
+"""The source's rows as Arrow record batches with the columns of Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCHEMA_WITH_HEADERS: Final = pa.schema([*_FIELDS, pa.field("headers", _HEADERS)]
 
 
 def schema_of(options: Options) -> StructType:
-    """The columns in Spark's own types: those of a Kafka source, then what the value was parsed to."""
+    """The columns as Spark types: those of a Kafka source, then the parsed columns."""
     from pyspark.sql import types
 
     from millpond.spark.parsing import parsed_fields
@@ -51,7 +51,7 @@ def schema_of(options: Options) -> StructType:
 
 
 class BatchMaker:
-    """Makes the record batches of one partition. What is the same in every row is made once and sliced."""
+    """Builds the record batches of one partition. Constant columns are built once and sliced."""
 
     def __init__(self, topic: str, partition: int) -> None:
         self._topic = pa.scalar(topic, pa.string())

@@ -72,7 +72,7 @@ class BatchReader(DataSourceReader):
         ]
 
     def _kept(self, wanted: Range, earliest: int, latest: int) -> Range:
-        """The range as far as the log has it; the rest is lost. A start after the end is a mistake, never a loss."""
+        """The range clipped to the log; the rest is lost. A start after the end is an error, not a loss."""
         start, end = wanted.start, wanted.end
         if start > end:
             raise OptionError(

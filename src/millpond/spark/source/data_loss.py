@@ -1,4 +1,4 @@
-"""Records that were to be read and are gone: an error that says what to do, or a warning, as failOnDataLoss says."""
+"""Lost records: an error or a warning, depending on failOnDataLoss."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class DataLost(ClientError):
 
 
 def may_be_gone(fault: ClientError) -> bool:
-    """Whether a broker does not know the topic or partition. Only the metadata says that there is none."""
+    """Whether the error means an unknown topic or partition. Only the metadata shows that it is gone."""
     return isinstance(fault, UnknownTopic) or fault.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def was_made_anew(before: UUID, now: UUID) -> bool:
-    """Whether these are two topics of one name. Old clusters give no ids."""
+    """Whether the topic was recreated. Old clusters have no topic ids."""
     return NO_TOPIC_ID not in (before, now) and before != now
 
 
 def confirmed(look: Callable[[], T], is_whole: Callable[[T], bool]) -> T:
-    """What `look` sees; several times if something seems to be missing.
+    """The result of `look`, repeated if something seems to be missing.
 
     Just after an election a broker may know less than the log has, and one that was away less than the cluster.
     """

@@ -1,4 +1,4 @@
-"""The first contact of a reader with its cluster: short, as a wrong address is more likely there than a slow node."""
+"""A reader's first connection, with a short timeout: a wrong address is likelier than a slow node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FIRST_CONTACT_SECONDS: Final = 10.0
 
 
 def connect(options: Options) -> Cluster:
-    """A cluster that answers. ClusterError says which address does not."""
+    """Connect; ClusterError names the address that does not answer."""
     cluster = Cluster(options.kafka)
     try:
         seconds = min(FIRST_CONTACT_SECONDS, cluster.patience_seconds)

@@ -1,4 +1,4 @@
-"""commitGroup: the offsets that a query has finished, committed as a group, so that group tools show its lag."""
+"""commitGroup: commit a query's finished offsets as a group, so that group tools show its lag."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from millpond.remote.cluster import Cluster
 LOG = logging.getLogger("millpond.spark")
 
 COMMIT_MS_MAX: Final = 5_000
-"""A query should not wait long for what is only shown."""
+"""Short: the commit is for display only."""
 PAUSE_SECONDS: Final = 10.0
-"""After a commit that failed, before the next is tried."""
+"""The pause after a failed commit."""
 
 
 class GroupProgress:
-    """Commits what changed since the last time. The checkpoint is the truth: a failing commit is only warned of."""
+    """Commits changed offsets. The checkpoint is authoritative: a failed commit is only logged."""
 
     def __init__(self, group: str, settings: Mapping[str, str]) -> None:
         self.group = group
@@ -33,14 +33,14 @@ class GroupProgress:
         self._not_before = 0.0
 
     def finished(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Every record before `offsets` has been through the query."""
+        """The query has processed every record before `offsets`."""
         changed = {
             partition: offset for partition, offset in offsets.items() if self._committed.get(partition) != offset
         }
         if not changed or time.monotonic() < self._not_before:
             return
         try:
-            # Connections of its own: a coordinator that is away must not hold up the reading.
+            # Separate connections: an unreachable coordinator must not delay reads.
             self._connected = self._connected or Cluster(self._settings)
             cluster_offsets.commit_group(self._connected, self.group, changed)
         except ClientError as fault:

@@ -1,4 +1,4 @@
-"""Where a read starts and ends, as its options say it, and offsets as Spark writes them: `{"orders":{"0":23}}`."""
+"""Start and end of a read from its options, and offsets in Spark's JSON: `{"orders":{"0":23}}`."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """An offset for each partition; LATEST and EARLIEST stand for the edges."""
+    """An offset for each partition; LATEST and EARLIEST are the edges."""
 
     offsets: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """The first record of a time or later: one time for all partitions, or one for each."""
+    """The first record at or after a time: one for all partitions, or one for each."""
 
     times_ms: int | Mapping[TopicPartition, int]
     no_match: _NoMatch
@@ -56,7 +56,7 @@ Bound: TypeAlias = Edge | AtOffsets | AtTimes
 
 
 def starting(options: Options) -> Bound:
-    """Where the read starts. What cannot be in a batch is refused."""
+    """Where the read starts. OptionError for what a batch does not support."""
     strategy: _NoMatch = "latest" if options[STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY] == "latest" else "error"
     default: _Edge = "latest" if options.is_streaming else "earliest"
     bound = _bound(options, STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_OFFSETS, default, strategy)
@@ -73,7 +73,7 @@ def ending(options: Options) -> Bound:
 
 
 def check_order(start: Bound, end: Bound) -> None:
-    """Refuse a start after its end as soon as the options alone show it."""
+    """OptionError if the options alone show a start after its end."""
     match start, end:
         case AtOffsets(first), AtOffsets(last):
             _check_pairs("offset", first, last)
@@ -85,7 +85,7 @@ def check_order(start: Bound, end: Bound) -> None:
 
 
 def moves_with_time(bound: Bound) -> bool:
-    """Whether asking again later can give another answer though nothing was deleted."""
+    """Whether the same spec can resolve differently later although nothing was deleted."""
     match bound:
         case Edge(at):
             return at == "latest"
@@ -96,7 +96,7 @@ def moves_with_time(bound: Bound) -> bool:
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """The offsets as Spark keeps them, in one order, as Spark compares texts."""
+    """The offsets as sorted JSON: Spark compares the text."""
     written: dict[str, dict[str, int]] = {}
     for partition in sorted(offsets):
         written.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
@@ -104,7 +104,7 @@ def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
 
 
 def from_json(given: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Offsets that Spark kept, as the checkpoint has them."""
+    """Offsets from a checkpoint."""
     try:
         return _read(given, 0)
     except (ValueError, AttributeError, TypeError):

@@ -1,4 +1,4 @@
-"""From what the options say of an edge to offsets of the cluster's partitions."""
+"""Resolve an edge from the options to the partitions' offsets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def resolve(cluster: Cluster, bound: Bound, partitions: Collection[TopicPartition], isolation: Isolation) -> Offsets:
-    """The offset of each partition. OptionError when the options name others, or a time that no record has."""
+    """The offset of each partition. OptionError for other partitions, or a time without a record."""
     match bound:
         case Edge("earliest"):
             return cluster_offsets.earliest(cluster, partitions)

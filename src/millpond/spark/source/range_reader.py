@@ -1,4 +1,4 @@
-"""What a task does: the records of one range as Arrow batches, over connections that the worker process keeps."""
+"""Read one range as Arrow batches in a task, over connections that the worker process reuses."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 ROWS_PER_BATCH: Final = 32 << 10
 BYTES_PER_BATCH: Final = 4 << 20
-"""A batch of rows goes to Spark when it has either. Larger ones gain nothing; they only need memory on both sides."""
+"""A batch goes to Spark when it reaches either limit. Larger ones only need more memory."""
 
 FETCH_SETTING: Final = "max.partition.fetch.bytes"
 FETCH_BYTES_MAX: Final = 256 << 20
 
 _idle: Final[dict[frozenset[tuple[str, str]], list[Cluster]]] = defaultdict(list)
-"""Connections of this worker process that no task uses now. Spark gives one process many tasks in turn."""
+"""Idle connections of this worker process, which Spark reuses for many tasks."""
 
 
 @contextmanager
 def pooled_cluster(settings: Mapping[str, str]) -> Iterator[Cluster]:
-    """A cluster for the time of one task. After an error its connections are not used again."""
+    """A cluster for one task. After an error its connections are closed."""
     idle = _idle[frozenset(settings.items())]
     cluster = idle.pop() if idle else Cluster(settings)
     try:
@@ -53,7 +53,7 @@ def pooled_cluster(settings: Mapping[str, str]) -> Iterator[Cluster]:
 
 
 def read_rows(options: Options, work: object) -> Iterator[pa.RecordBatch]:
-    """The rows of one range. `work` is what planning made; Spark gives None where it made nothing."""
+    """The rows of one range. `work` comes from planning; None if the plan is empty."""
     if work is None:
         return
     _check(work)
@@ -94,7 +94,7 @@ def _batches(cluster: Cluster, options: Options, work: Range, *, with_headers: b
 
 
 def _raw_batches(cluster: Cluster, options: Options, work: Range) -> Iterator[tuple[int, RawBatch]]:
-    """The range as it is on the wire, each batch with the first offset that counts in it.
+    """The range's batches as fetched, each with its first offset to use.
 
     Of a range that is gone in part, with failOnDataLoss=false, what is left.
     """
@@ -133,7 +133,7 @@ def _raw_batches(cluster: Cluster, options: Options, work: Range) -> Iterator[tu
 
 
 def _why_gone(cluster: Cluster, work: Range) -> str | None:
-    """That the topic of the range is gone, or its partition; None while the cluster has them, if only for later."""
+    """The reason if the range's topic or partition is gone; None while the cluster has it."""
     topic, index = work.partition
     info = confirmed(
         lambda: cluster.topics([topic]).get(topic),

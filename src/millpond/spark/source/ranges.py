@@ -1,4 +1,4 @@
-"""From the offsets of a batch to the ranges that tasks read: one for each partition, or split as options ask."""
+"""Split a batch's offsets into ranges for tasks: one for each partition, or more if the options say so."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class Range:
     start: int
     end: int
     topic_id: UUID = field(default=NO_TOPIC_ID, compare=False)
-    """Whose offsets they are: a topic of the same name may have come after it."""
+    """Distinguishes a recreated topic."""
 
     @property
     def size(self) -> int:
-        """How many offsets; compaction and transactions leave fewer records."""
+        """The number of offsets; compaction and transactions leave fewer records."""
         return self.end - self.start
 
 
 def split(ranges: Iterable[Range], *, tasks_min: int | None, offsets_max: int | None) -> list[Range]:
-    """No range above `offsets_max`, and about `tasks_min` of them at least, the largest split most."""
+    """Ranges of at most `offsets_max`, and at least about `tasks_min` of them."""
     whole = [each for each in sorted(ranges) if each.size > 0]
     if offsets_max is not None:
         whole = [part for each in whole for part in _cut(each, -(-each.size // offsets_max))]
     if tasks_min is None or len(whole) >= tasks_min:
         return whole
     total = sum(each.size for each in whole)
-    # Those too small for a second task are set aside, so that the large ones share all that remain.
+    # Ranges too small for a second task are set aside; the large ones share the rest.
     small = {each for each in whole if _share(each.size, total, tasks_min) == 1}
     tasks_left = max(tasks_min - len(small), 1)
     offsets_left = total - sum(each.size for each in small)
@@ -46,11 +46,11 @@ def split(ranges: Iterable[Range], *, tasks_min: int | None, offsets_max: int | 
 
 
 def _share(size: int, total: int, tasks: int) -> int:
-    """The tasks due to `size` of `total`, rounded, at least one."""
+    """The share of tasks for `size` of `total`, at least one."""
     return max((2 * size * tasks + total) // (2 * total), 1)
 
 
 def _cut(whole: Range, parts: int) -> list[Range]:
-    """Equal parts; where it does not divide, the last ones are larger by one. Empty parts are left out."""
+    """Non-empty parts of equal size, the last ones one larger if needed."""
     edges = [whole.start + whole.size * number // parts for number in range(parts + 1)]
     return [replace(whole, start=first, end=last) for first, last in pairwise(edges) if first < last]

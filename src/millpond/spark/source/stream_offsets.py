@@ -1,4 +1,4 @@
-"""What a streaming query can read next, and what of that is lost: partitions come and go while it runs."""
+"""The offsets a streaming query can read next, and losses, while partitions appear and disappear."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Span:
 
 
 class StreamOffsets:
-    """Remembers which topics it saw, so that one that was recreated is told from the one before it."""
+    """Remembers topic ids, to recognize recreated topics."""
 
     def __init__(self, subscription: Subscription, isolation: Isolation, *, fails: bool) -> None:
         self._subscription = subscription
@@ -36,10 +36,10 @@ class StreamOffsets:
         self._fails = fails
         self._ids: dict[str, UUID] = {}
         self._left: Offsets = {}
-        """Where the query was in partitions that begin again from their first record."""
+        """The query's position in partitions that restart at their first record."""
 
     def available(self, cluster: Cluster, begun: Offsets) -> Span:
-        """From where the query is to the end of the log. New partitions begin with their first record."""
+        """From the query's position to the end of the log. New partitions start at their first record."""
         self._left = {partition: offset for partition, offset in self._left.items() if begun.get(partition) == offset}
         subscribed, ends = self._confirmed(cluster, begun)
         self._note_made_anew(subscribed, begun)
@@ -50,10 +50,10 @@ class StreamOffsets:
         return Span(starts | cluster_offsets.earliest(cluster, fresh), ends)
 
     def latest(self, cluster: Cluster, span: Span) -> Offsets:
-        """The ends of the same partitions a moment later; those that were, if a topic has just gone."""
+        """The ends of the same partitions again; the previous ones if a topic has just disappeared."""
         try:
             ends = cluster_offsets.latest(cluster, span.ends, self._isolation)
-            # A batch does not end before it starts: an open transaction may hold back what was read before it.
+            # A batch must not end before its start: an open transaction may lower the LSO.
             return {partition: max(end, span.starts[partition]) for partition, end in ends.items()}
         except ClientError as fault:
             if not may_be_gone(fault):
@@ -64,7 +64,7 @@ class StreamOffsets:
         return partition in self._left
 
     def ranges(self, cluster: Cluster, begun: Offsets, ends: Offsets) -> list[Range]:
-        """What the tasks of a batch read. Offsets that the log does not have any more are lost."""
+        """The ranges of a batch. Offsets no longer in the log are lost."""
         subscribed = confirmed(lambda: look(cluster, self._subscription), lambda seen: ends.keys() <= seen.partitions)
         earliest = cluster_offsets.earliest(
             cluster, [partition for partition in ends if partition in subscribed.partitions]
@@ -123,7 +123,7 @@ class StreamOffsets:
         return confirmed(look_for_ends, is_whole)
 
     def _held_back(self, cluster: Cluster, begun: Offsets, ends: Offsets) -> Offsets:
-        """Partitions where an open transaction hides what was read before: the log has it, so nothing is lost."""
+        """Partitions where an open transaction hides records read before: nothing is lost."""
         if self._isolation == "read_uncommitted":
             return {}
         behind = [partition for partition, end in ends.items() if end < begun.get(partition, 0)]

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 IDLE_SECONDS: Final = 0.5
-"""How long `latestOffset` waits for something new. Spark asks again at once, fifty times a second if it is let."""
+"""How long `latestOffset` waits for new records. Spark calls it again at once, up to fifty times a second."""
 ASK_AGAIN_SECONDS: Final = 0.025
 
 
@@ -66,11 +66,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[Options]]:
-        # Tasks get a copy of the reader, and need nothing of it but the options.
+        # Tasks get a copy of the reader and need only its options.
         return StreamReader, (self._options,)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        # Spark asks twice for the first batch: before it plans it, and again when it runs it.
+        # Spark calls this twice for the first batch: when planning and when running it.
         if self._initial is None:
             self._initial = self._first_offsets()
         return to_json(self._initial)
@@ -167,7 +167,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return True
 
     def _is_initial_again(self, begun: Offsets, ends: Offsets) -> bool:
-        """Whether this is that empty first batch once more, after a crash: it ends where the query started then."""
+        """Whether this repeats the empty first batch after a crash: it ends where the query started."""
         return (
             not self._has_noted_initial
             and begun == self._initial
@@ -188,7 +188,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._distinct(begun, ends if offsets_max is None else capped(starts, ends, offsets_max))
 
     def _until_target(self, begun: Offsets, span: Span) -> Offsets:
-        """The ends; with Trigger.AvailableNow, no further than they were when the query started."""
+        """The ends; with Trigger.AvailableNow, at most those at the query's start."""
         if not self._is_available_now:
             return span.ends
         if self._target is None:
@@ -199,7 +199,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _distinct(self, begun: Offsets, ends: Offsets) -> Offsets:
-        """An end that Spark tells from the start: a topic recreated may end just where the old one had been read."""
+        """An end that differs from the start: a recreated topic may end exactly at the old position."""
         return {
             partition: end - 1 if self._offsets.begins_again(partition) and end == begun[partition] else end
             for partition, end in ends.items()

@@ -1,4 +1,4 @@
-"""What a query reads: named topics, topics by a pattern, or assigned partitions, and which partitions that is now."""
+"""What a query subscribes to (topics, a pattern or partitions) and the partitions it has now."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Subscribed:
 
     partitions: frozenset[TopicPartition]
     ids: Mapping[str, UUID] = field(default_factory=dict)
-    """What tells a topic from another of the same name that came after it."""
+    """Distinguishes a topic from a recreated one with the same name."""
 
 
 def subscription_of(options: Options) -> Subscription:
-    """The one of the three that was given."""
+    """The option that was given."""
     ways = (SUBSCRIBE, SUBSCRIBE_PATTERN, ASSIGN)
     given = [way.name for way in ways if options.get(way) is not None]
     if len(given) != 1:
@@ -62,7 +62,7 @@ def subscription_of(options: Options) -> Subscription:
 
 
 def look(cluster: Cluster, subscription: Subscription, *, all_must_exist: bool = False) -> Subscribed:
-    """The partitions that there are now."""
+    """The current partitions."""
     topics = cluster.topics(_names(subscription))
     if all_must_exist:
         _check_all_exist(cluster, subscription, topics)
@@ -70,10 +70,10 @@ def look(cluster: Cluster, subscription: Subscription, *, all_must_exist: bool =
 
 
 def subscribed_in(subscription: Subscription, topics: Mapping[str, TopicInfo]) -> Subscribed:
-    """The partitions of these topics that the subscription wants."""
+    """The subscribed partitions of these topics."""
     match subscription:
         case Matching(pattern):
-            # As with Kafka's consumers, a pattern means the topics of people, not those of the cluster itself.
+            # As in Kafka's consumers, a pattern does not match internal topics.
             chosen = [info for info in topics.values() if not info.is_internal and pattern.fullmatch(info.name)]
         case _:
             chosen = list(topics.values())

@@ -1,4 +1,4 @@
-"""The words and signs of a text in SQL."""
+"""The SQL tokenizer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Kind = Literal["word", "quoted", "text", "number", "sign", "end"]
 
 
 class SqlError(ValueError):
-    """A text that is no SQL. The message says where, and what should be there."""
+    """Invalid SQL. The message says where, and what was expected."""
 
 
 class Beyond(Exception):
-    """A part of the language that is not read here: only Spark can say whether it is right."""
+    """SQL that this parser does not support: only Spark can check it."""
 
 
 class Token(NamedTuple):
@@ -27,7 +27,7 @@ class Token(NamedTuple):
 
     @property
     def upper(self) -> str:
-        """As keywords are compared; nothing else is one."""
+        """The keyword, in upper case."""
         return self.text.upper() if self.kind == "word" else ""
 
 
@@ -48,7 +48,7 @@ _OPEN: Final = {"'": "a text in '…'", '"': 'a text in "…"', "`": "a name in 
 
 
 def tokens(text: str) -> list[Token]:
-    """All of them, and one for the end."""
+    """All tokens and an end token."""
     if len(text) > CHARACTERS_MAX:
         raise SqlError(f"it is longer than {CHARACTERS_MAX:,} characters")
     return [*_tokens(text), Token("end", "", len(text))]
@@ -80,7 +80,7 @@ def _tokens(text: str) -> Iterator[Token]:
 
 
 def where(text: str, at: int) -> str:
-    """A place for people: by its character, and its line where there are several."""
+    """A position for messages: the character, and the line if there are several."""
     line = text.count("\n", 0, at)
     column = at - (text.rfind("\n", 0, at) + 1)
     return f"line {line + 1}, character {column + 1}" if "\n" in text.strip() else f"character {at + 1}"

@@ -25,7 +25,7 @@ RECORD: Final = (KEY, TOPIC, PARTITION, OFFSET, TIMESTAMP, HEADERS)
 """What belongs to the record itself, in every stream of records."""
 
 EVENT_TIME: Final = "_event_time"
-"""When it happened, in the kinds that go by that time."""
+"""The event time, in kinds that use it."""
 
 HEADER_TYPE: Final = "array<struct<key:string,value:binary>>"
 
@@ -56,12 +56,12 @@ def quoted(name: str) -> str:
 
 
 def content_columns(names: Iterable[str]) -> list[str]:
-    """The columns of what the record says, without those of the record itself."""
+    """The content columns, without those of the record itself."""
     return [name for name in names if not name.startswith("_")]
 
 
 def need_columns(frame: DataFrame, names: Iterable[str], what: str) -> None:
-    """A missing column is told here, with its nearest name, and not from the depths of a plan."""
+    """Report a missing column with its nearest name, before Spark's planner does."""
     known = frame.columns
     lower = {each.lower() for each in known}
     for name in names:
@@ -86,13 +86,13 @@ def as_json(names: Sequence[str], fraction: str = "SSS") -> Column:
 
 
 def bytes_column(frame: DataFrame) -> str | None:
-    """The column with the record's own bytes, if they are still there."""
+    """The column with the record's original bytes, if present."""
     types = dict(frame.dtypes)
     return next((name for name in (VALUE, RAW_VALUE) if types.get(name) == "binary"), None)
 
 
 def value_bytes(frame: DataFrame) -> Column:
-    """The value of the record: its own bytes where they are still there, otherwise its columns as JSON."""
+    """The record's value: its original bytes if present, otherwise its columns as JSON."""
     from pyspark.sql import functions as f
 
     name = bytes_column(frame)

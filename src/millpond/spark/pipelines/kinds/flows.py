@@ -1,4 +1,4 @@
-"""A job that is one flow: rows are shaped and go into one sink. Most kinds are.
+"""Jobs that are one flow: rows are transformed and written to one sink, as in most kinds.
 
 The shape is a pure function of a frame, streaming or not; the sink is a format and its options. A run starts them as
 a streaming query, `declarative` hands the same two to Spark Declarative Pipelines.
@@ -42,7 +42,7 @@ TOPICS: Final = "millpond"
 
 @dataclass(frozen=True)
 class Sink:
-    """Where rows end: a format of Spark with its options."""
+    """A sink: a Spark format with its options."""
 
     format: str
     options: Mapping[str, str] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class To(Table):
         return {"table": self.table} if self.table else {"topic": self.topic}
 
     def asks(self, columns: Columns) -> Iterator[Asked]:
-        """What it asks of the rows of its job, which have these columns."""
+        """The expressions it needs from the job's rows, which have these columns."""
         if self.key:
             yield Asked("to.key", self.key, columns)
         yield from asked_names("to.partition_by", self.partition_by, columns)
@@ -170,10 +170,10 @@ def write_batch(batch: DataFrame, number: int, sink: Sink) -> None:
 
 
 def _once(session: SparkSession, number: int, sink: Sink) -> dict[str, str]:
-    """What tells the sink which write this is."""
+    """Options that identify the write for the sink."""
     context = getattr(session, "sparkContext", None)
     if context is None:
-        # Over Connect only the tasks know their query; the lake asks them.
+        # Over Connect only tasks know their query; the lake sink gets it there.
         if sink.format == TABLES:
             return {"ofStream": "true"}
         raise DeclarationError("over Spark Connect, rows that update can go to a table only; run it with --master")

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 NEEDED: Final = (TOPIC, PARTITION, OFFSET, TIMESTAMP)
-"""The columns of a row that say where its record was."""
+"""The columns with a record's position."""
 
 
 def letter_headers(frame: DataFrame, error_type: str, message: Column, group: str) -> Column:
-    """The headers of a dead letter: the record's own, where it was, and what was wrong with it."""
+    """The headers of a dead letter: the record's own, its origin and the error."""
     from pyspark.sql import functions as f
 
     own = f.coalesce(f.col(HEADERS), f.array()) if HEADERS in frame.columns else f.array()
@@ -47,7 +47,7 @@ def _is_own(header: Column) -> Column:
 
 
 def _redriven(own: Column) -> Column:
-    """How often the record has come back from the dead letters: the last header of that name says."""
+    """How often the record was redriven, from the last such header."""
     from pyspark.sql import functions as f
 
     counted = f.filter(own, lambda header: header["key"] == names.REDRIVEN)

@@ -77,7 +77,7 @@ class Quality(Flow):
 
     @property
     def splits(self) -> bool:
-        """Whether good and bad rows end in different places, so that a batch is written twice."""
+        """Whether good and bad rows have different sinks, so that a batch is written twice."""
         return self.to is not None and bool(self.to.table)
 
     def shape(self, frame: DataFrame) -> DataFrame:
@@ -99,7 +99,7 @@ def checked(frame: DataFrame, job: Quality) -> DataFrame:
 
     rules = {name: ~f.coalesce(f.expr(sql), f.lit(False)) for name, sql in job.rules.items()}
     if FAULT in frame.columns:
-        # What did not parse has no columns for other rules to judge.
+        # A value that did not parse has no columns for other rules.
         parses = f.col(FAULT).isNull()
         rules = {PARSES: ~parses} | {name: parses & broken for name, broken in rules.items()}
     names = f.array(*[f.when(broken, f.lit(name)) for name, broken in rules.items()])
@@ -167,12 +167,12 @@ def plan(context: Context, job: Quality) -> Plan:
     good = job.sink(context.cluster())
     if not job.splits:
         return context.plan(writer(rows, good))
-    # What a batch would refuse first is refused now.
+    # Fail now instead of in the first batch.
     assert bad_records(rows, job).columns is not None
     bad = Sink(TOPICS, topic_options(context.cluster(), "", job.delivery))
 
     def write(batch: DataFrame, number: int) -> None:
-        # Written twice, read once: what was counted while it was read is counted once.
+        # Cached, because it is written twice: rows must be counted once.
         held = batch.persist()
         try:
             write_batch(bad_records(held, job), number, bad)

@@ -1,4 +1,4 @@
-"""A time range of the source's topics as a batch: for the kinds that look at what is there, and do not go on."""
+"""A time range of the source's topics as a batch, for kinds that do not stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def range_options(context: Context, begin: datetime | None, end: datetime | None) -> dict[str, str]:
-    """What a batch reader of the source is told to read of this time."""
+    """The options of a batch read of this time range."""
     source = context.pipeline.source
     assert source is not None
     options = {"subscribe": ",".join(source.topic)} if source.topic else {"subscribePattern": source.pattern}

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 SLICE_SECONDS: Final = 1.0
-"""A slice is what may go out in so long; then comes the next."""
+"""The duration of one slice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ def order_columns(frame: DataFrame, job: Replay) -> list[Column]:
 
 
 def restored(frame: DataFrame, job: Replay, further: Sequence[Column] = ()) -> DataFrame:
-    """The rows as records: what the topic sink takes, and nothing else but these columns."""
+    """The rows with exactly the columns of the topic sink."""
     from pyspark.sql import functions as f
 
     columns = {"key": _key(frame, job), "value": _value(frame, job)}

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SLICES_MAX: Final = 10_000
-"""More would cost more to remember than they spread the load; slices grow instead."""
+"""The most slices; beyond that they get larger."""
 
 ONE_TASK_ROWS: Final = 20_000
-"""A task sends about so many; a slice of fewer rows is sent by one."""
+"""Rows per sending task."""
 
 STEPS_PER_SLICE: Final = 8
-"""The time is looked at so much finer than it is cut."""
+"""Time steps per slice."""
 
 SLICE: Final = "_slice"
 STEP: Final = "_step"
@@ -42,19 +42,19 @@ STEP: Final = "_step"
 
 @dataclass(frozen=True)
 class Progress:
-    """What a replay has pinned down, and how far it is."""
+    """A replay's fixed input and its progress."""
 
     declared: Mapping[str, Any]
-    """What must not change under it."""
+    """Settings that must not change during a replay."""
     app_id: str = field(default_factory=lambda: str(uuid4()))
     table_version: int | None = None
     offsets: Mapping[str, Mapping[str, tuple[int, int]]] | None = None
     """First and end offset by topic and partition."""
     slice_rows: int = 1
-    """Stays as it was when the rate is changed."""
+    """Unchanged when the rate changes."""
     slices: int = 0
     sent: int = 0
-    """Slices that are through."""
+    """Finished slices."""
 
     @classmethod
     def load(cls, path: Path) -> Progress | None:
@@ -66,12 +66,12 @@ class Progress:
             raise DeclarationError(f"{path} cannot be read: delete it to replay from the beginning") from None
 
     def save(self, path: Path) -> None:
-        """Whole or not at all, whatever crashes."""
+        """Write atomically."""
         write_whole(path, json.dumps(asdict(self)), synced=True)
 
 
 def declared(job: Replay) -> dict[str, Any]:
-    """What decides which row is in which slice."""
+    """The settings that determine the slices."""
     settings = ("topic", "table", "time", "where", "order", "key", "partitions")
     moments = {"from": job.from_, "to": job.to}
     return {name: getattr(job, name) for name in settings} | {
@@ -81,7 +81,7 @@ def declared(job: Replay) -> dict[str, Any]:
 
 @dataclass
 class Pace:
-    """When the next records may go out: never more than `rate` a second on the whole."""
+    """Limits sending to `rate` records a second."""
 
     rate: float
     begun_at: float
@@ -92,14 +92,14 @@ class Pace:
             return 0.0
         due = self.begun_at + self.sent / self.rate
         if now > due + 1:
-            # What was lost in a stall is not caught up by a burst.
+            # A stall is not made up for by a burst.
             self.begun_at += now - due - 1
         return max(0.0, due - now)
 
 
 @dataclass(frozen=True)
 class ReplayWork:
-    """The work of one replay."""
+    """Runs one replay."""
 
     context: Context
     job: Replay
@@ -129,7 +129,7 @@ class ReplayWork:
             held.unpersist()
 
     def begin(self) -> Progress:
-        """What an earlier run has pinned down, or it is pinned down now."""
+        """The input fixed by an earlier run, or fixed now."""
         progress = Progress.load(self.file)
         if progress is not None:
             if dict(progress.declared) != declared(self.job):
@@ -160,7 +160,7 @@ class ReplayWork:
         return read_batch(self.context, {"assign": json.dumps(assigned), **offsets})
 
     def _offsets(self) -> dict[str, dict[str, tuple[int, int]]]:
-        """What is in the time range now. What is written while it is replayed, and be it by us, is not."""
+        """The time range's current offsets. Records written during the replay, even by it, are excluded."""
         ranges: dict[str, dict[str, tuple[int, int]]] = {}
         whole = read_batch(self.context, range_options(self.context, self.job.from_, self.job.to))
         for row in _spans(whole):
@@ -288,7 +288,7 @@ def plan(context: Context, job: Replay) -> Plan:
 
 
 def asks(job: Replay, columns: Columns) -> Iterator[Asked]:
-    """What a table has is not looked up here."""
+    """A table's contents are not checked here."""
     known = None if job.table else (RAW_VALUE, *RECORD)
     for key, sql in (("time", job.time), ("where", job.where), ("key", job.key)):
         if sql:
