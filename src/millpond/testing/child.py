@@ -1,4 +1,4 @@
-"""The program of a child node: says `ready` and its port, and ends when its parent is gone, however that ended."""
+"""The program of a child node: prints `ready` and its port, and exits when its parent is gone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _tell(broker: Broker) -> None:
 
 
 def _end_with_parent() -> None:
-    """The parent holds the other end of our standard input and never writes: it is read to its end when it died."""
+    """The parent holds the other end of our standard input and never writes: EOF means that it died."""
     while os.read(0, 1):
         pass
     os._exit(1)

@@ -1,4 +1,4 @@
-"""What a test does most with a broker or a cluster: topics, writing, reading, and clients that come back quickly."""
+"""Helpers of a test broker or cluster: topics, writing, reading, and clients that reconnect quickly."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Entry = Value | tuple[str | bytes | None, Value]
 
 ANSWER_SECONDS: Final = 10.0
 MISSING_SECONDS_MAX: Final = 1.0
-"""So long it is asked for a topic that is not there."""
+"""How long to wait for a missing topic."""
 
 _numbers = count(1)
 
 
 class TooFew(AssertionError):
-    """Fewer records came than the test waited for; `messages` are those that did."""
+    """Fewer records arrived than expected; `messages` has those that did."""
 
     def __init__(self, message: str, messages: Sequence[Message]) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class TooFew(AssertionError):
 
 
 class Clients(ABC):
-    """Topics and records of whoever says where clients connect."""
+    """Topics, records and clients for a subclass with a `bootstrap`."""
 
     security: SecureFolder | None = None
     """Keys, certificates and passwords of a secure broker."""
@@ -48,14 +48,14 @@ class Clients(ABC):
     @property
     @abstractmethod
     def bootstrap(self) -> str:
-        """Where clients connect; stays the same through kills and restarts."""
+        """The bootstrap address, unchanged by kills and restarts."""
 
     def forget_clients(self) -> None:
-        """librdkafka takes a second or two to come back to a broker that was gone; a new client does not."""
+        """Discard the cached producer: librdkafka takes a second or two to reconnect, a new client does not."""
         self._clients.clear()
 
     def login_settings(self, user: str = "admin") -> dict[str, str]:
-        """How a client of librdkafka, or of our own, logs in to a secure broker: as its admin; or with certificates,
+        """librdkafka settings to log in to a secure broker: as its admin; or with certificates,
         as any user."""
         if self.security is None:
             return {}
@@ -72,7 +72,7 @@ class Clients(ABC):
         }
 
     def wait_for_login(self) -> None:
-        """Until the first user of a secure broker is known, which is a moment after it serves."""
+        """Wait until a secure broker knows its first user, shortly after it starts to serve."""
         from millpond.remote.cluster import Cluster
         from millpond.remote.errors import ClusterError
 
@@ -101,14 +101,14 @@ class Clients(ABC):
         return name
 
     def new_topic(self, partitions: int = 1, prefix: str = "topic", *, replicas: int = -1, **settings: object) -> str:
-        """Create a topic whose name no other test has."""
+        """Create a topic with a unique name."""
         name = f"{prefix}-{next(_numbers)}-{time.time_ns() % 10**9}"
         return self.create_topic(name, partitions, replicas=replicas, **settings)
 
     def produce(
         self, topic: str, *entries: Entry, partition: int = -1, headers: Mapping[str, bytes] | None = None
     ) -> list[RawMessage]:
-        """Write values, or (key, value) pairs; returns what was written when all of it is acknowledged."""
+        """Write values or (key, value) pairs; returns them when all are acknowledged."""
         from confluent_kafka import KafkaException
 
         delivered: list[RawMessage] = []
@@ -133,7 +133,7 @@ class Clients(ABC):
         return delivered
 
     def _check_topic(self, producer: Producer, topic: str) -> None:
-        """A topic that is not there is told at once. Where topics are made by themselves, asking for it makes it."""
+        """Fail at once for a missing topic; with auto creation the metadata request creates it."""
         from confluent_kafka import KafkaException
 
         known: set[str] = self._clients.setdefault("topics", set())
@@ -145,13 +145,13 @@ class Clients(ABC):
             elif time.monotonic() > deadline:
                 raise KafkaException(there.error)
             else:
-                # One that was made a moment ago may not be known everywhere.
+                # A new topic may not be known on every node yet.
                 time.sleep(0.05)
 
     def consume(
         self, topic: str, n: int = 1, *, group: str | None = None, timeout: float = ANSWER_SECONDS
     ) -> list[Message]:
-        """The first `n` committed records of a topic, or the next ones that `group` has not read. TooFew if late."""
+        """The first `n` committed records of a topic, or the next ones for `group`. TooFew on timeout."""
         consumer = self.consumer(group or f"pond-{next(_numbers)}")
         try:
             if group is None:
@@ -166,7 +166,7 @@ class Clients(ABC):
             consumer.close()
 
     def client_settings(self, **more: object) -> dict[str, Any]:
-        """Settings for a confluent-kafka client that finds this broker and loses no time when it comes back."""
+        """Settings for a confluent-kafka client of this broker that reconnects quickly."""
         return {
             **self.login_settings(),
             "bootstrap.servers": self.bootstrap,
@@ -177,14 +177,14 @@ class Clients(ABC):
         } | dotted_values(more)
 
     def consumer(self, group: str, **settings: object) -> Consumer:
-        """A consumer of a group that reads from the beginning and commits when told to."""
+        """A group consumer that starts at the beginning and does not commit automatically."""
         from confluent_kafka import Consumer
 
         defaults = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
         return Consumer(self.client_settings() | defaults | dotted_values(settings))
 
     def producer_settings(self) -> dict[str, Any]:
-        """What `producer` has beside `client_settings`."""
+        """The settings of `producer` besides `client_settings`."""
         return {}
 
     @property
@@ -209,7 +209,7 @@ class Clients(ABC):
     def _assign_all(self, consumer: Consumer, topic: str) -> None:
         from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
-        # Asking for all topics never creates one, as asking for a single one would.
+        # Listing all topics never creates one, unlike asking for a single one.
         topics = consumer.list_topics(timeout=ANSWER_SECONDS).topics
         partitions = topics[topic].partitions if topic in topics else ()
         consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in partitions])
@@ -225,7 +225,7 @@ def dotted_values(settings: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _dotted(name: str) -> str:
-    # Callbacks and the level of the log are the client library's only names with an underscore of their own.
+    # Only callbacks and the log level have an underscore in librdkafka's own names.
     return name if name.endswith("_cb") or name == "log_level" else name.replace("_", ".")
 
 
@@ -257,4 +257,4 @@ def _read(consumer: Consumer, topic: str, n: int, timeout: float) -> list[Messag
 
 
 def _ignore(_: object) -> None:
-    """What a client library tells of faults that the test made itself is no news."""
+    """Drop the client library's logs about faults that the test injected."""

@@ -36,7 +36,7 @@ class PondNode:
     def __init__(self, node_id: int, texts: Mapping[str, str], port: int, doors: Iterable[Proxy]) -> None:
         self.node_id = node_id
         self.journal: list[str] = []
-        """What it reported, over all its lives."""
+        """Its log lines, across restarts."""
         self.folder = Path(texts["data.folder"])
         self._port = port
         self._doors = tuple(doors)
@@ -54,11 +54,11 @@ class PondNode:
         return self._process.pid
 
     def run_version(self, source: Path | None) -> None:
-        """From the next start on run the package that is in this folder; None for the one that is installed."""
+        """Run the package in this folder from the next start on; None for the installed one."""
         self._process.source = source
 
     def launch(self) -> None:
-        """Start it and do not wait: it is ready when most of the nodes run."""
+        """Start without waiting: it is ready when a majority of the nodes runs."""
         if not self.is_running:
             self._process.launch()
             for door in self._doors:
@@ -68,29 +68,29 @@ class PondNode:
         self._process.wait_until_ready()
 
     def start(self) -> PondNode:
-        """Start it if it does not run; returns when it serves."""
+        """Start it if it is not running; returns when it serves."""
         if not self.is_running:
             self.launch()
             self.wait_until_ready()
         return self
 
     def stop(self) -> None:
-        """End it in order: it hands over what it leads."""
+        """Shut down cleanly: it hands over its leaderships."""
         self._process.stop()
         self._shut()
 
     def kill(self) -> None:
-        """End it as SIGKILL would; connections break and new ones are refused until `start` or `restart`."""
+        """End it like SIGKILL: connections break and new ones are refused until `start` or `restart`."""
         self._process.kill()
         self._shut()
 
     def restart(self) -> PondNode:
-        """Start it again on the same data and address, after an orderly stop if it still runs."""
+        """Restart it on the same data and address, after a clean shutdown if it is running."""
         self.stop()
         return self.start()
 
     def pause(self) -> ExitStack:
-        """It stands still, as on SIGSTOP, until `resume` or the end of a `with` block around it."""
+        """Freeze it like SIGSTOP until `resume` or the end of the `with` block."""
         self._process.pause()
         stack = ExitStack()
         stack.callback(self.resume)
@@ -133,7 +133,7 @@ class Ponds(Clients):
         numbers = range(1, nodes + 1)
         self._for_clients = {number: Proxy(self._thread) for number in numbers}
         self._ways = {(a, b): Proxy(self._thread) for a in numbers for b in numbers if a != b}
-        """From one node to another: the connections that the first one opens."""
+        """The proxies by (from, to): connections that the first node opens."""
         self._nodes = {}
         for number in numbers:
             port = free_port()
@@ -177,21 +177,21 @@ class Ponds(Clients):
     def __repr__(self) -> str:
         return f"<Ponds {self.bootstrap}>"
 
-    # Life.
+    # Lifecycle.
 
     @property
     def bootstrap(self) -> str:
         return ",".join(proxy.bootstrap for proxy in self._for_clients.values())
 
     def producer_settings(self) -> dict[str, Any]:
-        """Idempotent: what is sent again because a leader died or moved is there once.
+        """Idempotent: a record resent because a leader died or moved is written once.
 
         The library's first record waits half a second for that, which a broker alone need not pay.
         """
         return {"enable.idempotence": True}
 
     def start(self) -> Ponds:
-        """Start all nodes that do not run; returns when they serve."""
+        """Start all nodes that are not running; returns when they serve."""
         started = [node for node in self if not node.is_running]
         for node in started:
             node.launch()
@@ -203,7 +203,7 @@ class Ponds(Clients):
         return self
 
     def kill_all(self) -> None:
-        """All at once, not one after the other: nobody has the time to notice."""
+        """All at once, so that no node notices the loss of another."""
         for node in self:
             if node.is_running:
                 os.kill(node.pid, signal.SIGKILL)
@@ -246,20 +246,20 @@ class Ponds(Clients):
                 self._ways[b, a].reject()
 
     def cut_clients(self, some: int | Iterable[int]) -> None:
-        """Nothing passes between these nodes and clients, until `heal`."""
+        """Cut these nodes off from clients until `heal`."""
         for number in _numbers_of(some):
             self._for_clients[number].cut(to_node=True, to_client=True)
 
     def heal(self) -> None:
-        """Take every cut back."""
+        """Undo every cut."""
         for proxy in (*self._for_clients.values(), *self._ways.values()):
             proxy.heal()
 
-    # Who leads what.
+    # Leadership.
 
     @property
     def controller(self) -> int:
-        """The node that leads the cluster; -1 while there is none."""
+        """The active controller; -1 while there is none."""
         from millpond.wire import messages as m
 
         with self._cluster() as cluster:
@@ -270,13 +270,13 @@ class Ponds(Clients):
         """The partitions: leader, leader epoch, replicas, and those in sync; as one node sees them, or any."""
         deadline = time.monotonic() + ANSWER_SECONDS
         with self._cluster(seen_by) as cluster:
-            # The other nodes hear of a new topic a moment after the one that was asked for it.
+            # Other nodes learn of a new topic slightly later.
             while topic not in (known := cluster.topics([topic])) and time.monotonic() < deadline:
                 time.sleep(LOOK_SECONDS)
             return known[topic].partitions
 
     def leader(self, topic: str, partition: int = 0, *, seen_by: int | None = None) -> PondNode:
-        """The node that leads a partition; waits for there being one."""
+        """The leader of a partition; waits until there is one."""
         deadline = time.monotonic() + HEAL_SECONDS
         while time.monotonic() < deadline:
             number = self.partitions(topic, seen_by=seen_by)[partition].leader
@@ -286,7 +286,7 @@ class Ponds(Clients):
         raise TimeoutError(f"{topic}-{partition} has no leader")
 
     def wait_until_in_sync(self, topic: str, seconds: float = HEAL_SECONDS) -> None:
-        """Until every replica of the topic is in sync."""
+        """Wait until every replica of the topic is in the ISR."""
         from millpond.remote.errors import ClusterError
 
         deadline = time.monotonic() + seconds

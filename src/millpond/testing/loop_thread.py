@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, which other threads can ask to do things."""
+"""An event loop on a background thread, to which other threads submit work."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from millpond.node.serve import new_loop
 T = TypeVar("T")
 
 CALL_SECONDS_MAX = 30.0
-"""What is asked of a loop is quick: a wait this long is a loop that hangs, and a test should say so."""
+"""Work on the loop is quick: a longer wait means that the loop hangs, and the test should fail."""
 
 
 class LoopThread:
-    """Runs from the moment it is made until `stop`. Dies with the process."""
+    """Runs from creation until `stop`. A daemon thread."""
 
     def __init__(self, name: str) -> None:
         self.loop: asyncio.AbstractEventLoop = new_loop()
@@ -42,7 +42,7 @@ class LoopThread:
         self.loop.call_soon_threadsafe(work)
 
     def join(self) -> None:
-        """Wait until somebody has stopped the loop; it can still be closed by the caller afterwards."""
+        """Wait until the loop is stopped; the caller can still close it afterwards."""
         self._thread.join(CALL_SECONDS_MAX)
         if self._thread.is_alive():
             raise TimeoutError(f"the thread {self._thread.name} does not end")

@@ -40,7 +40,7 @@ def _make(config: pytest.Config, **options: object) -> Pond:
 
 @pytest.fixture
 def make_millpond(request: pytest.FixtureRequest) -> Iterator[Callable[..., Pond]]:
-    """Starts brokers, `make_millpond(mode=…, settings={…})`; all of them end with the test."""
+    """Starts brokers, `make_millpond(mode=…, settings={…})`, which end with the test."""
     made: list[Pond] = []
     # A failing test shows what its brokers reported.
     request.node.stash[_PONDS] = made
@@ -56,21 +56,21 @@ def make_millpond(request: pytest.FixtureRequest) -> Iterator[Callable[..., Pond
 
 @pytest.fixture
 def millpond(request: pytest.FixtureRequest, make_millpond: Callable[..., Pond]) -> Pond:
-    """A broker for this test alone. The marker `millpond` says how it is started."""
+    """A broker for this test alone; the marker `millpond` sets its options."""
     marker = request.node.get_closest_marker("millpond")
     return make_millpond(**(marker.kwargs if marker else {}))
 
 
 @pytest.fixture(scope="session")
 def millpond_shared(request: pytest.FixtureRequest) -> Iterator[Pond]:
-    """One broker for all tests that do not harm it; `new_topic()` keeps them out of each other's way."""
+    """One broker shared by tests that do not disrupt it; `new_topic()` keeps them apart."""
     with _make(request.config) as pond:
         yield pond
 
 
 @pytest.fixture
 def millponds(request: pytest.FixtureRequest) -> Iterator[Ponds]:
-    """A cluster of three nodes for this test alone. The marker `millponds` says how it is started."""
+    """A cluster of three nodes for this test alone; the marker `millponds` sets its options."""
     from millpond.testing import Ponds
 
     marker = request.node.get_closest_marker("millponds")

@@ -1,4 +1,4 @@
-"""`Pond`: one broker for a test, with what a test does most, and the faults that it must survive."""
+"""`Pond`: one broker for a test, with helpers for common steps and for faults."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 Mode = Literal["thread", "process"]
 Secure = bool | Literal["certificates"]
-"""Whether a broker asks who comes, and how they show it: by a password, or by a certificate."""
+"""Whether and how clients authenticate: by password or by certificate."""
 
 DEFAULTS: Final[Mapping[str, str]] = {
-    # Groups form at once, and the topics behind them are made with one partition instead of fifty.
+    # Groups form at once, and internal topics have one partition instead of fifty.
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
-    # A test's machine does not lose power: what a killed process had written is still there without a sync.
+    # The machine does not lose power: what a killed process wrote survives without a sync.
     "flush.ack": "never",
-    # Hundreds of folders are made, and most of them are never short of room.
+    # Hundreds of data folders are created, and few ever run out of space.
     "disk.reserve.bytes": "65536",
 }
-"""How a test's broker differs from others, unless the test says otherwise."""
+"""Default settings of a test broker."""
 
 JOURNAL_LINES_MAX: Final = 1000
 
@@ -57,7 +57,7 @@ class Pond(Clients):
         super().__init__()
         self.mode: Mode = mode
         self.journal: list[str] = []
-        """What the broker reported, over all its lives, and where each of them began and ended."""
+        """The broker's log lines across restarts, with its starts and ends."""
         self._own_folder = None if folder is not None else tempfile.mkdtemp(prefix="millpond-")
         self.folder = Path(folder if folder is not None else self._own_folder or "")
         self.security = secure_folder_of(self.folder) if secure else None
@@ -86,11 +86,11 @@ class Pond(Clients):
     def __repr__(self) -> str:
         return f"<Pond {self.bootstrap}, {self.mode}, {'running' if self.is_running else 'not running'}>"
 
-    # Life.
+    # Lifecycle.
 
     @property
     def bootstrap(self) -> str:
-        """Where clients connect; stays the same through kills and restarts."""
+        """The bootstrap address, unchanged by kills and restarts."""
         return self._proxy.bootstrap
 
     @property
@@ -98,7 +98,7 @@ class Pond(Clients):
         return self._node.is_running
 
     def start(self) -> Pond:
-        """Start it if it does not run; returns when it serves."""
+        """Start it if it is not running; returns when it serves."""
         if not self._node.is_running:
             self._proxy.open(self._node.start())
             self.forget_clients()
@@ -108,7 +108,7 @@ class Pond(Clients):
         return self
 
     def stop(self) -> None:
-        """End it in order; what clients were told is on disk."""
+        """Shut down cleanly; acknowledged records are on disk."""
         was_running = self._node.is_running
         self._node.stop()
         self._proxy.shut()
@@ -116,20 +116,20 @@ class Pond(Clients):
             self._report("pond: stopped")
 
     def kill(self) -> None:
-        """End it as SIGKILL would; connections break and new ones are refused until `start` or `restart`."""
+        """End it like SIGKILL: connections break and new ones are refused until `start` or `restart`."""
         self._node.kill()
         self._proxy.shut()
         self._report("pond: killed")
 
     def restart(self) -> Pond:
-        """Start it again on the same data and address, after an orderly stop if it still runs."""
+        """Restart it on the same data and address, after a clean shutdown if it is running."""
         self.stop()
         return self.start()
 
     def close(self) -> None:
         """End it for good."""
         self.forget_clients()
-        # Nobody will look at the data again: there is no need to end in order.
+        # The data is not needed again, so skip the clean shutdown.
         self._node.kill()
         self._proxy.close()
         if self._own_folder is not None:
@@ -138,15 +138,15 @@ class Pond(Clients):
     # Faults.
 
     def drop_connections(self) -> int:
-        """Reset every open connection; how many there were. New ones are welcome."""
+        """Reset every open connection; returns their number. New ones are accepted."""
         return self._proxy.reset_all()
 
     def half_open(self) -> int:
-        """Open connections stay open but carry nothing more, as if a cable were cut; new ones work."""
+        """Silence open connections without closing them, as if a cable were cut; new ones work."""
         return self._proxy.half_open_all()
 
     def slow_down(self, ms: float) -> ExitStack:
-        """Every round trip takes this much longer, until `speed_up` or the end of a `with` block around it."""
+        """Delay every round trip by this much until `speed_up` or the end of the `with` block."""
         self._proxy.delay(ms)
         return _undo(self.speed_up)
 
@@ -154,7 +154,7 @@ class Pond(Clients):
         self._proxy.delay(0)
 
     def pause(self) -> ExitStack:
-        """The broker stands still, as on SIGSTOP, until `resume` or the end of a `with` block around it."""
+        """Freeze the broker like SIGSTOP until `resume` or the end of the `with` block."""
         self._node.pause()
         return _undo(self.resume)
 
@@ -167,7 +167,7 @@ class Pond(Clients):
 
 
 def secure_texts(security: SecureFolder | None, *, by_certificate: bool) -> dict[str, str]:
-    """What a secure broker is told beside all else."""
+    """Additional settings of a secure broker."""
     if security is None:
         return {}
     if not by_certificate:

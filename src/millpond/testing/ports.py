@@ -1,4 +1,4 @@
-"""Ports for what a test starts, so that no two that are wanted at the same time are the same.
+"""Ports for a test's servers, unique across processes that run at the same time.
 
 A port that is only looked at, or bound and not yet listened on, is anybody's: the system lets two such sockets have
 the same one. Processes that test at the same time each claim a block of ports instead, by a datagram socket on its
@@ -17,8 +17,8 @@ from typing import Final
 
 HOST: Final = "127.0.0.1"
 PORTS: Final = range(20_000, 32_000)
-"""Below the ports that outgoing connections are given: a client that knocks on a dead node's port again and again
-would otherwise some day connect to itself, and the node could not have its port back."""
+"""Below the ephemeral ports: a client that keeps connecting to a dead node's port could otherwise connect to itself,
+and the node could not get its port back."""
 
 BLOCK: Final = 100
 
@@ -29,12 +29,12 @@ class Ports:
     def __init__(self, ports: range = PORTS) -> None:
         self._ports = ports
         self._claim: socket.socket | None = None
-        """Held as long as the process lives: whoever is forked from it claims another block."""
+        """Held for the life of the process; a forked child claims another block."""
         self._coming: Iterator[int] = iter(())
         self._pid = 0
 
     def next_free(self) -> int:
-        """A port that nobody listens on, and that nobody else is given for as long as this one has others."""
+        """A free port; reused only after all others of the block."""
         if self._pid != os.getpid():
             self._claim_block()
         for _, port in zip(self._ports, self._coming, strict=False):
@@ -45,7 +45,7 @@ class Ports:
 
     def _claim_block(self) -> None:
         self._pid = os.getpid()
-        # Not the dice that a test may have set: two processes would look at the same blocks.
+        # Not the global random state, which a test may have seeded: two processes would try the same blocks.
         firsts = random.SystemRandom().sample(self._ports[::BLOCK], len(self._ports) // BLOCK)
         for first in firsts:
             claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -56,7 +56,7 @@ class Ports:
                 continue
             self._claim, self._coming = claim, cycle(range(first, first + BLOCK))
             return
-        # More processes than blocks: from anywhere on.
+        # More processes than blocks: start anywhere.
         self._coming = cycle([*range(firsts[0], self._ports.stop), *range(self._ports.start, firsts[0])])
 
 

@@ -1,4 +1,4 @@
-"""A node as a child process: it can be killed and stopped by signals, and has a core to itself."""
+"""A node as a child process: it can be killed and stopped by signals."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ STOP_SECONDS_MAX = 30.0
 
 
 class NodeEnded(Exception):
-    """The process ended, or said nothing, before it was ready."""
+    """The process ended or timed out before it was ready."""
 
 
 class ProcessNode:
-    """One node; can be started again after it ended. `texts` are its settings, `journal` hears what it reports."""
+    """One node, restartable. `texts` are its settings; `journal` receives its log lines."""
 
     def __init__(self, texts: Mapping[str, str], journal: Journal) -> None:
         self.texts = texts
         self.source: Path | None = None
-        """A folder with another version of the package, whose program runs from the next start on."""
+        """A folder with another version of the package, used from the next start on."""
         self._journal = journal
         self._process: subprocess.Popen[bytes] | None = None
         self._listening: threading.Thread | None = None
@@ -45,12 +45,12 @@ class ProcessNode:
         return self._process.pid
 
     def start(self) -> int:
-        """Start and wait until it serves; the port that it listens on."""
+        """Start, wait until it serves, and return its port."""
         self.launch()
         return self.wait_until_ready()
 
     def launch(self) -> None:
-        """Start it: one of several that wait for each other."""
+        """Start without waiting, for nodes that depend on each other."""
         assert not self.is_running, "the node runs already"
         self._end(signal.SIGKILL)
         process = subprocess.Popen(
@@ -71,7 +71,7 @@ class ProcessNode:
         self._listening.start()
 
     def wait_until_ready(self) -> int:
-        """Until it serves; the port that it listens on."""
+        """Wait until it serves and return its port."""
         assert self._process is not None, "the node does not run"
         process = self._process
         assert process.stdout is not None
@@ -83,19 +83,19 @@ class ProcessNode:
         return int(port)
 
     def stop(self) -> None:
-        """End it as an operator would: it answers whoever waits and closes its logs."""
+        """Shut down cleanly: it answers pending requests and closes its logs."""
         self.resume()
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it as a crash of the process would: nothing is flushed, closed or said."""
+        """End it like a crash: nothing is flushed, closed or answered."""
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """Let it stand still: connections stay open, nobody is answered."""
+        """Freeze it: connections stay open, requests go unanswered."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGSTOP)
-            # It stands still some time after it was told to; or it has ended, then there is nothing to wait for.
+            # It freezes some time after the signal; if it has ended there is nothing to wait for.
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:

@@ -17,14 +17,14 @@ from millpond.testing.ports import HOST, bound, free_port
 
 BACKLOG: Final = 256
 HELD_BYTES_MAX: Final = 8 << 20
-"""What one direction of a slow connection holds back before it stops reading."""
+"""Bytes buffered per direction of a slow connection before reading stops."""
 
 _RESET: Final = struct.pack("ii", 1, 0)
-"""Linger on, for no time: closing says RST instead of FIN."""
+"""Linger for zero seconds: close sends RST instead of FIN."""
 
 
 class Proxy:
-    """All methods may be called from any thread and return when it is done. Several may share a thread."""
+    """Methods are thread-safe and return when done. Proxies may share a thread."""
 
     def __init__(self, thread: LoopThread | None = None) -> None:
         self._owns_thread = thread is None
@@ -49,36 +49,36 @@ class Proxy:
             self._listen_now()
 
     def shut(self) -> None:
-        """Refuse connections and reset those that are open, as a machine does whose process has died."""
+        """Refuse connections and reset open ones, like a host whose process has died."""
         self._is_open = False
         self._thread.call(self._shut)
 
     def reject(self) -> None:
-        """Refuse connections and reset those that are open, until `heal`, as a firewall that rejects does."""
+        """Refuse connections and reset open ones until `heal`, like a rejecting firewall."""
         self._rejects = True
         self._thread.call(self._shut)
 
     def reset_all(self) -> int:
-        """Break every connection with a reset; how many there were."""
+        """Reset every connection; returns their number."""
         return self._thread.call(self._reset_all)
 
     def half_open_all(self) -> int:
-        """Let every connection be as if the other side had vanished: it stays open and says nothing more."""
+        """Silence every connection without closing it, as if the peer had vanished."""
         return self._thread.call(lambda: sum(pair.fall_silent() for pair in self._pairs))
 
     def delay(self, round_trip_ms: float) -> None:
-        """From now on a round trip takes this much longer; half of it each way."""
+        """Delay every round trip by this much, half of it each way."""
         self._thread.call(lambda: self._set_delay(round_trip_ms / 2000))
 
     def cut(self, *, to_node: bool = False, to_client: bool = False) -> None:
-        """Carry nothing more in these directions, also on new connections; what is said meanwhile comes after `heal`.
+        """Hold back these directions, on new connections too; the bytes arrive after `heal`.
 
         So does a network that loses packets: the connections stay open, and TCP sends again what was lost.
         """
         self._thread.call(lambda: self._set_cut(self._cut[0] or to_node, self._cut[1] or to_client))
 
     def heal(self) -> None:
-        """Take every `cut` and `reject` back."""
+        """Undo every `cut` and `reject`."""
         self._thread.call(lambda: self._set_cut(False, False))
         if self._rejects:
             self._rejects = False
@@ -168,7 +168,7 @@ class _Pair:
         self.node.set_cut(to_client)
 
     def fall_silent(self) -> bool:
-        """Whether it spoke until now."""
+        """Whether it was not silenced before."""
         was_silent, self.is_silent = self.is_silent, True
         for end in (self.client, self.node):
             end.hold_reading()
@@ -209,7 +209,7 @@ class _End(asyncio.Protocol):
             self.reset()
             return
         if self.pair.is_silent or self._is_cut:
-            # uvloop begins to read after this, whatever is said now.
+            # uvloop starts reading after this regardless.
             self._loop.call_soon(self._hold_if_told)
         for data in self._early:
             self._transport.write(data)
@@ -245,7 +245,7 @@ class _End(asyncio.Protocol):
 
     def _pass_on(self, data: bytes | None) -> None:
         if self._is_cut:
-            # Reading does not stop at once everywhere.
+            # Some loops do not stop reading at once.
             self._cut_off.append(data)
             return
         if not self.delay_seconds and not self._held:
@@ -282,15 +282,15 @@ class _End(asyncio.Protocol):
             self.go_on_reading()
 
     def write(self, data: bytes | None) -> None:
-        """None is the end of what there is to write."""
+        """None is EOF."""
         if self._transport is None:
-            # The way to the node is not there yet, or no longer.
+            # The connection to the node is not open yet, or no longer.
             if data is not None and self is self.pair.node:
                 self._early.append(data)
         elif data is not None:
             self._transport.write(data)
         elif self.other.has_said_all:
-            # The last word in both directions.
+            # EOF in both directions.
             self.close()
             self.other.close()
         elif self._transport.can_write_eof():
@@ -307,7 +307,7 @@ class _End(asyncio.Protocol):
             self._transport.pause_reading()
 
     def set_cut(self, is_cut: bool) -> None:
-        """What comes from here does not reach the other end."""
+        """Stop forwarding from this end."""
         was_cut, self._is_cut = self._is_cut, is_cut
         if is_cut:
             self.hold_reading()

@@ -36,7 +36,7 @@ from millpond.wire.records import Record
 
 SEED_VARIABLE: Final = "MILLPOND_SIM_SEED"
 WORK_MS: Final = 6_000
-"""How long faults come."""
+"""How long faults are injected."""
 SETTLE_MS: Final = 60_000
 LOOK_MS: Final = 200
 TRIES_MAX: Final = 5
@@ -58,12 +58,12 @@ SimulatedTest = Callable[["SimulatedCluster"], None]
 
 
 class NotSimulated(Exception):
-    """A handler waits for something that the simulated world does not have."""
+    """A handler awaits something that the simulation does not support."""
 
 
 @dataclass(slots=True, eq=False)
 class _Outgoing:
-    """A record that a handler sends: it may wait for it, and need not."""
+    """A record sent by a handler, which may await it."""
 
     topic: str
     key: str | None
@@ -83,7 +83,7 @@ class _Pause:
 
 
 class SimulatedClient:
-    """What a handler is given: it sends records, and takes time. What it sent is safe before its offset counts."""
+    """The handler's client: sends records and sleeps. Its sends are acknowledged before its offset is committed."""
 
     def __init__(self) -> None:
         self._outgoing: list[_Outgoing] = []
@@ -102,7 +102,7 @@ class SimulatedClient:
 
 
 class _HandlerConsumer(Consumer):
-    """A consumer whose work is a user's handler. An exception of it ends the process, which is started again."""
+    """A consumer that runs a user's handler. An exception ends its process, which is restarted."""
 
     def __init__(self, sim: SimulatedCluster, plan: AddConsumer, handler: Handler) -> None:
         self._sim = sim
@@ -132,7 +132,7 @@ class _HandlerConsumer(Consumer):
         except NotSimulated as failure:
             self._sim.fail(failure)
         except Exception as failure:
-            # Anything that a handler raises ends its process, as it does in earnest.
+            # Any exception of a handler ends its process, as in production.
             yield from self._die_of(failure, record)
         if self.plan.work_ms:
             yield Rest(self.plan.work_ms)
@@ -180,7 +180,7 @@ class _HandlerConsumer(Consumer):
 
 
 class SimulatedCluster:
-    """A cluster of one seed, and whoever works with it. Made by `simulated`."""
+    """The cluster and clients of one seed. Created by `simulated`."""
 
     def __init__(self, seed: int, nodes: int = 3) -> None:
         self.seed = seed
@@ -198,7 +198,7 @@ class SimulatedCluster:
     # What a test does
 
     def topic(self, name: str, partitions: int = 3, *, min_insync: int = 1) -> None:
-        """Make a topic; those that nobody makes are made with three partitions when they are first used."""
+        """Create a topic; others are created with three partitions on first use."""
         self._wanted.add(name)
         self.simulation.act(CreateTopic(name, partitions, min_insync=min_insync))
         self._run_until(lambda: name in self.simulation.topics, f"topic {name} was not made")
@@ -213,7 +213,7 @@ class SimulatedCluster:
         commit: str = "after",
         protocol: str = "cooperative",
     ) -> None:
-        """So many consumers of a group, each with this handler: `handler(message, client)`, plain or async."""
+        """Add consumers of a group with this handler: `handler(message, client)`, plain or async."""
         self._make_sure_of(topic)
         for number in range(1, count + 1):
             plan = AddConsumer(
@@ -223,14 +223,14 @@ class SimulatedCluster:
             self._start(plan.consumer)
 
     def produce(self, topic: str, *entries: Entry) -> None:
-        """Records to send while the faults come: values, or (key, value)."""
+        """Records to send during the faults: values or (key, value)."""
         self._make_sure_of(topic)
         for entry in entries:
             key, value = entry if isinstance(entry, tuple) else (None, entry)
             self._to_send.append((topic, None if key is None else _text(key), _text(value)))
 
     def run(self, *, faults: Sequence[str] = FAULTS, seconds: float = WORK_MS / 1000) -> None:
-        """Let faults come for so long, then heal everything and wait until every group has read all there is."""
+        """Inject faults for this long, then heal and wait until every group has read everything."""
         begin_ms = self.simulation.now_ms
         work_ms = max(int(seconds * 1000), 1)
         to_send, self._to_send = self._to_send, []
@@ -248,7 +248,7 @@ class SimulatedCluster:
         self._run_until(self._is_done, "some records were never read, though everything was healed")
 
     def records(self, topic: str) -> list[tuple[str | None, str | None]]:
-        """What is in a topic now, for readers of committed records: (key, value), partition by partition."""
+        """The committed records of a topic: (key, value), partition by partition."""
         found: list[tuple[str | None, str | None]] = []
         for index in range(self.simulation.partition_count(topic) if topic in self.simulation.topics else 0):
             log = self._observer.leader_log(topic, index)
@@ -257,7 +257,7 @@ class SimulatedCluster:
         return found
 
     def story(self) -> list[str]:
-        """What happened, line by line."""
+        """The events of the run, line by line."""
         return [f"{line.at_ms / 1000:8.3f} {line.who}: {line.text}" for line in self.simulation.story.lines]
 
     # For its consumers
@@ -371,7 +371,7 @@ class SimulatedCluster:
 
 
 def simulated(*, seeds: int = 20, nodes: int = 3) -> Callable[[SimulatedTest], Callable[[], None]]:
-    """Run a test once for each seed. One that fails says how to repeat its seed.
+    """Run a test once for each seed. A failure says how to repeat its seed.
 
     @simulated(seeds=50)
     def test_every_payment_counts_once(sim): ...

@@ -1,4 +1,4 @@
-"""A node inside this process, on a thread of its own: ready in a few hundredths of a second."""
+"""A node on a thread of this process, ready within tens of milliseconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from millpond.testing.loop_thread import LoopThread
 
 
 class ThreadNode:
-    """One node; can be started again after it ended. `texts` are its settings, `journal` hears what it reports."""
+    """One node, restartable. `texts` are its settings; `journal` receives its log lines."""
 
     def __init__(self, texts: Mapping[str, str], journal: Journal) -> None:
         self.texts = texts
@@ -36,7 +36,7 @@ class ThreadNode:
         return self._running is not None
 
     def start(self) -> int:
-        """Start and wait until it serves; the port that it listens on."""
+        """Start, wait until it serves, and return its port."""
         assert self._running is None, "the node runs already"
         running = _Running(self.texts, self._journal)
         try:
@@ -48,23 +48,23 @@ class ThreadNode:
         return running.broker.address[1]
 
     def stop(self) -> None:
-        """End it as an operator would: it answers whoever waits and closes its logs."""
+        """Shut down cleanly: it answers pending requests and closes its logs."""
         self.resume()
         running, self._running = self._running, None
         if running is not None:
             running.end()
 
     def kill(self) -> None:
-        """End it as SIGKILL would: nothing more is said or written, and the folder does not look cleanly left."""
+        """End it like SIGKILL: nothing is answered or written, and the folder is not marked clean."""
         running, self._running = self._running, None
         if running is not None:
-            # One that stands still must not come to itself before it dies.
+            # A frozen node must not resume before it dies.
             running.is_dying = True
             self.resume()
             running.crash()
 
     def pause(self) -> None:
-        """Let it stand still, as SIGSTOP would: connections stay open, nobody is answered."""
+        """Freeze it like SIGSTOP: connections stay open, requests go unanswered."""
         if self._running is None or self._paused is not None:
             return
         running, paused, standing = self._running, threading.Event(), threading.Event()
@@ -86,7 +86,7 @@ class ThreadNode:
 
 
 class _Running:
-    """The parts of one life of a node."""
+    """The parts of one run of a node."""
 
     is_dying = False
 
@@ -126,7 +126,7 @@ class _Running:
             raise RuntimeError("the node has ended because of a bug in it") from self.bug
 
     def _end_by_bug(self, bug: BaseException) -> None:
-        """As the process would, the node dies at once; whoever stops it hears why."""
+        """A failure ends the node at once, as it would the process; `stop` raises it."""
         if self.bug is None:
             self.bug = bug
             self.let_go()
@@ -149,7 +149,7 @@ class _Running:
             self.audit.close()
 
     def let_go(self) -> None:
-        """What the kernel does for a process that dies. Runs on the loop."""
+        """Close sockets as the kernel does for a dead process. Runs on the loop."""
         for listener in self.network.listeners:
             listener.close()
         self.broker.connections.drop_all()
@@ -158,7 +158,7 @@ class _Running:
 
 
 class _Network(SocketNetwork):
-    """Remembers its listeners: a process that dies takes them with it, a thread does not."""
+    """Tracks its listeners, which the kernel closes for a dead process but not for a thread."""
 
     listeners: tuple[SocketListener, ...] = ()
 

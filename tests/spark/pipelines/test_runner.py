@@ -69,7 +69,7 @@ Run = Callable[..., Outcome]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs jobs by name, each with what its start gives."""
     monkeypatch.setattr(runner, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(runner, "TELL_SECONDS", 0.01)
+    monkeypatch.setattr(runner, "PUBLISH_SECONDS", 0.01)
 
     def starts_later(context: Context, job: Act, start: Start) -> Any:
         return lambda: start(context, job)
