@@ -78,10 +78,10 @@ class Crew:
             return True
         return self.group.is_done() and (self.delivery != "at_most_once" or not self._missing())
 
-    def resolve(self) -> str:
+    def describe(self) -> str:
         engines: list[Any] = [each._engine for each in self.workers]
         in_flight = [vars(each._in_flight) for each in engines]
-        return f"{self.group.resolve()}\nnot handled: {self._missing()}\nin flight: {in_flight}"
+        return f"{self.group.describe()}\nnot handled: {self._missing()}\nin flight: {in_flight}"
 
     def check(self) -> None:
         seed, outputs = self.group.seed, self.group.outputs

@@ -181,7 +181,7 @@ class Group:
         with self.lock:
             return all(self.committed.get(name, 0) >= len(log) for name, log in self.logs.items())
 
-    def resolve(self) -> str:
+    def describe(self) -> str:
         """How it stands, for whoever has to find out why it stands still."""
         with self.lock:
             lines = [f"seed {self.seed}, {self.moves} moves, {self.losses} losses"]

@@ -95,7 +95,7 @@ class Play:
             if done != group.committed:
                 done, since = dict(group.committed), turns.now
             if turns.now - since > STILL_SECONDS:
-                raise Stalled(f"seed {self.seed} stands still\n{crew.resolve()}")
+                raise Stalled(f"seed {self.seed} stands still\n{crew.describe()}")
         crew.stop()
 
     def _work(self) -> None:

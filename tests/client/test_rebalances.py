@@ -36,7 +36,7 @@ def test_workers_never_handle_what_is_not_theirs_and_skip_nothing(
     crew.start()
     try:
         done = eventually(crew.is_over)
-        stand = crew.resolve()
+        stand = crew.describe()
     finally:
         crew.stop()
     assert done, stand

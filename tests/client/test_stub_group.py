@@ -35,7 +35,7 @@ def test_a_member_that_is_removed_while_it_takes_up_a_partition(seed: int) -> No
     for each in [*members, *members]:
         each.pop(100)
     assert group.losses == 1
-    assert is_read(group), group.resolve()
+    assert is_read(group), group.describe()
 
 
 def test_an_order_of_an_earlier_holding_counts_for_nothing() -> None:
