@@ -63,79 +63,6 @@ def test_a_created_topic_has_what_was_asked_for(admin, topic):
     assert configs_of(admin, topic)["retention.ms"].value == "60000"
 
 
-def test_numbers_left_to_the_broker_are_its_defaults(make_node, topic):
-    admin = AdminClient({"bootstrap.servers": make_node({"num.partitions": "5"}).bootstrap})
-    outcome(admin.create_topics([NewTopic(topic, -1, -1)]))
-    assert len(described(admin, topic).partitions) == 5
-
-
-def test_validate_only_creates_nothing_but_finds_faults(admin, topic):
-    outcome(admin.create_topics([NewTopic(topic, 3, 1)], validate_only=True))
-    assert topic not in admin.list_topics(timeout=60).topics
-    code, _ = refusal(admin.create_topics([NewTopic(topic, 3, 4)], validate_only=True))
-    assert code == ErrorCode.INVALID_REPLICATION_FACTOR
-
-
-def test_replicas_can_be_assigned_by_hand(admin, topic):
-    outcome(admin.create_topics([NewTopic(topic, 2, replica_assignment=[[1], [1]])]))
-    assert len(described(admin, topic).partitions) == 2
-
-
-def test_a_replica_on_a_broker_that_is_not_there_is_refused(admin, topic):
-    code, text = refusal(admin.create_topics([NewTopic(topic, 1, replica_assignment=[[7]])]))
-    assert code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    assert "there is no broker 7" in text
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("..", "cannot be named"), ("a b", "may only have"), ("ä", "may only have"), ("x" * 250, "at most 249")],
-)
-def test_a_name_that_cannot_be_is_refused_with_the_reason(admin, name, words):
-    code, text = refusal(admin.create_topics([NewTopic(name, 1, 1)]))
-    assert code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert words in text
-
-
-@pytest.mark.parametrize(
-    ("partitions", "factor", "config", "code", "words"),
-    [
-        (0, 1, {}, ErrorCode.INVALID_PARTITIONS, "at least 1"),
-        (20_000, 1, {}, ErrorCode.POLICY_VIOLATION, "max.partitions.per.topic=10000"),
-        (1, 2, {}, ErrorCode.INVALID_REPLICATION_FACTOR, "2"),
-        (1, 1, {"retention.mss": "1"}, ErrorCode.INVALID_CONFIG, "did you mean retention.ms?"),
-        (1, 1, {"retention.ms": "soon"}, ErrorCode.INVALID_CONFIG, "must be a whole number"),
-        (1, 1, {"cleanup.policy": "shred"}, ErrorCode.INVALID_CONFIG, "cleanup.policy"),
-    ],
-)
-def test_what_cannot_be_created_is_refused_with_the_reason(admin, topic, partitions, factor, config, code, words):
-    found, text = refusal(admin.create_topics([NewTopic(topic, partitions, factor, config=config)]))
-    assert found == code
-    assert words in text
-    assert topic not in admin.list_topics(timeout=60).topics
-
-
-def test_a_second_topic_of_the_same_name_is_refused_and_harms_nothing(admin, raw, topic):
-    outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
-    raw.produce(topic, 0, batch(b"kept"))
-    code, text = refusal(admin.create_topics([NewTopic(topic, 1, 1)]))
-    assert code == ErrorCode.TOPIC_ALREADY_EXISTS
-    assert topic in text
-    assert [each.value for each in raw.read_all(topic)] == [b"kept"]
-
-
-def test_names_that_metrics_cannot_tell_apart_are_refused(admin, topic):
-    outcome(admin.create_topics([NewTopic(f"{topic}.x", 1, 1)]))
-    code, _ = refusal(admin.create_topics([NewTopic(f"{topic}_x", 1, 1)]))
-    assert code == ErrorCode.INVALID_TOPIC_EXCEPTION
-
-
-def test_one_refused_topic_does_not_keep_the_others_from_being(admin, topic):
-    futures = admin.create_topics([NewTopic(topic, 1, 1), NewTopic(f"{topic}!", 1, 1)])
-    futures[topic].result(60)
-    assert refusal({"": futures[f"{topic}!"]})[0] == ErrorCode.INVALID_TOPIC_EXCEPTION
-
-
 # Growing and deleting.
 
 
@@ -147,25 +74,6 @@ def test_partitions_are_added_and_can_be_written_to(admin, raw, topic):
     assert raw.produce(topic, 2, batch(b"new")).error_code == ErrorCode.NONE
     assert [each.value for each in raw.read_all(topic, 0)] == [b"before"]
     assert len(described(admin, topic).partitions) == 3
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_topic_cannot_shrink_or_stay(admin, topic, count):
-    outcome(admin.create_topics([NewTopic(topic, 2, 1)]))
-    code, text = refusal(admin.create_partitions([NewPartitions(topic, count)]))
-    assert code == ErrorCode.INVALID_PARTITIONS
-    assert "would not be more" in text
-
-
-def test_partitions_of_an_unknown_topic_cannot_be_added(admin):
-    code, _ = refusal(admin.create_partitions([NewPartitions("nowhere", 3)]))
-    assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def test_checking_only_adds_no_partitions(admin, topic):
-    outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
-    outcome(admin.create_partitions([NewPartitions(topic, 3)], validate_only=True))
-    assert len(described(admin, topic).partitions) == 1
 
 
 def test_a_topic_created_again_is_another_one_and_empty(admin, raw, topic):
@@ -182,19 +90,6 @@ def test_a_topic_created_again_is_another_one_and_empty(admin, raw, topic):
     assert raw.read_all(topic) == []
     assert configs_of(admin, topic)["retention.ms"].value == "604800000"
     assert raw.produce(topic, 0, batch(b"new")).base_offset == 0
-
-
-def test_an_unknown_topic_cannot_be_deleted(admin):
-    code, text = refusal(admin.delete_topics(["nowhere"]))
-    assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert "nowhere" in text or "Unknown" in text
-
-
-def test_deletion_can_be_switched_off(make_node, topic):
-    admin = AdminClient({"bootstrap.servers": make_node({"delete.topic.enable": "false"}).bootstrap})
-    outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
-    assert refusal(admin.delete_topics([topic]))[0] == ErrorCode.TOPIC_DELETION_DISABLED
-    assert topic in admin.list_topics(timeout=60).topics
 
 
 @pytest.mark.smoke
@@ -316,34 +211,6 @@ def test_settings_change_one_by_one(admin, raw, topic):
     found = configs_of(admin, topic)
     assert found["cleanup.policy"].value == "compact"
     assert found["max.message.bytes"].source == ConfigSource.DEFAULT_CONFIG.value
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [("retention.mss", "1", "retention.ms"), ("retention.ms", "-5", "at least"), ("segment.bytes", "x", "whole")],
-)
-def test_a_setting_that_cannot_be_is_refused_with_the_reason(admin, topic, name, value, words):
-    outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    code, text = refusal(admin.incremental_alter_configs([resource]))
-    assert code == ErrorCode.INVALID_CONFIG
-    assert words in text
-
-
-@pytest.mark.filterwarnings("ignore:alter_configs:DeprecationWarning")
-def test_settings_replaced_as_a_whole_return_to_their_defaults(admin, topic):
-    outcome(admin.create_topics([NewTopic(topic, 1, 1, config={"retention.ms": "1000000"})]))
-    resource = ConfigResource(ResourceType.TOPIC, topic, set_config={"segment.ms": "3600000"})
-    outcome(admin.alter_configs([resource]))
-    found = configs_of(admin, topic)
-    assert found["segment.ms"].value == "3600000"
-    assert found["retention.ms"].value == "604800000"
-
-
-def test_the_settings_of_an_unknown_topic_are_refused(admin):
-    code, _ = refusal(admin.describe_configs([ConfigResource(ResourceType.TOPIC, "nowhere")]))
-    assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_a_brokers_live_settings_change_and_the_others_do_not(make_node):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import time
 
 import pytest
@@ -71,22 +70,6 @@ def read_with_the_log_room(folder):
     return appended.first_offset, [header.base_offset for header in headers]
 
 
-def test_a_tail_torn_at_every_byte_is_cut_back_to_whole_batches(crashed, tmp_path):
-    path = crashed.data / "torn-0" / LOG
-    whole = path.read_bytes()
-    starts = batch_starts(path)
-    assert len(starts) == 3
-    for cut in range(starts[1], len(whole)):
-        copy = tmp_path / "copy"
-        shutil.copytree(crashed.data, copy)
-        (copy / "torn-0" / LOG).write_bytes(whole[:cut])
-        batches = sum(1 for start in starts[1:] if start <= cut)
-        next_offset, bases = read_with_the_log_room(copy)
-        assert next_offset == batches * 2, f"cut at {cut}"
-        assert bases == [*range(0, batches * 2, 2), batches * 2], f"cut at {cut}"
-        shutil.rmtree(copy)
-
-
 @pytest.mark.parametrize("what", ["zeros", "noise", "half a batch", "a batch again"])
 def test_rubbish_after_the_last_batch_is_cut_off(crashed, what):
     path = crashed.data / "torn-0" / LOG
@@ -127,16 +110,6 @@ def test_after_a_kill_the_log_is_read_and_not_believed(crashed):
     crashed.start()
     with Raw(crashed.port) as raw:
         assert [each.value for each in raw.read_all("torn")] == [b"0-a", b"0-b", b"1-a", b"1-b"]
-
-
-def test_indexes_and_snapshots_that_are_gone_or_wrong_are_made_anew(crashed):
-    for path in (crashed.data / "torn-0").iterdir():
-        if path.suffix in (".index", ".timeindex", ".snapshot", ".txnindex"):
-            path.write_bytes(b"\xff" * 33)
-    crashed.start()
-    with Raw(crashed.port) as raw:
-        assert len(raw.read_all("torn")) == 6
-        assert len(raw.fetch("torn", 0, 5).records) > 0
 
 
 def test_a_torn_end_of_the_metadata_does_not_keep_a_node_from_starting(make_node):
@@ -241,23 +214,6 @@ def test_what_was_written_without_waiting_survives_a_clean_end(make_node, acks):
     assert not (node.data / CLEAN_MARKER).exists(), "from now on the end may be any"
     with Raw(node.port) as raw:
         assert [each.value for each in raw.read_all("a")] == [b"x"]
-
-
-def test_a_crash_begins_a_new_leader_epoch_and_a_clean_end_does_not(make_node):
-    node = make_node()
-
-    def epoch():
-        with Raw(node.port) as raw:
-            return raw.call(m.MetadataRequest(topics=None), 12).topics[0].partitions[0].leader_epoch
-
-    with Raw(node.port) as raw:
-        raw.create_topic("a")
-    assert epoch() == 0
-    node.restart()
-    assert epoch() == 0
-    node.restart(crash=True)
-    node.restart(crash=True)
-    assert epoch() == 2
 
 
 # Two nodes.

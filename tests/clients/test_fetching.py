@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from uuid import UUID
 
 import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.wire import messages as m
 from millpond.wire.records import Record, encode_batch
-from support.raw import Raw, batch, fetch_partition, fetch_request, produce_request, records_of
+from support.raw import Raw, batch, fetch_partition, fetch_request, records_of
 
-NOBODY = UUID(int=12345)
 LONGER_THAN_RAW_MS = 100_000
 """A fetch that waits so long and is not woken is given up by the connection of the test."""
 
@@ -31,97 +29,7 @@ def test_a_fetch_waits_for_data_and_comes_back_with_it(node, raw, topic):
     assert reply.high_watermark == 1
 
 
-def test_a_fetch_comes_back_empty_when_its_time_is_over(raw, topic):
-    raw.create_topic(topic)
-    began = time.monotonic()
-    reply = raw.fetch(topic, wait_ms=300)
-    assert time.monotonic() - began >= 0.29
-    assert (reply.error_code, bytes(reply.records), reply.high_watermark) == (0, b"", 0)
-
-
-def test_a_fetch_waits_for_as_many_bytes_as_it_wants(node, raw, topic):
-    raw.create_topic(topic)
-    one = batch(b"x" * 1000)
-    raw.send(fetch_request(topic, wait_ms=LONGER_THAN_RAW_MS, bytes_min=len(one) * 3), 12)
-    with Raw(node.port) as other:
-        for _ in range(3):
-            time.sleep(0.05)
-            other.produce(topic, 0, one)
-    reply = raw.receive(1, 12)[1].responses[0].partitions[0]
-    assert len(reply.records) == len(one) * 3
-
-
-def test_a_fetch_that_wants_no_bytes_or_no_wait_comes_back_at_once(raw, topic):
-    raw.create_topic(topic)
-    assert raw.fetch(topic, wait_ms=LONGER_THAN_RAW_MS, bytes_min=0).error_code == 0
-    assert raw.fetch(topic, wait_ms=0, bytes_min=1000).error_code == 0
-
-
-def test_a_waiting_fetch_hears_that_its_topic_is_gone(node, raw, topic):
-    raw.create_topic(topic)
-    raw.send(fetch_request(topic, wait_ms=20_000), 12)
-    with Raw(node.port) as other:
-        other.call(m.DeleteTopicsRequest(topic_names=[topic], timeout_ms=1000), 5)
-    reply = raw.receive(1, 12)[1].responses[0].partitions[0]
-    assert reply.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
 # Limits of bytes, and where a fetch may begin.
-
-
-def test_the_first_batch_comes_whole_even_if_it_is_larger_than_asked_for(raw, topic):
-    raw.create_topic(topic)
-    large = batch(b"x" * 50_000)
-    raw.produce(topic, 0, large)
-    raw.produce(topic, 0, large)
-    for wanted in ({"bytes_max": 10}, {"partition_bytes_max": 10}, {"bytes_max": 0, "partition_bytes_max": 0}):
-        reply = raw.fetch(topic, **wanted)
-        assert len(reply.records) == len(large), wanted
-    assert len(raw.fetch(topic, partition_bytes_max=len(large) * 2).records) == len(large) * 2
-
-
-def test_the_whole_reply_keeps_to_its_limit_and_later_partitions_stay_empty(raw, topic):
-    raw.create_topic(topic, 2)
-    one = batch(b"x" * 1000)
-    for index in (0, 1):
-        for _ in range(5):
-            raw.produce(topic, index, one)
-    request = fetch_request(topic, bytes_max=len(one) * 2)
-    request.topics[0].partitions = [fetch_partition(0, 0), fetch_partition(1, 0)]
-    first, second = raw.call(request, 12).responses[0].partitions
-    assert len(records_of(first.records)) == 2
-    assert records_of(second.records) == []
-
-
-@pytest.mark.parametrize("offset", [-1, 3, 1 << 40])
-def test_an_offset_outside_the_log_is_named_so(raw, topic, offset):
-    raw.create_topic(topic)
-    raw.produce(topic, 0, batch(b"a", b"b"))
-    assert raw.fetch(topic, offset=2, wait_ms=0).error_code == ErrorCode.NONE
-    reply = raw.fetch(topic, offset=offset, wait_ms=10_000)
-    assert reply.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert bytes(reply.records) == b""
-
-
-def test_a_fetch_knows_newer_and_older_leaders(raw, topic):
-    raw.create_topic(topic)
-    assert raw.fetch(topic, leader_epoch=0, wait_ms=0).error_code == ErrorCode.NONE
-    assert raw.fetch(topic, leader_epoch=9, wait_ms=0).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
-
-
-def test_unknown_topics_partitions_and_ids_are_named_so(raw, topic):
-    raw.create_topic(topic)
-    assert raw.fetch("nowhere").error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert raw.fetch(topic, 7).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    request = fetch_request("")
-    request.topics[0].topic_id = NOBODY
-    assert raw.call(request, 13).responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
-    assert raw.produce("nowhere", 0, batch(b"x")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    produce = produce_request("", 0, batch(b"x"))
-    produce.topic_data[0].topic_id = NOBODY
-    assert raw.call(produce, 13).responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
-    asked = m.MetadataRequest.MetadataRequestTopic(name=None, topic_id=NOBODY)
-    assert raw.call(m.MetadataRequest(topics=[asked]), 12).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 # Fetch sessions (KIP-227).
@@ -174,31 +82,6 @@ def test_a_session_waits_for_its_partitions_too(node, raw, topic):
     with Raw(node.port) as other:
         other.produce(topic, 1, batch(b"news"))
     assert told(raw.receive(1, 12)[1]) == {1: [b"news"]}
-
-
-def test_a_wrong_epoch_and_an_unknown_session_are_named_so(raw, topic):
-    raw.create_topic(topic)
-    session_id = raw.call(session_request(0, 0, topic, [(0, 0)]), 12).session_id
-    assert raw.call(session_request(session_id, 5), 12).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    unknown = session_id % 1000 + 1
-    assert raw.call(session_request(unknown, 1), 12).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert raw.call(session_request(session_id, 1), 12).error_code == ErrorCode.NONE, "an error costs no epoch"
-
-
-def test_a_closed_session_is_gone(raw, topic):
-    raw.create_topic(topic)
-    session_id = raw.call(session_request(0, 0, topic, [(0, 0)]), 12).session_id
-    assert raw.call(session_request(session_id, -1), 12).session_id == 0
-    assert raw.call(session_request(session_id, 1), 12).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-
-
-def test_a_session_repeats_an_error_until_it_is_over(raw, topic):
-    raw.create_topic(topic)
-    session_id = raw.call(session_request(0, 0, topic, [(0, 0), (9, 0)]), 12).session_id
-    for epoch in (1, 2):
-        reply = raw.call(session_request(session_id, epoch), 12)
-        (partition,) = reply.responses[0].partitions
-        assert (partition.partition_index, partition.error_code) == (9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 # Offsets.

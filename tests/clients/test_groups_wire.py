@@ -114,19 +114,6 @@ def test_every_version_keeps_what_it_can_say(raw, ready, version):
     assert (missing.committed_offset, missing.metadata, missing.error_code) == (-1, "", 0)
 
 
-def test_offsets_that_cannot_be_are_refused_and_the_others_kept(raw, ready):
-    assert commit(raw, ready, ready, 1, metadata="x" * 4096) == 0
-    assert commit(raw, ready, ready, 2, metadata="x" * 4097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
-    assert commit(raw, ready, f"{ready}-gone", 3) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert fetch_offsets(raw, ready) == {(ready, 0): 1}
-
-
-def test_offsets_of_a_deleted_topic_are_forgotten(raw, ready):
-    assert commit(raw, ready, ready, 5) == 0
-    raw.call(m.DeleteTopicsRequest(topic_names=[ready], timeout_ms=5000), 5)
-    assert eventually(lambda: fetch_offsets(raw, ready) == {})
-
-
 def delete_offset(raw, group, topic):
     kind = m.OffsetDeleteRequest
     asked = kind.OffsetDeleteRequestTopic(
@@ -151,25 +138,6 @@ def test_offsets_are_deleted_only_of_topics_that_nobody_reads(node, raw, ready, 
     assert delete_offset(raw, ready, ready) == 0
     assert fetch_offsets(raw, ready) == {}
     assert delete_offset(raw, f"{ready}-none", ready) == ErrorCode.GROUP_ID_NOT_FOUND
-
-
-def test_offsets_past_their_retention_are_forgotten_unless_the_group_reads_the_topic(node, raw, ready):
-    """Versions 2 to 4 may say how long an offset is to be kept; nobody else would wait a minute here."""
-    kept, forgotten, read = (f"{ready}-{word}" for word in ("kept", "forgotten", "read"))
-    for group in (kept, forgotten):
-        retention_ms = 60_000 if group == kept else 300
-        assert commit(raw, group, ready, 5, retention_ms=retention_ms, version=4) == 0
-    with ClassicMember(node.port, read) as member:
-        joined_alone(member, ready)
-        member_id, generation = member.member_id, member.generation
-        assert commit(raw, read, ready, 5, generation, member_id, retention_ms=300, version=4) == 0
-        assert fetch_offsets(raw, forgotten) == {(ready, 0): 5}
-        assert eventually(lambda: fetch_offsets(raw, forgotten) == {}, step=0.05)
-        assert describe(raw, forgotten).error_code == ErrorCode.GROUP_ID_NOT_FOUND
-        assert fetch_offsets(raw, read) == {(ready, 0): 5}
-        assert member.leave() == 0
-    assert eventually(lambda: fetch_offsets(raw, read) == {}, step=0.05)
-    assert fetch_offsets(raw, kept) == {(ready, 0): 5}
 
 
 # Descriptions of what is not there.

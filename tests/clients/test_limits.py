@@ -174,16 +174,6 @@ def test_a_request_that_comes_byte_by_byte_is_answered(node):
         assert drip.receive(18, 3)[0] == 7
 
 
-def test_a_request_over_the_limit_closes_its_connection(make_node, topic):
-    node = make_node({"socket.request.max.bytes": "20000"})
-    with Raw(node.port) as raw:
-        raw.create_topic(topic)
-        assert raw.produce(topic, 0, batch(b"x" * 15_000)).error_code == ErrorCode.NONE
-        with pytest.raises((Closed, ConnectionError)):
-            raw.produce(topic, 0, batch(b"x" * 25_000))
-    assert answers(node.port)
-
-
 # Numbers of connections.
 
 
@@ -207,37 +197,6 @@ def test_connections_over_the_limit_are_closed_and_room_is_used_again(make_node)
     assert eventually(has_room)
     for connection in held:
         connection.close()
-
-
-def test_connections_from_one_address_are_counted_for_themselves(make_node):
-    node = make_node({"max.connections.per.ip": "2"})
-    held = [Raw(node.port), Raw(node.port)]
-    for connection in held:
-        connection.call(m.ApiVersionsRequest(), 0)
-    with Raw(node.port) as third:
-        assert third.is_closed()
-    elsewhere = socket.create_connection(("127.0.0.1", node.port), timeout=60, source_address=("127.0.0.2", 0))
-    elsewhere.sendall(frame(m.ApiVersionsRequest(), 0, 1))
-    assert elsewhere.recv(4), "another address has its own count"
-    elsewhere.close()
-    for connection in held:
-        connection.close()
-
-
-def test_a_silent_connection_is_closed_and_a_busy_one_is_not(make_node):
-    # Long enough that this process is not itself kept from speaking for as long.
-    node = make_node({"connections.max.idle.ms": "3000"})
-    with Raw(node.port) as silent, Raw(node.port) as busy, Raw(node.port) as half:
-        half.send_bytes(b"\x00\x00")
-
-        def are_closed():
-            assert busy.call(m.ApiVersionsRequest(), 0).error_code == ErrorCode.NONE
-            return not silent.is_quiet(0.05) and not half.is_quiet(0.05)
-
-        assert eventually(are_closed)
-        assert silent.is_closed()
-        assert half.is_closed()
-        assert busy.call(m.ApiVersionsRequest(), 0).error_code == ErrorCode.NONE
 
 
 # Memory.
@@ -303,16 +262,6 @@ def test_announced_bytes_are_not_allocated_bytes(make_node):
     assert node.resident_bytes() - before < 60 * MIB
     for liar in liars:
         liar.close()
-
-
-def test_requests_waiting_behind_a_parked_one_are_limited_and_all_answered(make_node, topic):
-    node = make_node({"max.inflight.requests.per.connection": "10"})
-    with Raw(node.port) as raw:
-        raw.create_topic(topic)
-        raw.send(fetch_request(topic, wait_ms=500), 12)
-        sent = [raw.send(m.ApiVersionsRequest(), 0) for _ in range(200)]
-        raw.receive(1, 12)
-        assert [raw.receive(18, 0)[0] for _ in sent] == sent
 
 
 def bomb(codec):
@@ -427,13 +376,3 @@ def test_a_node_that_is_asked_to_end_finishes_what_it_has_begun(make_node, topic
     node.start()
     with Raw(node.port) as raw:
         assert len(raw.read_all(topic)) >= acknowledged
-
-
-def test_a_node_ends_even_if_somebody_does_not_read(full_topic):
-    node = full_topic
-    deaf = Raw(node.port)
-    for _ in range(5):
-        deaf.send(fetch_request("full", wait_ms=0, partition_bytes_max=20 * MIB), 12)
-    time.sleep(0.2)
-    assert node.terminate() == 0
-    deaf.close()

@@ -11,7 +11,7 @@ from millpond.base.errors import ErrorCode
 from millpond.wire import messages as m
 from millpond.wire.header import encode_request_header
 from support.node import eventually
-from support.raw import LENGTH, Raw, batch, fetch_partition, fetch_request, produce_request, records_of
+from support.raw import LENGTH, Raw, batch, fetch_partition, fetch_request, records_of
 from support.raw_groups import consumer_heartbeat
 
 # Groups may choose short times of their own.
@@ -25,45 +25,10 @@ def api_versions(raw, version=0):
 # Versions.
 
 
-def test_an_unknown_version_of_api_versions_is_answered_in_version_0(raw):
-    body = encode_request_header(18, 3, 77, "new").replace(struct.pack(">hh", 18, 3), struct.pack(">hh", 18, 99), 1)
-    raw.send_bytes(LENGTH.pack(len(body) + 3) + body + b"\x02x\x00")
-    correlation_id, reply = raw.receive(18, 0)
-    assert correlation_id == 77
-    assert reply.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert 18 in {each.api_key for each in reply.api_keys}
-    assert raw.call(m.ApiVersionsRequest(client_software_name="c", client_software_version="1"), 3).error_code == 0
-
-
 def test_produce_is_advertised_from_0_and_fetch_up_to_date(raw):
     found = api_versions(raw)
     assert (found[0].min_version, found[0].max_version) == (0, 13)
     assert (found[1].min_version, found[1].max_version) == (4, 18)
-
-
-@pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_formats_of_the_past_are_refused_by_name(raw, topic, version):
-    raw.create_topic(topic)
-    name = topic.encode()
-    old = struct.pack(">hiih", 1, 1000, 1, len(name)) + name + struct.pack(">iii", 1, 0, 5) + b"older"
-    body = encode_request_header(0, version, 5, "old") + old
-    raw.send_bytes(LENGTH.pack(len(body)) + body)
-    reply = raw.receive_frame()
-    wanted = struct.pack(">iih", 5, 1, len(name)) + name
-    wanted += struct.pack(">iihq", 1, 0, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, -1)
-    wanted += struct.pack(">q", -1) if version >= 2 else b""
-    wanted += struct.pack(">i", 0) if version >= 1 else b""
-    assert reply == wanted
-
-
-@pytest.mark.parametrize("version", [0, 1, 2])
-def test_nobody_who_wants_no_acknowledgement_gets_one_in_the_formats_of_the_past(node, topic, version):
-    name = topic.encode()
-    old = struct.pack(">hiih", 0, 1000, 1, len(name)) + name + struct.pack(">iii", 1, 0, 5) + b"older"
-    body = encode_request_header(0, version, 5, "old") + old
-    with Raw(node.port) as fresh:
-        fresh.send_bytes(LENGTH.pack(len(body)) + body)
-        assert fresh.is_closed(), "a refusal without acknowledgement is a closed connection"
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -74,13 +39,6 @@ def test_old_messages_in_a_new_request_are_refused(raw, topic, magic):
     assert reply.error_code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
     assert reply.base_offset == -1
     assert raw.read_all(topic) == []
-
-
-def test_a_key_that_was_never_advertised_ends_the_connection_only(node, raw):
-    with Raw(node.port) as other:
-        other.send_bytes(LENGTH.pack(10) + struct.pack(">hhih", 4321, 0, 1, -1))
-        assert other.is_closed()
-    assert raw.call(m.ApiVersionsRequest(), 0).error_code == ErrorCode.NONE
 
 
 def test_an_api_that_is_not_served_is_no_fault_of_the_clients(make_node):
@@ -275,27 +233,6 @@ def test_replies_leave_in_the_order_of_requests_even_behind_a_parked_fetch(node,
         quick.produce(topic, 0, batch(b"at last"))
     assert raw.receive(1, 12)[0] == fetch_id
     assert [raw.receive(18, 0)[0] for _ in range(5)] == other_ids
-
-
-def test_several_parked_fetches_on_one_connection_are_answered_in_order(node, raw, topic):
-    raw.create_topic(topic, 3)
-    sent = [raw.send(fetch_request(topic, index, wait_ms=10_000), 12) for index in range(3)]
-    with Raw(node.port) as other:
-        for index in (2, 1, 0):
-            other.produce(topic, index, batch(b"%d" % index))
-    for index, correlation_id in enumerate(sent):
-        received, reply = raw.receive(1, 12)
-        assert received == correlation_id
-        assert records_of(reply.responses[0].partitions[0].records)[0].value == b"%d" % index
-
-
-def test_many_pipelined_writes_are_answered_in_order(raw, topic):
-    raw.create_topic(topic)
-    sent = [raw.send(produce_request(topic, 0, batch(b"%d" % number)), 9) for number in range(300)]
-    for number, correlation_id in enumerate(sent):
-        received, reply = raw.receive(0, 9)
-        assert received == correlation_id
-        assert reply.responses[0].partition_responses[0].base_offset == number
 
 
 # Topics that come into being by being asked for.

@@ -13,16 +13,14 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
-from millpond.admin.quotas import alter_quota, list_quotas
 from millpond.base.errors import ErrorCode
 from millpond.metadata.initial_users import credential_of, written
 from millpond.metadata.scram import Mechanism
-from millpond.remote.cluster import Cluster
 from millpond.wire import messages as m
 from support.kafka_tools import SECONDS_MAX, kafka_tool
 from support.node import Node
 from support.patience import with_time
-from support.raw import CLIENT_ID, Closed, Raw, batch, produce_request
+from support.raw import Raw
 
 Alter = m.AlterClientQuotasRequest
 
@@ -166,52 +164,6 @@ def test_librdkafka_makes_topics_no_faster_than_its_quota(pond: Node, asked: Raw
     assert time.monotonic() - began > 2.5
 
 
-def test_topics_beyond_the_quota_are_refused_for_now_where_clients_know_that(pond: Node, asked: Raw) -> None:
-    set_quota(asked, {"client-id": CLIENT_ID}, controller_mutation_rate=2)
-    kind = m.CreateTopicsRequest.CreatableTopic
-    topics = [kind(name=f"t{number}", num_partitions=2, replication_factor=1) for number in range(4)]
-    reply = asked.call(m.CreateTopicsRequest(topics=topics, timeout_ms=10_000), 7)
-    codes = {each.name: each.error_code for each in reply.topics}
-    beyond = ErrorCode.THROTTLING_QUOTA_EXCEEDED
-    assert codes == {"t0": ErrorCode.NONE, "t1": ErrorCode.NONE, "t2": beyond, "t3": beyond}
-    assert reply.throttle_time_ms > 500
-    began = time.monotonic()
-    (again,) = asked.call(m.CreateTopicsRequest(topics=topics[2:3], timeout_ms=10_000), 7).topics
-    assert again.error_code == ErrorCode.NONE
-    assert time.monotonic() - began > reply.throttle_time_ms / 1000 * 0.8
-
-
-@with_time
-def test_an_address_that_comes_too_fast_is_turned_away_and_comes_in_later(make_node: Callable[..., Node]) -> None:
-    pond = make_node({"quota.window.num": "2", "max.connection.creation.rate.per.ip": "50"})
-    admitted = 0
-    for _ in range(200):
-        with Raw(pond.port) as raw:
-            try:
-                raw.call(m.ApiVersionsRequest(), 0)
-                admitted += 1
-            except Closed:
-                pass
-    assert 30 <= admitted < 200
-    assert "max.connection.creation.rate.per.ip=50" in pond.journal()
-    time.sleep(1)
-    with Raw(pond.port) as raw:
-        assert raw.call(m.ApiVersionsRequest(), 0).error_code == ErrorCode.NONE
-
-
-def test_whoever_does_not_wait_is_not_read(pond: Node, asked: Raw) -> None:
-    """A client that pays no heed to what it is told: what it sends lies before the door."""
-    set_quota(asked, {"client-id": CLIENT_ID}, producer_byte_rate=100_000)
-    with Raw(pond.port) as rude:
-        rude.send(produce_request("pond", 0, batch(b"x" * 200_000), acks=1), 9)
-        _, reply = rude.receive(0, 9)
-        assert reply.throttle_time_ms > 500
-        began = time.monotonic()
-        rude.send(m.ApiVersionsRequest(), 0)
-        rude.receive(18, 0)
-        assert time.monotonic() - began > reply.throttle_time_ms / 1000 * 0.8
-
-
 @with_time
 @pytest.mark.slow
 def test_kafkas_own_tool_sets_shows_and_takes_away(pond: Node, asked: Raw) -> None:
@@ -269,29 +221,6 @@ def guarded(make_node: Callable[..., Node], tmp_path: Path) -> Node:
     )
     node.wait_for_word("the cluster has its first users")
     return node
-
-
-def as_user(user: str) -> dict[str, str]:
-    return {
-        "security.protocol": "sasl_plaintext",
-        "sasl.mechanisms": "SCRAM-SHA-256",
-        "sasl.username": user,
-        "sasl.password": PASSWORD,
-    }
-
-
-def test_a_user_has_his_quota_whatever_his_clients_are_called(guarded: Node) -> None:
-    settings: dict[str, str] = {"bootstrap.servers": guarded.bootstrap, **as_user("admin")}
-    admin = AdminClient(settings)
-    admin.create_topics([NewTopic("pond", 1)])["pond"].result(20)
-    with Cluster(settings) as cluster:
-        alter_quota(cluster, {"user": "bob"}, {"producer_byte_rate": RATE})
-        assert [quota.entity for quota in list_quotas(cluster)] == [{"user": "bob"}]
-    quick, untold = write(guarded, "same", **as_user("admin"))
-    slow, told = write(guarded, "same", **as_user("bob"))
-    assert (untold, bool(told)) == ([], True)
-    assert slow > COUNT * SIZE / RATE - 1.8
-    assert quick < slow
 
 
 @with_time

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 
 from support.groups import fetch_offsets
 from support.raw import batch
@@ -147,12 +146,6 @@ def test_a_transaction_that_takes_too_long_is_aborted(node, raw, made):
     again.commit()
     wait_for_state(raw, made, "CompleteCommit")
     assert committed_values(raw, made) == [END, b"quick"]
-
-
-def test_a_timeout_beyond_the_limit_is_refused(node, topic):
-    with pytest.raises(KafkaException) as refused:
-        ConfluentWriter(node.bootstrap, topic, transaction_timeout_ms=900_001)
-    assert refused.value.args[0].code() == KafkaError.INVALID_TRANSACTION_TIMEOUT
 
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd", "snappy"])

@@ -13,10 +13,8 @@ from support.raw_transactions import (
     RawProducer,
     committed_values,
     end_offset,
-    find_coordinator,
     patiently,
     producers_of,
-    state_of,
     wait_for_state,
     write_marker,
 )
@@ -41,17 +39,6 @@ def test_the_broker_announces_transactions_v2(raw):
     assert versions[m.TxnOffsetCommitRequest.API_KEY] >= 5
 
 
-def test_writing_takes_the_partition_into_the_transaction(raw, made, producer):
-    producer.send(made, 0, b"a")
-    producer.send(made, 1, b"b")
-    found = state_of(raw, made)
-    assert found.transaction_state == "Ongoing"
-    assert [(each.topic, sorted(each.partitions)) for each in found.topics] == [(made, [0, 1])]
-    producer.commit()
-    wait_for_state(raw, made, "CompleteCommit")
-    assert [committed_values(raw, made, partition) for partition in (0, 1)] == [[b"a"], [b"b"]]
-
-
 @pytest.mark.smoke
 def test_every_end_raises_the_epoch(raw, made, producer):
     known, epoch = producer.id, producer.epoch
@@ -62,29 +49,6 @@ def test_every_end_raises_the_epoch(raw, made, producer):
     wait_for_state(raw, made, "CompleteCommit")
     assert committed_values(raw, made) == [b"1", b"3"]
     assert producers_of(raw, made)[known].producer_epoch == epoch + 3
-
-
-def test_an_end_that_comes_again_is_answered_again(raw, made, producer):
-    producer.send(made, 0, b"x")
-    again = producer.twin()
-    producer.commit()
-    reply = patiently(lambda: again.ask_to_end(True))
-    assert (reply.error_code, reply.producer_id, reply.producer_epoch) == (0, producer.id, producer.epoch)
-    assert patiently(lambda: again.ask_to_end(False)).error_code == ErrorCode.INVALID_TXN_STATE
-
-
-@pytest.mark.parametrize("committed", [True, False])
-def test_an_end_that_comes_late_does_not_decide_the_next_transaction(raw, made, producer, committed):
-    producer.send(made, 0, b"first")
-    late = producer.twin()
-    producer.commit()
-    producer.send(made, 0, b"second")
-    assert late.ask_to_end(committed).error_code == ErrorCode.PRODUCER_FENCED
-    assert state_of(raw, made).transaction_state == "Ongoing"
-    assert committed_values(raw, made) == [b"first"]
-    producer.abort()
-    wait_for_state(raw, made, "CompleteAbort")
-    assert committed_values(raw, made) == [b"first"]
 
 
 def test_a_batch_that_comes_late_does_not_join_the_next_transaction(raw, made, producer):
@@ -110,30 +74,12 @@ def test_a_marker_that_comes_late_does_not_end_the_next_transaction(raw, made, p
     producer.abort()
 
 
-def test_what_never_began_can_be_aborted_but_not_committed(raw, made, producer):
-    epoch = producer.epoch
-    assert producer.ask_to_end(True).error_code == ErrorCode.INVALID_TXN_STATE
-    producer.abort()
-    assert producer.epoch == epoch + 1
-    producer.send(made, 0, b"goes on")
-    producer.commit()
-
-
 def test_a_batch_that_is_sent_twice_is_written_once(made, producer):
     first = producer.batch(made, 0, b"once")
     replies = [producer.produce(made, 0, first) for _ in range(2)]
     assert [(each.error_code, each.base_offset) for each in replies] == [(0, 0), (0, 0)]
     producer.send(made, 0, b"then")
     assert producer.produce(made, 0, first).base_offset == 0
-    producer.commit()
-
-
-def test_offsets_take_their_group_into_the_transaction(raw, made, producer):
-    find_coordinator(raw, made)
-    assert producer.commit_offset(made, made, 7) is ErrorCode.NONE
-    found = state_of(raw, made)
-    assert found.transaction_state == "Ongoing"
-    assert [each.topic for each in found.topics] == ["__consumer_offsets"]
     producer.commit()
 
 
@@ -169,17 +115,6 @@ def produced(producer, topic, partition, value):
     """One write at the start of a transaction, which may have to wait for the end of the one before."""
     producer._sequences.clear()
     return producer.produce(topic, partition, producer.batch(topic, partition, value))
-
-
-def test_a_transaction_must_be_acknowledged(node, made, producer):
-    """Without an answer a producer could not tell whether its transaction may be committed."""
-    request = produce_request(made, 0, producer.batch(made, 0, b"x"), acks=0)
-    request.transactional_id = made
-    with Raw(node.port) as other:
-        other.send(request, 12)
-        assert other.is_closed()
-    assert end_offset(producer.raw, made, READ_UNCOMMITTED) == 0
-    producer.send(made, 1, b"goes on")
 
 
 def test_brokers_ask_whether_a_partition_is_part_of_a_transaction(raw, made, producer):

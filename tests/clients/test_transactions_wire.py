@@ -6,7 +6,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.wire import messages as m
-from support.raw import Raw, batch, fetch_request, produce_request
+from support.raw import batch, produce_request
 from support.raw_transactions import (
     NODE_SETTINGS,
     READ_COMMITTED,
@@ -18,7 +18,6 @@ from support.raw_transactions import (
     fetch,
     find_coordinator,
     producers_of,
-    state_of,
     wait_for_state,
     write_marker,
 )
@@ -72,31 +71,6 @@ def test_a_reply_lists_the_aborted_transactions_that_begin_in_it(raw, made, v2):
     assert not fetch(raw, made, reply.last_stable_offset).aborted_transactions
 
 
-def test_a_waiting_reader_is_woken_by_the_end_of_a_transaction(node, raw, made):
-    producer = RawProducer(raw, made).begin_session()
-    producer.send(made, 0, b"waits")
-    with Raw(node.port) as reader:
-        request = fetch_request(made, wait_ms=15_000)
-        request.isolation_level = READ_COMMITTED
-        reader.send(request, 12)
-        producer.commit()
-        reader.socket.settimeout(5.0)
-        _, reply = reader.receive(m.FetchRequest.API_KEY, 12)
-    assert reply.responses[0].partitions[0].last_stable_offset == 2
-    assert reply.responses[0].partitions[0].records
-
-
-def test_a_transaction_ends_even_when_a_topic_of_it_is_deleted(raw, made):
-    raw.create_topic(f"{made}-gone")
-    producer = RawProducer(raw, made).begin_session()
-    producer.send(made, 0, b"stays")
-    producer.send(f"{made}-gone", 0, b"goes")
-    raw.call(m.DeleteTopicsRequest(topic_names=[f"{made}-gone"], timeout_ms=5000), 5)
-    producer.commit()
-    wait_for_state(raw, made, "CompleteCommit")
-    assert committed_values(raw, made) == [b"stays"]
-
-
 # Who may write.
 
 
@@ -142,17 +116,6 @@ def test_a_timeout_beyond_the_limit_is_refused(raw, topic, timeout_ms):
 
 def test_an_empty_transactional_id_is_refused(raw):
     assert RawProducer(raw, "").ask_for_id().error_code == ErrorCode.INVALID_REQUEST
-
-
-def test_a_partition_that_was_not_added_takes_nothing(raw, made):
-    producer = RawProducer(raw, made).begin_session()
-    outside = producer.produce(made, 0, producer.batch(made, 0, b"no transaction"))
-    assert outside.error_code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE)
-    producer.send(made, 1, b"in a transaction")
-    elsewhere = producer.produce(made, 0, batch(b"not there", **identity(producer)))
-    assert elsewhere.error_code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE)
-    assert end_offset(raw, made, READ_UNCOMMITTED) == 0
-    producer.commit()
 
 
 def test_an_old_producer_hears_of_it_in_words_that_it_knows(raw, made):
@@ -204,27 +167,6 @@ def test_a_client_writes_no_control_batches(raw, made, transactional):
     producer.abort()
 
 
-def test_nobody_writes_to_the_coordinators_topics(raw, topic):
-    producer = RawProducer(raw, topic).begin_session()
-    reply = raw.produce("__transaction_state", 0, batch(b"x"))
-    assert reply.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert producer.add("__transaction_state", 0) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
-    reply = producer.produce("__transaction_state", 0, producer.batch("__transaction_state", 0, b"x"))
-    assert reply.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert state_of(raw, topic).transaction_state == "Empty"
-
-
-def test_partitions_that_do_not_exist_cannot_be_added(raw, made):
-    producer = RawProducer(raw, made).begin_session()
-    answers = ask_to_add(producer, [(made, [0, 7]), ("no-such-topic", [0])])
-    assert answers == [
-        (made, ErrorCode.OPERATION_NOT_ATTEMPTED),
-        (made, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        ("no-such-topic", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-    ]
-    assert state_of(raw, made).transaction_state == "Empty"
-
-
 def test_a_stranger_cannot_use_a_transactional_id(raw, made):
     producer = RawProducer(raw, made).begin_session()
     stranger = RawProducer(raw, made)
@@ -236,39 +178,6 @@ def test_a_stranger_cannot_use_a_transactional_id(raw, made):
 
 
 # Offsets inside transactions.
-
-
-def fetch_offset(raw, group, topic, *, stable):
-    kind = m.OffsetFetchRequest
-    wanted = kind.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])
-    asked = kind.OffsetFetchRequestGroup(group_id=group, topics=[wanted])
-    reply = raw.call(kind(groups=[asked], require_stable=stable), 8).groups[0].topics[0].partitions[0]
-    return reply.committed_offset, ErrorCode(reply.error_code)
-
-
-@both_versions
-@pytest.mark.parametrize("committed", [True, False])
-def test_offsets_count_when_their_transaction_is_committed(raw, made, v2, committed):
-    producer = RawProducer(raw, made, v2=v2).begin_session()
-    find_coordinator(raw, made)
-    if not v2:
-        assert producer.add_group(made) is ErrorCode.NONE
-    assert producer.commit_offset(made, made, 42) is ErrorCode.NONE
-    assert fetch_offset(raw, made, made, stable=False) == (-1, ErrorCode.NONE)
-    assert fetch_offset(raw, made, made, stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-    producer.end(committed)
-    wait_for_state(raw, made, "CompleteCommit" if committed else "CompleteAbort")
-    assert fetch_offset(raw, made, made, stable=True) == (42 if committed else -1, ErrorCode.NONE)
-
-
-def test_offsets_of_a_group_that_was_not_added_are_refused(raw, made):
-    producer = RawProducer(raw, made).begin_session()
-    producer.send(made, 0, b"begun")
-    find_coordinator(raw, made)
-    refused = producer.commit_offset(made, made, 42)
-    assert refused in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE)
-    assert fetch_offset(raw, made, made, stable=True) == (-1, ErrorCode.NONE)
-    producer.commit()
 
 
 def test_offsets_of_another_generation_are_refused(raw, made):
@@ -293,67 +202,11 @@ def test_offsets_of_another_generation_are_refused(raw, made):
 # Repair.
 
 
-def test_a_marker_by_hand_ends_a_hanging_transaction(raw, made):
-    producer = RawProducer(raw, made).begin_session()
-    producer.send(made, 0, b"hangs")
-    raw.produce(made, 0, batch(b"behind"))
-    hanging = producers_of(raw, made)[producer.id]
-    assert hanging.current_txn_start_offset == 0
-    assert write_marker(raw, producer.id, producer.epoch, False, made) is ErrorCode.NONE
-    assert producers_of(raw, made)[producer.id].current_txn_start_offset == -1
-    assert end_offset(raw, made, READ_COMMITTED) == 3
-    assert committed_values(raw, made) == [b"behind"]
-
-
-def test_markers_of_zombies_are_refused_and_change_nothing(raw, made):
-    first = RawProducer(raw, made).begin_session()
-    first.send(made, 0, b"x")
-    second = RawProducer(raw, made).begin_session()
-    second.send(made, 0, b"y")
-    assert write_marker(raw, first.id, first.epoch, True, made) is ErrorCode.INVALID_PRODUCER_EPOCH
-    assert producers_of(raw, made)[second.id].current_txn_start_offset >= 0
-    second.abort()
-    wait_for_state(raw, made, "CompleteAbort")
-    assert committed_values(raw, made) == []
-
-
 def test_a_marker_for_an_unknown_partition_is_refused(raw):
     assert write_marker(raw, 1, 0, True, "no-such-topic") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 # What people see.
-
-
-def listed(raw, **filters):
-    reply = raw.call(m.ListTransactionsRequest(**{"state_filters": [], "producer_id_filters": [], **filters}), 2)
-    assert reply.error_code == ErrorCode.NONE, ErrorCode(reply.error_code)
-    return {each.transactional_id: each.transaction_state for each in reply.transaction_states}
-
-
-def test_transactions_are_described_and_listed(raw, made):
-    producer = RawProducer(raw, f"{made}-described", timeout_ms=12_345).begin_session()
-    idle = RawProducer(raw, f"{made}-idle").begin_session()
-    producer.send(made, 1, b"x")
-    found = state_of(raw, producer.name)
-    assert (found.error_code, found.transaction_state, found.transaction_timeout_ms) == (0, "Ongoing", 12_345)
-    assert (found.producer_id, found.producer_epoch) == (producer.id, producer.epoch)
-    assert [(each.topic, each.partitions) for each in found.topics] == [(made, [1])]
-    assert found.transaction_start_time_ms > 0
-    assert state_of(raw, "never-heard-of").error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-    mine = {producer.name: "Ongoing", idle.name: "Empty"}
-    assert mine.items() <= listed(raw).items()
-    assert listed(raw, transactional_id_pattern=f"{made}-.*") == mine
-    assert listed(raw, producer_id_filters=[idle.id]) == {idle.name: "Empty"}
-    assert producer.name in listed(raw, state_filters=["Ongoing"])
-    assert idle.name not in listed(raw, state_filters=["Ongoing"])
-    assert listed(raw, transactional_id_pattern=f"{made}-.*", duration_filter=3_600_000) == {idle.name: "Empty"}
-    reply = raw.call(m.ListTransactionsRequest(state_filters=["Dreaming"], producer_id_filters=[]), 2)
-    assert (reply.unknown_state_filters, reply.transaction_states) == (["Dreaming"], [])
-    wrong = raw.call(
-        m.ListTransactionsRequest(state_filters=[], producer_id_filters=[], transactional_id_pattern="("), 2
-    )
-    assert wrong.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
-    producer.abort()
 
 
 def test_producers_of_a_partition_are_described(raw, made):

@@ -51,14 +51,6 @@ def test_a_gap_and_an_old_epoch_are_refused_and_leave_nothing(raw, topic):
     assert [each.value for each in raw.read_all(topic)] == [b"a", b"new"]
 
 
-def test_sequences_start_again_after_the_last_one(raw, topic):
-    raw.create_topic(topic)
-    producer = producer_id(raw)
-    last = (1 << 31) - 2
-    assert raw.produce(topic, 0, numbered(producer, last, b"a", b"b")).error_code == ErrorCode.NONE
-    assert raw.produce(topic, 0, numbered(producer, 0, b"c")).error_code == ErrorCode.NONE
-
-
 def test_producer_ids_are_all_different_also_over_restarts(make_node):
     node = make_node()
     seen = []
@@ -70,33 +62,6 @@ def test_producer_ids_are_all_different_also_over_restarts(make_node):
 
 
 # Refusals of writes.
-
-
-def test_acks_0_is_not_answered_and_an_error_closes_the_connection(node, raw, topic):
-    raw.create_topic(topic)
-    with Raw(node.port) as silent:
-        silent.send(produce_request(topic, 0, batch(b"unheard"), acks=0), 9)
-        assert silent.call(m.ApiVersionsRequest(), 0).error_code == 0, "the next reply is for the next request"
-        silent.send(produce_request("nowhere", 0, batch(b"x"), acks=0), 9)
-        assert silent.is_closed()
-    assert [each.value for each in raw.read_all(topic)] == [b"unheard"]
-
-
-@pytest.mark.parametrize("acks", [2, -2, 100])
-def test_acks_that_cannot_be_are_refused(raw, topic, acks):
-    raw.create_topic(topic)
-    assert raw.produce(topic, 0, batch(b"x"), acks=acks).error_code == ErrorCode.INVALID_REQUIRED_ACKS
-    assert raw.read_all(topic) == []
-
-
-def test_a_new_batch_behind_a_known_one_is_refused_not_lost(raw, topic):
-    raw.create_topic(topic)
-    known = batch(b"one", producer_id=9, producer_epoch=0, base_sequence=0)
-    fresh = batch(b"two", producer_id=9, producer_epoch=0, base_sequence=1)
-    assert raw.produce(topic, 0, known).error_code == ErrorCode.NONE
-    assert raw.produce(topic, 0, known + fresh).error_code == ErrorCode.INVALID_RECORD
-    assert raw.produce(topic, 0, fresh).base_offset == 1
-    assert [record.value for record in raw.read_all(topic)] == [b"one", b"two"]
 
 
 def test_damaged_batches_are_refused_and_leave_nothing(raw, topic):
