@@ -37,12 +37,12 @@ class Cluster:
 
     @property
     def session_s(self) -> float:
-        """Short on the mock, where a member that has left is missed only when its session ends."""
+        """Short on the mock, which removes a member that left only when its session expires."""
         return 4.0 if self.is_mock else 45.0
 
     def topic(self, partitions: int = PARTITIONS) -> str:
-        """A new topic. The mock makes them itself, always with four partitions."""
-        name = f"pond-{next(_numbers)}"
+        """A new topic. The mock creates topics itself, always with four partitions."""
+        name = f"topic-{next(_numbers)}"
         self.create(name, partitions)
         return name
 
@@ -66,18 +66,18 @@ class Cluster:
         assert all(future.exception() is None for future in futures)
 
     def read(self, topic: str, at_least: int = 1, *, settle_s: float = 0.3, seconds: float = 60.0) -> list[Message]:
-        """Everything in the topic: waits for so many records, then a moment for more than expected."""
-        found: list[Message] = []
+        """Everything in the topic: waits for `at_least` records, then briefly for unexpected ones."""
+        records: list[Message] = []
         with Consumer(None, [topic], bootstrap=self.bootstrap) as consumer:
             deadline = time.monotonic() + seconds
-            while len(found) < at_least and time.monotonic() < deadline:
-                found += consumer.poll(1000, 0.1)
-            found += consumer.poll(1000, settle_s)
-        return found
+            while len(records) < at_least and time.monotonic() < deadline:
+                records += consumer.poll(1000, 0.1)
+            records += consumer.poll(1000, settle_s)
+        return records
 
 
 @pytest.fixture(scope="session")
-def pond(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     node = Node(
         tmp_path_factory.mktemp("client-node"),
         {
@@ -93,21 +93,21 @@ def pond(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def mock() -> Iterator[Cluster]:
     keeper = RawProducer({"test.mock.num.brokers": 1, "log_level": 2})
-    broker = next(iter(keeper.list_topics(timeout=10).brokers.values()))
-    yield Cluster("mock", f"{broker.host}:{broker.port}")
+    metadata = next(iter(keeper.list_topics(timeout=10).brokers.values()))
+    yield Cluster("mock", f"{metadata.host}:{metadata.port}")
     keeper.flush(0)
 
 
 @pytest.fixture(params=["millpond", "mock"])
 def cluster(request: pytest.FixtureRequest) -> Cluster:
-    """The same test against both."""
-    found: Cluster = request.getfixturevalue("pond" if request.param == "millpond" else "mock")
-    return found
+    """Runs the test against both."""
+    either: Cluster = request.getfixturevalue("broker" if request.param == "millpond" else "mock")
+    return either
 
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real Redis of its own."""
+    """A real Redis server."""
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("redis-server is not installed (Debian: apt-get install redis-server)")
@@ -131,10 +131,10 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 class Child:
-    """A worker in a process of its own; see crash_child.py for what it can be told."""
+    """A worker in a separate process; see crash_child.py for its arguments."""
 
-    def __init__(self, **told: object) -> None:
-        words = [f"{name}={value}" for name, value in told.items()]
+    def __init__(self, **arguments: object) -> None:
+        words = [f"{name}={value}" for name, value in arguments.items()]
         self.process = subprocess.Popen([sys.executable, str(CHILD), *words])
 
     def wait(self, seconds: float = 40.0) -> int:
@@ -150,12 +150,12 @@ class Child:
 
 @pytest.fixture
 def child() -> Iterator[Callable[..., Child]]:
-    made: list[Child] = []
+    children: list[Child] = []
 
-    def make(**told: object) -> Child:
-        made.append(Child(**told))
-        return made[-1]
+    def make(**arguments: object) -> Child:
+        children.append(Child(**arguments))
+        return children[-1]
 
     yield make
-    for each in made:
+    for each in children:
         each.end()

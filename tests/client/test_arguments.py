@@ -59,19 +59,19 @@ def record(**wrong: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def _topic(pond: Cluster) -> None:
-    pond.create("t", 1)
+def _topic(broker: Cluster) -> None:
+    broker.create("t", 1)
 
 
 @pytest.fixture(scope="module")
-def producer(pond: Cluster, _topic: None) -> Iterator[Producer]:
-    with Producer(pond.bootstrap) as made:
+def producer(broker: Cluster, _topic: None) -> Iterator[Producer]:
+    with Producer(broker.bootstrap) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def consumer(pond: Cluster, _topic: None) -> Iterator[Consumer]:
-    with Consumer(pond.group(), ["t"], bootstrap=pond.bootstrap) as made:
+def consumer(broker: Cluster, _topic: None) -> Iterator[Consumer]:
+    with Consumer(broker.group(), ["t"], bootstrap=broker.bootstrap) as made:
         assert eventually(lambda: bool(made.poll(1000, 0.1) is not None and made.is_at_end()))
         yield made
 
@@ -86,7 +86,7 @@ def test_a_bad_record_is_refused(producer: Producer, wrong: dict[str, Any]) -> N
 
 
 @pytest.mark.usefixtures("_topic")
-def test_bad_records_are_refused_by_the_async_producer(pond: Cluster) -> None:
+def test_bad_records_are_refused_by_the_async_producer(broker: Cluster) -> None:
     async def is_sent(producer: AsyncProducer, wrong: dict[str, Any]) -> bool:
         try:
             await producer.send(**record(**wrong))
@@ -95,30 +95,30 @@ def test_bad_records_are_refused_by_the_async_producer(pond: Cluster) -> None:
         return True
 
     async def accepted() -> list[str]:
-        async with AsyncProducer(pond.bootstrap) as producer:
+        async with AsyncProducer(broker.bootstrap) as producer:
             await producer.send("t", b"first")
             return [described(wrong) for wrong in (*BAD_RECORDS, *BAD_SENDS) if await is_sent(producer, wrong)]
 
     assert asyncio.run(accepted()) == []
 
 
-def test_a_key_and_a_value_may_have_a_nul_character(pond: Cluster, producer: Producer) -> None:
-    topic = pond.topic(1)
+def test_a_key_and_a_value_may_have_a_nul_character(broker: Cluster, producer: Producer) -> None:
+    topic = broker.topic(1)
     producer.send(topic, NUL, NUL, headers={"h": NUL}).result(20)
-    (message,) = pond.read(topic)
+    (message,) = broker.read(topic)
     assert (message.key, message.value, message.headers) == (NUL.encode(), NUL.encode(), (("h", NUL.encode()),))
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
-def test_a_bad_send_of_a_handler_is_a_failure_of_its_record(pond: Cluster, delivery: Any) -> None:
-    topic, letters, copies = pond.topic(1), pond.topic(1), pond.topic(1)
-    pond.fill(topic, [b"%d" % n for n in range(len(BAD_RECORDS))])
+def test_a_bad_send_of_a_handler_is_a_failure_of_its_record(broker: Cluster, delivery: Any) -> None:
+    topic, letters, copies = broker.topic(1), broker.topic(1), broker.topic(1)
+    broker.fill(topic, [b"%d" % n for n in range(len(BAD_RECORDS))])
 
     def forward(message: Message) -> Send:
         return Send(**{"topic": copies, "value": b"v", **BAD_RECORDS[int(message.text())]})
 
-    worker = Worker(forward, topic, group=pond.group(), delivery=delivery, dead_letters=letters)
-    worker.run(pond.bootstrap, until_idle_s=0.4)
+    worker = Worker(forward, topic, group=broker.group(), delivery=delivery, dead_letters=letters)
+    worker.run(broker.bootstrap, until_idle_s=0.4)
     assert (worker.stats.processed, worker.stats.dead) == (0, len(BAD_RECORDS))
 
 
@@ -134,8 +134,9 @@ BAD_PRODUCERS: list[dict[str, Any]] = [
     *({"serializer": each} for each in (None, 5)),
     *({"compression": each} for each in (5, [], "brotli")),
     *({"when_full": each} for each in (5, [], "drop")),
-    {"acks": []},
-    {"partitioner": 5},
+    *({"acks": each} for each in ([], "some")),
+    *({"partitioner": each} for each in (5, "best")),
+    *({"settings": each} for each in ({"no.such.setting": 1}, {"acks": object()})),
     {"nothing": 5},
 ]
 
@@ -252,10 +253,10 @@ def test_a_bad_argument_of_a_producer_is_refused(producer: Producer, call: Any) 
 
 
 @pytest.mark.parametrize("chosen", ["x", None, 1.5, -1, 99, HUGE], ids=described)
-def test_a_partition_that_a_function_chose_badly_is_refused(pond: Cluster, chosen: Any) -> None:
-    topic = pond.topic(1)
+def test_a_partition_that_a_function_chose_badly_is_refused(broker: Cluster, chosen: Any) -> None:
+    topic = broker.topic(1)
     with (
-        Producer(pond.bootstrap, partitioner=lambda *_: chosen) as producer,
+        Producer(broker.bootstrap, partitioner=lambda *_: chosen) as producer,
         pytest.raises(ConfigError, match="the partitioner chose"),
     ):
         producer.send(topic, b"v")

@@ -13,14 +13,14 @@ VALUES = [b"%d" % n for n in range(10)]
 
 
 @pytest.mark.smoke
-def test_iterating_committing_and_going_on(pond) -> None:
-    topic, group = pond.topic(), pond.group()
-    pond.fill(topic, VALUES, partition=0)
+def test_iterating_committing_and_going_on(broker) -> None:
+    topic, group = broker.topic(), broker.group()
+    broker.fill(topic, VALUES, partition=0)
     place = TopicPartition(topic, 0)
 
     async def first() -> list[bytes | None]:
         seen = []
-        async with AsyncConsumer(group, [topic], bootstrap=pond.bootstrap) as consumer:
+        async with AsyncConsumer(group, [topic], bootstrap=broker.bootstrap) as consumer:
             async for message in consumer:
                 seen.append(message.value)
                 if len(seen) == 4:
@@ -33,7 +33,7 @@ def test_iterating_committing_and_going_on(pond) -> None:
         return seen
 
     async def second() -> list[bytes | None]:
-        async with AsyncConsumer(group, [topic], bootstrap=pond.bootstrap) as consumer:
+        async with AsyncConsumer(group, [topic], bootstrap=broker.bootstrap) as consumer:
             async for batch in consumer.batches(100, 0.2):
                 return [message.value for message in batch]
         raise AssertionError
@@ -42,12 +42,12 @@ def test_iterating_committing_and_going_on(pond) -> None:
     assert asyncio.run(second()) == VALUES[4:]
 
 
-def test_moving_about(cluster) -> None:
-    topic = cluster.topic()
-    cluster.fill(topic, VALUES, partition=1)
+def test_moving_about(broker) -> None:
+    topic = broker.topic()
+    broker.fill(topic, VALUES, partition=1)
 
     async def main() -> None:
-        async with AsyncConsumer(None, [topic], bootstrap=cluster.bootstrap) as consumer:
+        async with AsyncConsumer(None, [topic], bootstrap=broker.bootstrap) as consumer:
             assert (await consumer.poll(1, 10))[0].value == b"0"
             await consumer.seek(topic, 1, 9)
             assert (await consumer.poll(1, 10))[0].value == b"9"
@@ -63,11 +63,11 @@ def test_moving_about(cluster) -> None:
     asyncio.run(main())
 
 
-def test_closing_ends_an_iteration_that_waits(cluster) -> None:
-    topic = cluster.topic()
+def test_closing_ends_an_iteration_that_waits(broker) -> None:
+    topic = broker.topic()
 
     async def main() -> int:
-        consumer = AsyncConsumer(None, [topic], bootstrap=cluster.bootstrap)
+        consumer = AsyncConsumer(None, [topic], bootstrap=broker.bootstrap)
 
         async def listen() -> int:
             count = 0
@@ -83,18 +83,18 @@ def test_closing_ends_an_iteration_that_waits(cluster) -> None:
     assert asyncio.run(main()) == 0
 
 
-def test_what_a_cancelled_poll_took_is_handed_out_by_the_next(pond) -> None:
-    topic, group = pond.topic(1), pond.group()
+def test_what_a_cancelled_poll_took_is_handed_out_by_the_next(broker) -> None:
+    topic, group = broker.topic(1), broker.group()
 
     async def play() -> list[bytes | None]:
-        async with AsyncConsumer(group, [topic], bootstrap=pond.bootstrap) as consumer:
+        async with AsyncConsumer(group, [topic], bootstrap=broker.bootstrap) as consumer:
             while not await consumer.assignment():
                 await consumer.poll(1, 0.05)
             polling = asyncio.create_task(consumer.poll(100, 5.0))
             await asyncio.sleep(0.2)
             polling.cancel()
             # It still waits on its thread, and gets what nobody will see.
-            await asyncio.to_thread(pond.fill, topic, VALUES)
+            await asyncio.to_thread(broker.fill, topic, VALUES)
             await consumer.commit()
             assert await consumer.committed() in ({TopicPartition(topic, 0): None}, {TopicPartition(topic, 0): 0})
             seen = [message.value for message in await consumer.poll(100, 5.0)]
@@ -105,14 +105,14 @@ def test_what_a_cancelled_poll_took_is_handed_out_by_the_next(pond) -> None:
     assert asyncio.run(play()) == VALUES
 
 
-def test_what_a_cancelled_poll_would_have_raised_is_raised_by_the_next(pond) -> None:
-    topic = pond.topic(1)
+def test_what_a_cancelled_poll_would_have_raised_is_raised_by_the_next(broker) -> None:
+    topic = broker.topic(1)
 
     def refuse(partitions: object) -> None:
         raise ValueError("no room")
 
     async def play() -> None:
-        async with AsyncConsumer(pond.group(), [topic], bootstrap=pond.bootstrap, on_assigned=refuse) as consumer:
+        async with AsyncConsumer(broker.group(), [topic], bootstrap=broker.bootstrap, on_assigned=refuse) as consumer:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(consumer.poll(timeout_s=8), 0.01)
             with pytest.raises(ValueError, match="no room"):
@@ -121,15 +121,15 @@ def test_what_a_cancelled_poll_would_have_raised_is_raised_by_the_next(pond) -> 
     asyncio.run(play())
 
 
-def test_what_an_iteration_sees_ahead_is_nobodys_yet(pond) -> None:
+def test_what_an_iteration_sees_ahead_is_nobodys_yet(broker) -> None:
     """Calls in the middle of it: each knows what was handed out, and no more."""
-    topic, group = pond.topic(1), pond.group()
-    pond.fill(topic, VALUES)
+    topic, group = broker.topic(1), broker.group()
+    broker.fill(topic, VALUES)
     place = TopicPartition(topic, 0)
 
     async def main() -> None:
         seen: list[bytes | None] = []
-        async with AsyncConsumer(group, [topic], bootstrap=pond.bootstrap) as consumer:
+        async with AsyncConsumer(group, [topic], bootstrap=broker.bootstrap) as consumer:
             async for message in consumer:
                 seen.append(message.value)
                 if len(seen) == 3:
@@ -150,28 +150,28 @@ def test_what_an_iteration_sees_ahead_is_nobodys_yet(pond) -> None:
     asyncio.run(main())
 
 
-def test_what_is_handed_out_by_an_iteration_can_be_committed_at_the_end(pond) -> None:
-    topic, group = pond.topic(1), pond.group()
-    pond.fill(topic, VALUES)
+def test_what_is_handed_out_by_an_iteration_can_be_committed_at_the_end(broker) -> None:
+    topic, group = broker.topic(1), broker.group()
+    broker.fill(topic, VALUES)
     place = TopicPartition(topic, 0)
 
     async def main() -> None:
         async with AsyncConsumer(
-            group, [topic], bootstrap=pond.bootstrap, on_revoked=lambda _: consumer._consumer.commit()
+            group, [topic], bootstrap=broker.bootstrap, on_revoked=lambda _: consumer._consumer.commit()
         ) as consumer:
             count = 0
             async for _ in consumer:
                 count += 1
                 if count == 4:
                     break
-        async with AsyncConsumer(group, [topic], bootstrap=pond.bootstrap) as after:
+        async with AsyncConsumer(group, [topic], bootstrap=broker.bootstrap) as after:
             assert await after.committed([place]) == {place: 4}
 
     asyncio.run(main())
 
 
-def test_a_cancelled_iteration_loses_and_doubles_nothing(pond) -> None:
-    topic = pond.topic(1)
+def test_a_cancelled_iteration_loses_and_doubles_nothing(broker) -> None:
+    topic = broker.topic(1)
     values = [b"%d" % n for n in range(300)]
 
     async def main() -> list[bytes | None]:
@@ -182,8 +182,8 @@ def test_a_cancelled_iteration_loses_and_doubles_nothing(pond) -> None:
                 seen.append(message.value)
                 await asyncio.sleep(0)
 
-        async with AsyncConsumer(None, [topic], bootstrap=pond.bootstrap) as consumer:
-            filling = asyncio.create_task(asyncio.to_thread(pond.fill, topic, values))
+        async with AsyncConsumer(None, [topic], bootstrap=broker.bootstrap) as consumer:
+            filling = asyncio.create_task(asyncio.to_thread(broker.fill, topic, values))
             while len(seen) < len(values):
                 listening = asyncio.create_task(listen())
                 await asyncio.sleep(0.003)
@@ -197,10 +197,10 @@ def test_a_cancelled_iteration_loses_and_doubles_nothing(pond) -> None:
     assert asyncio.run(main()) == values
 
 
-def test_two_iterations_and_a_poll_at_a_time_share_what_there_is(pond) -> None:
-    topic = pond.topic(1)
+def test_two_iterations_and_a_poll_at_a_time_share_what_there_is(broker) -> None:
+    topic = broker.topic(1)
     values = [b"%d" % n for n in range(300)]
-    pond.fill(topic, values)
+    broker.fill(topic, values)
 
     async def main() -> list[bytes | None]:
         seen: list[bytes | None] = []
@@ -214,7 +214,7 @@ def test_two_iterations_and_a_poll_at_a_time_share_what_there_is(pond) -> None:
             while len(seen) < len(values):
                 seen.extend(message.value for message in await consumer.poll(3, 0.1))
 
-        async with AsyncConsumer(None, [topic], bootstrap=pond.bootstrap) as consumer:
+        async with AsyncConsumer(None, [topic], bootstrap=broker.bootstrap) as consumer:
             listening = [asyncio.create_task(listen()) for _ in range(2)]
             await asyncio.wait_for(poll(), 60)
         await asyncio.wait_for(asyncio.gather(*listening), 60)
@@ -223,10 +223,10 @@ def test_two_iterations_and_a_poll_at_a_time_share_what_there_is(pond) -> None:
     assert sorted(asyncio.run(main()), key=values.index) == values
 
 
-def test_what_is_revoked_is_not_handed_out_by_an_iteration_though_it_was_seen(pond) -> None:
-    topic, group = pond.topic(2), pond.group()
+def test_what_is_revoked_is_not_handed_out_by_an_iteration_though_it_was_seen(broker) -> None:
+    topic, group = broker.topic(2), broker.group()
     for partition in (0, 1):
-        pond.fill(topic, [b"x"] * 100, partition=partition)
+        broker.fill(topic, [b"x"] * 100, partition=partition)
     held: set[TopicPartition] = set()
 
     async def main() -> tuple[list[str], int]:
@@ -239,14 +239,14 @@ def test_what_is_revoked_is_not_handed_out_by_an_iteration_though_it_was_seen(po
             held.difference_update(partitions)
 
         async with AsyncConsumer(
-            group, [topic], bootstrap=pond.bootstrap, on_assigned=held.update, on_revoked=revoked
+            group, [topic], bootstrap=broker.bootstrap, on_assigned=held.update, on_revoked=revoked
         ) as first:
             second: AsyncConsumer | None = None
             async for message in first:
                 if TopicPartition(message.topic, message.partition) not in held:
                     foreign.append(str(message))
                 if second is None:
-                    second = AsyncConsumer(group, [topic], bootstrap=pond.bootstrap)
+                    second = AsyncConsumer(group, [topic], bootstrap=broker.bootstrap)
                 # Slow, so that most of what was seen at once is still there when the other comes.
                 await asyncio.sleep(0.2)
                 await second.poll(1, 0.01)

@@ -24,8 +24,8 @@ def test_awaiting_a_send_gives_its_place(cluster) -> None:
     assert asyncio.run(main()) == list(range(21))
 
 
-def test_a_full_buffer_keeps_the_loop_running(cluster) -> None:
-    topic = cluster.topic()
+def test_a_full_buffer_keeps_the_loop_running(broker) -> None:
+    topic = broker.topic()
 
     async def main() -> tuple[int, int]:
         ticks = 0
@@ -37,7 +37,7 @@ def test_a_full_buffer_keeps_the_loop_running(cluster) -> None:
                 await asyncio.sleep(0.001)
 
         ticking = asyncio.create_task(tick())
-        async with AsyncProducer(cluster.bootstrap, buffer_records=5, linger_ms=0) as producer:
+        async with AsyncProducer(broker.bootstrap, buffer_records=5, linger_ms=0) as producer:
             futures = [await producer.queue(topic, b"%d" % n) for n in range(100)]
             await asyncio.gather(*futures)
         ticking.cancel()
@@ -67,16 +67,16 @@ def test_a_full_buffer_raises_as_asked() -> None:
         asyncio.run(main(full_timeout_s=0.1))
 
 
-def test_many_wait_for_room_in_their_order(cluster) -> None:
-    topic = cluster.topic()
+def test_many_wait_for_room_in_their_order(broker) -> None:
+    topic = broker.topic()
 
     async def main() -> list[int | None]:
-        async with AsyncProducer(cluster.bootstrap, buffer_records=5, linger_ms=0) as producer:
+        async with AsyncProducer(broker.bootstrap, buffer_records=5, linger_ms=0) as producer:
             places = await asyncio.gather(*(producer.send(topic, b"%d" % n, partition=0) for n in range(200)))
         return [place.offset for place in places]
 
     assert asyncio.run(main()) == list(range(200))
-    assert [message.value for message in cluster.read(topic, 200)] == [b"%d" % n for n in range(200)]
+    assert [message.value for message in broker.read(topic, 200)] == [b"%d" % n for n in range(200)]
 
 
 def test_who_comes_when_there_is_room_again_does_not_overtake_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,11 +109,11 @@ def test_who_comes_when_there_is_room_again_does_not_overtake_those_who_wait(mon
     assert asyncio.run(main()) == [b"first", b"second", b"third", b"newcomer"]
 
 
-def test_who_gives_up_waiting_for_room_keeps_nobody_else_from_it(cluster) -> None:
-    topic = cluster.topic()
+def test_who_gives_up_waiting_for_room_keeps_nobody_else_from_it(broker) -> None:
+    topic = broker.topic()
 
     async def main() -> None:
-        async with AsyncProducer(cluster.bootstrap, buffer_records=1, linger_ms=200) as producer:
+        async with AsyncProducer(broker.bootstrap, buffer_records=1, linger_ms=200) as producer:
             first = await producer.queue(topic, b"first", partition=0)
             waiting = [asyncio.create_task(producer.queue(topic, b"%d" % n, partition=0)) for n in range(3)]
             await asyncio.sleep(0.02)
@@ -123,14 +123,14 @@ def test_who_gives_up_waiting_for_room_keeps_nobody_else_from_it(cluster) -> Non
             assert (await first).topic == place.topic == topic
 
     asyncio.run(main())
-    assert [message.value for message in cluster.read(topic, 2)] == [b"first", b"2"]
+    assert [message.value for message in broker.read(topic, 2)] == [b"first", b"2"]
 
 
-def test_a_cancelled_await_leaves_the_others_as_they_are(cluster) -> None:
-    topic = cluster.topic()
+def test_a_cancelled_await_leaves_the_others_as_they_are(broker) -> None:
+    topic = broker.topic()
 
     async def main() -> None:
-        async with AsyncProducer(cluster.bootstrap, linger_ms=50) as producer:
+        async with AsyncProducer(broker.bootstrap, linger_ms=50) as producer:
             sends = [asyncio.create_task(producer.send(topic, b"%d" % n, partition=0)) for n in range(3)]
             await asyncio.sleep(0.01)
             sends[1].cancel()
@@ -139,12 +139,12 @@ def test_a_cancelled_await_leaves_the_others_as_they_are(cluster) -> None:
                 await sends[1]
 
     asyncio.run(main())
-    assert len(cluster.read(topic, 3)) == 3, "what is in the buffer is sent all the same"
+    assert len(broker.read(topic, 3)) == 3, "what is in the buffer is sent all the same"
 
 
-def test_one_producer_for_loop_after_loop_and_reports_that_come_after_a_loop_has_ended(cluster) -> None:
-    topic = cluster.topic()
-    producer = AsyncProducer(cluster.bootstrap, linger_ms=100)
+def test_one_producer_for_loop_after_loop_and_reports_that_come_after_a_loop_has_ended(broker) -> None:
+    topic = broker.topic()
+    producer = AsyncProducer(broker.bootstrap, linger_ms=100)
 
     async def queue() -> None:
         for n in range(20):

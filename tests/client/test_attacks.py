@@ -33,9 +33,9 @@ class Odd(BaseException):
 
 @pytest.mark.parametrize("leave", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Odd()])
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_handler_that_leaves_ends_its_worker_after_committing(pond, leave, is_async) -> None:
-    topic, group = pond.topic(1), pond.group()
-    pond.fill(topic, VALUES)
+def test_a_handler_that_leaves_ends_its_worker_after_committing(broker, leave, is_async) -> None:
+    topic, group = broker.topic(1), broker.group()
+    broker.fill(topic, VALUES)
     seen: list[bytes | None] = []
 
     def handle(message: Message) -> None:
@@ -47,29 +47,29 @@ def test_a_handler_that_leaves_ends_its_worker_after_committing(pond, leave, is_
         await asyncio.sleep(0)
         handle(message)
 
-    options = {"group": group, "dead_letters": pond.topic(1), "retries": Retry(3)}
-    worker = Worker(handle_async if is_async else handle, topic, **options).start(pond.bootstrap)
+    options = {"group": group, "dead_letters": broker.topic(1), "retries": Retry(3)}
+    worker = Worker(handle_async if is_async else handle, topic, **options).start(broker.bootstrap)
     assert eventually(lambda: not worker.is_running()), "it hangs"
     with pytest.raises(type(leave)):
         worker.stop()
     assert seen == VALUES[:4]
-    Worker(lambda message: seen.append(message.value), topic, group=group).run(pond.bootstrap, until_idle_s=IDLE_S)
+    Worker(lambda message: seen.append(message.value), topic, group=group).run(broker.bootstrap, until_idle_s=IDLE_S)
     assert seen == VALUES, "what was done is committed, what was not runs again"
 
 
-def test_sys_exit_in_a_handler_is_the_exit_of_the_program(pond) -> None:
-    topic = pond.topic(1)
-    pond.fill(topic, [b"1"])
+def test_sys_exit_in_a_handler_is_the_exit_of_the_program(broker) -> None:
+    topic = broker.topic(1)
+    broker.fill(topic, [b"1"])
     script = (
         "import sys\nfrom millpond import Worker\n"
-        f"Worker(lambda message: sys.exit(7), {topic!r}, group='g-exit').run({pond.bootstrap!r})"
+        f"Worker(lambda message: sys.exit(7), {topic!r}, group='g-exit').run({broker.bootstrap!r})"
     )
     assert subprocess.run([sys.executable, "-c", script], timeout=30).returncode == 7
 
 
-def test_a_task_of_a_handler_that_leaves_ends_the_worker(pond) -> None:
-    topic = pond.topic(1)
-    pond.fill(topic, VALUES)
+def test_a_task_of_a_handler_that_leaves_ends_the_worker(broker) -> None:
+    topic = broker.topic(1)
+    broker.fill(topic, VALUES)
 
     async def leave() -> None:
         sys.exit(5)
@@ -79,16 +79,16 @@ def test_a_task_of_a_handler_that_leaves_ends_the_worker(pond) -> None:
         await asyncio.wait([inner])
         await asyncio.sleep(0.2)
 
-    worker = Worker(handle, topic, group=pond.group(), concurrency=3).start(pond.bootstrap)
+    worker = Worker(handle, topic, group=broker.group(), concurrency=3).start(broker.bootstrap)
     assert eventually(lambda: not worker.is_running())
     with pytest.raises(SystemExit):
         worker.stop()
 
 
 @pytest.mark.parametrize("whose", ["an inner task", "its own task"])
-def test_a_cancelled_task_is_a_failure_of_the_record(pond, whose) -> None:
-    topic, letters = pond.topic(1), pond.topic(1)
-    pond.fill(topic, VALUES)
+def test_a_cancelled_task_is_a_failure_of_the_record(broker, whose) -> None:
+    topic, letters = broker.topic(1), broker.topic(1)
+    broker.fill(topic, VALUES)
     done: list[bytes | None] = []
 
     async def handle(message: Message) -> None:
@@ -100,17 +100,17 @@ def test_a_cancelled_task_is_a_failure_of_the_record(pond, whose) -> None:
         async with asyncio.timeout(5):
             done.append(message.value)
 
-    worker = Worker(handle, topic, group=pond.group(), retries=Retry(2, first_s=0.01), dead_letters=letters)
-    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    worker = Worker(handle, topic, group=broker.group(), retries=Retry(2, first_s=0.01), dead_letters=letters)
+    worker.run(broker.bootstrap, until_idle_s=IDLE_S)
     assert sorted(done) == sorted(set(VALUES) - {b"4"})
-    (letter,) = pond.read(letters)
+    (letter,) = broker.read(letters)
     assert (letter.value, read_dead_letter(letter).attempts) == (b"4", 2)
     assert "CancelledError" in read_dead_letter(letter).error_type
 
 
-def test_a_handler_may_stop_its_worker(pond) -> None:
-    topic, group = pond.topic(1), pond.group()
-    pond.fill(topic, VALUES)
+def test_a_handler_may_stop_its_worker(broker) -> None:
+    topic, group = broker.topic(1), broker.group()
+    broker.fill(topic, VALUES)
     seen: list[bytes | None] = []
 
     def handle(message: Message) -> None:
@@ -119,21 +119,21 @@ def test_a_handler_may_stop_its_worker(pond) -> None:
 
     # It would be waited for as long if it were waited for by itself.
     worker = Worker(handle, topic, group=group, stop_timeout_s=1000)
-    worker.start(pond.bootstrap)
+    worker.start(broker.bootstrap)
     assert eventually(lambda: not worker.is_running())
     worker.stop()
     assert seen == VALUES[: len(seen)]
-    Worker(lambda message: seen.append(message.value), topic, group=group).run(pond.bootstrap, until_idle_s=IDLE_S)
+    Worker(lambda message: seen.append(message.value), topic, group=group).run(broker.bootstrap, until_idle_s=IDLE_S)
     assert seen == VALUES
 
 
-def test_a_handler_that_never_returns_does_not_keep_the_process(pond) -> None:
-    topic = pond.topic(1)
-    pond.fill(topic, [b"1"])
+def test_a_handler_that_never_returns_does_not_keep_the_process(broker) -> None:
+    topic = broker.topic(1)
+    broker.fill(topic, [b"1"])
     script = (
         "import time\nfrom millpond import Worker\n"
         "def handle(message) -> None:\n    print('in', flush=True)\n    time.sleep(1000)\n"
-        f"Worker(handle, {topic!r}, group='g-stuck', stop_timeout_s=0.5).run({pond.bootstrap!r})"
+        f"Worker(handle, {topic!r}, group='g-stuck', stop_timeout_s=0.5).run({broker.bootstrap!r})"
     )
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     try:
@@ -149,9 +149,9 @@ def test_a_handler_that_never_returns_does_not_keep_the_process(pond) -> None:
 # Headers
 
 
-def test_headers_that_a_handler_forwards_make_nobody_drop_a_record(pond) -> None:
-    topic, second, third = pond.topic(1), pond.topic(1), pond.topic(1)
-    with Producer(pond.bootstrap) as producer:
+def test_headers_that_a_handler_forwards_make_nobody_drop_a_record(broker) -> None:
+    topic, second, third = broker.topic(1), broker.topic(1), broker.topic(1)
+    with Producer(broker.bootstrap) as producer:
         for value in VALUES:
             producer.send(topic, value, headers={"trace": b"t-" + value, "retry.policy": "mine"})
     tries: Counter[bytes | None] = Counter()
@@ -164,60 +164,60 @@ def test_headers_that_a_handler_forwards_make_nobody_drop_a_record(pond) -> None
         return Send(second, message.value, headers=message.headers)
 
     retries = Retry(4, first_s=0.2, order="none", topics_from_s=0.1, jitter=0)
-    Worker(forward, topic, group=pond.group(), retries=retries).run(pond.bootstrap, until_idle_s=1.5)
+    Worker(forward, topic, group=broker.group(), retries=retries).run(broker.bootstrap, until_idle_s=1.5)
     assert tries[b"3"] == 3
 
     def note(message: Message) -> Send:
         seen[message.value] = message.headers
         return Send(third, message.value)
 
-    Worker(note, second, group=pond.group(), retries=retries).run(pond.bootstrap, until_idle_s=IDLE_S)
+    Worker(note, second, group=broker.group(), retries=retries).run(broker.bootstrap, until_idle_s=IDLE_S)
     assert set(seen) == set(VALUES)
     assert seen[b"3"] == (("trace", b"t-3"), ("retry.policy", b"mine")), "the sender's own, and none of ours"
 
 
-def test_forged_retry_headers_on_an_ordinary_topic_are_just_headers(pond) -> None:
-    topic = pond.topic(1)
+def test_forged_retry_headers_on_an_ordinary_topic_are_just_headers(broker) -> None:
+    topic = broker.topic(1)
     forged = {
         "retry.topic": "other", "retry.partition": "0", "retry.offset": "1", "retry.timestamp": "1",
         "retry.attempts": "99", "retry.due": str(int(time.time() * 1000) + 3_600_000), "retry.group": "other",
     }  # fmt: skip
-    with Producer(pond.bootstrap) as producer:
+    with Producer(broker.bootstrap) as producer:
         producer.send(topic, b"1", headers=forged)
     seen: list[Message] = []
-    Worker(seen.append, topic, group=pond.group(), payload=Message).run(pond.bootstrap, until_idle_s=IDLE_S)
+    Worker(seen.append, topic, group=broker.group(), payload=Message).run(broker.bootstrap, until_idle_s=IDLE_S)
     assert [message.header("retry.group") for message in seen] == [b"other"]
 
 
-def test_a_record_due_in_years_by_a_wrong_clock_waits_no_longer_than_its_topic(pond) -> None:
-    topic, group = pond.topic(1), pond.group()
+def test_a_record_due_in_years_by_a_wrong_clock_waits_no_longer_than_its_topic(broker) -> None:
+    topic, group = broker.topic(1), broker.group()
     retries = Retry(4, first_s=0.5, order="none", topics_from_s=0.1, jitter=0)
-    pond.create(f"{topic}.retry.500ms", 1)
+    broker.create(f"{topic}.retry.500ms", 1)
     headers = {
         "retry.topic": topic, "retry.partition": "0", "retry.offset": "1", "retry.timestamp": "1",
         "retry.attempts": "1", "retry.due": str(int(time.time() * 1000) + 10**10), "retry.group": group,
     }  # fmt: skip
-    with Producer(pond.bootstrap) as producer:
+    with Producer(broker.bootstrap) as producer:
         producer.send(f"{topic}.retry.500ms", b"1", headers=headers)
     seen: list[bytes | None] = []
     with Worker(
-        lambda message: seen.append(message.value), topic, group=group, retries=retries, bootstrap=pond.bootstrap
+        lambda message: seen.append(message.value), topic, group=group, retries=retries, bootstrap=broker.bootstrap
     ):
         assert eventually(lambda: seen == [b"1"])
 
 
-def test_what_somebody_put_into_a_retry_topic_by_hand_is_tried_as_its_topic_s_records(pond) -> None:
-    topic, letters = pond.topic(1), pond.topic(1)
+def test_what_somebody_put_into_a_retry_topic_by_hand_is_tried_as_its_topic_s_records(broker) -> None:
+    topic, letters = broker.topic(1), broker.topic(1)
     retries = Retry(3, first_s=0.2, order="none", topics_from_s=0.1, jitter=0)
-    pond.create(f"{topic}.retry.200ms", 1)
-    pond.fill(f"{topic}.retry.200ms", [b"by hand"])
+    broker.create(f"{topic}.retry.200ms", 1)
+    broker.fill(f"{topic}.retry.200ms", [b"by hand"])
 
     def fail(message: Message) -> None:
         raise ValueError("no")
 
-    worker = Worker(fail, topic, group=pond.group(), retries=retries, dead_letters=letters)
-    worker.run(pond.bootstrap, until_idle_s=2.0)
-    (letter,) = pond.read(letters)
+    worker = Worker(fail, topic, group=broker.group(), retries=retries, dead_letters=letters)
+    worker.run(broker.bootstrap, until_idle_s=2.0)
+    (letter,) = broker.read(letters)
     assert (letter.value, read_dead_letter(letter).attempts) == (b"by hand", 3)
 
 
@@ -225,11 +225,11 @@ def test_what_somebody_put_into_a_retry_topic_by_hand_is_tried_as_its_topic_s_re
 
 
 def test_slow_handlers_wait_for_each_other_s_turn_with_one_sqlite_store(
-    pond, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millpond.client.processed_ids.BUSY_SECONDS", 0.1)
-    topic, letters = pond.topic(1), pond.topic(1)
-    pond.fill(topic, VALUES)
+    topic, letters = broker.topic(1), broker.topic(1)
+    broker.fill(topic, VALUES)
     store = SqliteIds(tmp_path / "ids.db")
     seen: list[bytes | None] = []
 
@@ -238,25 +238,25 @@ def test_slow_handlers_wait_for_each_other_s_turn_with_one_sqlite_store(
         seen.append(message.value)
 
     options: dict[str, Any] = {"delivery": "exactly_once", "processed": store, "dead_letters": letters}
-    worker = Worker(slow, topic, group=pond.group(), concurrency=8, **options)
-    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    worker = Worker(slow, topic, group=broker.group(), concurrency=8, **options)
+    worker.run(broker.bootstrap, until_idle_s=IDLE_S)
     store.close()
     assert sorted(filter(None, seen)) == VALUES
     assert (worker.stats.dead, worker.stats.processed) == (0, 10)
 
 
 def test_a_store_that_another_process_holds_makes_no_dead_letters(
-    pond, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millpond.client.processed_ids.BUSY_SECONDS", 0.1)
-    topic, letters = pond.topic(1), pond.topic(1)
-    pond.fill(topic, VALUES)
+    topic, letters = broker.topic(1), broker.topic(1)
+    broker.fill(topic, VALUES)
     store, other = SqliteIds(tmp_path / "ids.db"), SqliteIds(tmp_path / "ids.db")
     seen: list[bytes | None] = []
     options: dict[str, Any] = {"delivery": "exactly_once", "processed": store, "dead_letters": letters}
-    worker = Worker(lambda message: seen.append(message.value), topic, group=pond.group(), concurrency=4, **options)
+    worker = Worker(lambda message: seen.append(message.value), topic, group=broker.group(), concurrency=4, **options)
     with other.once("held"):
-        worker.start(pond.bootstrap)
+        worker.start(broker.bootstrap)
         time.sleep(1.0)
         assert (seen, worker.stats.dead, worker.is_running()) == ([], 0, True)
     assert eventually(lambda: worker.stats.processed == 10)
@@ -288,26 +288,26 @@ class Broken:
 
 @pytest.mark.parametrize("where", ["entering", "leaving"])
 def test_a_store_that_stays_away_stops_the_worker_and_kills_no_record(
-    pond, where: str, monkeypatch: pytest.MonkeyPatch
+    broker, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millpond.client.engine.STORE_PAUSE_SECONDS_MAX", 0.02)
-    topic, letters, group = pond.topic(1), pond.topic(1), pond.group()
-    pond.fill(topic, VALUES)
+    topic, letters, group = broker.topic(1), broker.topic(1), broker.group()
+    broker.fill(topic, VALUES)
     options: dict[str, Any] = {"group": group, "delivery": "exactly_once", "dead_letters": letters}
     worker = Worker(lambda message: print(message), topic, processed=Broken(where), retries=Retry(2), **options)
     with pytest.raises(StoreFailed, match="no store"):
-        worker.run(pond.bootstrap, until_idle_s=5)
+        worker.run(broker.bootstrap, until_idle_s=5)
     assert worker.stats.dead == 0
     seen: list[bytes | None] = []
-    Worker(lambda message: seen.append(message.value), topic, group=group).run(pond.bootstrap, until_idle_s=IDLE_S)
+    Worker(lambda message: seen.append(message.value), topic, group=group).run(broker.bootstrap, until_idle_s=IDLE_S)
     assert seen == VALUES
 
 
 def test_a_cluster_that_does_not_take_what_is_sent_makes_no_dead_letters_with_a_store(
-    pond, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic, out, letters, group = pond.topic(1), pond.topic(1), pond.topic(1), pond.group()
-    pond.fill(topic, VALUES)
+    topic, out, letters, group = broker.topic(1), broker.topic(1), broker.topic(1), broker.group()
+    broker.fill(topic, VALUES)
     store = SqliteIds(tmp_path / "ids.db")
     options: dict[str, Any] = {
         "group": group,
@@ -319,11 +319,11 @@ def test_a_cluster_that_does_not_take_what_is_sent_makes_no_dead_letters_with_a_
         slow.setattr("millpond.client.engine.SEND_SECONDS", 0.0)
         worker = Worker(lambda message: Send(out, message.value), topic, **options)
         with pytest.raises(TimeoutError):
-            worker.run(pond.bootstrap, until_idle_s=5)
+            worker.run(broker.bootstrap, until_idle_s=5)
         assert worker.stats.dead == 0
-    Worker(lambda message: Send(out, message.value), topic, **options).run(pond.bootstrap, until_idle_s=IDLE_S)
+    Worker(lambda message: Send(out, message.value), topic, **options).run(broker.bootstrap, until_idle_s=IDLE_S)
     store.close()
-    assert {message.value for message in pond.read(out, 10)} == set(VALUES)
+    assert {message.value for message in broker.read(out, 10)} == set(VALUES)
 
 
 def test_several_processes_may_open_a_new_store_at_once(tmp_path: Path) -> None:
@@ -358,9 +358,9 @@ def test_a_store_is_opened_while_another_process_writes_to_its_new_file(tmp_path
 # The cluster
 
 
-def test_a_poll_that_fails_commits_what_was_done_first(pond) -> None:
-    topic, group = pond.topic(1), pond.group()
-    pond.fill(topic, VALUES)
+def test_a_poll_that_fails_commits_what_was_done_first(broker) -> None:
+    topic, group = broker.topic(1), broker.group()
+    broker.fill(topic, VALUES)
     seen: list[bytes | None] = []
     enough = threading.Event()
 
@@ -369,7 +369,7 @@ def test_a_poll_that_fails_commits_what_was_done_first(pond) -> None:
         if len(seen) == 10:
             enough.set()
 
-    worker = Worker(handle, topic, group=group, commit_every_s=60).start(pond.bootstrap)
+    worker = Worker(handle, topic, group=group, commit_every_s=60).start(broker.bootstrap)
     assert enough.wait(60)
     engine: Any = worker._engine
 
@@ -380,7 +380,7 @@ def test_a_poll_that_fails_commits_what_was_done_first(pond) -> None:
     assert eventually(lambda: not worker.is_running())
     with pytest.raises(ConnectionError, match="from poll"):
         worker.stop()
-    Worker(lambda message: seen.append(message.value), topic, group=group).run(pond.bootstrap, until_idle_s=IDLE_S)
+    Worker(lambda message: seen.append(message.value), topic, group=group).run(broker.bootstrap, until_idle_s=IDLE_S)
     assert seen == VALUES, "nothing runs again"
 
 

@@ -26,51 +26,51 @@ class Broken:
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
-def test_reports_are_read_on_after_a_callback_of_the_settings_raised(cluster, error: type[BaseException]) -> None:
-    topic = cluster.topic()
+def test_reports_are_read_on_after_a_callback_of_the_settings_raised(broker, error: type[BaseException]) -> None:
+    topic = broker.topic()
     broken = Broken(error)
-    with Producer(cluster.bootstrap, settings=EVERY_MS | {"stats_cb": broken}) as producer:
+    with Producer(broker.bootstrap, settings=EVERY_MS | {"stats_cb": broken}) as producer:
         producer.send(topic, b"1")
         assert eventually(lambda: broken.calls > 2)
         assert producer.send(topic, b"2").result(60).topic == topic
 
 
-def test_reports_are_read_on_after_the_callback_of_a_record_has_left_its_thread(cluster) -> None:
-    topic = cluster.topic()
+def test_reports_are_read_on_after_the_callback_of_a_record_has_left_its_thread(broker) -> None:
+    topic = broker.topic()
     left = Broken(SystemExit)
-    with Producer(cluster.bootstrap) as producer:
+    with Producer(broker.bootstrap) as producer:
         producer.send(topic, b"1").add_done_callback(left)
         assert eventually(lambda: left.calls == 1)
         assert producer.send(topic, b"2").result(60).topic == topic
 
 
 @pytest.mark.parametrize("error", [BufferError, ValueError])
-def test_a_record_is_sent_once_whatever_a_callback_raises_meanwhile(cluster, error: type[BaseException]) -> None:
+def test_a_record_is_sent_once_whatever_a_callback_raises_meanwhile(broker, error: type[BaseException]) -> None:
     """The sender reads reports now and then: what that raised was taken for a record that had not been taken."""
-    topic = cluster.topic()
+    topic = broker.topic()
     broken = Broken(error)
     count = 20_000
-    with Producer(cluster.bootstrap, settings={"statistics.interval.ms": 1, "stats_cb": broken}) as producer:
+    with Producer(broker.bootstrap, settings={"statistics.interval.ms": 1, "stats_cb": broken}) as producer:
         futures = [producer.send(topic, b"%d" % n, partition=0) for n in range(count // 2)]
         futures += [producer.send(topic, b"%d" % n, "key") for n in range(count // 2, count)]
         producer.flush()
     assert broken.calls
     assert all(each.done() for each in futures)
-    found = cluster.read(topic, count)
+    found = broker.read(topic, count)
     assert len(found) == count
 
 
-def test_no_record_is_lost_when_a_callback_raises_while_records_are_read(cluster) -> None:
-    topic = cluster.topic()
+def test_no_record_is_lost_when_a_callback_raises_while_records_are_read(broker) -> None:
+    topic = broker.topic()
     count = 30_000
-    with Producer(cluster.bootstrap) as producer:
+    with Producer(broker.bootstrap) as producer:
         for n in range(count):
             producer.send(topic, b"%d" % n, partition=0)
     broken = Broken(ValueError)
     found: list[Message] = []
     raised = 0
     settings = {"statistics.interval.ms": 1, "stats_cb": broken}
-    consumer = Consumer(None, [topic], bootstrap=cluster.bootstrap, settings=settings)
+    consumer = Consumer(None, [topic], bootstrap=broker.bootstrap, settings=settings)
 
     def read() -> bool:
         nonlocal raised

@@ -43,7 +43,7 @@ class FakeProducer:
         return self.sent[-1]
 
 
-class Play:
+class CommitterHarness:
     def __init__(self, kind: type[AtLeastOnce]) -> None:
         self.consumer, self.producer, self.in_flight = FakeConsumer(), FakeProducer(), InFlight()
         self.in_flight.assign([PARTITION])
@@ -63,48 +63,48 @@ class Play:
 
 
 def test_at_least_once_commits_what_is_finished_without_a_gap() -> None:
-    play = Play(AtLeastOnce)
-    first, second = play.begin(4), play.begin(5)
-    assert play.committer.may_process([first.message])
-    play.committer.record_finished(second, [])
-    play.committer.commit_finished()
-    assert play.consumer.committed == []
-    play.committer.record_finished(first, [])
-    play.committer.commit_finished()
-    play.committer.commit_finished()
-    assert play.consumer.committed == [{PARTITION: 6}]
+    harness = CommitterHarness(AtLeastOnce)
+    first, second = harness.begin(4), harness.begin(5)
+    assert harness.committer.may_process([first.message])
+    harness.committer.record_finished(second, [])
+    harness.committer.commit_finished()
+    assert harness.consumer.committed == []
+    harness.committer.record_finished(first, [])
+    harness.committer.commit_finished()
+    harness.committer.commit_finished()
+    assert harness.consumer.committed == [{PARTITION: 6}]
 
 
 def test_at_least_once_waits_for_the_acknowledgement_of_all_that_is_sent() -> None:
-    play = Play(AtLeastOnce)
-    play.committer.record_finished(play.begin(4), [Send("out"), Send("out")])
-    play.producer.sent[0].set_result(Delivery("out", 0, 0, 0))
-    play.committer.commit_finished()
-    play.committer.hand_over([PARTITION], 0.01)
-    assert play.consumer.committed == []
-    play.producer.sent[1].set_result(Delivery("out", 0, 1, 0))
-    play.committer.hand_over([PARTITION], 5)
-    assert play.consumer.committed == [{PARTITION: 5}]
+    harness = CommitterHarness(AtLeastOnce)
+    harness.committer.record_finished(harness.begin(4), [Send("out"), Send("out")])
+    harness.producer.sent[0].set_result(Delivery("out", 0, 0, 0))
+    harness.committer.commit_finished()
+    harness.committer.hand_over([PARTITION], 0.01)
+    assert harness.consumer.committed == []
+    harness.producer.sent[1].set_result(Delivery("out", 0, 1, 0))
+    harness.committer.hand_over([PARTITION], 5)
+    assert harness.consumer.committed == [{PARTITION: 5}]
 
 
 def test_a_failed_send_is_told_and_never_committed() -> None:
-    play = Play(AtLeastOnce)
-    play.committer.record_finished(play.begin(4), [Send("out")])
-    play.producer.sent[0].set_exception(SendFailed("no"))
-    play.committer.commit_finished()
-    assert play.consumer.committed == []
-    assert isinstance(play.failures[0], SendFailed)
+    harness = CommitterHarness(AtLeastOnce)
+    harness.committer.record_finished(harness.begin(4), [Send("out")])
+    harness.producer.sent[0].set_exception(SendFailed("no"))
+    harness.committer.commit_finished()
+    assert harness.consumer.committed == []
+    assert isinstance(harness.failures[0], SendFailed)
 
 
 def test_at_most_once_commits_first_and_then_never() -> None:
-    play = Play(AtMostOnce)
-    jobs = [play.begin(4), play.begin(5)]
-    assert play.committer.may_process([job.message for job in jobs])
-    assert play.consumer.committed == [{PARTITION: 6}]
+    harness = CommitterHarness(AtMostOnce)
+    jobs = [harness.begin(4), harness.begin(5)]
+    assert harness.committer.may_process([job.message for job in jobs])
+    assert harness.consumer.committed == [{PARTITION: 6}]
     for job in jobs:
-        play.committer.record_finished(job, [])
-    play.committer.commit_finished()
-    assert play.consumer.committed == [{PARTITION: 6}]
+        harness.committer.record_finished(job, [])
+    harness.committer.commit_finished()
+    assert harness.consumer.committed == [{PARTITION: 6}]
 
 
 def test_a_commit_is_tried_again_unless_the_group_has_moved_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,53 +125,53 @@ def test_a_commit_is_tried_again_unless_the_group_has_moved_on(monkeypatch: pyte
 
 
 def test_at_most_once_does_not_run_what_it_could_not_commit() -> None:
-    play = Play(AtMostOnce)
-    play.consumer.failures = [CommitFailed("gone", code=KafkaError.UNKNOWN_MEMBER_ID)]
-    assert not play.committer.may_process([Message("orders", 0, 4), Message("orders", 0, 5)])
-    assert play.consumer.sought == [("orders", 0, 4)], "it is read again, if the partition is still ours"
+    harness = CommitterHarness(AtMostOnce)
+    harness.consumer.failures = [CommitFailed("gone", code=KafkaError.UNKNOWN_MEMBER_ID)]
+    assert not harness.committer.may_process([Message("orders", 0, 4), Message("orders", 0, 5)])
+    assert harness.consumer.sought == [("orders", 0, 4)], "it is read again, if the partition is still ours"
 
 
 def test_at_most_once_gives_back_what_no_handler_has_seen() -> None:
-    play = Play(AtMostOnce)
+    harness = CommitterHarness(AtMostOnce)
     batch = [Message("orders", 0, offset) for offset in (4, 5, 6)]
-    assert play.committer.may_process(batch)
+    assert harness.committer.may_process(batch)
     for each in batch:
-        play.in_flight.add(read_new(each))
-    job = play.in_flight.start()
+        harness.in_flight.add(read_new(each))
+    job = harness.in_flight.start()
     assert job is not None
-    play.committer.record_finished(job, [])
-    play.in_flight.drop([PARTITION], keep_gaps=True)
-    play.committer.hand_over([PARTITION], 1)
-    assert play.consumer.committed == [{PARTITION: 7}, {PARTITION: 5}]
+    harness.committer.record_finished(job, [])
+    harness.in_flight.drop([PARTITION], keep_gaps=True)
+    harness.committer.hand_over([PARTITION], 1)
+    assert harness.consumer.committed == [{PARTITION: 7}, {PARTITION: 5}]
 
 
 def test_what_a_changing_group_refuses_is_committed_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millpond.client.committers.COMMIT_RETRY_SECONDS", 0.0)
-    play = Play(AtLeastOnce)
-    play.committer.record_finished(play.begin(4), [])
-    play.consumer.failures = [CommitFailed("wait", code=KafkaError.REBALANCE_IN_PROGRESS) for _ in range(5)]
-    play.committer.commit_finished()
-    assert play.consumer.committed == []
-    play.committer.commit_finished()
-    assert play.consumer.committed == [{PARTITION: 5}], "though no further record has finished"
+    harness = CommitterHarness(AtLeastOnce)
+    harness.committer.record_finished(harness.begin(4), [])
+    harness.consumer.failures = [CommitFailed("wait", code=KafkaError.REBALANCE_IN_PROGRESS) for _ in range(5)]
+    harness.committer.commit_finished()
+    assert harness.consumer.committed == []
+    harness.committer.commit_finished()
+    assert harness.consumer.committed == [{PARTITION: 5}], "though no further record has finished"
 
 
 def test_a_cluster_that_is_away_ends_no_worker_but_who_stops_it_hears() -> None:
-    play = Play(AtLeastOnce)
-    play.committer.record_finished(play.begin(4), [])
-    play.consumer.failures = [CommitFailed("away", code=KafkaError._WAIT_COORD) for _ in range(2)]
-    play.committer.commit_finished()
-    play.committer.hand_over([PARTITION], 1)
+    harness = CommitterHarness(AtLeastOnce)
+    harness.committer.record_finished(harness.begin(4), [])
+    harness.consumer.failures = [CommitFailed("away", code=KafkaError._WAIT_COORD) for _ in range(2)]
+    harness.committer.commit_finished()
+    harness.committer.hand_over([PARTITION], 1)
     with pytest.raises(CommitFailed, match="away"):
-        play.committer.close()
-    play.committer.commit_finished()
-    play.committer.close()
-    assert play.consumer.committed == [{PARTITION: 5}]
+        harness.committer.close()
+    harness.committer.commit_finished()
+    harness.committer.close()
+    assert harness.consumer.committed == [{PARTITION: 5}]
 
 
 def test_at_most_once_reads_again_what_a_cluster_that_is_away_did_not_take() -> None:
-    play = Play(AtMostOnce)
-    play.consumer.failures = [CommitFailed("away", code=KafkaError._TRANSPORT)]
-    assert not play.committer.may_process([Message("orders", 0, 4)])
-    assert play.consumer.sought == [("orders", 0, 4)]
-    assert play.committer.may_process([Message("orders", 0, 4)])
+    harness = CommitterHarness(AtMostOnce)
+    harness.consumer.failures = [CommitFailed("away", code=KafkaError._TRANSPORT)]
+    assert not harness.committer.may_process([Message("orders", 0, 4)])
+    assert harness.consumer.sought == [("orders", 0, 4)]
+    assert harness.committer.may_process([Message("orders", 0, 4)])

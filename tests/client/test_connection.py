@@ -13,8 +13,8 @@ from millpond.remote.bootstrap import bootstrap_servers
 def test_the_address_is_given_else_in_the_environment_else_local(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MILLPOND_BOOTSTRAP", raising=False)
     assert bootstrap_servers(None) == "127.0.0.1:9092"
-    monkeypatch.setenv("MILLPOND_BOOTSTRAP", "pond:1234")
-    assert bootstrap_servers(None) == "pond:1234"
+    monkeypatch.setenv("MILLPOND_BOOTSTRAP", "broker:1234")
+    assert bootstrap_servers(None) == "broker:1234"
     assert bootstrap_servers("here:1") == "here:1"
 
 

@@ -18,16 +18,16 @@ AT = 17
 
 
 @pytest.fixture
-def run(pond, child, tmp_path: Path) -> Callable[..., Counter[int]]:
+def run(broker, child, tmp_path: Path) -> Callable[..., Counter[int]]:
     """Fill a topic, run a worker that dies at the moment, run it again until nothing is left; how often each ran."""
 
     def crash(delivery: str, kill: str, **more: Any) -> Counter[int]:
-        topic = pond.topic(partitions=1)
-        pond.fill(topic, [b"%d" % n for n in range(RECORDS)], keys=5)
+        topic = broker.topic(partitions=1)
+        broker.fill(topic, [b"%d" % n for n in range(RECORDS)], keys=5)
         told = {
-            "bootstrap": pond.bootstrap,
+            "bootstrap": broker.bootstrap,
             "topic": topic,
-            "group": pond.group(),
+            "group": broker.group(),
             "delivery": delivery,
             "effects": tmp_path / "effects",
             "mark": tmp_path / "mark",
@@ -98,12 +98,12 @@ class TestExactlyOnceByTransactions:
             ("after_commit", True),
         ],
     )
-    def test_what_is_sent_is_there_once_however_it_dies(self, pond, run, kill: str, is_named: bool) -> None:
+    def test_what_is_sent_is_there_once_however_it_dies(self, broker, run, kill: str, is_named: bool) -> None:
         named = {"instance": f"worker-{kill}"} if is_named else {}
-        out = pond.topic(partitions=1)
+        out = broker.topic(partitions=1)
         # Without a name the transaction of the dead lasts until it times out, and holds its records back so long.
         ran = run("exactly_once", kill, out=out, idle_s=0.5 if named else 4, **named)
-        sent = [int(message.value) for message in pond.read(out, RECORDS)]
+        sent = [int(message.value) for message in broker.read(out, RECORDS)]
         assert sorted(sent) == list(range(RECORDS))
         if kill != "after_commit":
             assert ran[AT] == (1 if kill == "before_effect" else 2), "the handler itself may run twice"
@@ -128,13 +128,13 @@ class TestExactlyOnceByProcessedIds:
 
 
 @pytest.mark.smoke
-def test_sigterm_finishes_what_runs_commits_and_leaves(pond, child, tmp_path: Path) -> None:
-    topic = pond.topic(partitions=1)
-    pond.fill(topic, [b"%d" % n for n in range(RECORDS)])
+def test_sigterm_finishes_what_runs_commits_and_leaves(broker, child, tmp_path: Path) -> None:
+    topic = broker.topic(partitions=1)
+    broker.fill(topic, [b"%d" % n for n in range(RECORDS)])
     told = {
-        "bootstrap": pond.bootstrap,
+        "bootstrap": broker.bootstrap,
         "topic": topic,
-        "group": pond.group(),
+        "group": broker.group(),
         "delivery": "at_least_once",
         "effects": tmp_path / "effects",
         # Long: a member that did not leave would block its successor.

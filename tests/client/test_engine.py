@@ -83,58 +83,46 @@ def test_poison_goes_to_the_dead_letters_and_the_partition_moves_on(cluster) -> 
     assert (found[0].key, found[0].header("trace")) == (b"one-key", b"3")
 
 
-def test_payloads_that_cannot_be_read_are_dead_at_once(pond) -> None:
-    topic, letters = pond.topic(1), pond.topic(1)
-    pond.fill(topic, [b'{"id": 1}', b"garbage", b'{"id": "x"}', b'{"id": 2}'])
+def test_payloads_that_cannot_be_read_are_dead_at_once(broker) -> None:
+    topic, letters = broker.topic(1), broker.topic(1)
+    broker.fill(topic, [b'{"id": 1}', b"garbage", b'{"id": "x"}', b'{"id": 2}'])
     seen: list[int] = []
 
     def charge(order: Order) -> None:
         seen.append(order.id)
 
-    Worker(charge, topic, group=pond.group(), retries=Retry(5), dead_letters=letters).run(
-        pond.bootstrap, until_idle_s=IDLE_S
+    Worker(charge, topic, group=broker.group(), retries=Retry(5), dead_letters=letters).run(
+        broker.bootstrap, until_idle_s=IDLE_S
     )
     assert seen == [1, 2]
-    found = pond.read(letters, 2)
+    found = broker.read(letters, 2)
     assert [message.value for message in found] == [b"garbage", b'{"id": "x"}']
     assert {read_dead_letter(message).attempts for message in found} == {1}
     assert {read_dead_letter(message).error_type for message in found} == {"millpond.client.errors.DecodeFailed"}
 
 
-def test_a_rejected_record_is_not_tried_again(pond) -> None:
-    topic, letters = pond.topic(1), pond.topic(1)
-    pond.fill(topic, [b"1"])
-
-    def refuse(message: Message) -> None:
-        raise Reject("not for us")
-
-    worker = Worker(refuse, topic, group=pond.group(), retries=Retry(5, first_s=9), dead_letters=letters)
-    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
-    assert read_dead_letter(pond.read(letters)[0]).error_message == "not for us"
-
-
 @pytest.mark.smoke
-def test_without_dead_letters_the_worker_stops_before_the_record_and_loses_nothing(pond) -> None:
-    topic, group = pond.topic(1), pond.group()
-    pond.fill(topic, VALUES[:10])
+def test_without_dead_letters_the_worker_stops_before_the_record_and_loses_nothing(broker) -> None:
+    topic, group = broker.topic(1), broker.group()
+    broker.fill(topic, VALUES[:10])
 
     def fail(message: Message) -> None:
         if message.value == b"5":
             raise ValueError("five")
 
-    worker = Worker(fail, topic, group=group, retries=Retry(2, first_s=0.01)).start(pond.bootstrap)
+    worker = Worker(fail, topic, group=group, retries=Retry(2, first_s=0.01)).start(broker.bootstrap)
     assert eventually(lambda: not worker.is_running())
     with pytest.raises(HandlerFailed, match="after 2 tries"):
         worker.stop()
     seen: list[bytes | None] = []
-    Worker(lambda message: seen.append(message.value), topic, group=group).run(pond.bootstrap, until_idle_s=IDLE_S)
+    Worker(lambda message: seen.append(message.value), topic, group=group).run(broker.bootstrap, until_idle_s=IDLE_S)
     assert seen == VALUES[5:10]
 
 
 @pytest.mark.smoke
-def test_a_retry_holds_back_its_key_alone(pond) -> None:
-    topic = pond.topic(1)
-    with Producer(pond.bootstrap) as producer:
+def test_a_retry_holds_back_its_key_alone(broker) -> None:
+    topic = broker.topic(1)
+    with Producer(broker.bootstrap) as producer:
         for key, value in [("bad", b"bad-1"), ("bad", b"bad-2"), *(("good", b"good") for _ in range(10))]:
             producer.send(topic, value, key, partition=0)
     ran: list[bytes | None] = []
@@ -144,15 +132,15 @@ def test_a_retry_holds_back_its_key_alone(pond) -> None:
         if message.value == b"bad-1" and ran.count(b"bad-1") < 3:
             raise ValueError
 
-    Worker(handle, topic, group=pond.group(), retries=Retry(3, first_s=0.2, jitter=0)).run(
-        pond.bootstrap, until_idle_s=IDLE_S
+    Worker(handle, topic, group=broker.group(), retries=Retry(3, first_s=0.2, jitter=0)).run(
+        broker.bootstrap, until_idle_s=IDLE_S
     )
     assert ran == [b"bad-1", *[b"good"] * 10, b"bad-1", b"bad-1", b"bad-2"]
 
 
-def test_with_order_none_records_of_the_key_overtake(pond) -> None:
-    topic = pond.topic(1)
-    with Producer(pond.bootstrap) as producer:
+def test_with_order_none_records_of_the_key_overtake(broker) -> None:
+    topic = broker.topic(1)
+    with Producer(broker.bootstrap) as producer:
         for value in (b"1", b"2", b"3"):
             producer.send(topic, value, "key", partition=0)
     ran: list[bytes | None] = []
@@ -162,17 +150,17 @@ def test_with_order_none_records_of_the_key_overtake(pond) -> None:
         if message.value == b"1" and ran.count(b"1") < 2:
             raise ValueError
 
-    Worker(handle, topic, group=pond.group(), retries=Retry(3, first_s=0.2, order="none")).run(
-        pond.bootstrap, until_idle_s=IDLE_S
+    Worker(handle, topic, group=broker.group(), retries=Retry(3, first_s=0.2, order="none")).run(
+        broker.bootstrap, until_idle_s=IDLE_S
     )
     assert ran == [b"1", b"2", b"3", b"1"]
 
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
-def test_retry_topics_bring_a_record_back_when_it_is_due(pond, delivery: str) -> None:
-    topic, letters, group = pond.topic(2), pond.topic(1), pond.group()
-    pond.fill(topic, [b"dies", b"heals", b"fine"], keys=3)
+def test_retry_topics_bring_a_record_back_when_it_is_due(broker, delivery: str) -> None:
+    topic, letters, group = broker.topic(2), broker.topic(1), broker.group()
+    broker.fill(topic, [b"dies", b"heals", b"fine"], keys=3)
     ran: dict[bytes | None, list[float]] = defaultdict(list)
 
     def handle(message: Message) -> None:
@@ -185,17 +173,17 @@ def test_retry_topics_bring_a_record_back_when_it_is_due(pond, delivery: str) ->
     # Another group on the same topics must not run our retries.
     other: list[bytes | None] = []
     with Worker(
-        lambda message: other.append(message.value), topic, group=pond.group(), bootstrap=pond.bootstrap, **told
+        lambda message: other.append(message.value), topic, group=broker.group(), bootstrap=broker.bootstrap, **told
     ):
         worker = Worker(handle, topic, group=group, **told)
-        worker.run(pond.bootstrap, until_idle_s=1.0)
+        worker.run(broker.bootstrap, until_idle_s=1.0)
     assert {value: len(times) for value, times in ran.items()} == {b"dies": 3, b"heals": 3, b"fine": 1}
     for first, second, third in (ran[b"dies"], ran[b"heals"]):
         assert 0.39 <= second - first < 2.5
         assert 0.79 <= third - second < 2.9
-    assert len(pond.read(f"{topic}.retry.400ms", 2)) == 2
-    assert len(pond.read(f"{topic}.retry.800ms", 2)) == 2
-    (letter,) = pond.read(letters)
+    assert len(broker.read(f"{topic}.retry.400ms", 2)) == 2
+    assert len(broker.read(f"{topic}.retry.800ms", 2)) == 2
+    (letter,) = broker.read(letters)
     found = read_dead_letter(letter)
     assert (found.origin.topic, found.attempts, found.error_message) == (topic, 3, "try 3")
     assert not any(name.startswith("retry.") for name, _ in letter.headers)
@@ -204,11 +192,11 @@ def test_retry_topics_bring_a_record_back_when_it_is_due(pond, delivery: str) ->
 
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32), concurrency=st.integers(2, 8), is_async=st.booleans())
-def test_order_per_key_holds_under_concurrency_retries_and_poison(pond, seed, concurrency, is_async) -> None:
+def test_order_per_key_holds_under_concurrency_retries_and_poison(broker, seed, concurrency, is_async) -> None:
     chance = random.Random(seed)
-    topic, letters = pond.topic(3), pond.topic(1)
+    topic, letters = broker.topic(3), broker.topic(1)
     keys = [f"key-{chance.randrange(6)}" for _ in range(120)]
-    with Producer(pond.bootstrap) as producer:
+    with Producer(broker.bootstrap) as producer:
         for number, key in enumerate(keys):
             producer.send(topic, b"%d" % number, key)
     fails = {number: chance.choice([1, 2, 99]) for number in chance.sample(range(120), 12)}
@@ -244,23 +232,23 @@ def test_order_per_key_holds_under_concurrency_retries_and_poison(pond, seed, co
     worker = Worker(
         handle_async if is_async else handle,
         topic,
-        group=pond.group(),
+        group=broker.group(),
         concurrency=concurrency,
         retries=Retry(3, first_s=0.01),
         dead_letters=letters,
         in_flight_max=50,
     )
-    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    worker.run(broker.bootstrap, until_idle_s=IDLE_S)
     dead = {number for number, count in fails.items() if count > 2}
     for key in set(keys):
         expected = [number for number, each in enumerate(keys) if each == key and number not in dead]
         assert ended[key.encode()] == expected
-    assert {int(message.value or b"") for message in pond.read(letters, len(dead))} == dead
+    assert {int(message.value or b"") for message in broker.read(letters, len(dead))} == dead
 
 
-def test_no_more_than_agreed_is_taken_while_handlers_are_slow(pond) -> None:
-    topic, group = pond.topic(1), pond.group()
-    pond.fill(topic, VALUES)
+def test_no_more_than_agreed_is_taken_while_handlers_are_slow(broker) -> None:
+    topic, group = broker.topic(1), broker.group()
+    broker.fill(topic, VALUES)
     gate = threading.Event()
     began: list[bytes | None] = []
 
@@ -269,7 +257,7 @@ def test_no_more_than_agreed_is_taken_while_handlers_are_slow(pond) -> None:
         gate.wait(300)
 
     worker = Worker(slow, topic, group=group, in_flight_max=5, concurrency=2, session_timeout_s=2.0)
-    worker.start(pond.bootstrap)
+    worker.start(broker.bootstrap)
     try:
         assert eventually(lambda: len(began) == 2)
         time.sleep(3.0)  # longer than a session: it is full, paused, and still a member
@@ -298,10 +286,10 @@ SOON_TOLD = {"heartbeat.interval.ms": "300"}
     ],
 )
 def test_workers_share_and_hand_over_without_running_anything_twice(
-    pond, protocol: str, delivery: str, settings: dict[str, str]
+    broker, protocol: str, delivery: str, settings: dict[str, str]
 ) -> None:
-    topic, out, group = pond.topic(4), pond.topic(1), pond.group()
-    pond.fill(topic, [b"%d" % n for n in range(500)], keys=40)
+    topic, out, group = broker.topic(4), broker.topic(1), broker.group()
+    broker.fill(topic, [b"%d" % n for n in range(500)], keys=40)
     ran: list[tuple[str, bytes | None]] = []
 
     def named(name: str) -> Worker:
@@ -322,21 +310,21 @@ def test_workers_share_and_hand_over_without_running_anything_twice(
             settings=settings,
         )
 
-    first = named("first").start(pond.bootstrap)
+    first = named("first").start(broker.bootstrap)
     assert eventually(lambda: len(ran) > 20)
-    second = named("second").start(pond.bootstrap)
+    second = named("second").start(broker.bootstrap)
     assert eventually(lambda: any(name == "second" for name, _ in ran) or len(ran) >= 500)
     first.stop()
     assert eventually(lambda: len(ran) >= 500)
     second.stop()
     assert {name for name, _ in ran} == {"first", "second"}
     assert sorted(value or b"" for _, value in ran) == sorted(b"%d" % n for n in range(500))
-    assert len(pond.read(out, 500)) == 500
+    assert len(broker.read(out, 500)) == 500
 
 
-def test_stopping_closes_gaps_so_that_nothing_runs_twice(pond) -> None:
-    topic, group = pond.topic(1), pond.group()
-    with Producer(pond.bootstrap) as producer:
+def test_stopping_closes_gaps_so_that_nothing_runs_twice(broker) -> None:
+    topic, group = broker.topic(1), broker.group()
+    with Producer(broker.bootstrap) as producer:
         for key in ("slow", "slow", *"abcdefghij"):
             producer.send(topic, key, key, partition=0)
     ran: list[str] = []
@@ -346,17 +334,17 @@ def test_stopping_closes_gaps_so_that_nothing_runs_twice(pond) -> None:
             time.sleep(0.4)
         ran.append(name)
 
-    worker = Worker(handle, topic, group=group, concurrency=2).start(pond.bootstrap)
+    worker = Worker(handle, topic, group=group, concurrency=2).start(broker.bootstrap)
     assert eventually(lambda: "j" in ran)
     worker.stop()
     assert ran.count("slow") == 2, "the second stands before records that have run"
-    Worker(handle, topic, group=group).run(pond.bootstrap, until_idle_s=IDLE_S)
+    Worker(handle, topic, group=group).run(broker.bootstrap, until_idle_s=IDLE_S)
     assert len(ran) == 12
 
 
-def test_stopping_does_not_wait_for_retries_and_keeps_their_order(pond) -> None:
-    topic, group = pond.topic(1), pond.group()
-    with Producer(pond.bootstrap) as producer:
+def test_stopping_does_not_wait_for_retries_and_keeps_their_order(broker) -> None:
+    topic, group = broker.topic(1), broker.group()
+    with Producer(broker.bootstrap) as producer:
         for value in (b"fails", b"behind", b"other"):
             producer.send(topic, value, "other" if value == b"other" else "key", partition=0)
     ran: list[bytes | None] = []
@@ -367,16 +355,16 @@ def test_stopping_does_not_wait_for_retries_and_keeps_their_order(pond) -> None:
             raise ValueError
 
     worker = Worker(handle, topic, group=group, retries=Retry(3, first_s=1000), stop_timeout_s=1000)
-    worker.start(pond.bootstrap)
+    worker.start(broker.bootstrap)
     assert eventually(lambda: ran == [b"fails", b"other"])
     worker.stop(PATIENCE_SECONDS)
-    Worker(handle, topic, group=group).run(pond.bootstrap, until_idle_s=IDLE_S)
+    Worker(handle, topic, group=group).run(broker.bootstrap, until_idle_s=IDLE_S)
     assert [value for value in ran if value != b"other"] == [b"fails", b"fails", b"behind"]
 
 
-def test_async_handlers_run_side_by_side(pond) -> None:
-    topic = pond.topic(1)
-    pond.fill(topic, VALUES[:20])
+def test_async_handlers_run_side_by_side(broker) -> None:
+    topic = broker.topic(1)
+    broker.fill(topic, VALUES[:20])
     together = most = 0
 
     async def handle(message: Message) -> None:
@@ -386,34 +374,34 @@ def test_async_handlers_run_side_by_side(pond) -> None:
         await asyncio.sleep(0.05)
         together -= 1
 
-    worker = Worker(handle, topic, group=pond.group(), concurrency=10)
-    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    worker = Worker(handle, topic, group=broker.group(), concurrency=10)
+    worker.run(broker.bootstrap, until_idle_s=IDLE_S)
     assert most == 10
     assert worker.stats.processed == 20
 
 
-def test_a_topic_may_come_later(pond) -> None:
-    topic = f"{pond.topic()}-later"
+def test_a_topic_may_come_later(broker) -> None:
+    topic = f"{broker.topic()}-later"
     seen: list[bytes | None] = []
     worker = Worker(
         lambda message: seen.append(message.value),
         topic,
-        group=pond.group(),
+        group=broker.group(),
         settings={"topic.metadata.refresh.interval.ms": 200},
     )
     with worker:
         pass
-    worker.bootstrap = pond.bootstrap
+    worker.bootstrap = broker.bootstrap
     with worker:
         time.sleep(0.3)
-        pond.create(topic, 1)
-        pond.fill(topic, [b"1"])
+        broker.create(topic, 1)
+        broker.fill(topic, [b"1"])
         assert eventually(lambda: seen == [b"1"])
 
 
-def test_a_group_that_begins_at_the_end_does_not_pass_over_its_own_retries(pond) -> None:
+def test_a_group_that_begins_at_the_end_does_not_pass_over_its_own_retries(broker) -> None:
     """Nothing is committed in a retry topic before its first record has run: a restart began behind it."""
-    topic, group = pond.topic(1), pond.group()
+    topic, group = broker.topic(1), broker.group()
     ran: list[bytes | None] = []
 
     def handle(message: Message) -> None:
@@ -426,17 +414,17 @@ def test_a_group_that_begins_at_the_end_does_not_pass_over_its_own_retries(pond)
         "from_": "latest",
         "retries": Retry(2, first_s=1.5, order="none", topics_from_s=0.1, jitter=0),
     }
-    with Producer(pond.bootstrap) as producer, Worker(handle, topic, bootstrap=pond.bootstrap, **told):
+    with Producer(broker.bootstrap) as producer, Worker(handle, topic, bootstrap=broker.bootstrap, **told):
         # What is written before it has joined is not for it.
         assert eventually(lambda: producer.send(topic, b"1").result(60) and ran)
-        assert eventually(lambda: pond.read(f"{topic}.retry.1500ms", settle_s=0.0))
+        assert eventually(lambda: broker.read(f"{topic}.retry.1500ms", settle_s=0.0))
     before = len(ran)
-    Worker(handle, topic, **told).run(pond.bootstrap, until_idle_s=2.0)
+    Worker(handle, topic, **told).run(broker.bootstrap, until_idle_s=2.0)
     assert len(ran) > before, "the record that waited for its second try is lost"
 
 
-def test_a_worker_that_gets_no_further_thread_says_so(pond, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = pond.topic(1)
+def test_a_worker_that_gets_no_further_thread_says_so(broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = broker.topic(1)
     start_one = Threads.start_one
 
     def start_none_from_a_handler(self: Threads) -> None:
@@ -445,34 +433,34 @@ def test_a_worker_that_gets_no_further_thread_says_so(pond, monkeypatch: pytest.
         start_one(self)
 
     monkeypatch.setattr(Threads, "start_one", start_none_from_a_handler)
-    out = pond.topic(1)
+    out = broker.topic(1)
 
     def slow(message: Message) -> Send:
         time.sleep(0.05)
         return Send(out, message.value)
 
     # While what the first wants sent is on its way, the record behind it is free, and another runner is wanted.
-    pond.fill(topic, VALUES, keys=1)
-    worker = Worker(slow, topic, group=pond.group(), concurrency=4)
+    broker.fill(topic, VALUES, keys=1)
+    worker = Worker(slow, topic, group=broker.group(), concurrency=4)
     with pytest.raises(RuntimeError, match="can't start"):
-        worker.run(pond.bootstrap, until_idle_s=5)
+        worker.run(broker.bootstrap, until_idle_s=5)
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
-def test_the_largest_record_fits_into_the_dead_letters_with_all_that_is_added(pond, delivery: str) -> None:
+def test_the_largest_record_fits_into_the_dead_letters_with_all_that_is_added(broker, delivery: str) -> None:
     """It ended the worker, at every start anew: its letter was larger than the record."""
-    topic = f"{pond.topic(1)}.large"
+    topic = f"{broker.topic(1)}.large"
     limit = 3_000_000
-    admin = AdminClient({"bootstrap.servers": pond.bootstrap})
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(topic, 1, config={"max.message.bytes": str(limit)})])[topic].result(60)
     values = [dice(1).randbytes(size) for size in (999_900, limit - 200)]
-    with Producer(pond.bootstrap, settings={"message.max.bytes": 10_000_000}) as producer:
+    with Producer(broker.bootstrap, settings={"message.max.bytes": 10_000_000}) as producer:
         for value in values:
             producer.send(topic, value).result(60)
 
     def refuse(message: Message) -> None:
         raise Reject("é" * 10_000)
 
-    worker = Worker(refuse, topic, group=pond.group(), delivery=delivery, dead_letters=f"{topic}.dlq")  # type: ignore[arg-type]
-    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
-    assert [message.value for message in pond.read(f"{topic}.dlq", 2)] == values
+    worker = Worker(refuse, topic, group=broker.group(), delivery=delivery, dead_letters=f"{topic}.dlq")  # type: ignore[arg-type]
+    worker.run(broker.bootstrap, until_idle_s=IDLE_S)
+    assert [message.value for message in broker.read(f"{topic}.dlq", 2)] == values

@@ -42,11 +42,11 @@ def write(
         assert not raw.produce(topic, 0, batch_with_raw_headers(records, key)).error_code
 
 
-def test_a_header_name_that_is_not_utf8_costs_no_record(pond: Cluster) -> None:
-    topic, group = pond.topic(1), pond.group()
-    write(pond, topic, [*FILLERS, (b"odd", [(BAD, b"1"), *GOOD]), *FILLERS])
+def test_a_header_name_that_is_not_utf8_costs_no_record(broker: Cluster) -> None:
+    topic, group = broker.topic(1), broker.group()
+    write(broker, topic, [*FILLERS, (b"odd", [(BAD, b"1"), *GOOD]), *FILLERS])
     found: list[Message] = []
-    with Consumer(group, [topic], bootstrap=pond.bootstrap) as consumer:
+    with Consumer(group, [topic], bootstrap=broker.bootstrap) as consumer:
         while len(found) < 11:
             batch = consumer.poll(500, 20.0)
             assert batch, f"only {len(found)} of 11 records came"
@@ -57,10 +57,10 @@ def test_a_header_name_that_is_not_utf8_costs_no_record(pond: Cluster) -> None:
     assert {each.headers for each in found if each.offset != 5} == {(("trace", b"t-1"),)}
 
 
-def test_what_can_be_decoded_of_several_headers_is_delivered(pond: Cluster) -> None:
-    topic = pond.topic(1)
-    write(pond, topic, [(b"odd", SEVERAL_BAD)])
-    (message,) = pond.read(topic)
+def test_what_can_be_decoded_of_several_headers_is_delivered(broker: Cluster) -> None:
+    topic = broker.topic(1)
+    write(broker, topic, [(b"odd", SEVERAL_BAD)])
+    (message,) = broker.read(topic)
     names = [name for name, _ in message.headers]
     assert [names[0], names[2], names[4]] == ["~first", "middle", "end"]
     assert UNREADABLE in names[1]
@@ -69,42 +69,42 @@ def test_what_can_be_decoded_of_several_headers_is_delivered(pond: Cluster) -> N
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
-def test_a_worker_handles_and_forwards_such_a_record(pond: Cluster, delivery: str) -> None:
-    topic, copies, group = pond.topic(1), pond.topic(1), pond.group()
-    write(pond, topic, [*FILLERS, (b"odd", [(BAD, b"1")]), *FILLERS])
+def test_a_worker_handles_and_forwards_such_a_record(broker: Cluster, delivery: str) -> None:
+    topic, copies, group = broker.topic(1), broker.topic(1), broker.group()
+    write(broker, topic, [*FILLERS, (b"odd", [(BAD, b"1")]), *FILLERS])
 
     def forward(message: Message) -> Send:
         return Send(copies, message.value, message.key, message.headers)
 
     worker = Worker(forward, topic, group=group, delivery=delivery)
-    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    worker.run(broker.bootstrap, until_idle_s=IDLE_S)
     assert worker.stats.processed == 11
-    copied = pond.read(copies, 11)
+    copied = broker.read(copies, 11)
     assert [each.value for each in copied].count(b"odd") == 1
     assert len(copied) == 11
 
 
-def test_such_a_record_can_be_a_dead_letter(pond: Cluster) -> None:
-    topic, letters, group = pond.topic(1), pond.topic(1), pond.group()
-    write(pond, topic, [(b"odd", [(BAD, b"1")]), (b"even", GOOD)])
+def test_such_a_record_can_be_a_dead_letter(broker: Cluster) -> None:
+    topic, letters, group = broker.topic(1), broker.topic(1), broker.group()
+    write(broker, topic, [(b"odd", [(BAD, b"1")]), (b"even", GOOD)])
 
     def refuse(message: Message) -> None:
         if message.value == b"odd":
             raise ValueError("no")
 
     worker = Worker(refuse, topic, group=group, dead_letters=letters)
-    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    worker.run(broker.bootstrap, until_idle_s=IDLE_S)
     assert (worker.stats.processed, worker.stats.dead) == (1, 1)
-    (letter,) = pond.read(letters)
+    (letter,) = broker.read(letters)
     assert letter.headers[0] == (UNREADABLE * 3, b"1")
     assert read_dead_letter(letter).origin.offset == 0
 
 
 @pytest.mark.parametrize("reads", TWINS)
-def test_both_twins_read_the_same_headers(pond: Cluster, reads: Any) -> None:
-    topic = pond.topic(1)
-    write(pond, topic, [*FILLERS, (b"odd", SEVERAL_BAD), *FILLERS])
-    consumer = RawConsumer({"bootstrap.servers": pond.bootstrap, "group.id": pond.group()})
+def test_both_twins_read_the_same_headers(broker: Cluster, reads: Any) -> None:
+    topic = broker.topic(1)
+    write(broker, topic, [*FILLERS, (b"odd", SEVERAL_BAD), *FILLERS])
+    consumer = RawConsumer({"bootstrap.servers": broker.bootstrap, "group.id": broker.group()})
     try:
         consumer.assign([RawPartition(topic, 0, 0)])
         raws = consumer.consume(11, timeout=20)
@@ -112,7 +112,7 @@ def test_both_twins_read_the_same_headers(pond: Cluster, reads: Any) -> None:
         consumer.close()
     made: list[Message] = []
     assert reads(raws, Message, made) == [(topic, 0, 11)]
-    assert [each.headers for each in made] == [each.headers for each in pond.read(topic, 11)]
+    assert [each.headers for each in made] == [each.headers for each in broker.read(topic, 11)]
     assert [name for name, _ in made[5].headers] == ["~first", UNREADABLE, "middle", UNREADABLE, "end"]
 
 

@@ -27,21 +27,20 @@ def lane_to(bootstrap: str, **more: object) -> InnerProducer:
     return InnerProducer(RawProducer(settings), Reachability(settings))
 
 
-def test_reports_come_without_anybody_asking(cluster) -> None:
-    topic = cluster.topic()
-    inner = lane_to(cluster.bootstrap)
+def test_reports_come_without_anybody_asking(broker) -> None:
+    topic = broker.topic()
+    inner = lane_to(broker.bootstrap)
     future = SendFuture(topic, inner.pending_reports)
     inner.produce(future, topic, b"v", b"k", [("h", b"1")], 2, 1_700_000_000_000)
     place = future.result(60)
     assert (place.topic, place.partition, place.offset) == (topic, 2, 0)
-    if not cluster.is_mock:  # whose clock stands still
-        assert place.timestamp_ms == 1_700_000_000_000
+    assert place.timestamp_ms == 1_700_000_000_000
     inner.close()
 
 
-def test_a_cancelled_future_harms_nobody(cluster) -> None:
-    topic = cluster.topic()
-    inner = lane_to(cluster.bootstrap, **{"linger.ms": 50})
+def test_a_cancelled_future_harms_nobody(broker) -> None:
+    topic = broker.topic()
+    inner = lane_to(broker.bootstrap, **{"linger.ms": 50})
     given_up = SendFuture(topic, inner.pending_reports)
     wanted = SendFuture(topic, inner.pending_reports)
     inner.produce(given_up, topic, b"1", None, partition=0)
@@ -59,9 +58,9 @@ def test_waiting_for_room_ends_with_the_deadline() -> None:
     inner.close()
 
 
-def test_what_is_flushed_is_known_to_everybody(cluster) -> None:
-    topic = cluster.topic()
-    inner = lane_to(cluster.bootstrap)
+def test_what_is_flushed_is_known_to_everybody(broker) -> None:
+    topic = broker.topic()
+    inner = lane_to(broker.bootstrap)
     for _ in range(20):
         futures = [SendFuture(topic, inner.pending_reports) for _ in range(50)]
         for each in futures:
@@ -96,14 +95,14 @@ def test_no_future_stays_open_that_was_sent_after_all_when_it_was_closed() -> No
 
 
 @pytest.mark.parametrize("kind", ["a future", "one of a loop"])
-def test_the_serving_thread_leaves_the_reports_in_its_hands_to_who_reads_them(cluster, kind: str) -> None:
+def test_the_serving_thread_leaves_the_reports_in_its_hands_to_who_reads_them(broker, kind: str) -> None:
     """All of them are told once, whoever reads; and the thread goes on to serve.
 
     Not in the order in which they were sent: librdkafka puts what is left of one batch behind the other batches.
     """
-    topic = cluster.topic()
+    topic = broker.topic()
     # Long enough that the reports come after all were sent: before that, the sender reads them.
-    inner = lane_to(cluster.bootstrap, **{"linger.ms": 1000})
+    inner = lane_to(broker.bootstrap, **{"linger.ms": 1000})
     told: list[int] = []
     stepped_back = 0
     yield_reports = inner.pending_reports.yield_reports
@@ -179,11 +178,11 @@ def test_a_flush_that_is_interrupted_leaves_the_reports_to_the_serving_thread() 
 
 
 @pytest.mark.parametrize("reads", ["nobody else", "who sends", "who flushes"])
-def test_after_an_error_that_ends_all_sending_each_record_has_an_outcome(pond, reads: str) -> None:
+def test_after_an_error_that_ends_all_sending_each_record_has_an_outcome(broker, reads: str) -> None:
     """librdkafka's binding raises such an error through whoever reads reports: the serving thread goes on."""
-    topic = pond.topic()
+    topic = broker.topic()
     settings = {"transactional.id": f"fenced-{topic}", "linger.ms": 0}
-    inner, newer = lane_to(pond.bootstrap, **settings), lane_to(pond.bootstrap, **settings)
+    inner, newer = lane_to(broker.bootstrap, **settings), lane_to(broker.bootstrap, **settings)
     inner.raw.init_transactions(60)
     inner.raw.begin_transaction()
     inner.plain_send()(topic, b"in time", None).result(60)

@@ -44,10 +44,10 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_a_killed_worker_continues_when_its_old_session_expires(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
+    broker: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cluster.fill("in", [b"first"])
-    killed = subprocess.Popen([sys.executable, "-c", PROGRAM, cluster.bootstrap], stdout=subprocess.PIPE, text=True)
+    broker.fill("in", [b"first"])
+    killed = subprocess.Popen([sys.executable, "-c", PROGRAM, broker.bootstrap], stdout=subprocess.PIPE, text=True)
     try:
         assert killed.stdout is not None
         assert killed.stdout.readline() == "ran\n"
@@ -60,8 +60,8 @@ def test_a_killed_worker_continues_when_its_old_session_expires(
         ran.append(message.value)
 
     caplog.set_level(logging.WARNING, "millpond.client")
-    cluster.fill("in", [b"second"])
-    again = Worker(handle, "in", group="g", protocol="consumer", instance="one").start(cluster.bootstrap)
+    broker.fill("in", [b"second"])
+    again = Worker(handle, "in", group="g", protocol="consumer", instance="one").start(broker.bootstrap)
     assert eventually(lambda: b"second" in ran or not again.is_running())
     again.stop()
     assert b"second" in ran
@@ -71,13 +71,13 @@ def test_a_killed_worker_continues_when_its_old_session_expires(
 
 
 def test_an_instance_that_stays_in_use_is_refused_in_the_end(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    broker: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumer_module, "REJOIN_SECONDS_MAX", 2.0)
-    cluster.fill("in", [b"first"])
-    with Consumer("g", ["in"], bootstrap=cluster.bootstrap, protocol="consumer", instance="one") as holder:
+    broker.fill("in", [b"first"])
+    with Consumer("g", ["in"], bootstrap=broker.bootstrap, protocol="consumer", instance="one") as holder:
         assert eventually(lambda: holder.poll(1, 0.1))
-        with Consumer("g", ["in"], bootstrap=cluster.bootstrap, protocol="consumer", instance="one") as other:
+        with Consumer("g", ["in"], bootstrap=broker.bootstrap, protocol="consumer", instance="one") as other:
             began = time.monotonic()
 
             def poll_both() -> None:

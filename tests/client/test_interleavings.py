@@ -38,8 +38,8 @@ Patch = pytest.MonkeyPatch
 WATCHED = (consumer, engine, in_flight, lanes, progress, runners, committers, transactions, stub_group)
 
 
-class Play:
-    """One order of steps. The kind of group, the worker's options and how slow handlers are go by the seed, too."""
+class Schedule:
+    """One order of steps. The seed also chooses the group's behaviour, the worker's options and slow handlers."""
 
     def __init__(self, seed: int, delivery: str, kind: type[Group], patch: Patch) -> None:
         self.seed = seed
@@ -112,9 +112,9 @@ class Play:
         self.turns.thread(deliver, "delivery").start()
 
 
-def play(seed: int, delivery: str, kind: type[Group] = Group) -> Turns:
+def schedule(seed: int, delivery: str, kind: type[Group] = Group) -> Turns:
     with pytest.MonkeyPatch.context() as patch:
-        one = Play(seed, delivery, kind, patch)
+        one = Schedule(seed, delivery, kind, patch)
         one.run()
         return one.turns
 
@@ -122,7 +122,7 @@ def play(seed: int, delivery: str, kind: type[Group] = Group) -> Turns:
 @pytest.mark.parametrize("seed", seeds(range(ROUNDS)))
 @pytest.mark.parametrize("delivery", DELIVERIES)
 def test_no_order_of_steps_stops_a_worker_or_skips_a_record(seed: int, delivery: str) -> None:
-    play(seed, delivery)
+    schedule(seed, delivery)
 
 
 @with_time
@@ -131,11 +131,11 @@ def test_no_order_of_steps_of_many(delivery: str) -> None:
     first = fresh_seed()
     for seed in range(first, first + MANY):
         print(f"MILLPOND_SEED={seed}")
-        play(seed, delivery)
+        schedule(seed, delivery)
 
 
 def test_a_seed_plays_the_same_every_time() -> None:
-    first, second = play(*seeds([3]), "at_least_once"), play(*seeds([3]), "at_least_once")
+    first, second = schedule(*seeds([3]), "at_least_once"), schedule(*seeds([3]), "at_least_once")
     assert (first.taken, first.now) == (second.taken, second.now)
 
 
@@ -211,7 +211,7 @@ MUTANTS = [
 
 def is_found(seed: int, kind: type[Group] = Group) -> bool:
     try:
-        play(seed, "at_least_once", kind)
+        schedule(seed, "at_least_once", kind)
     except AssertionError:
         return True
     return False

@@ -101,42 +101,6 @@ def test_an_argument_that_nobody_knows_is_named_with_the_nearest_one(make: Any, 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"compression": "zip"},
-        {"linger_ms": "soon"},
-        {"delivery_timeout_s": -1},
-        {"settings": {"no.such.setting": 1}},
-        {"settings": {"acks": object()}},
-    ],
-)
-def test_a_producer_that_cannot_be_is_refused_where_it_is_made(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
-        Producer("127.0.0.1:1", **wrong)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"key": 5},
-        {"headers": {"n": 5}},
-        {"headers": 5},
-        {"partition": "0"},
-        {"partition": -1},
-        {"timestamp_ms": 1.5},
-        {"topic": 5},
-        {"topic": ""},
-        {"value": object()},
-    ],
-)
-def test_a_record_that_cannot_be_is_refused_where_it_is_sent(wrong: dict[str, Any]) -> None:
-    producer = Producer("127.0.0.1:1")
-    with pytest.raises(ConfigError):
-        producer.send(**({"topic": "orders", "value": b"1"} | wrong))
-    producer.close(1)  # Nothing is left to be sent.
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
         {"dead_letters": 5},
         {"instance": 7},
         {"group": b"g"},

@@ -56,7 +56,7 @@ class StubProducer:
             self.futures[value].set_result(DELIVERED)
 
 
-class Play:
+class SendsHarness:
     def __init__(self) -> None:
         self.log: list[bytes] = []
         self.batching = [StubProducer(self.log)]
@@ -76,62 +76,62 @@ class Play:
 
 
 def test_what_came_behind_a_refused_batch_is_sent_after_it() -> None:
-    play = Play()
-    play.send(b"1", b"2", b"bad", b"3", b"4", b"5")
-    first = play.batching[0]
+    harness = SendsHarness()
+    harness.send(b"1", b"2", b"bad", b"3", b"4", b"5")
+    first = harness.batching[0]
     first.report(b"1")
     # The batch of 2, bad and 3 is refused; 4 and 5 are behind it.
     first.report(b"2", TOO_LARGE)
     first.is_over = True
-    play.send(b"6")
+    harness.send(b"6")
     for value in (b"bad", b"3"):
         first.report(value, TOO_LARGE)
     for value in (b"5", b"4"):
         first.report(value, PURGED)
-    assert eventually(lambda: len(play.outcomes) == 7)
-    assert play.log == [b"1", b"2", b"3", b"4", b"5", b"6"]
-    assert [value for value, error in play.outcomes.items() if error is not None] == [b"bad"]
-    assert play.refused_bytes is None
-    assert sorted(play.single.futures) == [b"2", b"3", b"bad"], "only the refused batch is sent one by one"
-    play.send(b"7")
-    assert play.log[-1] == b"7"
+    assert eventually(lambda: len(harness.outcomes) == 7)
+    assert harness.log == [b"1", b"2", b"3", b"4", b"5", b"6"]
+    assert [value for value, error in harness.outcomes.items() if error is not None] == [b"bad"]
+    assert harness.refused_bytes is None
+    assert sorted(harness.single.futures) == [b"2", b"3", b"bad"], "only the refused batch is sent one by one"
+    harness.send(b"7")
+    assert harness.log[-1] == b"7"
 
 
 def test_a_send_to_a_producer_that_has_stopped_waits_for_the_next_one() -> None:
-    play = Play()
-    play.send(b"1", b"bad")
-    play.batching[0].is_over = True
-    play.send(b"2")  # Before anybody has read the report of the refusal.
-    play.batching[0].report(b"1", TOO_LARGE)
-    play.batching[0].report(b"bad", TOO_LARGE)
-    assert eventually(lambda: len(play.outcomes) == 3)
-    assert play.log == [b"1", b"2"]
+    harness = SendsHarness()
+    harness.send(b"1", b"bad")
+    harness.batching[0].is_over = True
+    harness.send(b"2")  # Before anybody has read the report of the refusal.
+    harness.batching[0].report(b"1", TOO_LARGE)
+    harness.batching[0].report(b"bad", TOO_LARGE)
+    assert eventually(lambda: len(harness.outcomes) == 3)
+    assert harness.log == [b"1", b"2"]
 
 
 def test_a_producer_that_no_refusal_has_stopped_is_not_replaced() -> None:
-    play = Play()
-    play.send(b"1")
-    play.batching[0].report(b"1", FATAL)
-    assert eventually(lambda: play.outcomes == {b"1": FATAL})
-    assert len(play.batching) == 1
+    harness = SendsHarness()
+    harness.send(b"1")
+    harness.batching[0].report(b"1", FATAL)
+    assert eventually(lambda: harness.outcomes == {b"1": FATAL})
+    assert len(harness.batching) == 1
 
 
 def test_a_batch_that_is_too_large_only_as_a_whole_is_named_by_its_size() -> None:
-    play = Play()
-    play.send(b"12", b"345")
+    harness = SendsHarness()
+    harness.send(b"12", b"345")
     for value in (b"12", b"345"):
-        play.batching[0].report(value, TOO_LARGE)
-    play.send(b"6")
-    assert eventually(lambda: len(play.outcomes) == 3)
-    assert (play.log, play.refused_bytes) == ([b"12", b"345", b"6"], 5)
+        harness.batching[0].report(value, TOO_LARGE)
+    harness.send(b"6")
+    assert eventually(lambda: len(harness.outcomes) == 3)
+    assert (harness.log, harness.refused_bytes) == ([b"12", b"345", b"6"], 5)
 
 
 def test_other_failures_are_reported_at_once() -> None:
-    play = Play()
-    play.send(b"1")
+    harness = SendsHarness()
+    harness.send(b"1")
     late = refusal(KafkaError._MSG_TIMED_OUT)
-    play.batching[0].report(b"1", late)
-    assert play.outcomes == {b"1": late}
+    harness.batching[0].report(b"1", late)
+    assert harness.outcomes == {b"1": late}
 
 
 @pytest.mark.parametrize("code", [KafkaError._UNKNOWN_PARTITION, KafkaError.MSG_SIZE_TOO_LARGE])

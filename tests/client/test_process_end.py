@@ -48,10 +48,10 @@ print(sorted(each.offset for each in found) == list(range(100)))
 """
 
 
-def test_a_consumer_is_refused_in_a_child(pond: Cluster) -> None:
-    topic = pond.topic(1)
-    pond.fill(topic, [b"%d" % n for n in range(100)])
-    done = run(FORKING, pond.bootstrap, pond.group(), topic)
+def test_a_consumer_is_refused_in_a_child(broker: Cluster) -> None:
+    topic = broker.topic(1)
+    broker.fill(topic, [b"%d" % n for n in range(100)])
+    done = run(FORKING, broker.bootstrap, broker.group(), topic)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
@@ -68,12 +68,12 @@ if sys.argv[3] == "collected":
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("how", ["kept", "collected"])
-def test_a_program_that_ends_without_close_flushes(pond: Cluster, how: str) -> None:
-    topic = pond.topic(1)
-    done = run(FORGETFUL, pond.bootstrap, topic, how)
+def test_a_program_that_ends_without_close_flushes(broker: Cluster, how: str) -> None:
+    topic = broker.topic(1)
+    done = run(FORGETFUL, broker.bootstrap, topic, how)
     assert done.returncode == 0
     assert "was not closed" in done.stderr
-    assert len(pond.read(topic, 50)) == 50
+    assert len(broker.read(topic, 50)) == 50
 
 
 def test_a_program_that_ends_without_a_cluster_says_what_may_be_lost() -> None:
@@ -83,13 +83,13 @@ def test_a_program_that_ends_without_a_cluster_says_what_may_be_lost() -> None:
     assert time.monotonic() - began < 40
 
 
-def test_a_callback_that_raises_keyboard_interrupt_leaves_no_future_open(pond: Cluster) -> None:
-    topic = pond.topic(1)
+def test_a_callback_that_raises_keyboard_interrupt_leaves_no_future_open(broker: Cluster) -> None:
+    topic = broker.topic(1)
 
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
 
-    with Producer(pond.bootstrap, linger_ms=50) as producer:
+    with Producer(broker.bootstrap, linger_ms=50) as producer:
         futures = [producer.send(topic, b"%d" % n) for n in range(20)]
         futures[0].add_done_callback(interrupt)
         # Nobody flushes: the delivery thread alone reads the reports.

@@ -63,34 +63,40 @@ def test_a_run_until_idle_ends_where_nothing_listens(options) -> None:
     assert time.monotonic() - began < 15
 
 
-def test_a_run_until_idle_ends_where_its_topic_is_not(pond) -> None:
-    there = pond.topic(1)
+def test_a_run_until_idle_ends_where_its_topic_is_not(broker) -> None:
+    there = broker.topic(1)
     for topics in ("nothere", [there, "nothere"]):
         with pytest.raises(UnknownTopic, match="there is no topic nothere"):
-            Worker(handler, topics, group=pond.group()).run(pond.bootstrap, until_idle_s=0.5)
+            Worker(handler, topics, group=broker.group()).run(broker.bootstrap, until_idle_s=0.5)
 
 
-def test_a_run_until_idle_ends_though_another_member_has_all_partitions(pond) -> None:
-    topic, group = pond.topic(1), pond.group()
-    with Worker(handler, topic, group=group, bootstrap=pond.bootstrap) as first:
-        pond.fill(topic, [b"1"])
+def test_a_run_until_idle_ends_though_another_member_has_all_partitions(broker) -> None:
+    topic, group = broker.topic(1), broker.group()
+    with Worker(handler, topic, group=group, bootstrap=broker.bootstrap) as first:
+        broker.fill(topic, [b"1"])
         assert eventually(lambda: first.stats.processed == 1)
         second = Worker(handler, topic, group=group)
-        second.run(pond.bootstrap, until_idle_s=0.5)
-        pond.fill(topic, [b"2"])
+        second.run(broker.bootstrap, until_idle_s=0.5)
+        broker.fill(topic, [b"2"])
         assert eventually(lambda: first.stats.processed + second.stats.processed == 2)
 
 
 def test_a_worker_says_that_its_group_waits_for_one_that_was_killed(
-    pond, child, words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker, child, words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idle_timeout, "WAIT_SECONDS", 0.5)
-    topic, group = pond.topic(1), pond.group()
-    pond.fill(topic, [b"1"])
-    told = {"bootstrap": pond.bootstrap, "topic": topic, "group": group, "delivery": "at_least_once", "session_s": 3}
+    topic, group = broker.topic(1), broker.group()
+    broker.fill(topic, [b"1"])
+    told = {
+        "bootstrap": broker.bootstrap,
+        "topic": topic,
+        "group": group,
+        "delivery": "at_least_once",
+        "session_s": 3,
+    }
     child(**told, effects=tmp_path / "effects", mark=tmp_path / "mark", kill="before_effect", at=1).wait()
     seen: list[object] = []
-    Worker(seen.append, topic, group=group).run(pond.bootstrap, until_idle_s=0.3)
+    Worker(seen.append, topic, group=group).run(broker.bootstrap, until_idle_s=0.3)
     assert len(seen) == 1
     assert said(words, f"waiting for the group {group}")
     assert said(words, "joined the group")

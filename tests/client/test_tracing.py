@@ -64,17 +64,17 @@ def delivery(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_a_record_and_its_handler_are_one_trace(pond: Any, spans: Any, delivery: Any) -> None:
+def test_a_record_and_its_handler_are_one_trace(broker: Any, spans: Any, delivery: Any) -> None:
     from opentelemetry import trace
 
     spans.clear()
-    topic, onward = pond.topic(1), pond.topic(1)
+    topic, onward = broker.topic(1), broker.topic(1)
 
     def handle(value: bytes) -> Send:
         return Send(onward, value)
 
-    worker = Worker(handle, topic, group=pond.group(), bootstrap=pond.bootstrap, delivery=delivery, tracing=True)
-    with Producer(pond.bootstrap, tracing=True) as producer:
+    worker = Worker(handle, topic, group=broker.group(), bootstrap=broker.bootstrap, delivery=delivery, tracing=True)
+    with Producer(broker.bootstrap, tracing=True) as producer:
         with trace.get_tracer("test").start_as_current_span("request"):
             producer.send(topic, b"a", headers={"mine": "kept"}).result(30)
         worker.run(until_idle_s=0.5)
@@ -84,7 +84,7 @@ def test_a_record_and_its_handler_are_one_trace(pond: Any, spans: Any, delivery:
     assert handled.parent.span_id == sent.context.span_id
     assert request.context.trace_id == sent.context.trace_id == handled.context.trace_id
     assert sent.attributes["messaging.kafka.offset"] == handled.attributes["messaging.kafka.offset"] == 0
-    (first,), (second,) = pond.read(topic), pond.read(onward)
+    (first,), (second,) = broker.read(topic), broker.read(onward)
     assert first.header("mine") == b"kept"
     trace_id = f"{request.context.trace_id:032x}"
     # What follows are flags.
@@ -92,44 +92,44 @@ def test_a_record_and_its_handler_are_one_trace(pond: Any, spans: Any, delivery:
     assert (second.header("traceparent") or b"")[:52] == f"00-{trace_id}-{handled.context.span_id:016x}".encode()
 
 
-def test_a_handler_that_fails_is_a_span_with_its_error(pond: Any, spans: Any) -> None:
+def test_a_handler_that_fails_is_a_span_with_its_error(broker: Any, spans: Any) -> None:
     spans.clear()
-    topic = pond.topic(1)
-    letters = pond.topic(1)
+    topic = broker.topic(1)
+    letters = broker.topic(1)
 
     def handle(value: bytes) -> None:
         raise ValueError("bad order")
 
-    with Producer(pond.bootstrap, tracing=True) as producer:
+    with Producer(broker.bootstrap, tracing=True) as producer:
         producer.send(topic, b"a").result(30)
-    options: dict[str, Any] = {"group": pond.group(), "bootstrap": pond.bootstrap, "tracing": True}
+    options: dict[str, Any] = {"group": broker.group(), "bootstrap": broker.bootstrap, "tracing": True}
     Worker(handle, topic, dead_letters=letters, **options).run(until_idle_s=0.5)
     (handled,) = [each for each in spans.get_finished_spans() if each.name == f"process {topic}"]
     assert handled.status.status_code.name == "ERROR"
-    (letter,) = pond.read(letters)
+    (letter,) = broker.read(letters)
     (sent,) = [each for each in spans.get_finished_spans() if each.name == f"send {topic}"]
     assert f"{sent.context.span_id:016x}".encode() in (letter.header("traceparent") or b"")
 
 
-def test_a_record_that_cannot_be_sent_is_a_span_with_its_error(pond: Any, spans: Any) -> None:
+def test_a_record_that_cannot_be_sent_is_a_span_with_its_error(broker: Any, spans: Any) -> None:
     spans.clear()
-    topic = pond.topic(1)
-    with Producer(pond.bootstrap, tracing=True) as producer, pytest.raises(Exception, match="large"):
+    topic = broker.topic(1)
+    with Producer(broker.bootstrap, tracing=True) as producer, pytest.raises(Exception, match="large"):
         producer.send(topic, b"x" * 2_000_000).result(30)
     (sent,) = spans.get_finished_spans()
     assert sent.status.status_code.name == "ERROR"
 
 
-def test_headers_that_are_no_trace_are_no_reason_to_fail(pond: Any, spans: Any) -> None:
-    topic = pond.topic(1)
-    with Producer(pond.bootstrap) as producer:
+def test_headers_that_are_no_trace_are_no_reason_to_fail(broker: Any, spans: Any) -> None:
+    topic = broker.topic(1)
+    with Producer(broker.bootstrap) as producer:
         producer.send(topic, b"a", headers={"traceparent": b"\xff\x00 nonsense", "tracestate": b"\xff"}).result(30)
     seen: list[bytes] = []
     Worker(
         lambda value: seen.append(value),
         topic,
-        group=pond.group(),
-        bootstrap=pond.bootstrap,
+        group=broker.group(),
+        bootstrap=broker.bootstrap,
         payload=bytes,
         tracing=True,
     ).run(until_idle_s=0.5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from functools import partial
 from types import SimpleNamespace
@@ -11,10 +10,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from client.conftest import Cluster
 from client.stub_transactions import StubTransactions
-from client.test_refused_sends import small_topic
-from millpond import Fenced, Message, Send, SendFailed, Worker
+from millpond import Fenced, Message, Send, SendFailed
 from millpond.base.ids import TopicPartition
 from millpond.client import transactions
 from millpond.client.in_flight import InFlight
@@ -22,10 +19,9 @@ from millpond.client.retry import read_new
 from millpond.client.transactions import Transactional
 
 PARTITION = TopicPartition("orders", 0)
-IDLE_S = 0.4
 
 
-class Play:
+class CommitterHarness:
     """A worker's transactions with a stub producer; `letters` has the values of refused Sends."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, stub: StubTransactions, timeout_s: float = 10.0) -> None:
@@ -45,21 +41,23 @@ class Play:
             assert job is not None
             self.committer.record_finished(job, [each], partial(self._refused, each))
 
-    def settle(self) -> None:
-        """Until nothing is left, as a worker does again and again."""
-        for _ in range(10):
+    def commit_all(self) -> None:
+        """Commit until nothing is left, as a worker does."""
+        for _ in range(100):
             self.committer.commit_finished()
+            if not self.committer._outbox:
+                return
 
-    def _refused(self, wanted: Send, _: SendFailed) -> Send:
-        self.letters.append(wanted.value)
+    def _refused(self, refused: Send, _: SendFailed) -> Send:
+        self.letters.append(refused.value)
         return Send("dlq", b"letter")
 
 
 def sends(count: int, **odd: Send) -> list[Send]:
-    made = [Send("out", b"%d" % n, partition=0) for n in range(count)]
+    result = [Send("out", b"%d" % n, partition=0) for n in range(count)]
     for name, each in odd.items():
-        made[int(name.removeprefix("at_"))] = each
-    return made
+        result[int(name.removeprefix("at_"))] = each
+    return result
 
 
 LARGE = Send("out", b"x" * 300, partition=0)
@@ -67,50 +65,50 @@ MISPLACED = Send("out", b"misplaced", partition=77)
 
 
 def test_two_different_refusals_replace_only_their_own_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    play = Play(monkeypatch, StubTransactions(record_bytes_max=200))
-    play.finish(sends(20, at_3=LARGE, at_9=MISPLACED))
-    play.settle()
-    assert sorted(play.letters) == sorted([LARGE.value, MISPLACED.value])
+    harness = CommitterHarness(monkeypatch, StubTransactions(record_bytes_max=200))
+    harness.finish(sends(20, at_3=LARGE, at_9=MISPLACED))
+    harness.commit_all()
+    assert sorted(harness.letters) == sorted([LARGE.value, MISPLACED.value])
     # In the order of their records, letters in the place of what they replace.
-    assert play.stub.committed == [b"letter" if n in (3, 9) else b"%d" % n for n in range(20)]
+    assert harness.stub.committed == [b"letter" if n in (3, 9) else b"%d" % n for n in range(20)]
 
 
 def test_a_refused_send_in_a_backlog_is_found_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    play = Play(monkeypatch, StubTransactions(record_bytes_max=200))
-    play.finish(sends(6_000, at_700=LARGE))
-    play.settle()
-    assert play.letters == [LARGE.value]
-    assert len(play.stub.committed) == 6_000
+    harness = CommitterHarness(monkeypatch, StubTransactions(record_bytes_max=200))
+    harness.finish(sends(6_000, at_700=LARGE))
+    harness.commit_all()
+    assert harness.letters == [LARGE.value]
+    assert len(harness.stub.committed) == 6_000
     # Sent one by one, it would take 700 flushes to find it, and 6,000 to commit the transaction.
-    assert play.stub.flushes < 200
+    assert harness.stub.flushes < 200
 
 
 def test_a_batch_that_is_too_large_as_a_whole_is_sent_in_smaller_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    play = Play(monkeypatch, StubTransactions(record_bytes_max=200, batch_bytes_max=1_000))
-    play.finish(sends(2_000))
-    play.settle()
-    assert (play.letters, len(play.stub.committed)) == ([], 2_000)
-    begun = play.stub.begun
-    play.in_flight.assign([PARTITION])
-    play.finish(sends(2_000, at_77=LARGE))
-    play.settle()
-    assert (play.letters, len(play.stub.committed)) == ([LARGE.value], 4_000)
-    assert play.stub.begun - begun < 30
+    harness = CommitterHarness(monkeypatch, StubTransactions(record_bytes_max=200, batch_bytes_max=1_000))
+    harness.finish(sends(2_000))
+    harness.commit_all()
+    assert (harness.letters, len(harness.stub.committed)) == ([], 2_000)
+    begun = harness.stub.begun
+    harness.in_flight.assign([PARTITION])
+    harness.finish(sends(2_000, at_77=LARGE))
+    harness.commit_all()
+    assert (harness.letters, len(harness.stub.committed)) == ([LARGE.value], 4_000)
+    assert harness.stub.begun - begun < 30
 
 
 def test_a_worker_whose_every_send_is_refused_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    play = Play(monkeypatch, StubTransactions(record_bytes_max=200))
-    play.finish([LARGE] * 300)
-    play.settle()
-    assert len(play.letters) == 300
-    assert play.stub.committed == [b"letter"] * 300
+    harness = CommitterHarness(monkeypatch, StubTransactions(record_bytes_max=200))
+    harness.finish([LARGE] * 300)
+    harness.commit_all()
+    assert len(harness.letters) == 300
+    assert harness.stub.committed == [b"letter"] * 300
 
 
 def test_nothing_is_committed_before_it_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
-    play = Play(monkeypatch, StubTransactions(record_bytes_max=200))
-    play.finish(sends(20, at_3=LARGE))
-    play.settle()
-    assert play.stub.hasty_commits == 0
+    harness = CommitterHarness(monkeypatch, StubTransactions(record_bytes_max=200))
+    harness.finish(sends(20, at_3=LARGE))
+    harness.commit_all()
+    assert harness.stub.hasty_commits == 0
 
 
 class SlowTransactions(StubTransactions):
@@ -138,10 +136,10 @@ class SlowTransactions(StubTransactions):
 
 
 def test_a_transaction_ends_before_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    play = Play(monkeypatch, SlowTransactions(record_bytes_max=200), SlowTransactions.timeout_s)
-    play.finish(sends(1_000))
-    play.settle()
-    assert len(play.stub.committed) == 1_000
+    harness = CommitterHarness(monkeypatch, SlowTransactions(record_bytes_max=200), SlowTransactions.timeout_s)
+    harness.finish(sends(1_000))
+    harness.commit_all()
+    assert len(harness.stub.committed) == 1_000
 
 
 def test_a_fenced_worker_learns_whether_its_transaction_timed_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,25 +148,11 @@ def test_a_fenced_worker_learns_whether_its_transaction_timed_out(monkeypatch: p
             time.sleep(0.1)
             raise KafkaException(KafkaError(KafkaError._FENCED, "fenced", True))
 
-    play = Play(monkeypatch, Late(record_bytes_max=200), 0.05)
-    play.finish(sends(1))
+    harness = CommitterHarness(monkeypatch, Late(record_bytes_max=200), 0.05)
+    harness.finish(sends(1))
     with pytest.raises(Fenced, match="raise transaction_timeout_s"):
-        play.settle()
-    play = Play(monkeypatch, Late(record_bytes_max=200), 10.0)
-    play.finish(sends(1))
+        harness.commit_all()
+    harness = CommitterHarness(monkeypatch, Late(record_bytes_max=200), 10.0)
+    harness.finish(sends(1))
     with pytest.raises(Fenced, match="its own name"):
-        play.settle()
-
-
-def test_a_refused_send_in_a_batch_of_its_own_does_not_fence_the_worker(pond: Cluster) -> None:
-    """librdkafka gives a large record a batch of its own, and waits in commit for those behind it for ever."""
-    source, letters, target = pond.topic(1), pond.topic(1), small_topic(pond)
-    pond.fill(source, [b"0", b"1", b"2"])
-
-    def forward(message: Message) -> Send:
-        return Send(target, os.urandom(1_200_000) if message.value == b"0" else message.value, b"k", partition=0)
-
-    worker = Worker(forward, source, group=pond.group(), delivery="exactly_once", dead_letters=letters)
-    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
-    assert [each.value for each in pond.read(target, 2)] == [b"1", b"2"]
-    assert (worker.stats.processed, worker.stats.dead) == (2, 1)
+        harness.commit_all()

@@ -43,52 +43,52 @@ def test_what_is_sent_and_the_position_are_one(cluster) -> None:
 
 
 @pytest.mark.smoke
-def test_dead_letters_are_in_the_transaction_and_the_failed_record_s_sends_are_not(pond) -> None:
-    topic, out, letters = pond.topic(1), pond.topic(1), pond.topic(1)
-    pond.fill(topic, VALUES)
+def test_dead_letters_are_in_the_transaction_and_the_failed_record_s_sends_are_not(broker) -> None:
+    topic, out, letters = broker.topic(1), broker.topic(1), broker.topic(1)
+    broker.fill(topic, VALUES)
 
     def picky(message: Message):  # type: ignore[no-untyped-def]
         yield Send(out, message.value)
         if message.value == b"7":
             raise ValueError("seven")
 
-    worker = Worker(picky, topic, group=pond.group(), delivery="exactly_once", dead_letters=letters, concurrency=4)
-    worker.run(pond.bootstrap, until_idle_s=0.4)
-    assert [message.value for message in pond.read(letters)] == [b"7"]
-    assert {message.value for message in pond.read(out, 49)} == set(VALUES) - {b"7"}
+    worker = Worker(picky, topic, group=broker.group(), delivery="exactly_once", dead_letters=letters, concurrency=4)
+    worker.run(broker.bootstrap, until_idle_s=0.4)
+    assert [message.value for message in broker.read(letters)] == [b"7"]
+    assert {message.value for message in broker.read(out, 49)} == set(VALUES) - {b"7"}
     assert (worker.stats.processed, worker.stats.dead) == (49, 1)
 
 
-def test_order_of_what_is_sent_follows_the_order_of_what_was_read(pond) -> None:
-    topic, out = pond.topic(1), pond.topic(1)
-    pond.fill(topic, VALUES)
+def test_order_of_what_is_sent_follows_the_order_of_what_was_read(broker) -> None:
+    topic, out = broker.topic(1), broker.topic(1)
+    broker.fill(topic, VALUES)
     worker = Worker(
-        lambda message: Send(out, message.value), topic, group=pond.group(), delivery="exactly_once", concurrency=8
+        lambda message: Send(out, message.value), topic, group=broker.group(), delivery="exactly_once", concurrency=8
     )
-    worker.run(pond.bootstrap, until_idle_s=0.4)
-    assert [message.value for message in pond.read(out, 50)] == VALUES
+    worker.run(broker.bootstrap, until_idle_s=0.4)
+    assert [message.value for message in broker.read(out, 50)] == VALUES
 
 
-def test_a_second_instance_of_the_same_name_fences_the_first(pond) -> None:
-    topic, out, group = pond.topic(1), pond.topic(1), pond.group()
+def test_a_second_instance_of_the_same_name_fences_the_first(broker) -> None:
+    topic, out, group = broker.topic(1), broker.topic(1), broker.group()
     options = {"group": group, "delivery": "exactly_once", "instance": "only"}
-    first = Worker(lambda message: Send(out, message.value), topic, **options).start(pond.bootstrap)
-    pond.fill(topic, [b"1"])
-    assert len(pond.read(out, 1)) == 1
-    second = Worker(lambda message: Send(out, message.value), topic, **options).start(pond.bootstrap)
-    pond.fill(topic, [b"2"])
-    assert [message.value for message in pond.read(out, 2)] == [b"1", b"2"]
-    pond.fill(topic, [b"3"])
+    first = Worker(lambda message: Send(out, message.value), topic, **options).start(broker.bootstrap)
+    broker.fill(topic, [b"1"])
+    assert len(broker.read(out, 1)) == 1
+    second = Worker(lambda message: Send(out, message.value), topic, **options).start(broker.bootstrap)
+    broker.fill(topic, [b"2"])
+    assert [message.value for message in broker.read(out, 2)] == [b"1", b"2"]
+    broker.fill(topic, [b"3"])
     assert eventually(lambda: not first.is_running())
     with pytest.raises(Fenced, match="its own name"):
         first.stop()
     second.stop()
-    assert [message.value for message in pond.read(out, 3)] == [b"1", b"2", b"3"]
+    assert [message.value for message in broker.read(out, 3)] == [b"1", b"2", b"3"]
 
 
-def test_a_record_nobody_can_send_stops_the_worker_before_it(pond) -> None:
-    topic, out, group = pond.topic(1), pond.topic(1), pond.group()
-    pond.fill(topic, [b"1", b"2"])
+def test_a_record_nobody_can_send_stops_the_worker_before_it(broker) -> None:
+    topic, out, group = broker.topic(1), broker.topic(1), broker.group()
+    broker.fill(topic, [b"1", b"2"])
     worker = Worker(
         lambda message: Send(out, dice(1).randbytes(3_000_000) if message.value == b"2" else b"x"),
         topic,
@@ -97,11 +97,11 @@ def test_a_record_nobody_can_send_stops_the_worker_before_it(pond) -> None:
         in_flight_max=1,
     )
     with pytest.raises(HandlerFailed, match=r"message\.max\.bytes") as failure:
-        worker.run(pond.bootstrap, until_idle_s=5)
+        worker.run(broker.bootstrap, until_idle_s=5)
     assert isinstance(failure.value.__cause__, SendFailed)
     fixed = Worker(lambda message: Send(out, message.value), topic, group=group, delivery="exactly_once")
-    fixed.run(pond.bootstrap, until_idle_s=0.4)
-    assert pond.read(out, 2)[-1].value == b"2"
+    fixed.run(broker.bootstrap, until_idle_s=0.4)
+    assert broker.read(out, 2)[-1].value == b"2"
 
 
 class HangingOnce:
@@ -122,9 +122,9 @@ class HangingOnce:
         Event().wait()
 
 
-def test_a_producer_that_hangs_is_replaced_and_its_transaction_done_again(pond, monkeypatch) -> None:
-    topic, out = pond.topic(1), pond.topic(1)
-    pond.fill(topic, VALUES)
+def test_a_producer_that_hangs_is_replaced_and_its_transaction_done_again(broker, monkeypatch) -> None:
+    topic, out = broker.topic(1), broker.topic(1)
+    broker.fill(topic, VALUES)
     monkeypatch.setattr(transactions, "GRACE_SECONDS", -2.0)
     hanging: list[HangingOnce] = []
 
@@ -136,10 +136,10 @@ def test_a_producer_that_hangs_is_replaced_and_its_transaction_done_again(pond, 
         return hanging[0]
 
     monkeypatch.setattr(transactions, "make", make_one)
-    worker = Worker(lambda message: Send(out, message.value), topic, group=pond.group(), delivery="exactly_once")
-    worker.run(pond.bootstrap, until_idle_s=2)
+    worker = Worker(lambda message: Send(out, message.value), topic, group=broker.group(), delivery="exactly_once")
+    worker.run(broker.bootstrap, until_idle_s=2)
     assert hanging[0].has_hung.is_set()
-    assert [message.value for message in pond.read(out, 50)] == VALUES
+    assert [message.value for message in broker.read(out, 50)] == VALUES
 
 
 @pytest.mark.slow

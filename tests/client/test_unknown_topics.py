@@ -24,9 +24,9 @@ def topics(cluster: Cluster) -> set[str]:
     return set(AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=10).topics)
 
 
-def test_a_record_for_an_unknown_topic_fails_soon_and_creates_nothing(pond: Cluster) -> None:
-    name = f"missing-{pond.group()}"
-    with Producer(pond.bootstrap) as producer:
+def test_a_record_for_an_unknown_topic_fails_soon_and_creates_nothing(broker: Cluster) -> None:
+    name = f"missing-{broker.group()}"
+    with Producer(broker.bootstrap) as producer:
         began = time.monotonic()
         with pytest.raises(UnknownTopic, match=f"millpond topic create {name}") as refused:
             producer.send(name, b"x").result(SOON_S)
@@ -34,8 +34,8 @@ def test_a_record_for_an_unknown_topic_fails_soon_and_creates_nothing(pond: Clus
         assert isinstance(refused.value, SendFailed)
         with pytest.raises(UnknownTopic, match=name):
             producer.send(name, b"x")
-        assert name not in topics(pond)
-        pond.create(name, 1)
+        assert name not in topics(broker)
+        broker.create(name, 1)
 
         def is_sent() -> bool:
             try:
@@ -47,32 +47,32 @@ def test_a_record_for_an_unknown_topic_fails_soon_and_creates_nothing(pond: Clus
 
 
 @pytest.mark.parametrize("settings", [{}, {"allow.auto.create.topics": True}])
-def test_a_producer_that_may_create_topics_does(pond: Cluster, settings: dict[str, Any]) -> None:
-    name = f"created-{pond.group()}"
-    with Producer(pond.bootstrap, create_topics=not settings, settings=settings) as producer:
+def test_a_producer_that_may_create_topics_does(broker: Cluster, settings: dict[str, Any]) -> None:
+    name = f"created-{broker.group()}"
+    with Producer(broker.bootstrap, create_topics=not settings, settings=settings) as producer:
         producer.send(name, b"x").result(30)
-    assert name in topics(pond)
+    assert name in topics(broker)
 
 
-def test_an_async_send_fails_alike(pond: Cluster) -> None:
-    name = f"missing-{pond.group()}"
+def test_an_async_send_fails_alike(broker: Cluster) -> None:
+    name = f"missing-{broker.group()}"
 
     async def main() -> None:
-        async with AsyncProducer(pond.bootstrap) as producer:
+        async with AsyncProducer(broker.bootstrap) as producer:
             with pytest.raises(UnknownTopic):
                 await asyncio.wait_for(producer.send(name, b"x"), SOON_S)
 
     asyncio.run(main())
-    assert name not in topics(pond)
+    assert name not in topics(broker)
 
 
 @pytest.mark.parametrize("partitioner", ["murmur2", "round_robin"])
-def test_a_topic_that_is_created_a_moment_later_is_waited_for(pond: Cluster, partitioner: Any) -> None:
+def test_a_topic_that_is_created_a_moment_later_is_waited_for(broker: Cluster, partitioner: Any) -> None:
     """As when the node that is asked has not heard yet of a topic created on another one."""
-    name = f"late-{pond.group()}"
-    creation = threading.Timer(0.5, pond.create, (name, 1))
+    name = f"late-{broker.group()}"
+    creation = threading.Timer(0.5, broker.create, (name, 1))
     creation.start()
-    with Producer(pond.bootstrap, partitioner=partitioner) as producer:
+    with Producer(broker.bootstrap, partitioner=partitioner) as producer:
         assert producer.send(name, b"x").result(30).partition == 0
     creation.join()
 
@@ -94,34 +94,36 @@ def test_records_wait_for_a_cluster_that_is_away_longer_than_an_unknown_topic(tm
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
-def test_a_handlers_send_to_an_unknown_topic_is_a_failure_of_its_record(pond: Cluster, delivery: Any) -> None:
-    source, letters, name = pond.topic(1), pond.topic(1), f"missing-{pond.group()}"
-    pond.fill(source, [b"a"])
-    worker = Worker(lambda _: Send(name, b"x"), source, group=pond.group(), delivery=delivery, dead_letters=letters)
-    worker.run(pond.bootstrap, until_idle_s=0.4)
-    (letter,) = pond.read(letters)
+def test_a_handlers_send_to_an_unknown_topic_is_a_failure_of_its_record(broker: Cluster, delivery: Any) -> None:
+    source, letters, name = broker.topic(1), broker.topic(1), f"missing-{broker.group()}"
+    broker.fill(source, [b"a"])
+    worker = Worker(lambda _: Send(name, b"x"), source, group=broker.group(), delivery=delivery, dead_letters=letters)
+    worker.run(broker.bootstrap, until_idle_s=0.4)
+    (letter,) = broker.read(letters)
     assert name in read_dead_letter(letter).error_message
-    assert name not in topics(pond)
+    assert name not in topics(broker)
 
 
-def test_a_send_to_an_unknown_topic_with_a_store_ends_the_worker(pond: Cluster, tmp_path: Path) -> None:
-    source, name = pond.topic(1), f"missing-{pond.group()}"
-    pond.fill(source, [b"a"])
+def test_a_send_to_an_unknown_topic_with_a_store_ends_the_worker(broker: Cluster, tmp_path: Path) -> None:
+    source, name = broker.topic(1), f"missing-{broker.group()}"
+    broker.fill(source, [b"a"])
     store = SqliteIds(tmp_path / "ids.db")
-    worker = Worker(lambda _: Send(name, b"x"), source, group=pond.group(), delivery="exactly_once", processed=store)
+    worker = Worker(
+        lambda _: Send(name, b"x"), source, group=broker.group(), delivery="exactly_once", processed=store
+    )
     with pytest.raises(HandlerFailed):
-        worker.run(pond.bootstrap, until_idle_s=0.4)
+        worker.run(broker.bootstrap, until_idle_s=0.4)
     store.close()
-    assert name not in topics(pond)
+    assert name not in topics(broker)
 
 
 def test_the_dead_letter_topic_is_created_when_the_cluster_was_away_at_the_start(
-    pond: Cluster, monkeypatch: pytest.MonkeyPatch
+    broker: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from millpond.client import engine
 
-    source, letters = pond.topic(2), f"letters-{pond.group()}"
-    pond.fill(source, [b"a"])
+    source, letters = broker.topic(2), f"letters-{broker.group()}"
+    broker.fill(source, [b"a"])
     create, calls = engine.ensure_topics, []
 
     def first_unanswered(*given: Any) -> bool:
@@ -133,5 +135,5 @@ def test_the_dead_letter_topic_is_created_when_the_cluster_was_away_at_the_start
     def fail(_: object) -> None:
         raise ValueError("no")
 
-    Worker(fail, source, group=pond.group(), dead_letters=letters).run(pond.bootstrap, until_idle_s=0.4)
-    assert len(pond.read(letters)) == 1
+    Worker(fail, source, group=broker.group(), dead_letters=letters).run(broker.bootstrap, until_idle_s=0.4)
+    assert len(broker.read(letters)) == 1

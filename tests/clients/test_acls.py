@@ -31,8 +31,8 @@ EVERYTHING = AclBindingFilter(
 )
 
 
-class Mill:
-    """A pond or ponds with an admin, and users that are made when they are first named."""
+class SecureCluster:
+    """A broker or cluster with an admin; users are created on first use."""
 
     def __init__(self, pond: Pond | Ponds) -> None:
         self.pond = pond
@@ -45,8 +45,8 @@ class Mill:
     def settings(self, user: str, **more: Any) -> dict[str, Any]:
         if user not in self.users:
             info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-            wanted = UserScramCredentialUpsertion(user, info, PASSWORD.encode())
-            self.admin.alter_user_scram_credentials([wanted])[user].result(SECONDS)
+            credential = UserScramCredentialUpsertion(user, info, PASSWORD.encode())
+            self.admin.alter_user_scram_credentials([credential])[user].result(SECONDS)
             self.users.add(user)
         login = {"sasl.username": user, "sasl.password": PASSWORD}
         return {**self.admin_settings, **login, **{key.replace("_", "."): value for key, value in more.items()}}
@@ -103,21 +103,21 @@ def refusal(asked: Callable[[], object]) -> str:
 
 
 @pytest.fixture(scope="module")
-def mill() -> Iterator[Mill]:
+def secure() -> Iterator[SecureCluster]:
     with Pond(secure=True) as pond:
-        yield Mill(pond)
+        yield SecureCluster(pond)
 
 
 @pytest.fixture(autouse=True)
 def nobody_may_anything(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
-    if "mill" in request.fixturenames:
-        request.getfixturevalue("mill").forbid_all()
+    if "secure" in request.fixturenames:
+        request.getfixturevalue("secure").forbid_all()
 
 
-def test_a_user_without_rights_sees_and_does_nothing(mill: Mill) -> None:
-    topic = mill.topic()
-    alice = mill.settings("alice")
+def test_a_user_without_rights_sees_and_does_nothing(secure: SecureCluster) -> None:
+    topic = secure.topic()
+    alice = secure.settings("alice")
     admin = AdminClient(alice)
     assert admin.list_topics(timeout=SECONDS).topics == {}
     seen = admin.list_topics(topic, timeout=SECONDS).topics[topic]
@@ -126,13 +126,13 @@ def test_a_user_without_rights_sees_and_does_nothing(mill: Mill) -> None:
     fault = written(alice, topic, "x")
     assert fault is not None
     assert fault.name() == "TOPIC_AUTHORIZATION_FAILED"
-    reader = mill.settings("alice", group_id="crew", auto_offset_reset="earliest")
+    reader = secure.settings("alice", group_id="crew", auto_offset_reset="earliest")
     assert first_read(reader, topic) in ("GROUP_AUTHORIZATION_FAILED", "TOPIC_AUTHORIZATION_FAILED")
     new = admin.create_topics([NewTopic("mine", 1)])["mine"]
     assert refusal(lambda: new.result(SECONDS)) == "TOPIC_AUTHORIZATION_FAILED"
     gone = admin.delete_topics([topic])[topic]
     assert refusal(lambda: gone.result(SECONDS)) == "TOPIC_AUTHORIZATION_FAILED"
-    mill.allow("bob", AclOperation.READ, topic)
+    secure.allow("bob", AclOperation.READ, topic)
     assert admin.describe_acls(EVERYTHING).result(SECONDS) == [], "librdkafka keeps the refusal to itself"
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     (described,) = admin.describe_configs([resource]).values()
@@ -140,40 +140,40 @@ def test_a_user_without_rights_sees_and_does_nothing(mill: Mill) -> None:
 
 
 @pytest.mark.smoke
-def test_rights_let_a_producer_and_a_consumer_work(mill: Mill) -> None:
-    topic = mill.topic()
-    mill.allow("alice", AclOperation.WRITE, topic)
-    mill.allow("bob", AclOperation.READ, "pond-", pattern=ResourcePatternType.PREFIXED)
-    mill.allow("bob", AclOperation.READ, "crew", kind=ResourceType.GROUP)
-    assert written(mill.settings("alice"), topic, "hello") is None
-    assert written(mill.settings("alice", enable_idempotence=True), topic, "again") is None
-    reader = mill.settings("bob", group_id="crew", auto_offset_reset="earliest")
+def test_rights_let_a_producer_and_a_consumer_work(secure: SecureCluster) -> None:
+    topic = secure.topic()
+    secure.allow("alice", AclOperation.WRITE, topic)
+    secure.allow("bob", AclOperation.READ, "pond-", pattern=ResourcePatternType.PREFIXED)
+    secure.allow("bob", AclOperation.READ, "crew", kind=ResourceType.GROUP)
+    assert written(secure.settings("alice"), topic, "hello") is None
+    assert written(secure.settings("alice", enable_idempotence=True), topic, "again") is None
+    reader = secure.settings("bob", group_id="crew", auto_offset_reset="earliest")
     assert first_read(reader, topic) == "hello"
-    fault = written(mill.settings("bob"), topic, "not mine")
+    fault = written(secure.settings("bob"), topic, "not mine")
     assert fault is not None
     assert fault.name() == "TOPIC_AUTHORIZATION_FAILED"
-    mill.allow("bob", AclOperation.READ, topic, permission=AclPermissionType.DENY)
+    secure.allow("bob", AclOperation.READ, topic, permission=AclPermissionType.DENY)
     assert first_read(reader | {"group.id": "crew"}, topic) == "TOPIC_AUTHORIZATION_FAILED"
 
 
-def test_transactions_need_a_right_on_their_id(mill: Mill) -> None:
-    topic = mill.topic()
-    mill.allow("alice", AclOperation.WRITE, topic)
-    producer = Producer(mill.settings("alice", transactional_id="till"))
+def test_transactions_need_a_right_on_their_id(secure: SecureCluster) -> None:
+    topic = secure.topic()
+    secure.allow("alice", AclOperation.WRITE, topic)
+    producer = Producer(secure.settings("alice", transactional_id="till"))
     assert refusal(lambda: producer.init_transactions(SECONDS)) == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
-    mill.allow("alice", AclOperation.WRITE, "till", kind=ResourceType.TRANSACTIONAL_ID)
-    producer = Producer(mill.settings("alice", transactional_id="till"))
+    secure.allow("alice", AclOperation.WRITE, "till", kind=ResourceType.TRANSACTIONAL_ID)
+    producer = Producer(secure.settings("alice", transactional_id="till"))
     producer.init_transactions(SECONDS)
     producer.begin_transaction()
     producer.produce(topic, "counted")
     producer.commit_transaction(SECONDS)
 
 
-def test_acls_are_made_found_and_removed_by_librdkafka(mill: Mill) -> None:
-    mill.allow("alice", AclOperation.READ, "a", pattern=ResourcePatternType.PREFIXED)
-    mill.allow("alice", AclOperation.ALTER, "kafka-cluster", kind=ResourceType.BROKER)
-    mill.allow("bob", AclOperation.ALL, "*", permission=AclPermissionType.DENY)
-    everything = mill.admin.describe_acls(EVERYTHING).result(SECONDS)
+def test_acls_are_made_found_and_removed_by_librdkafka(secure: SecureCluster) -> None:
+    secure.allow("alice", AclOperation.READ, "a", pattern=ResourcePatternType.PREFIXED)
+    secure.allow("alice", AclOperation.ALTER, "kafka-cluster", kind=ResourceType.BROKER)
+    secure.allow("bob", AclOperation.ALL, "*", permission=AclPermissionType.DENY)
+    everything = secure.admin.describe_acls(EVERYTHING).result(SECONDS)
     assert {(each.principal, each.operation.name, each.name) for each in everything} == {
         ("User:alice", "READ", "a"),
         ("User:alice", "ALTER", "kafka-cluster"),
@@ -188,12 +188,12 @@ def test_acls_are_made_found_and_removed_by_librdkafka(mill: Mill) -> None:
         AclOperation.ANY,
         AclPermissionType.ANY,
     )
-    (removed,) = mill.admin.delete_acls([of_bob]).values()
+    (removed,) = secure.admin.delete_acls([of_bob]).values()
     assert [each.principal for each in removed.result(SECONDS)] == ["User:bob"]
-    assert len(mill.admin.describe_acls(EVERYTHING).result(SECONDS)) == 2
+    assert len(secure.admin.describe_acls(EVERYTHING).result(SECONDS)) == 2
 
 
-def test_acls_are_made_found_and_removed_by_kafka_python(mill: Mill) -> None:
+def test_acls_are_made_found_and_removed_by_kafka_python(secure: SecureCluster) -> None:
     from kafka.admin import (
         ACL,
         ACLFilter,
@@ -206,9 +206,9 @@ def test_acls_are_made_found_and_removed_by_kafka_python(mill: Mill) -> None:
     )
     from kafka.admin import ResourceType as Kind
 
-    settings = mill.admin_settings
+    settings = secure.admin_settings
     admin = KafkaAdminClient(
-        bootstrap_servers=mill.pond.bootstrap,
+        bootstrap_servers=secure.pond.bootstrap,
         security_protocol="SASL_SSL",
         sasl_mechanism="SCRAM-SHA-512",
         sasl_plain_username=settings["sasl.username"],
@@ -219,17 +219,17 @@ def test_acls_are_made_found_and_removed_by_kafka_python(mill: Mill) -> None:
         acl = ACL("User:carol", "*", ACLOperation.READ, ACLPermissionType.ALLOW, ResourcePattern(Kind.TOPIC, "pond"))
         made = admin.create_acls([acl])
         assert not made["failed"]
-        wanted = ACLFilter(
+        credential = ACLFilter(
             "User:carol",
             None,
             ACLOperation.ANY,
             ACLPermissionType.ANY,
             ResourcePatternFilter(Kind.ANY, None, ACLResourcePatternType.ANY),
         )
-        found, _ = admin.describe_acls(wanted)
+        found, _ = admin.describe_acls(credential)
         assert [(each.principal, each.operation) for each in found] == [("User:carol", ACLOperation.READ)]
-        admin.delete_acls([wanted])
-        found, _ = admin.describe_acls(wanted)
+        admin.delete_acls([credential])
+        found, _ = admin.describe_acls(credential)
         assert found == []
     finally:
         admin.close()
@@ -238,13 +238,13 @@ def test_acls_are_made_found_and_removed_by_kafka_python(mill: Mill) -> None:
 def test_rights_hold_on_every_node_of_a_cluster() -> None:
     """A request that the controller answers is asked for rights where it came in; ACLs reach all nodes."""
     with Ponds(3, secure=True) as ponds:
-        mill = Mill(ponds)
-        topic = mill.topic()
-        alice = mill.settings("alice")
-        bob = mill.settings("bob", group_id="crew", auto_offset_reset="earliest")
-        mill.allow("alice", AclOperation.WRITE, topic)
-        mill.allow("bob", AclOperation.READ, topic)
-        mill.allow("bob", AclOperation.READ, "crew", kind=ResourceType.GROUP)
+        secure = SecureCluster(ponds)
+        topic = secure.topic()
+        alice = secure.settings("alice")
+        bob = secure.settings("bob", group_id="crew", auto_offset_reset="earliest")
+        secure.allow("alice", AclOperation.WRITE, topic)
+        secure.allow("bob", AclOperation.READ, topic)
+        secure.allow("bob", AclOperation.READ, "crew", kind=ResourceType.GROUP)
         assert written(alice, topic, "hello") is None
         assert first_read(bob, topic) == "hello"
         for address in ponds.bootstrap.split(","):
@@ -266,5 +266,5 @@ def test_rights_hold_on_every_node_of_a_cluster() -> None:
             ).values()
             assert refusal(lambda made=made: made.result(SECONDS)) == "CLUSTER_AUTHORIZATION_FAILED"
             assert set(admin.list_topics(timeout=SECONDS).topics) == {topic}
-            known = AdminClient(mill.admin_settings | {"bootstrap.servers": address})
+            known = AdminClient(secure.admin_settings | {"bootstrap.servers": address})
             assert len(known.describe_acls(EVERYTHING).result(SECONDS)) == 3

@@ -34,7 +34,7 @@ OTHERWISE = frozenset(
 we do; to brokers their topic is one like any other."""
 
 
-class Stage:
+class KafkaSetup:
     """What the cases are about, on Kafka. Whoever comes in the clear is a super user; alice logs in."""
 
     def __init__(self, kafka: KafkaBroker) -> None:
@@ -123,11 +123,11 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSetup]:
     settings = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
     broker = KafkaBroker(tmp_path_factory.mktemp("kafka"), settings)
     try:
-        yield Stage(broker.start())
+        yield KafkaSetup(broker.start())
     finally:
         broker.terminate()
 
@@ -136,32 +136,32 @@ def expected(case: Case, right: Right) -> set[int]:
     return set() if case.refused is not None else {int(code_of(case, right))}
 
 
-def told_in_the_end(stage: Stage, case: Case, want: set[int]) -> set[int] | None:
+def told_in_the_end(setup: KafkaSetup, case: Case, want: set[int]) -> set[int] | None:
     """Kafka's brokers hear of ACLs a moment after they are made."""
     for _ in range(10):
-        told = stage.codes(case)
+        told = setup.codes(case)
         if told == want:
             break
         time.sleep(0.1)
     return told
 
 
-def test_kafka_refuses_the_same_with_the_same_codes(stage: Stage) -> None:
+def test_kafka_refuses_the_same_with_the_same_codes(setup: KafkaSetup) -> None:
     """One walk, because the broker takes long to start."""
     differing = []
     walked = 0
     for case in CASES:
-        is_served = case.version in stage.served.get(case.key, ())
+        is_served = case.version in setup.served.get(case.key, ())
         if not case.rights or case.is_for_nodes or not is_served or case.id in OTHERWISE:
             continue
         asked = [(case.rights[0], ())]
         asked += [(right, tuple(each for each in case.rights if each is not right)) for right in case.rights]
         for right, others in asked if len(case.rights) > 1 else asked[:1]:
-            stage.only(*others)
-            if "team" in str(case.values(stage.scene)):
-                stage.join_team()
+            setup.only(*others)
+            if "team" in str(case.values(setup.scene)):
+                setup.join_team()
             want = expected(case, right)
-            told = told_in_the_end(stage, case, want)
+            told = told_in_the_end(setup, case, want)
             if told != want:
                 differing.append(f"{case.id} without {right[0].name} {right[1].name}: {told}, not {want}")
             walked += 1
@@ -169,9 +169,9 @@ def test_kafka_refuses_the_same_with_the_same_codes(stage: Stage) -> None:
     assert walked > 80
 
 
-def test_kafka_too_keeps_its_own_topics_to_itself(stage: Stage) -> None:
+def test_kafka_too_keeps_its_own_topics_to_itself(setup: KafkaSetup) -> None:
     """Whatever rights somebody has: here a super user asks."""
-    scene = stage.scene
+    scene = setup.scene
     for own in ("__consumer_offsets", "__transaction_state"):
         adds = {
             "v3_and_below_transactional_id": "tx",
@@ -179,10 +179,10 @@ def test_kafka_too_keeps_its_own_topics_to_itself(stage: Stage) -> None:
             "v3_and_below_producer_epoch": scene.producer_epoch,
             "v3_and_below_topics": [{"name": own, "partitions": [0]}],
         }
-        refused = stage.admin.call(build(m.AddPartitionsToTxnRequest, adds), 3)
+        refused = setup.admin.call(build(m.AddPartitionsToTxnRequest, adds), 3)
         (result,) = refused.results_by_topic_v3_and_below
         assert [each.partition_error_code for each in result.results_by_partition] == [29]
         data = [{"index": 0, "records": memoryview(bytearray(scene.batch()))}]
         writes = {"acks": 1, "timeout_ms": 1000, "topic_data": [{"name": own, "partition_data": data}]}
-        reply = stage.admin.call(build(m.ProduceRequest, writes), 9)
+        reply = setup.admin.call(build(m.ProduceRequest, writes), 9)
         assert {code for code in codes_in(reply) if code} == {int(ErrorCode.INVALID_TOPIC_EXCEPTION)}

@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 100.0
 
 
 class Program:
-    """A program that runs, and the lines it has printed so far."""
+    """A running program and the lines it has printed."""
 
     def __init__(self, command: list[str], environment: dict[str, str], folder: Path | None) -> None:
         self.lines: list[str] = []
@@ -43,10 +43,10 @@ class Program:
         return [*self.lines, *self._faults]
 
     def wait_for(self, is_enough: Callable[[list[str]], bool]) -> list[str]:
-        """The lines, once they are enough."""
+        """Wait until the lines satisfy the condition, and return them."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not is_enough(list(self.lines)):
-            assert time.monotonic() < deadline, f"in vain: {self.lines} {self._faults}"
+            assert time.monotonic() < deadline, f"timed out: {self.lines} {self._faults}"
             assert self._process.poll() is None or is_enough(self._ended()), f"it ended: {self.lines} {self._faults}"
             time.sleep(0.01)
         return list(self.lines)
@@ -72,7 +72,7 @@ class Program:
             kept.extend(map(str.rstrip, stream))
 
 
-class Stage:
+class ExampleRunner:
     """Runs the programs of one example."""
 
     def __init__(self, folder: Path, bootstrap: str) -> None:
@@ -81,7 +81,7 @@ class Stage:
         self._started: list[Program] = []
 
     def run(self, program: str, *arguments: str, code: int = 0) -> list[str]:
-        """The lines of a program that ends by itself."""
+        """Run a program to its end and return its lines."""
         return self._run([sys.executable, str(self.folder / program), *arguments], code)
 
     def millpond(self, *arguments: str) -> list[str]:
@@ -111,9 +111,9 @@ class Stage:
 
 
 @pytest.fixture
-def stage(request: pytest.FixtureRequest, millpond: Pond) -> Iterator[Stage]:
+def example(request: pytest.FixtureRequest, millpond: Pond) -> Iterator[ExampleRunner]:
     """The programs of the example that the test file is named after."""
     name = request.path.stem.removeprefix("test_")
-    made = Stage(EXAMPLES / name, millpond.bootstrap)
-    yield made
-    made.close()
+    runner = ExampleRunner(EXAMPLES / name, millpond.bootstrap)
+    yield runner
+    runner.close()

@@ -9,18 +9,18 @@ import pytest
 from millpond.testing import Pond
 
 
-def test_orders_in_avro(millpond: Pond, stage: Any) -> None:
+def test_orders_in_avro(millpond: Pond, example: Any) -> None:
     pytest.importorskip("fastavro", reason="pip install fastavro")
     millpond.create_topic("orders.avro")
     millpond.create_topic("orders.avro.dlq")
-    assert stage.run("avro_orders.py", "send", "3") == ["3 orders are sent"]
+    assert example.run("avro_orders.py", "send", "3") == ["3 orders are sent"]
     millpond.produce("orders.avro", b"\xff")
-    assert stage.run("avro_orders.py", "charge") == [
+    assert example.run("avro_orders.py", "charge") == [
         "ann pays 0.00 for o-0",
         "ann pays 1.50 for o-1",
         "ann pays 3.00 for o-2",
     ]
     assert millpond.consume("orders.avro.dlq", 1)[0].value == b"\xff"
     pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
-    told = stage.millpond("pipeline", "check", str(stage.folder / "orders.toml"))
+    told = example.millpond("pipeline", "check", str(example.folder / "orders.toml"))
     assert any("The declaration is in order" in line for line in told)

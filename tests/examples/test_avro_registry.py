@@ -99,10 +99,10 @@ def registry(millpond: Pond, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @with_time
-def test_avro_through_a_registry(registry: Registry, millpond: Pond, stage: Any) -> None:
+def test_avro_through_a_registry(registry: Registry, millpond: Pond, example: Any) -> None:
     millpond.create_topic("registry.orders")
     millpond.create_topic("registry.orders.dlq")
-    assert stage.run("registry_orders.py", "send", "3") == ["3 orders are sent"]
+    assert example.run("registry_orders.py", "send", "3") == ["3 orders are sent"]
     assert SUBJECT in registry.ask("subjects")[1]
     value = millpond.consume("registry.orders", 1)[0].value
     number = int.from_bytes(value[1:5])
@@ -116,7 +116,7 @@ def test_avro_through_a_registry(registry: Registry, millpond: Pond, stage: Any)
     registry.start()
     assert json.loads(registry.ask(f"schemas/ids/{number}")[1]["schema"])["name"] == "Order"
     millpond.produce("registry.orders", b"\xff")
-    assert stage.run("registry_orders.py", "charge") == [
+    assert example.run("registry_orders.py", "charge") == [
         "ann pays 0.00 for o-0",
         "ann pays 1.50 for o-1",
         "ann pays 3.00 for o-2",

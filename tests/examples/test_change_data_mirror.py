@@ -10,10 +10,10 @@ from typing import Any
 from millpond.testing import Pond
 
 
-def test_the_mirror_follows_the_table(millpond: Pond, stage: Any, tmp_path: Path) -> None:
+def test_the_mirror_follows_the_table(millpond: Pond, example: Any, tmp_path: Path) -> None:
     millpond.create_topic("customers", 2, cleanup_policy="compact")
     path = tmp_path / "crm.db"
-    stage.run("capture.py", str(path), "--once")
+    example.run("capture.py", str(path), "--once")
     table = sqlite3.connect(path, timeout=10)
     with table:
         table.executemany("INSERT INTO customers VALUES (?, ?, ?)", [(n, f"name {n}", "Bern") for n in range(30)])
@@ -24,7 +24,7 @@ def test_the_mirror_follows_the_table(millpond: Pond, stage: Any, tmp_path: Path
             str(customer): {"name": name, "city": city} for customer, name, city in rows
         }
 
-    capture, mirror = stage.start("capture.py", str(path)), stage.start("mirror.py")
+    capture, mirror = example.start("capture.py", str(path)), example.start("mirror.py")
     mirror.wait_for(shows_the_table)
     with table:
         table.execute("UPDATE customers SET city = 'Basel' WHERE id < 5")
@@ -35,8 +35,8 @@ def test_the_mirror_follows_the_table(millpond: Pond, stage: Any, tmp_path: Path
     capture.kill()
     with table:
         table.execute("DELETE FROM customers WHERE id = 0")
-    stage.run("capture.py", str(path), "--once")
+    example.run("capture.py", str(path), "--once")
     mirror.wait_for(shows_the_table)
     assert "0" not in json.loads(mirror.lines[-1])
-    stage.start("mirror.py").wait_for(shows_the_table)
+    example.start("mirror.py").wait_for(shows_the_table)
     table.close()

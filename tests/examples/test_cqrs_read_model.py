@@ -22,20 +22,20 @@ def expected(millpond: Pond, count: int) -> dict[str, bytes]:
     return {key.decode(): value for key, value in last.items() if value is not None}
 
 
-def test_a_view_rebuilt_from_scratch_is_equal(millpond: Pond, stage: Any, tmp_path: Path) -> None:
+def test_a_view_rebuilt_from_scratch_is_equal(millpond: Pond, example: Any, tmp_path: Path) -> None:
     millpond.create_topic("products", 3, cleanup_policy="compact")
     shop, again = tmp_path / "shop.db", tmp_path / "again.db"
-    stage.run("catalogue.py", "season", "500")
-    follower = stage.start("view.py", str(shop), "follow")
-    stage.run("catalogue.py", "season", "300", "1")
+    example.run("catalogue.py", "season", "500")
+    follower = example.start("view.py", str(shop), "follow")
+    example.run("catalogue.py", "season", "300", "1")
     follower.kill()
-    stage.run("catalogue.py", "set", "product-1", "golden product", "99")
-    stage.run("catalogue.py", "drop", "product-2")
-    stage.run("view.py", str(shop), "update")
-    assert stage.run("view.py", str(shop), "query", "golden") == ["product-1\tgolden product\t99"]
+    example.run("catalogue.py", "set", "product-1", "golden product", "99")
+    example.run("catalogue.py", "drop", "product-2")
+    example.run("view.py", str(shop), "update")
+    assert example.run("view.py", str(shop), "query", "golden") == ["product-1\tgolden product\t99"]
     found = rows(shop)
     assert {row[0] for row in found} == expected(millpond, 802).keys()
     assert "product-2" not in {row[0] for row in found}
 
-    stage.run("view.py", str(again), "update")
+    example.run("view.py", str(again), "update")
     assert rows(again) == found

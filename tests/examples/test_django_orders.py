@@ -11,11 +11,11 @@ from millpond.testing.ports import free_port
 from support.web import post
 
 
-def test_an_order_is_in_the_log_before_it_is_confirmed(millpond: Pond, stage: Any) -> None:
+def test_an_order_is_in_the_log_before_it_is_confirmed(millpond: Pond, example: Any) -> None:
     pytest.importorskip("django", reason="pip install django")
     millpond.create_topic("django.orders")
     address = f"127.0.0.1:{free_port()}"
-    stage.start("django_orders.py", "runserver", "--noreload", address)
+    example.start("django_orders.py", "runserver", "--noreload", address)
     status, told = post(f"{address}/orders", {"id": "o-1", "customer": "ann", "total": 7})
     assert (status, told) == (201, {"topic": "django.orders", "partition": 0, "offset": 0})
     assert millpond.consume("django.orders", 1)[0].key == b"ann"

@@ -11,11 +11,11 @@ from millpond.testing.ports import free_port
 from support.web import post
 
 
-def test_an_order_is_in_the_log_before_it_is_confirmed(millpond: Pond, stage: Any) -> None:
+def test_an_order_is_in_the_log_before_it_is_confirmed(millpond: Pond, example: Any) -> None:
     pytest.importorskip("fastapi", reason="pip install fastapi")
     millpond.create_topic("fastapi.orders")
     address = f"127.0.0.1:{free_port()}"
-    stage.start("orders_api.py", address.partition(":")[2])
+    example.start("orders_api.py", address.partition(":")[2])
     status, told = post(f"{address}/orders", {"id": "o-1", "customer": "ann", "total": 7})
     assert (status, told) == (201, {"topic": "fastapi.orders", "partition": 0, "offset": 0})
     assert millpond.consume("fastapi.orders", 1)[0].key == b"ann"

@@ -23,22 +23,22 @@ def wait(is_done: Callable[[], bool], seconds: float = 100.0) -> None:
 
 
 @pytest.mark.millpond(settings={"group.min.session.timeout.ms": 500})
-def test_workers_compete_come_and_go(millpond: Pond, stage: Any) -> None:
+def test_workers_compete_come_and_go(millpond: Pond, example: Any) -> None:
     millpond.create_topic("jobs", 8)
-    stage.run("enqueue.py", "40")
-    ann = stage.start("job_worker.py", "ann", "0.05")
+    example.run("enqueue.py", "40")
+    ann = example.start("job_worker.py", "ann", "0.05")
     ann.wait_for(lambda lines: len(lines) >= 3)
-    bob = stage.start("job_worker.py", "bob", "0.05")
-    cid = stage.start("job_worker.py", "cid", "0.05")
+    bob = example.start("job_worker.py", "bob", "0.05")
+    cid = example.start("job_worker.py", "cid", "0.05")
     wait(lambda: done(ann, bob, cid) == set(range(40)))
-    stage.run("enqueue.py", "60", "40")
+    example.run("enqueue.py", "60", "40")
     wait(lambda: len(bob.lines) >= 5 and len(cid.lines) >= 5)
     assert cid.stop() == 0
     wait(lambda: done(ann, bob, cid) == set(range(100)))
     counts = [len(each.lines) for each in (ann, bob, cid)]
     assert sum(counts) == 100, "nobody was killed: each job is done once"
 
-    stage.run("enqueue.py", "30", "100")
+    example.run("enqueue.py", "30", "100")
     wait(lambda: len(bob.lines) > counts[1] + 2)
     bob.kill()
     wait(lambda: done(ann, bob, cid) == set(range(130)))

@@ -24,7 +24,7 @@ from millpond.spark.pipelines.stop_request import StopRequest
 from millpond.spark.pipelines.tables import Job
 
 
-class Play:
+class ScriptedQuery:
     """A query that follows a script."""
 
     def __init__(self, batches: int, error: str = "", error_at: int = 0, is_stuck: bool = False) -> None:
@@ -56,12 +56,12 @@ class Play:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Act(Job):
+class ScriptedJob(Job):
     kind: ClassVar[str] = "act"
     reads_source: ClassVar[bool] = False
 
 
-Start = Callable[[Context, Act], Any]
+Start = Callable[[Context, ScriptedJob], Any]
 Run = Callable[..., Outcome]
 
 
@@ -71,19 +71,19 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(runner, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(runner, "PUBLISH_SECONDS", 0.01)
 
-    def starts_later(context: Context, job: Act, start: Start) -> Any:
+    def starts_later(context: Context, job: ScriptedJob, start: Start) -> Any:
         return lambda: start(context, job)
 
     def go(starts: dict[str, Start], plans: dict[str, Any] | None = None, **how: Any) -> Outcome:
         kind = Kind(
             name="act",
             doc="As scripted.",
-            job=Act,
+            job=ScriptedJob,
             plan=lambda context, job: (plans or {}).get(job.name, starts_later)(context, job, starts[job.name]),
             outputs=lambda job: {"table": f"lake/{job.name}"},
         )
         monkeypatch.setattr(kinds, "KINDS", {"act": kind})
-        jobs = tuple(Act(name=name) for name in starts)
+        jobs = tuple(ScriptedJob(name=name) for name in starts)
         return Pipeline(name="orders", jobs=jobs, checkpoint=str(tmp_path)).run(spark=object(), **how)
 
     return go
@@ -91,7 +91,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def test_a_run_ends_when_all_its_jobs_have(run: Run, tmp_path: Path) -> None:
     told: list[Snapshot] = []
-    outcome = run({"short": lambda *_: Play(2), "long": lambda *_: Play(5)}, show=told.append)
+    outcome = run({"short": lambda *_: ScriptedQuery(2), "long": lambda *_: ScriptedQuery(5)}, show=told.append)
     assert outcome.state == "finished"
     assert [(job.name, job.state, job.batch) for job in outcome.snapshot.jobs] == [
         ("short", "finished", 1),
@@ -105,10 +105,10 @@ def test_a_run_ends_when_all_its_jobs_have(run: Run, tmp_path: Path) -> None:
 
 
 def test_one_job_that_fails_stops_all_and_says_why(run: Run, tmp_path: Path) -> None:
-    healthy = Play(1_000_000)
+    healthy = ScriptedQuery(1_000_000)
     error = "[PYTHON_EXCEPTION] Traceback (most recent call last):\n  File x\nmillpond.errors.X: no such topic\n\n"
     with pytest.raises(PipelineFailed) as caught:
-        run({"good": lambda *_: healthy, "bad": lambda *_: Play(9, error, error_at=2)})
+        run({"good": lambda *_: healthy, "bad": lambda *_: ScriptedQuery(9, error, error_at=2)})
     assert str(caught.value) == "bad failed: no such topic"
     assert healthy.stops == 1
     good, bad = caught.value.snapshot.jobs
@@ -118,32 +118,34 @@ def test_one_job_that_fails_stops_all_and_says_why(run: Run, tmp_path: Path) -> 
 
 
 def test_a_job_that_does_not_start(run: Run) -> None:
-    healthy = Play(1_000_000)
+    healthy = ScriptedQuery(1_000_000)
 
     def refuse(*_: Any) -> Any:
         raise ValueError("there is no column `valeu`")
 
     with pytest.raises(PipelineFailed, match="bad did not start: there is no column `valeu`") as caught:
-        run({"good": lambda *_: healthy, "bad": refuse, "never": lambda *_: Play(1)})
+        run({"good": lambda *_: healthy, "bad": refuse, "never": lambda *_: ScriptedQuery(1)})
     assert healthy.stops == 1
     assert [job.state for job in caught.value.snapshot.jobs] == ["stopped", "starting", "starting"]
 
 
 def test_no_job_starts_before_all_have_planned(run: Run) -> None:
-    healthy, began = Play(1_000_000), []
+    healthy, began = ScriptedQuery(1_000_000), []
 
     def refuse(*_: Any) -> Any:
         raise ValueError("there is no column `valeu`")
 
     with pytest.raises(PipelineFailed, match="no job was started: there is no column `valeu`") as caught:
-        run({"good": lambda *_: began.append(1) or healthy, "bad": lambda *_: Play(1)}, plans={"bad": refuse})
+        run(
+            {"good": lambda *_: began.append(1) or healthy, "bad": lambda *_: ScriptedQuery(1)}, plans={"bad": refuse}
+        )
     assert (began, healthy.stops) == ([], 0)
     assert "bad cannot be planned" in str(caught.value)
     assert [job.state for job in caught.value.snapshot.jobs] == ["starting", "starting"]
 
 
 def test_spark_that_is_gone(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    class Gone(Play):
+    class Gone(ScriptedQuery):
         def exception(self) -> Exception | None:
             raise ConnectionRefusedError("nobody listens")
 
@@ -157,7 +159,7 @@ def test_spark_that_is_gone(run: Run, tmp_path: Path, caplog: pytest.LogCaptureF
 
 def test_a_stop_waits_for_the_batch_but_not_for_ever(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "GRACE_SECONDS", 0.3)
-    stopping, stuck, quick = StopRequest(), Play(1, is_stuck=True), Play(1_000_000)
+    stopping, stuck, quick = StopRequest(), ScriptedQuery(1, is_stuck=True), ScriptedQuery(1_000_000)
     threading.Timer(0.2, stopping.ask).start()
     began = time.monotonic()
     outcome = run({"stuck": lambda *_: stuck, "quick": lambda *_: quick}, stopping=stopping)
@@ -168,37 +170,37 @@ def test_a_stop_waits_for_the_batch_but_not_for_ever(run: Run, monkeypatch: pyte
 
 
 def test_one_that_fails_again_at_once_has_not_finished(run: Run) -> None:
-    class Late(Play):
+    class Late(ScriptedQuery):
         def __init__(self) -> None:
             super().__init__(1, runner.LATE_PROCESS)
             self.isActive = False
 
     with pytest.raises(PipelineFailed, match=runner.LATE_PROCESS):
-        run({"a": lambda *_: Late(), "b": lambda *_: Play(1)})
+        run({"a": lambda *_: Late(), "b": lambda *_: ScriptedQuery(1)})
 
 
 def test_a_source_that_came_up_too_late_is_tried_again(run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    late = [Play(1, runner.LATE_PROCESS), Play(1, runner.LATE_PROCESS), Play(3)]
+    late = [ScriptedQuery(1, runner.LATE_PROCESS), ScriptedQuery(1, runner.LATE_PROCESS), ScriptedQuery(3)]
     assert run({"a": lambda *_: late.pop(0)}).state == "finished"
     assert caplog.text.count("a: its Python process did not come up in time") == 2
-    always: list[Play] = []
+    always: list[ScriptedQuery] = []
 
-    def never(*_: Any) -> Play:
-        always.append(Play(1, runner.LATE_PROCESS))
+    def never(*_: Any) -> ScriptedQuery:
+        always.append(ScriptedQuery(1, runner.LATE_PROCESS))
         return always[-1]
 
     with pytest.raises(PipelineFailed, match="a failed: Python worker failed to connect back"):
         run({"a": never})
     assert len(always) == runner.TRIES_MAX
     with pytest.raises(PipelineFailed):
-        run({"a": lambda *_: Play(9, runner.LATE_PROCESS, error_at=2)})
+        run({"a": lambda *_: ScriptedQuery(9, runner.LATE_PROCESS, error_at=2)})
 
 
 def test_work_in_the_background_is_a_job_too(run: Run) -> None:
     def work(report: Report) -> None:
         report.rows(33)
 
-    def start(context: Context, job: Act) -> Any:
+    def start(context: Context, job: ScriptedJob) -> Any:
         context.tell("speed", "slow")
         return context.in_background(work)()
 
@@ -208,8 +210,8 @@ def test_work_in_the_background_is_a_job_too(run: Run) -> None:
 
 def test_a_second_run_of_a_pipeline_is_refused(run: Run, tmp_path: Path) -> None:
     with locked(tmp_path, "orders"), pytest.raises(AlreadyRunning):
-        run({"a": lambda *_: Play(1)})
-    assert run({"a": lambda *_: Play(1)}).state == "finished"
+        run({"a": lambda *_: ScriptedQuery(1)})
+    assert run({"a": lambda *_: ScriptedQuery(1)}).state == "finished"
 
 
 def test_warnings_go_to_the_log_unless_somebody_wants_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,5 +235,5 @@ def test_metrics_follow_the_run(run: Run) -> None:
         if snapshot.state == "running" and snapshot.jobs[0].batch and not seen:
             seen.append(urllib.request.urlopen(snapshot.metrics, timeout=60).read().decode())
 
-    run({"a": lambda *_: Play(50)}, show=show, metrics="127.0.0.1:0")
+    run({"a": lambda *_: ScriptedQuery(50)}, show=show, metrics="127.0.0.1:0")
     assert 'millpond_pipeline_rows_out_total{pipeline="orders",job="a",kind="act"}' in seen[0]
