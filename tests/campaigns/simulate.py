@@ -29,7 +29,7 @@ from multiprocessing import Pool
 from typing import Any
 
 from millpond.sim.cluster.campaigns import CAMPAIGNS
-from millpond.sim.cluster.crew_scenario import CrewScenario, make_crew_plan
+from millpond.sim.cluster.group_scenario import ClusterGroupScenario, make_cluster_group_plan
 from millpond.sim.cluster.plan import FAULTS
 from millpond.sim.cluster.shrinker import kind_of, play, shrink
 from millpond.sim.simulator.campaigns import MACHINES, SCENARIOS
@@ -71,7 +71,7 @@ class Runs:
         if self.scenario in CAMPAIGNS:
             return CAMPAIGNS[self.scenario].kind(seed, self.plan(seed))
         if self.scenario == "crews":
-            return CrewScenario(seed, make_crew_plan(seed, self.faults, nodes=self.nodes))
+            return ClusterGroupScenario(seed, make_cluster_group_plan(seed, self.faults, nodes=self.nodes))
         return SCENARIOS[self.scenario](seed)
 
     def plan(self, seed: int) -> Any:

@@ -27,7 +27,7 @@ from millpond.sim.simulator.actions import (
 )
 from millpond.sim.simulator.consumer import Consumer, id_of
 from millpond.sim.simulator.ledger import SentRecord, Status
-from millpond.sim.simulator.producer import Producer, Way
+from millpond.sim.simulator.producer import Producer, SendOptions
 from millpond.sim.simulator.simulation import Simulation
 from millpond.sim.simulator.snapshot import Observer
 from millpond.sim.simulator.tape import Tape
@@ -283,7 +283,7 @@ class SimulatedCluster:
         number = len(simulation.ledger.records)
         partition = number % count if key is None else partition_for_key(key.encode(), count)
         made = SentRecord(0, producer.name, topic, partition, key, value, "all", simulation.clock.now_ms)
-        producer.send(simulation.ledger.new_record(made), Way(buffer_max=500), heard)
+        producer.send(simulation.ledger.new_record(made), SendOptions(buffer_max=500), heard)
 
     # Running
 

@@ -8,14 +8,13 @@ from random import Random
 import pytest
 
 from millpond.sim.clients.committed_reader import CommittedReader
-from millpond.sim.clients.copy_worker import CopyWorker
+from millpond.sim.clients.copy_worker import CopyWorker, WorkerStyle
 from millpond.sim.clients.group_member import GroupTopic, Membership
-from millpond.sim.clients.worker_style import WorkerStyle
 from millpond.sim.coordination.checkers import check_copied, check_sightings, check_transactions
 from millpond.sim.history.groups import CoordinationHistory
 from millpond.sim.history.records import Promise
 
-CALM = WorkerStyle(pace_ms=10, abort_share=0.0, straggles=False)
+CALM = WorkerStyle(pace_ms=10, abort_share=0.0, sends_late=False)
 
 
 class Mill:
@@ -77,7 +76,7 @@ def mill(pond) -> Mill:
 
 @pytest.mark.parametrize("is_v2", [True, False])
 def test_everything_is_copied_exactly_once(mill: Mill, is_v2: bool) -> None:
-    mill.worker("one", replace(CALM, is_v2=is_v2, abort_share=0.3, straggles=True))
+    mill.worker("one", replace(CALM, is_v2=is_v2, abort_share=0.3, sends_late=True))
     assert mill.pond.sim.run_until(mill.is_done)
     mill.pond.sim.run_for(6_000)
     assert mill.findings() == []
@@ -86,7 +85,7 @@ def test_everything_is_copied_exactly_once(mill: Mill, is_v2: bool) -> None:
 
 @pytest.mark.parametrize("is_v2", [True, False])
 def test_a_zombie_is_fenced_when_it_wakes_up(mill: Mill, is_v2: bool) -> None:
-    style = replace(CALM, is_v2=is_v2, dawdles=True)
+    style = replace(CALM, is_v2=is_v2, ends_slowly=True)
     zombie = mill.worker("zombie", style)
     mill.pond.sim.run_until(lambda: len(mill.history.transactions) == 3)
     zombie.freeze()

@@ -1,4 +1,4 @@
-"""Simulated members share out a topic, in both protocols, and pass on what they had."""
+"""Simulated members of both protocols share a topic, and take over partitions from each other."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from random import Random
 
 import pytest
 
-from millpond.sim.clients.group_member import ClassicMember, ConsumerMember, GroupTopic, Member, MemberTimes
+from millpond.sim.clients.group_member import ClassicMember, ConsumerMember, GroupMember, GroupTopic, MemberTimes
 from millpond.sim.clients.group_reader import ReadJob
+from millpond.sim.coordination.worker_group import JobMember
 from millpond.sim.history.groups import CoordinationHistory
 from millpond.sim.history.records import Promise
 
 
 class Group:
-    def __init__(self, pond, kind: type[Member]) -> None:
+    def __init__(self, pond, kind: type[GroupMember]) -> None:
         self.pond = pond
         self.kind = kind
         self.history = CoordinationHistory()
@@ -24,7 +25,7 @@ class Group:
                 producer.produce(partition, pond.contents(2), Promise.SURVIVES)
         assert pond.sim.run_until(producer.is_idle)
 
-    def member(self, name: str) -> Member:
+    def member(self, name: str) -> JobMember:
         job = ReadJob(
             self.pond.sim.clock,
             self.pond.client(f"{name} work"),
@@ -33,9 +34,9 @@ class Group:
             Random(name),
             pace_ms=20,
         )
-        member = self.kind(
-            self.pond.sim.clock, self.pond.client(name), self.history, "g", self.topic, job, MemberTimes(8_000, 8_000)
-        )
+        times = MemberTimes(8_000, 8_000)
+        client = self.pond.client(name)
+        member = JobMember(self.kind, self.pond.sim.clock, client, self.history, self.topic, job, times)
         member.start()
         return member
 
@@ -51,14 +52,14 @@ def group(pond, request) -> Group:
     return Group(pond, request.param)
 
 
-def test_all_is_processed_and_committed(group: Group) -> None:
+def test_a_member_processes_and_commits_everything(group: Group) -> None:
     group.member("one")
     assert group.pond.sim.run_until(lambda: group.history.reached == {0: 10, 1: 10})
     assert group.history.processed == {(partition, offset): 1 for partition in (0, 1) for offset in range(10)}
     assert group.history.violations == []
 
 
-def test_members_share_and_pass_on(group: Group) -> None:
+def test_members_share_partitions_and_take_over_from_a_leaver(group: Group) -> None:
     one, two = group.member("one"), group.member("two")
     assert group.pond.sim.run_until(lambda: sorted(map(len, group.owned().values())) == [1, 1])
     one.leave()
@@ -69,7 +70,7 @@ def test_members_share_and_pass_on(group: Group) -> None:
     assert group.history.violations == []
 
 
-def test_who_crashes_is_missed_after_its_session(group: Group) -> None:
+def test_a_crashed_member_loses_its_partitions_after_its_session(group: Group) -> None:
     one, _ = group.member("one"), group.member("two")
     assert group.pond.sim.run_until(lambda: sorted(map(len, group.owned().values())) == [1, 1])
     one.crash()
@@ -79,7 +80,7 @@ def test_who_crashes_is_missed_after_its_session(group: Group) -> None:
     assert group.history.violations == []
 
 
-def test_a_killed_node_is_lived_through(group: Group) -> None:
+def test_members_survive_the_restart_of_the_node(group: Group) -> None:
     group.member("one")
     assert group.until(one=[0, 1])
     group.pond.node.kill()

@@ -11,7 +11,7 @@ import pytest
 from tests.support.patience import with_time
 
 from millpond.broker.replication.partitions import Partition
-from millpond.sim.cluster.crew_scenario import CrewScenario, make_crew_plan
+from millpond.sim.cluster.group_scenario import ClusterGroupScenario, make_cluster_group_plan
 from millpond.sim.cluster.plan import make_plan
 from millpond.sim.cluster.scenario import Scenario
 from millpond.sim.coordination.plan import Work
@@ -25,8 +25,10 @@ def cluster_run(seed: int, faults: tuple[str, ...] = DEATHS) -> Scenario:
     return Scenario(seed, replace(make_plan(seed, faults), has_racks=True))
 
 
-def crew_run(seed: int, faults: tuple[str, ...] = DEATHS) -> CrewScenario:
-    return CrewScenario(seed, replace(make_crew_plan(seed, faults, nodes=3, work=Work.COPY), has_racks=True))
+def crew_run(seed: int, faults: tuple[str, ...] = DEATHS) -> ClusterGroupScenario:
+    return ClusterGroupScenario(
+        seed, replace(make_cluster_group_plan(seed, faults, nodes=3, work=Work.COPY), has_racks=True)
+    )
 
 
 @pytest.mark.parametrize("seed", [1, 4])

@@ -15,9 +15,9 @@ from tests.support.patience import with_time
 from millpond.base.errors import ErrorCode
 from millpond.log import producers
 from millpond.sim.clients.client import Client, OnReply
+from millpond.sim.clients.copy_worker import WorkerStyle
 from millpond.sim.clients.group_member import MemberTimes
-from millpond.sim.clients.worker_style import WorkerStyle
-from millpond.sim.cluster.crew_scenario import CrewPlan, CrewScenario
+from millpond.sim.cluster.group_scenario import ClusterGroupPlan, ClusterGroupScenario
 from millpond.sim.coordination.plan import CoordinationPlan, Sharing, Work
 from millpond.wire import messages as m
 from millpond.wire.messages import Message
@@ -48,12 +48,12 @@ class Fault(NamedTuple):
     """The leader of this topic is harmed."""
 
 
-def plan(style: WorkerStyle) -> CrewPlan:
-    crew = CoordinationPlan(
+def plan(style: WorkerStyle) -> ClusterGroupPlan:
+    work = CoordinationPlan(
         node={},
         work=Work.COPY,
         sharing=Sharing.FIXED,
-        crew=[style],
+        workers=[style],
         times=MemberTimes(),
         input_partitions=1,
         output_partitions=2,
@@ -70,13 +70,13 @@ def plan(style: WorkerStyle) -> CrewPlan:
         "group.min.session.timeout.ms": "100",
         "replica.lag.time.max.ms": "1000",
     }
-    return CrewPlan(3, crew, settings, ())
+    return ClusterGroupPlan(3, work, settings, ())
 
 
-HASTY = WorkerStyle(is_v2=False, pace_ms=20, abort_share=0.4, is_hasty=True, straggles=False)
+HASTY = WorkerStyle(is_v2=False, pace_ms=20, abort_share=0.4, is_hasty=True, sends_late=False)
 
 
-class Story(CrewScenario):
+class Story(ClusterGroupScenario):
     def __init__(self, fault: Fault, style: WorkerStyle = HASTY) -> None:
         super().__init__(7, plan(style))
         self.fault = fault

@@ -257,13 +257,13 @@ MUTANTS: dict[Callable[[Patch], None], Hunt] = {
 def plan(seed: int, hunt: Hunt) -> CoordinationPlan:
     made = make_coordination_plan(seed, hunt.kinds, work=hunt.work, sharing=hunt.sharing, versions=hunt.versions)
     if hunt.strays:
-        made.crew = [replace(style, straggles=True) for style in made.crew]
+        made.workers = [replace(style, sends_late=True) for style in made.workers]
     if hunt.freezes:
-        made.crew = [replace(style, timeout_ms=5_000, pace_ms=300, dawdles=True) for style in made.crew]
+        made.workers = [replace(style, timeout_ms=5_000, pace_ms=300, ends_slowly=True) for style in made.workers]
         made.churn = [
             ChurnPlan(Churn.FREEZE, 1_500 + 4_000 * turn + 700 * slot, slot, 3_000)
             for turn in range(2)
-            for slot in range(len(made.crew))
+            for slot in range(len(made.workers))
         ]
     return made
 

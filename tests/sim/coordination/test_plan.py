@@ -17,7 +17,7 @@ def test_seeds_bring_every_kind_of_work_sharing_and_fault() -> None:
     assert {plan.work for plan in plans} == set(Work)
     assert {plan.sharing for plan in plans} == set(Sharing)
     assert {fault.kind for plan in plans for fault in plan.faults} == set(FAULTS)
-    assert {style.is_v2 for plan in plans for style in plan.crew} == {True, False}
+    assert {style.is_v2 for plan in plans for style in plan.workers} == {True, False}
 
 
 @pytest.mark.parametrize("sharing", Sharing)
@@ -25,7 +25,7 @@ def test_a_plan_can_be_narrowed(sharing: Sharing) -> None:
     plan = make_coordination_plan(1, ["kill"], work=Work.COPY, sharing=sharing, versions=[False])
     assert (plan.work, plan.sharing) == (Work.COPY, sharing)
     assert {fault.kind for fault in plan.faults} == {"kill"}
-    assert not any(style.is_v2 for style in plan.crew)
+    assert not any(style.is_v2 for style in plan.workers)
 
 
 def test_members_that_share_nothing_fixed_only_copy() -> None:

@@ -17,7 +17,7 @@ def ranges(count: int, members: Sequence[str]) -> dict[str, frozenset[int]]:
     return shares
 
 
-def sticky(count: int, owned: Mapping[str, frozenset[int]]) -> dict[str, frozenset[int]]:
+def cooperative_sticky(count: int, owned: Mapping[str, frozenset[int]]) -> dict[str, frozenset[int]]:
     """One round of the cooperative protocol: everybody keeps what it has as far as that is fair.
 
     What has to move is given to nobody in this round: its owner sees that, lets go, and joins again; then it is free.

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from millpond.base.errors import ErrorCode
 from millpond.sim.clients.cluster_client import WRONG_NODE, ClusterClient
 from millpond.sim.clients.reader import PartitionView, take_records
+from millpond.sim.clients.requests import RETRY_MS, fetch_request
 from millpond.sim.clients.script import Ask, Player, Rest, Script
 from millpond.sim.history.records import History, TopicIdPartition
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.batch import CorruptBatch
 
-RETRY_MS = 100
 WAIT_MS = 300
 MAX_BYTES = 1 << 16
 RETRY_LATER = (*WRONG_NODE, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
@@ -76,28 +76,14 @@ class ClusterReader:
 
     def _request(self, view: PartitionView, epoch: int) -> m.FetchRequest:
         topic, topic_id, index = view.partition
-        return m.FetchRequest(
-            max_wait_ms=WAIT_MS,
-            min_bytes=1,
+        return fetch_request(
+            topic,
+            {index: view.position},
+            topic_id=topic_id,
             max_bytes=MAX_BYTES,
-            session_id=0,
-            session_epoch=-1,
+            max_wait_ms=WAIT_MS,
+            leader_epoch=epoch,
             rack_id=self.client.rack,
-            topics=[
-                m.FetchRequest.FetchTopic(
-                    topic=topic,
-                    topic_id=topic_id,
-                    partitions=[
-                        m.FetchRequest.FetchPartition(
-                            partition=index,
-                            current_leader_epoch=epoch,
-                            fetch_offset=view.position,
-                            partition_max_bytes=MAX_BYTES,
-                        )
-                    ],
-                )
-            ],
-            forgotten_topics_data=[],
         )
 
     def _take(self, view: PartitionView, reply: m.FetchResponse | None, node_id: int) -> bool:

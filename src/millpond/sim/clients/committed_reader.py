@@ -1,29 +1,25 @@
-"""A simulated read_committed consumer of one topic: what it is shown, and what it must never be shown."""
+"""A simulated read_committed consumer of one topic, which reports records that it should not have been shown."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass, field
 
 from millpond.base.errors import ErrorCode
 from millpond.base.named_tuple import NamedTuple
 from millpond.sim.clients.client import Client
 from millpond.sim.clients.group_member import GroupTopic
+from millpond.sim.clients.isolation import Cursor, visible_records
+from millpond.sim.clients.requests import READ_COMMITTED, RETRY_MS, fetch_request
 from millpond.sim.clients.script import Ask, Player, Rest, Script
 from millpond.sim.history.groups import CoordinationHistory
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
-from millpond.wire.batch import BatchHeader, CorruptBatch, check_batch, walk
-from millpond.wire.records import Record, decode_batch
+from millpond.wire.batch import CorruptBatch
 
-READ_COMMITTED = 1
-RETRY_MS = 100
 FETCH_WAIT_MS = 200
-COMMIT = b"\0\0\0\1"
 TRANSACTION_HEADER = "transaction"
 
 
 class Shown(NamedTuple):
-    """One record as a reader was shown it."""
+    """One record that a reader saw."""
 
     partition: int
     offset: int
@@ -32,17 +28,8 @@ class Shown(NamedTuple):
     seen_ms: int
 
 
-@dataclass(slots=True)
-class _View:
-    position: int = 0
-    high_watermark: int = -1
-    last_stable_offset: int = -1
-    aborted: dict[int, None] = field(default_factory=dict)
-    """Producers inside an aborted transaction, where we are."""
-
-
 class CommittedReader:
-    """Follows every partition from its start, and leaves out what the broker says was aborted."""
+    """Reads every partition from its start, without the records that the broker says were aborted."""
 
     def __init__(
         self,
@@ -55,7 +42,7 @@ class CommittedReader:
         max_bytes: int = 1 << 20,
     ) -> None:
         self.shown: list[Shown] = []
-        self.views = {number: _View() for number in range(topic.partitions)}
+        self.views = {number: Cursor() for number in range(topic.partitions)}
         self._clock = clock
         self._client = client
         self._history = history
@@ -77,10 +64,18 @@ class CommittedReader:
     def _follow(self) -> Script[None]:
         made = 0
         while True:
-            reply = yield Ask(self._client, self._request(), self._version)
+            request = fetch_request(
+                self._topic.name,
+                {number: view.position for number, view in self.views.items()},
+                topic_id=self._topic.id,
+                max_bytes=self._max_bytes,
+                max_wait_ms=FETCH_WAIT_MS,
+                isolation_level=READ_COMMITTED,
+            )
+            reply = yield Ask(self._client, request, self._version)
             if self._client.connections_made != made:
                 made = self._client.connections_made
-                # A new connection may have reached a new life of the node, which knows of less.
+                # A new connection may have reached a restarted node, which knows less.
                 for view in self.views.values():
                     view.high_watermark = view.last_stable_offset = -1
             if reply is None or reply.error_code:
@@ -91,37 +86,15 @@ class CommittedReader:
                 for part in parts:
                     self._take(part)
             except CorruptBatch:
-                # Its checksum is what a client refuses it by, and asks again; somebody has to mend it.
+                # A client rejects it by its checksum and fetches again, until the broker has repaired the log.
                 yield Rest(RETRY_MS)
             if any(part.error_code for part in parts):
                 yield Rest(RETRY_MS)
 
-    def _request(self) -> m.FetchRequest:
-        kind = m.FetchRequest
-        return kind(
-            max_wait_ms=FETCH_WAIT_MS,
-            min_bytes=1,
-            max_bytes=self._max_bytes,
-            isolation_level=READ_COMMITTED,
-            topics=[
-                kind.FetchTopic(
-                    topic=self._topic.name,
-                    topic_id=self._topic.id,
-                    partitions=[
-                        kind.FetchPartition(
-                            partition=number, fetch_offset=view.position, partition_max_bytes=self._max_bytes
-                        )
-                        for number, view in self.views.items()
-                    ],
-                )
-            ],
-            forgotten_topics_data=[],
-        )
-
     def _take(self, part: m.FetchResponse.PartitionData) -> None:
         view = self.views[part.partition_index]
         if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            # Aborted records, and markers, need not have been safe when we passed them: a power cut takes them back.
+            # Aborted records and markers may not have been durable when we read them: a power cut removes them.
             view.position = max(part.high_watermark, 0)
             view.aborted.clear()
         if part.error_code:
@@ -137,33 +110,17 @@ class CommittedReader:
         view.high_watermark, view.last_stable_offset = part.high_watermark, part.last_stable_offset
         self._read(view, part)
 
-    def _read(self, view: _View, part: m.FetchResponse.PartitionData) -> None:
-        assert isinstance(part.records, memoryview), "a decoded reply holds its records as a view"
-        data = bytes(part.records)
-        aborted = sorted((each.first_offset, each.producer_id) for each in part.aborted_transactions or ())
-        for at, header in walk(data):
-            check_batch(data, at, compacted=True)
-            while aborted and aborted[0][0] <= header.last_offset:
-                view.aborted[aborted.pop(0)[1]] = None
-            records = [each for each in decode_batch(data, at) if each.offset >= view.position]
+    def _read(self, view: Cursor, part: m.FetchResponse.PartitionData) -> None:
+        for header, records in visible_records(view, part, read_committed=True):
             if header.last_offset >= part.last_stable_offset:
                 self._blame(
                     f"{self._name(part)} showed offset {header.last_offset}, stable is {part.last_stable_offset}"
                 )
-            self._show(view, part.partition_index, header, records)
+            for record in records:
+                transaction = (dict(record.headers).get(TRANSACTION_HEADER) or b"").decode()
+                tag = (record.value or b"").decode()
+                self.shown.append(Shown(part.partition_index, record.offset, tag, transaction, self._clock.now_ms))
             view.position = max(view.position, header.next_offset)
-
-    def _show(self, view: _View, partition: int, header: BatchHeader, records: list[Record]) -> None:
-        if header.is_control:
-            if any((record.key or b"")[:4] != COMMIT for record in records):
-                view.aborted.pop(header.producer_id, None)
-            return
-        if header.is_transactional and header.producer_id in view.aborted:
-            return
-        for record in records:
-            transaction = (dict(record.headers).get(TRANSACTION_HEADER) or b"").decode()
-            tag = (record.value or b"").decode()
-            self.shown.append(Shown(partition, record.offset, tag, transaction, self._clock.now_ms))
 
     def _name(self, part: m.FetchResponse.PartitionData) -> str:
         return f"{self._topic.name}-{part.partition_index}"

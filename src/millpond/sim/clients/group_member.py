@@ -1,32 +1,32 @@
-"""Simulated members of one group: the classic protocol with its leader, and the new one with its heartbeats.
+"""Simulated group members: the classic protocol, eager or cooperative, and the consumer protocol (KIP-848).
 
-A member works through a `Job`, which is told what it may work on and must let go before the member says so. What is
-told and what is let go is written into the history, where two owners of one partition are found at once.
+A member reports its assignment to a `RebalanceListener`, which works on the partitions and gives them up before the
+member says so to the coordinator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from millpond.base.errors import ErrorCode
+from millpond.sim.clients.assignors import cooperative_sticky, ranges
 from millpond.sim.clients.client import Client
-from millpond.sim.clients.script import Ask, Player, Rest, Script
-from millpond.sim.history.groups import CoordinationHistory
+from millpond.sim.clients.requests import GROUP_KEY, RETRY_MS, find_coordinator
+from millpond.sim.clients.script import Ask, Rest, Script
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 
-RETRY_MS = 100
-PROTOCOL = "range"
-GROUP_KEY, TRANSACTION_KEY = 0, 1
-JOINING_EPOCH = 0
-LEAVING_EPOCH = -1
-NO_GENERATION = -1
+JOIN_VERSION: Final = 9
+SYNC_VERSION: Final = 5
+JOINING_EPOCH: Final = 0
+LEAVING_EPOCH: Final = -1
+STATIC_LEAVING_EPOCH: Final = -2
+NO_GENERATION: Final = -1
 
-FORGOTTEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND)
-"""The coordinator does not know this member (any more): it begins anew."""
+UNKNOWN_MEMBER: Final = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND)
+"""The coordinator does not know the member: it has to join again."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -44,299 +44,294 @@ class MemberTimes:
 
     @property
     def lease_ms(self) -> int:
-        """For so long after a sign of life nobody else may have what is ours."""
+        """For this long after a heartbeat the member's partitions cannot belong to another member."""
         return min(self.session_ms, self.rebalance_ms)
 
 
 @dataclass(slots=True)
 class Membership:
-    """Who a member is to its coordinator; goes along with its commits."""
+    """How the coordinator knows a member; sent with its commits."""
 
     group_id: str
     member_id: str = ""
     generation: int = NO_GENERATION
-    is_classic: bool = True
+    instance_id: str | None = None
     partitions: frozenset[int] = frozenset()
 
 
-def find_coordinator(client: Client, kind: int, key: str) -> Script[None]:
-    """Ask until there is one: its topic is made for the first who asks."""
-    request = m.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
-    while True:
-        reply = yield Ask(client, request, 4)
-        if reply is not None and not reply.coordinators[0].error_code:
-            return
-        yield Rest(RETRY_MS)
+class RebalanceListener:
+    """Works on the partitions of one member. The names are those of Kafka's ConsumerRebalanceListener."""
+
+    def partition_count(self) -> int:
+        """The number of partitions that the leader of a classic group assigns."""
+        raise NotImplementedError
+
+    def on_assigned(self, added: frozenset[int]) -> Script[None]:
+        """The membership has these partitions from now on, besides those it had; there may be none."""
+        raise NotImplementedError
+
+    def on_revoked(self, revoked: frozenset[int]) -> Script[None]:
+        """Finish and commit the work on these partitions, which the membership still has; there may be none."""
+        raise NotImplementedError
+
+    def on_lost(self) -> None:
+        """Stop at once: other members may own the partitions already."""
+        raise NotImplementedError
+
+    def on_heartbeat(self, sent_ms: int) -> None:
+        """The coordinator has accepted a request that was sent at this time."""
+
+    def on_synced(self, assigned: frozenset[int]) -> None:
+        """The leader of a classic group assigned these in the membership's generation."""
 
 
-class Job(Protocol):
-    """What a member does with its partitions."""
-
-    def begin(self, membership: Membership) -> None:
-        """Work on the partitions of the membership, and on nothing else."""
-        ...
-
-    def finish(self, membership: Membership) -> Script[None]:
-        """Let go of everything in order: the member is still known to its coordinator."""
-        ...
-
-    def stop(self) -> None:
-        """Let go of everything at once."""
-        ...
-
-
-@dataclass(slots=True)
-class _Share:
-    """What a classic member heard of its generation."""
-
-    generation: int
-    leads: bool
-    members: list[str] = field(default_factory=list)
-
-
-class Member:
-    """What both kinds of members have in common."""
-
-    is_classic = True
+class GroupMember:
+    """What the protocols have in common."""
 
     def __init__(
         self,
         clock: VirtualClock,
         client: Client,
-        history: CoordinationHistory,
         group_id: str,
-        topic: GroupTopic,
-        job: Job,
+        topic: str,
+        topic_id: UUID,
+        listener: RebalanceListener,
         times: MemberTimes,
+        *,
+        instance_id: str | None = None,
+        incarnation: str = "",
     ) -> None:
-        self.client = client
-        self.name = client.name
-        self.membership = Membership(group_id, is_classic=self.is_classic)
+        """`incarnation` differs each time the member is started; the client's name by default."""
+        self.membership = Membership(group_id, instance_id=instance_id)
         self.is_leaving = False
+        self.state = "joining"
         self._clock = clock
-        self._history = history
+        self._client = client
         self._topic = topic
-        self._job = job
+        self._topic_id = topic_id
+        self._listener = listener
         self._times = times
-        self._works = False
-        self._player = Player(clock, self._live())
+        self._incarnation = incarnation or client.name
 
-    def start(self) -> None:
-        self._player.start()
-
-    def leave(self) -> None:
-        """Go, in order, as soon as the next heartbeat is due."""
-        self.is_leaving = True
-
-    def crash(self) -> None:
-        """Be gone, without a word to anybody."""
-        self._player.end()
-        self._job.stop()
-        self._works = False
-
-    def freeze(self) -> None:
-        self._player.freeze()
-
-    def thaw(self) -> None:
-        self._player.thaw()
-
-    @property
-    def is_over(self) -> bool:
-        return self._player.is_over
-
-    def _live(self) -> Script[None]:
+    def run(self) -> Script[None]:
         raise NotImplementedError
 
-    # What both do
+    def _take_assignment(self, assigned: frozenset[int]) -> Script[bool]:
+        """Give up what is revoked, then take what is added; whether anything was revoked."""
+        revoked = self.membership.partitions - assigned
+        if revoked:
+            yield from self._revoke(revoked)
+        added = assigned - self.membership.partitions
+        self.membership.partitions = assigned
+        yield from self._listener.on_assigned(added)
+        return bool(revoked)
 
-    def _begin(self, partitions: frozenset[int], alive_ms: int) -> None:
-        self.membership.partitions = partitions
-        self._history.hold(self._clock.now_ms, self.name, partitions, alive_ms + self._times.lease_ms)
-        self._works = True
-        self._job.begin(self.membership)
-
-    def _finish(self) -> Script[None]:
-        if self._works:
-            self._works = False
-            yield from self._job.finish(self.membership)
-            self._let_go()
+    def _revoke(self, revoked: frozenset[int]) -> Script[None]:
+        yield from self._listener.on_revoked(revoked)
+        self.membership.partitions -= revoked
 
     def _lose(self) -> None:
-        if self._works:
-            self._works = False
-            self._job.stop()
-        self._let_go()
-
-    def _let_go(self) -> None:
+        self._listener.on_lost()
         self.membership.partitions = frozenset()
-        self._history.let_go(self._clock.now_ms, self.name)
 
 
-class ClassicMember(Member):
-    """Joins, is given a share by the leader (eager, by ranges), and says by heartbeats that it is alive."""
+class ClassicMember(GroupMember):
+    """Joins; the group's leader assigns partitions; heartbeats tell when to join again."""
 
-    def _live(self) -> Script[None]:
-        yield from find_coordinator(self.client, GROUP_KEY, self.membership.group_id)
+    is_cooperative = False
+    join_client: Client | None = None
+    """For requests to join, which wait for the other members: nothing else should queue behind them."""
+    _assigned_count = 0
+    """How many partitions this member assigned as the group's leader; 0 while it is not the leader."""
+
+    def run(self) -> Script[None]:
+        yield from find_coordinator(self._client, GROUP_KEY, self.membership.group_id)
         while not self.is_leaving:
-            share = yield from self._join()
-            if share is None:
+            joined = yield from self._join()
+            if joined is None:
                 continue
-            partitions = yield from self._sync(share)
-            if partitions is None:
+            assigned = yield from self._sync(joined)
+            if assigned is None:
                 continue
-            self._begin(partitions, self._joined_ms)
-            yield from self._beat()
-        yield from self._finish()
-        yield from self._leave()
+            self.state = "stable"
+            has_revoked = yield from self._take_assignment(assigned)
+            # A cooperative member that gave up partitions joins again, so that the next round can assign them.
+            if not (has_revoked and self.is_cooperative):
+                yield from self._heartbeat_until_rebalance()
+        yield from self._revoke(self.membership.partitions)
+        if self.membership.instance_id is None:
+            leaving = m.LeaveGroupRequest.MemberIdentity(member_id=self.membership.member_id)
+            yield Ask(self._client, m.LeaveGroupRequest(group_id=self.membership.group_id, members=[leaving]), 4)
+        self.state = "gone"
 
-    def _join(self) -> Script[_Share | None]:
-        self._joined_ms = self._clock.now_ms
+    @property
+    def _assignor(self) -> str:
+        return "cooperative-sticky" if self.is_cooperative else "range"
+
+    def _join(self) -> Script[m.JoinGroupResponse | None]:
+        self.state = "joining"
+        sent_ms = self._clock.now_ms
+        membership = self.membership
         request = m.JoinGroupRequest(
-            group_id=self.membership.group_id,
+            group_id=membership.group_id,
             session_timeout_ms=self._times.session_ms,
             rebalance_timeout_ms=self._times.rebalance_ms,
-            member_id=self.membership.member_id,
+            member_id=membership.member_id,
+            group_instance_id=membership.instance_id,
             protocol_type="consumer",
-            protocols=[m.JoinGroupRequest.JoinGroupRequestProtocol(name=PROTOCOL, metadata=self._subscription())],
+            protocols=[
+                m.JoinGroupRequest.JoinGroupRequestProtocol(name=self._assignor, metadata=self._subscription())
+            ],
         )
-        reply = yield Ask(self.client, request, 7)
+        reply: m.JoinGroupResponse | None = yield Ask(self.join_client or self._client, request, JOIN_VERSION)
         code = None if reply is None else reply.error_code
-        if code == ErrorCode.NONE:
-            self.membership.member_id, self.membership.generation = reply.member_id, reply.generation_id
-            return _Share(
-                reply.generation_id,
-                reply.leader == reply.member_id,
-                [each.member_id for each in reply.members],
-            )
-        if code == ErrorCode.MEMBER_ID_REQUIRED:
-            self.membership.member_id = reply.member_id
+        if reply is not None and code == ErrorCode.NONE:
+            membership.member_id, membership.generation = reply.member_id, reply.generation_id
+            self._listener.on_heartbeat(sent_ms)
+            return reply
+        if reply is not None and code == ErrorCode.MEMBER_ID_REQUIRED:
+            membership.member_id = reply.member_id
             return None
-        if code in FORGOTTEN:
-            self.membership.member_id = ""
+        self._forget_if_unknown(code)
         yield Rest(RETRY_MS)
         return None
 
     def _subscription(self) -> bytes:
-        told = m.ConsumerProtocolSubscription(topics=[self._topic.name], user_data=None, owned_partitions=[])
-        return b"\0\1" + told.encode(1)
+        kind = m.ConsumerProtocolSubscription
+        mine = sorted(self.membership.partitions) if self.is_cooperative else []
+        owned = [kind.TopicPartition(topic=self._topic, partitions=mine)] if mine else []
+        return b"\0\1" + kind(topics=[self._topic], user_data=None, owned_partitions=owned).encode(1)
 
-    def _sync(self, share: _Share) -> Script[frozenset[int] | None]:
+    def _sync(self, joined: m.JoinGroupResponse) -> Script[frozenset[int] | None]:
+        leads = joined.leader == joined.member_id and not joined.skip_assignment
+        self._assigned_count = self._listener.partition_count() if leads else 0
         request = m.SyncGroupRequest(
             group_id=self.membership.group_id,
-            generation_id=share.generation,
+            generation_id=joined.generation_id,
             member_id=self.membership.member_id,
+            group_instance_id=self.membership.instance_id,
             protocol_type="consumer",
-            protocol_name=PROTOCOL,
-            assignments=self._assignments(share.members) if share.leads else [],
+            protocol_name=self._assignor,
+            assignments=self._assignments(joined) if leads else [],
         )
-        while True:
-            reply = yield Ask(self.client, request, 5)
-            if reply is None:
-                continue
-            if reply.error_code == ErrorCode.NONE:
-                break
-            if reply.error_code in FORGOTTEN:
-                self.membership.member_id = ""
+        reply = None
+        while reply is None:
+            reply = yield Ask(self.join_client or self._client, request, SYNC_VERSION)
+        if reply.error_code:
+            self._forget_if_unknown(reply.error_code)
             yield Rest(RETRY_MS)
             return None
         partitions = frozenset[int]()
         if reply.assignment:
-            told, _ = m.ConsumerProtocolAssignment.decode(bytes(reply.assignment), 0, 2)
-            partitions = frozenset(number for each in told.assigned_partitions for number in each.partitions)
-        self._history.share(self._clock.now_ms, share.generation, self.membership.member_id, partitions)
+            assignment, _ = m.ConsumerProtocolAssignment.decode(bytes(reply.assignment), 0, 2)
+            partitions = frozenset(number for each in assignment.assigned_partitions for number in each.partitions)
+        self._listener.on_synced(partitions)
         return partitions
 
-    def _assignments(self, members: Sequence[str]) -> list[m.SyncGroupRequest.SyncGroupRequestAssignment]:
-        numbers = list(range(self._topic.partitions))
+    def _assignments(self, joined: m.JoinGroupResponse) -> list[m.SyncGroupRequest.SyncGroupRequestAssignment]:
+        owned = {each.member_id: _owned_partitions(each) for each in joined.members}
+        count = self._assigned_count
+        shares = cooperative_sticky(count, owned) if self.is_cooperative else ranges(count, sorted(owned))
         kind = m.ConsumerProtocolAssignment
-        assignments = []
-        for index, member_id in enumerate(sorted(members)):
-            mine = numbers[len(numbers) * index // len(members) : len(numbers) * (index + 1) // len(members)]
-            told = kind(assigned_partitions=[kind.TopicPartition(topic=self._topic.name, partitions=mine)])
-            assignments.append(
-                m.SyncGroupRequest.SyncGroupRequestAssignment(
-                    member_id=member_id, assignment=b"\0\0" + told.encode(0)
-                )
+        return [
+            m.SyncGroupRequest.SyncGroupRequestAssignment(
+                member_id=member_id,
+                assignment=b"\0\0"
+                + kind(assigned_partitions=[kind.TopicPartition(topic=self._topic, partitions=sorted(mine))]).encode(
+                    0
+                ),
             )
-        return assignments
+            for member_id, mine in shares.items()
+        ]
 
-    def _beat(self) -> Script[None]:
-        """Until the group rebalances or forgets us."""
+    def _heartbeat_until_rebalance(self) -> Script[None]:
+        membership = self.membership
         while not self.is_leaving:
             yield Rest(self._times.heartbeat_ms)
-            asked_ms = self._clock.now_ms
+            sent_ms = self._clock.now_ms
             request = m.HeartbeatRequest(
-                group_id=self.membership.group_id,
-                generation_id=self.membership.generation,
-                member_id=self.membership.member_id,
+                group_id=membership.group_id,
+                generation_id=membership.generation,
+                member_id=membership.member_id,
+                group_instance_id=membership.instance_id,
             )
-            reply = yield Ask(self.client, request, 4)
+            reply = yield Ask(self._client, request, 4)
             code = None if reply is None else reply.error_code
             if code == ErrorCode.NONE:
-                self._history.renew(self.name, asked_ms + self._times.lease_ms)
-            elif code == ErrorCode.REBALANCE_IN_PROGRESS:
-                yield from self._finish()
+                self._listener.on_heartbeat(sent_ms)
+            has_new_partitions = 0 < self._assigned_count < self._listener.partition_count()
+            if code == ErrorCode.REBALANCE_IN_PROGRESS or (code == ErrorCode.NONE and has_new_partitions):
+                if not self.is_cooperative:
+                    yield from self._revoke(membership.partitions)
                 return
-            elif code in (*FORGOTTEN, ErrorCode.ILLEGAL_GENERATION):
+            if code in (*UNKNOWN_MEMBER, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID):
                 self._lose()
-                if code in FORGOTTEN:
-                    self.membership.member_id = ""
+                self._forget_if_unknown(code)
                 return
 
-    def _leave(self) -> Script[None]:
-        leaving = m.LeaveGroupRequest.MemberIdentity(member_id=self.membership.member_id)
-        yield Ask(self.client, m.LeaveGroupRequest(group_id=self.membership.group_id, members=[leaving]), 4)
+    def _forget_if_unknown(self, code: int | None) -> None:
+        if code in (*UNKNOWN_MEMBER, ErrorCode.FENCED_INSTANCE_ID):
+            self.membership.member_id = ""
+            if self.membership.partitions:
+                self._lose()
 
 
-class ConsumerMember(Member):
-    """Says by heartbeats what it has, and hears what it shall have."""
+def _owned_partitions(member: m.JoinGroupResponse.JoinGroupResponseMember) -> frozenset[int]:
+    subscription, _ = m.ConsumerProtocolSubscription.decode(bytes(member.metadata), 1, 2)
+    return frozenset(number for each in subscription.owned_partitions for number in each.partitions)
 
-    is_classic = False
 
-    def _live(self) -> Script[None]:
-        self.membership.member_id = str(uuid5(NAMESPACE_OID, self.name))
-        yield from find_coordinator(self.client, GROUP_KEY, self.membership.group_id)
-        epoch, says_all = JOINING_EPOCH, True
+class ConsumerMember(GroupMember):
+    """Heartbeats report what it owns and return what it should own."""
+
+    def run(self) -> Script[None]:
+        self.membership.member_id = str(uuid5(NAMESPACE_OID, self._incarnation))
+        yield from find_coordinator(self._client, GROUP_KEY, self.membership.group_id)
+        epoch, is_full = JOINING_EPOCH, True
         while not self.is_leaving:
-            asked_ms = self._clock.now_ms
-            reply = yield Ask(self.client, self._heartbeat(epoch, says_all), 1)
+            sent_ms = self._clock.now_ms
+            reply = yield Ask(self._client, self._heartbeat(epoch, is_full), 1)
             code = None if reply is None else reply.error_code
-            if code == ErrorCode.NONE:
-                if epoch == JOINING_EPOCH:
-                    self._begin(frozenset(), asked_ms)
-                self._history.renew(self.name, asked_ms + self._times.lease_ms)
+            if reply is not None and code == ErrorCode.NONE:
+                self.state = "stable"
+                self._listener.on_heartbeat(sent_ms)
                 self.membership.generation = epoch = reply.member_epoch
-                says_all = yield from self._obey(reply.assignment, asked_ms)
-                if says_all:
+                is_full = yield from self._reconcile(reply.assignment)
+                if is_full:
                     continue
-            elif code in FORGOTTEN:
+            elif code in UNKNOWN_MEMBER:
                 self._lose()
-                epoch, says_all = JOINING_EPOCH, True
+                self.state = "joining"
+                epoch, is_full = JOINING_EPOCH, True
             else:
-                says_all = True
+                is_full = True
             yield Rest(RETRY_MS if code else self._times.heartbeat_ms)
-        yield from self._finish()
-        yield Ask(self.client, self._heartbeat(LEAVING_EPOCH, says_all=False), 1)
+        yield from self._revoke(self.membership.partitions)
+        epoch = LEAVING_EPOCH if self.membership.instance_id is None else STATIC_LEAVING_EPOCH
+        yield Ask(self._client, self._heartbeat(epoch, is_full=False), 1)
+        self.state = "gone"
 
-    def _obey(self, assignment: m.ConsumerGroupHeartbeatResponse.Assignment | None, asked_ms: int) -> Script[bool]:
-        """Take over what we are given now; whether the coordinator has to hear of it."""
+    def _reconcile(self, assignment: m.ConsumerGroupHeartbeatResponse.Assignment | None) -> Script[bool]:
+        """Take over the assignment; whether that changed anything, which the coordinator has to know."""
         if assignment is None:
             return False
-        wanted = frozenset(number for each in assignment.topic_partitions for number in each.partitions)
-        if wanted == self.membership.partitions:
+        assigned = frozenset(number for each in assignment.topic_partitions for number in each.partitions)
+        if assigned == self.membership.partitions:
             return False
-        yield from self._finish()
-        self._begin(wanted, asked_ms)
+        yield from self._take_assignment(assigned)
         return True
 
-    def _heartbeat(self, epoch: int, says_all: bool) -> m.ConsumerGroupHeartbeatRequest:
+    def _heartbeat(self, epoch: int, is_full: bool) -> m.ConsumerGroupHeartbeatRequest:
         request = m.ConsumerGroupHeartbeatRequest(
-            group_id=self.membership.group_id, member_id=self.membership.member_id, member_epoch=epoch
+            group_id=self.membership.group_id,
+            member_id=self.membership.member_id,
+            member_epoch=epoch,
+            instance_id=self.membership.instance_id,
         )
-        if says_all:
+        if is_full:
             kind = m.ConsumerGroupHeartbeatRequest.TopicPartitions
             mine = sorted(self.membership.partitions)
             request.rebalance_timeout_ms = self._times.rebalance_ms
-            request.subscribed_topic_names = [self._topic.name]
-            request.topic_partitions = [kind(topic_id=self._topic.id, partitions=mine)] if mine else []
+            request.subscribed_topic_names = [self._topic]
+            request.topic_partitions = [kind(topic_id=self._topic_id, partitions=mine)] if mine else []
         return request

@@ -1,17 +1,17 @@
-"""What a member of a group does with its partitions: asks where to begin, fetches, processes, commits."""
+"""What a group member does with its partitions: fetch committed offsets, fetch records, process and commit them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from random import Random
 
 from millpond.base.errors import ErrorCode
 from millpond.sim.clients.client import Client
-from millpond.sim.clients.group_member import RETRY_MS, GroupTopic, Membership
+from millpond.sim.clients.group_member import GroupTopic, Membership
+from millpond.sim.clients.requests import COMMIT_VERSION, RETRY_MS, commit_request, fetch_offsets, fetch_request
 from millpond.sim.clients.script import Ask, Player, Rest, Script
 from millpond.sim.history.groups import CoordinationHistory, Fate, OffsetCommit
 from millpond.sim.world.clock import VirtualClock
-from millpond.wire import messages as m
 from millpond.wire.batch import CorruptBatch, check_batch, walk
 from millpond.wire.records import Record, decode_batch
 
@@ -24,64 +24,14 @@ NOT_A_MEMBER = (
     ErrorCode.FENCED_MEMBER_EPOCH,
     ErrorCode.GROUP_ID_NOT_FOUND,
 )
-"""Answers to a commit that was certainly not taken."""
-
-Told = Callable[[int, int, int], None]
-"""Hears when an offset was asked for, the partition, and the offset."""
-
-
-def fetch_offsets(
-    client: Client,
-    clock: VirtualClock,
-    group_id: str,
-    topic: GroupTopic,
-    partitions: Iterable[int],
-    told: Told,
-    *,
-    require_stable: bool,
-) -> Script[dict[int, int]]:
-    """How far the group is in each partition; asks until it hears so of all of them."""
-    kind = m.OffsetFetchRequest
-    left = sorted(partitions)
-    offsets: dict[int, int] = {}
-    while left:
-        asked = kind.OffsetFetchRequestTopics(name=topic.name, partition_indexes=list(left))
-        request = kind(
-            groups=[kind.OffsetFetchRequestGroup(group_id=group_id, topics=[asked])], require_stable=require_stable
-        )
-        asked_ms = clock.now_ms
-        reply = yield Ask(client, request, 8)
-        if reply is not None and not reply.groups[0].error_code:
-            for part in reply.groups[0].topics[0].partitions:
-                if not part.error_code:
-                    told(asked_ms, part.partition_index, part.committed_offset)
-                    offsets[part.partition_index] = part.committed_offset
-                    left.remove(part.partition_index)
-        if left:
-            yield Rest(RETRY_MS)
-    return offsets
+"""Errors that mean a commit was certainly not applied."""
 
 
 def fetch_records(
     client: Client, topic: GroupTopic, positions: Mapping[int, int], *, max_bytes: int = 1
 ) -> Script[tuple[int, list[Record]]]:
-    """Records of one of these partitions, the first one that has some; none after a while, or when in trouble."""
-    kind = m.FetchRequest
-    request = kind(
-        max_wait_ms=FETCH_WAIT_MS,
-        min_bytes=1,
-        max_bytes=max_bytes,
-        topics=[
-            kind.FetchTopic(
-                topic=topic.name,
-                partitions=[
-                    kind.FetchPartition(partition=partition, fetch_offset=position, partition_max_bytes=max_bytes)
-                    for partition, position in positions.items()
-                ],
-            )
-        ],
-        forgotten_topics_data=[],
-    )
+    """Records of the first of these partitions that has some; none after a timeout or an error."""
+    request = fetch_request(topic.name, positions, max_bytes=max_bytes, max_wait_ms=FETCH_WAIT_MS)
     reply = yield Ask(client, request, 11)
     if reply is None or reply.error_code:
         yield Rest(RETRY_MS)
@@ -90,7 +40,7 @@ def fetch_records(
         try:
             records = _first_from(bytes(part.records or b""), positions[part.partition_index])
         except CorruptBatch:
-            # Its checksum is what a client refuses it by, and asks again; somebody has to mend it.
+            # A client rejects it by its checksum and fetches again, until the broker has repaired the log.
             yield Rest(RETRY_MS)
             continue
         if records:
@@ -99,7 +49,7 @@ def fetch_records(
 
 
 def _first_from(data: bytes, position: int) -> list[Record]:
-    """Those of the first batch that has some at or behind this position."""
+    """Records of the first batch that has some at or after this position."""
     for at, _ in walk(data):
         check_batch(data, at)
         records = [each for each in decode_batch(data, at) if each.offset >= position]
@@ -109,7 +59,7 @@ def _first_from(data: bytes, position: int) -> list[Record]:
 
 
 class ReadJob:
-    """Processes every record and commits now and then; on the way out it commits what it has processed."""
+    """Processes every record and commits now and then; before it gives partitions up it commits what it processed."""
 
     def __init__(
         self,
@@ -160,17 +110,17 @@ class ReadJob:
             self._client,
             self._clock,
             membership.group_id,
-            self._topic,
+            self._topic.name,
             membership.partitions,
-            self._told,
+            self._on_offset,
             require_stable=False,
         )
         order = list(committed)
         positions = {partition: max(offset, 0) for partition, offset in committed.items()}
         while True:
             self._random.shuffle(order)
-            asked = {partition: positions[partition] for partition in order}
-            partition, records = yield from fetch_records(self._client, self._topic, asked)
+            in_order = {partition: positions[partition] for partition in order}
+            partition, records = yield from fetch_records(self._client, self._topic, in_order)
             for record in records:
                 self._history.process(partition, record.offset)
                 positions[partition] = self._positions[partition] = record.offset + 1
@@ -178,32 +128,16 @@ class ReadJob:
                 yield from self._commit(membership)
             yield Rest(self._random.randint(1, self._pace_ms))
 
-    def _told(self, asked_ms: int, partition: int, offset: int) -> None:
-        self._history.told_offset(self._clock.now_ms, asked_ms, self._client.name, partition, offset)
+    def _on_offset(self, sent_ms: int, partition: int, offset: int) -> None:
+        self._history.told_offset(self._clock.now_ms, sent_ms, self._client.name, partition, offset)
 
     def _commit(self, membership: Membership) -> Script[None]:
-        """Commit all positions; what is refused for good is forgotten, what is lost is committed again later."""
-        kind = m.OffsetCommitRequest
-        asked = self._history.ask_commit(self._client.name, membership.generation, self._positions)
-        request = kind(
-            group_id=membership.group_id,
-            generation_id_or_member_epoch=membership.generation,
-            member_id=membership.member_id,
-            topics=[
-                kind.OffsetCommitRequestTopic(
-                    name=self._topic.name,
-                    partitions=[
-                        kind.OffsetCommitRequestPartition(
-                            partition_index=commit.partition, committed_offset=commit.offset, committed_metadata=""
-                        )
-                        for commit in asked
-                    ],
-                )
-            ],
-        )
-        reply = yield Ask(self._client, request, 9)
+        """Commit all positions; a refused commit is dropped, one without a response is repeated later."""
+        commits = self._history.ask_commit(self._client.name, membership.generation, self._positions)
+        request = commit_request(membership, self._topic.name, self._positions)
+        reply = yield Ask(self._client, request, COMMIT_VERSION)
         answers = {part.partition_index: part for part in reply.topics[0].partitions} if reply is not None else {}
-        for commit in asked:
+        for commit in commits:
             answer = answers.get(commit.partition)
             self._settle(commit, None if answer is None else answer.error_code)
 

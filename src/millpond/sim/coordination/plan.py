@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
+from millpond.sim.clients.copy_worker import WorkerStyle
 from millpond.sim.clients.group_member import MemberTimes
-from millpond.sim.clients.worker_style import WorkerStyle
 from millpond.sim.records.plan import FaultPlan
 
 WORK_MS = 8_000
-"""How long the crew works while things go wrong, in virtual time."""
+"""How long the workers run under faults, in virtual time."""
 
 FAULTS = (
     "power cut",
@@ -81,7 +81,7 @@ class CoordinationPlan:
     node: Mapping[str, str]
     work: Work
     sharing: Sharing
-    crew: list[WorkerStyle]
+    workers: list[WorkerStyle]
     times: MemberTimes
     input_partitions: int
     output_partitions: int
@@ -132,7 +132,9 @@ def make_coordination_plan(
         },
         work=work,
         sharing=sharing,
-        crew=[replace(_style(random, versions, pace_ms), pipelines=pipelining.random() < 0.5) for _ in range(size)],
+        workers=[
+            replace(_style(random, versions, pace_ms), pipelines=pipelining.random() < 0.5) for _ in range(size)
+        ],
         times=MemberTimes(),
         input_partitions=partitions,
         output_partitions=random.randint(1, 3),
@@ -155,8 +157,8 @@ def _style(random: Random, versions: Sequence[bool], pace_ms: int) -> WorkerStyl
         pace_ms=pace_ms,
         abort_share=random.choice((0.0, 0.2)),
         is_careless=random.random() < 0.5,
-        straggles=random.random() < 0.5,
-        dawdles=random.random() < 0.5,
+        sends_late=random.random() < 0.5,
+        ends_slowly=random.random() < 0.5,
     )
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.sim.clients.client import Client
-from millpond.sim.clients.group_member import GROUP_KEY, RETRY_MS, find_coordinator
+from millpond.sim.clients.requests import GROUP_KEY, RETRY_MS, find_coordinator
 from millpond.sim.clients.script import Ask, Player, Rest, Script
 from millpond.sim.history.groups import CoordinationHistory
 from millpond.sim.world.clock import VirtualClock

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from millpond.sim.cluster.campaigns import CAMPAIGNS, Campaign
-from millpond.sim.cluster.crew_scenario import CrewScenario
+from millpond.sim.cluster.group_scenario import ClusterGroupScenario
 from millpond.sim.coordination.scenario import CoordinationScenario
 from millpond.sim.machines.quorum import scenario as quorum
 from millpond.sim.machines.quorum.voters_scenario import run_voters_seed
@@ -47,7 +47,7 @@ def _cluster(campaign: Campaign) -> Callable[[int], _Scenario]:
 
 SCENARIOS: Final[Mapping[str, Callable[[int], _Scenario]]] = {
     **{name: _cluster(campaign) for name, campaign in CAMPAIGNS.items()},
-    "crews": CrewScenario,
+    "crews": ClusterGroupScenario,
     "coordination": CoordinationScenario,
     "records": RecordsScenario,
 }

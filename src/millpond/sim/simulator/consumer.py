@@ -13,37 +13,50 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode
 from millpond.sim.clients.cluster_client import ClusterClient
-from millpond.sim.clients.group_member import GroupTopic
-from millpond.sim.clients.group_reader import fetch_offsets
-from millpond.sim.clients.isolation import Cursor, Taken, take
+from millpond.sim.clients.group_member import (
+    ClassicMember,
+    ConsumerMember,
+    GroupMember,
+    MemberTimes,
+    RebalanceListener,
+)
+from millpond.sim.clients.isolation import Cursor, PolledRecords, poll
+from millpond.sim.clients.requests import (
+    COMMIT_VERSION,
+    READ_COMMITTED,
+    commit_request,
+    fetch_offsets,
+    fetch_request,
+)
 from millpond.sim.clients.script import Ask, Player, Rest, Script
-from millpond.sim.clients.transactions import Broken, Fenced, TransactionalWriter
+from millpond.sim.clients.transactions import Fenced, TransactionFailed
 from millpond.sim.simulator.actions import AddConsumer
 from millpond.sim.simulator.ledger import ID_HEADER, Handled, Ledger, SentRecord
-from millpond.sim.simulator.membership import PATIENCE_MS, ClassicMembership, ConsumerMembership, Membership
-from millpond.sim.simulator.producer import Producer, Way
+from millpond.sim.simulator.producer import Producer, SendOptions
 from millpond.sim.simulator.story import Story
+from millpond.sim.simulator.transactions import LedgerTransactions
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.batch import CorruptBatch
 from millpond.wire.partitioner import partition_for_key
 from millpond.wire.records import Record
 
+TIMES: Final = MemberTimes(session_ms=1_500, rebalance_ms=3_000, heartbeat_ms=200)
+JOIN_TIMEOUT_MS: Final = TIMES.rebalance_ms + 2_000
+"""How long a request to join may wait for the other members."""
 FETCH_VERSION: Final = 11
-COMMIT_VERSION: Final = 9
 FETCH_WAIT_MS: Final = 100
 FETCH_BYTES: Final = 2_000
 IDLE_MS: Final = 20
 RETRY_MS: Final = 60
 POISON: Final = "poison"
 ATTEMPTS_MAX: Final = 3
-READ_COMMITTED: Final = 1
 
 MakeClient = Callable[[str], ClusterClient]
 
 
-class Consumer:
-    """One place in a group. `start` begins another life of it."""
+class Consumer(RebalanceListener):
+    """A consumer that can be stopped, killed and started again."""
 
     def __init__(
         self,
@@ -57,11 +70,10 @@ class Consumer:
     ) -> None:
         self.plan = plan
         self.name = plan.consumer
-        self.life = 0
+        self.incarnation = 0
         self.state = "starting"
-        self.owned: frozenset[int] = frozenset()
         self.cursors: dict[int, Cursor] = {}
-        self.membership: Membership
+        self.member: GroupMember
         self.busy_with: tuple[int, int] | None = None
         """The partition and offset in its hands."""
         self.crashes_between = False
@@ -81,34 +93,35 @@ class Consumer:
 
     def _begin(self) -> None:
         plan = self.plan
-        self.life += 1
+        self.incarnation += 1
         self.state = "running"
-        self.owned = self._releasing = frozenset()
+        self._releasing = frozenset()
         self.cursors = {}
         self.busy_with = None
         self._is_busy = self.crashes_between = False
-        # A request to join waits until everybody has: nothing else may stand behind it.
-        control, patient, self._data = (self._make_client(self.name) for _ in range(3))
-        patient.timeout_ms = PATIENCE_MS
-        self._clients = [control, patient, self._data]
-        self._turn = 0
+        # A request to join waits for the other members: nothing else may queue behind it.
+        control, joining, self._data = (self._make_client(self.name) for _ in range(3))
+        joining.timeout_ms = JOIN_TIMEOUT_MS
+        self._clients = [control, joining, self._data]
+        self._poll_count = 0
         self._letters = Producer(self._data, self._clock, self._ledger, self._story)
-        self._writer = TransactionalWriter(self._data, self._clock, self.name)
-        instance = self.name if plan.is_static else None
-        if plan.protocol == "consumer":
-            self.membership = ConsumerMembership(control, plan.group, plan.topic, self._topic_id, self, instance)
-        else:
-            self.membership = ClassicMembership(
-                control,
-                plan.group,
-                plan.topic,
-                self._topic_id,
-                self,
-                instance,
-                patient=patient,
-                is_cooperative=plan.protocol == "cooperative",
-            )
-        self._players = [Player(self._clock, self._belong()), Player(self._clock, self._work())]
+        self._transactions = LedgerTransactions(self._data, self._clock, self.name)
+        kind = ConsumerMember if plan.protocol == "consumer" else ClassicMember
+        self.member = kind(
+            self._clock,
+            control,
+            plan.group,
+            plan.topic,
+            self._topic_id,
+            self,
+            TIMES,
+            instance_id=self.name if plan.is_static else None,
+            incarnation=f"{self.name} {self.incarnation}",
+        )
+        if isinstance(self.member, ClassicMember):
+            self.member.join_client = joining
+            self.member.is_cooperative = plan.protocol == "cooperative"
+        self._players = [Player(self._clock, self._run_member()), Player(self._clock, self._work())]
         for player in self._players:
             player.start()
 
@@ -124,7 +137,7 @@ class Consumer:
         """In order; False when it does not run."""
         if self.state != "running":
             return False
-        self.membership.is_leaving = True
+        self.member.is_leaving = True
         return True
 
     def crash(self) -> bool:
@@ -136,7 +149,7 @@ class Consumer:
 
     def _end(self, state: str) -> None:
         self.state = state
-        self.owned = self._releasing = frozenset()
+        self._releasing = frozenset()
         self.busy_with = None
         for player in self._players:
             player.end()
@@ -144,42 +157,45 @@ class Consumer:
         for client in self._clients:
             client.disconnect()
 
-    def _belong(self) -> Script[None]:
-        yield from self.membership.live()
+    def _run_member(self) -> Script[None]:
+        yield from self.member.run()
         self._end("stopped")
         self._tell("has stopped" if self.plan.is_static else "has left the group")
 
-    # As the holder of partitions
+    # As the listener of its member
+
+    @property
+    def owned(self) -> frozenset[int]:
+        return self.member.membership.partitions if self.state == "running" else frozenset()
 
     def partition_count(self) -> int:
         return self._partition_count(self.plan.topic)
 
-    def take(self, partitions: frozenset[int]) -> None:
-        self.owned |= partitions
-        if partitions:
-            self._tell(f"gets {_numbers(partitions)}, has {_numbers(self.owned)}")
+    def on_assigned(self, added: frozenset[int]) -> Script[None]:
+        if added:
+            self._tell(f"gets {_numbers(added)}, has {_numbers(self.owned)}")
         elif not self.owned:
             self._tell("gets nothing: it is idle")
+        yield from ()
 
-    def let_go(self, partitions: frozenset[int]) -> Script[None]:
-        if not partitions:
+    def on_revoked(self, revoked: frozenset[int]) -> Script[None]:
+        if not revoked:
             return
-        self._releasing = partitions
+        self._releasing = revoked
         while self._is_busy:
             yield Rest(2)
         if self.plan.commit == "after" and not self.plan.output:
-            known = partitions & self.cursors.keys()
-            yield from self._commit({index: self.cursors[index].position for index in known})
-        self._release(partitions)
-        self._tell(f"gives up {_numbers(partitions)}, keeps {_numbers(self.owned)}")
+            read = revoked & self.cursors.keys()
+            yield from self._commit({index: self.cursors[index].position for index in sorted(read)})
+        self._release(revoked)
+        self._tell(f"gives up {_numbers(revoked)}, keeps {_numbers(self.owned - revoked)}")
 
-    def lose(self) -> None:
+    def on_lost(self) -> None:
         if self.owned:
-            self._tell(f"hears that {_numbers(self.owned)} are not its own any more")
+            self._tell(f"loses {_numbers(self.owned)}: the coordinator removed it from the group")
         self._release(self.owned)
 
     def _release(self, partitions: frozenset[int]) -> None:
-        self.owned -= partitions
         self._releasing = frozenset()
         for index in partitions:
             self.cursors.pop(index, None)
@@ -192,8 +208,8 @@ class Consumer:
             if not mine:
                 yield Rest(IDLE_MS)
                 continue
-            if self.plan.output and not self._writer.is_ready:
-                yield from self._writer.begin()
+            if self.plan.output and not self._transactions.is_ready:
+                yield from self._transactions.initialize()
                 continue
             new = mine - self.cursors.keys()
             if new:
@@ -209,9 +225,8 @@ class Consumer:
             self.busy_with = None
 
     def _find_positions(self, partitions: frozenset[int]) -> Script[None]:
-        topic = GroupTopic(self.plan.topic, self._topic_id, self.partition_count())
         committed = yield from fetch_offsets(
-            self._data, self._clock, self.plan.group, topic, partitions, lambda *_: None, require_stable=True
+            self._data, self._clock, self.plan.group, self.plan.topic, partitions, require_stable=True
         )
         for index, offset in committed.items():
             if index in self.owned:
@@ -219,34 +234,26 @@ class Consumer:
         places = ", ".join(f"{index}:{max(offset, 0)}" for index, offset in sorted(committed.items()))
         self._tell(f"goes on at {places}")
 
-    def _poll(self, partitions: frozenset[int]) -> Script[list[Taken]]:
-        kind = m.FetchRequest
-        asked = {index: self.cursors[index].position for index in sorted(partitions)}
-        request = kind(
-            max_wait_ms=FETCH_WAIT_MS,
-            min_bytes=1,
+    def _poll(self, partitions: frozenset[int]) -> Script[list[PolledRecords]]:
+        requested = {index: self.cursors[index].position for index in sorted(partitions)}
+        request = fetch_request(
+            self.plan.topic,
+            requested,
             max_bytes=FETCH_BYTES,
+            max_wait_ms=FETCH_WAIT_MS,
             isolation_level=READ_COMMITTED if self.plan.read_committed else 0,
-            topics=[
-                kind.FetchTopic(
-                    topic=self.plan.topic,
-                    partitions=[
-                        kind.FetchPartition(partition=index, fetch_offset=position, partition_max_bytes=FETCH_BYTES)
-                        for index, position in asked.items()
-                    ],
-                )
-            ],
-            forgotten_topics_data=[],
         )
         reply = yield Ask(self._data, request, FETCH_VERSION)
         parts = [] if reply is None else [part for topic in reply.responses for part in topic.partitions]
         left = self.plan.poll_max
-        polled: list[Taken] = []
-        # Another one is first each time: one that stands still must not keep the others waiting.
-        self._turn += 1
-        for part in sorted(parts, key=lambda each: (each.partition_index + self._turn) % self.partition_count()):
+        polled: list[PolledRecords] = []
+        # Each poll begins with another partition, so that one that cannot progress does not starve the others.
+        self._poll_count += 1
+        for part in sorted(
+            parts, key=lambda each: (each.partition_index + self._poll_count) % self.partition_count()
+        ):
             cursor = self.cursors.get(part.partition_index)
-            if cursor is None or cursor.position != asked.get(part.partition_index):
+            if cursor is None or cursor.position != requested.get(part.partition_index):
                 continue
             if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self._begin_elsewhere(cursor, part)
@@ -254,7 +261,7 @@ class Consumer:
                 continue
             cursor.high_watermark, cursor.last_stable_offset = part.high_watermark, part.last_stable_offset
             try:
-                taken = take(cursor, part, left, read_committed=self.plan.read_committed)
+                taken = poll(cursor, part, left, read_committed=self.plan.read_committed)
             except CorruptBatch:
                 continue
             left -= len(taken.records)
@@ -278,7 +285,7 @@ class Consumer:
             self._tell(f"wants {part.partition_index}:{cursor.position}, but the log ends at {begin}")
         cursor.position = begin
 
-    def _work_on(self, polled: list[Taken]) -> Script[None]:
+    def _work_on(self, polled: list[PolledRecords]) -> Script[None]:
         ends = {each.partition: each.next_offset for each in polled}
         has_records = any(each.records for each in polled)
         if self.plan.output and has_records:
@@ -362,7 +369,7 @@ class Consumer:
                 source=record_id,
             )
         )
-        self._letters.send(letter, Way(), heard.append)
+        self._letters.send(letter, SendOptions(), heard.append)
         while not heard:
             yield Rest(5)
         self._ledger.given_up.setdefault(self.plan.group, {})[record_id] = letters
@@ -371,24 +378,7 @@ class Consumer:
     def _commit(self, offsets: Mapping[int, int]) -> Script[None]:
         if not offsets:
             return
-        kind = m.OffsetCommitRequest
-        request = kind(
-            group_id=self.plan.group,
-            generation_id_or_member_epoch=self.membership.generation,
-            member_id=self.membership.member_id,
-            group_instance_id=self.membership.instance,
-            topics=[
-                kind.OffsetCommitRequestTopic(
-                    name=self.plan.topic,
-                    partitions=[
-                        kind.OffsetCommitRequestPartition(
-                            partition_index=index, committed_offset=offset, committed_metadata=""
-                        )
-                        for index, offset in sorted(offsets.items())
-                    ],
-                )
-            ],
-        )
+        request = commit_request(self.member.membership, self.plan.topic, offsets)
         reply = yield Ask(self._data, request, COMMIT_VERSION)
         codes = [] if reply is None else [part.error_code for topic in reply.topics for part in topic.partitions]
         refused = next((ErrorCode(code).name for code in codes if code), None)
@@ -397,7 +387,7 @@ class Consumer:
 
     # Exactly once: what it reads, and what it writes, in one transaction
 
-    def _copy(self, polled: list[Taken], ends: dict[int, int]) -> Script[None]:
+    def _copy(self, polled: list[PolledRecords], ends: dict[int, int]) -> Script[None]:
         output = self.plan.output
         count = self._partition_count(output)
         by_target: dict[int, list[SentRecord]] = {}
@@ -419,15 +409,12 @@ class Consumer:
                 handled.append((taken.partition, record))
         try:
             for target, records in sorted(by_target.items()):
-                yield from self._writer.write(output, target, records)
-            membership = self.membership
-            yield from self._writer.commit_offsets(
-                self.plan.group, membership.member_id, membership.generation, self.plan.topic, ends
-            )
+                yield from self._transactions.send(output, target, records)
+            yield from self._transactions.commit_offsets(self.member.membership, self.plan.topic, ends)
             yield from self._crash_if_due("with its transaction open")
-            yield from self._writer.end(committed=True)
-        except Broken as broken:
-            self._tell(f"aborts its transaction: {broken}")
+            yield from self._transactions.end(committed=True)
+        except TransactionFailed as failure:
+            self._tell(f"aborts its transaction: {failure}")
             yield from self._abort(polled)
             return
         except Fenced:
@@ -442,11 +429,11 @@ class Consumer:
             if index in self.cursors:
                 self.cursors[index].position = offset
 
-    def _abort(self, polled: list[Taken]) -> Script[None]:
+    def _abort(self, polled: list[PolledRecords]) -> Script[None]:
         try:
-            yield from self._writer.end(committed=False)
+            yield from self._transactions.end(committed=False)
         except Fenced:
-            yield from self._writer.begin()
+            yield from self._transactions.initialize()
         # What is committed tells where to go on.
         for taken in polled:
             self.cursors.pop(taken.partition, None)

@@ -9,6 +9,7 @@ from typing import Final
 
 from millpond.base.errors import ErrorCode
 from millpond.sim.clients.cluster_client import WRONG_NODE, ClusterClient
+from millpond.sim.clients.requests import produce_request
 from millpond.sim.simulator.ledger import ID_HEADER, Ledger, SentRecord, Status
 from millpond.sim.simulator.story import Story
 from millpond.sim.world.clock import VirtualClock
@@ -37,8 +38,11 @@ LOST_ITS_WAY: Final = (
 )
 
 
+OnSettled = Callable[[SentRecord], None]
+
+
 @dataclass(frozen=True, slots=True)
-class Way:
+class SendOptions:
     """How records are sent."""
 
     acks: str = "all"
@@ -60,49 +64,21 @@ class Lane:
     is_resting: bool = False
 
 
-def encode_records(
-    records: Sequence[SentRecord],
-    wall_ms: int,
-    *,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    transactional: bool = False,
-) -> bytes:
-    return encode_batch(
-        [
-            Record(
-                delta,
-                wall_ms,
-                None if each.key is None else each.key.encode(),
-                each.value.encode(),
-                ((ID_HEADER, str(each.id).encode()),),
-            )
-            for delta, each in enumerate(records)
-        ],
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        transactional=transactional,
-    )
-
-
-def produce_request(
-    topic: str, index: int, data: bytes, acks: int, transactional_id: str | None = None
-) -> m.ProduceRequest:
-    kind = m.ProduceRequest
-    return kind(
-        transactional_id=transactional_id,
-        acks=acks,
-        timeout_ms=WAIT_MS,
-        topic_data=[
-            kind.TopicProduceData(name=topic, partition_data=[kind.PartitionProduceData(index=index, records=data)])
-        ],
-    )
+def as_records(records: Sequence[SentRecord], wall_ms: int) -> list[Record]:
+    return [
+        Record(
+            delta,
+            wall_ms,
+            None if each.key is None else each.key.encode(),
+            each.value.encode(),
+            ((ID_HEADER, str(each.id).encode()),),
+        )
+        for delta, each in enumerate(records)
+    ]
 
 
 class Producer:
-    """Sends what it is given. `Way` may change from call to call; a record keeps that of its own."""
+    """Sends what it is given. `SendOptions` may change from call to call; a record keeps that of its own."""
 
     def __init__(self, client: ClusterClient, clock: VirtualClock, ledger: Ledger, story: Story) -> None:
         self.client = client
@@ -113,12 +89,12 @@ class Producer:
         self._clock = clock
         self._ledger = ledger
         self._story = story
-        self._way = Way()
+        self._options = SendOptions()
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._producer = -1, -1
         self._is_asking = False
         self._is_closed = False
-        self._heard: dict[int, Callable[[SentRecord], None]] = {}
+        self._on_settled: dict[int, OnSettled] = {}
 
     @property
     def buffered(self) -> int:
@@ -126,14 +102,14 @@ class Producer:
         return sum(len(lane.waiting) + len(lane.in_flight) for lane in self._lanes.values())
 
     @property
-    def way(self) -> Way:
-        return self._way
+    def options(self) -> SendOptions:
+        return self._options
 
-    def send(self, record: SentRecord, way: Way, heard: Callable[[SentRecord], None] | None = None) -> None:
-        """Take a record; `heard` is called once when its fate is known."""
-        self._way = way
-        if heard is not None:
-            self._heard[record.id] = heard
+    def send(self, record: SentRecord, options: SendOptions, on_settled: OnSettled | None = None) -> None:
+        """Take a record; `on_settled` is called once its outcome is known."""
+        self._options = options
+        if on_settled is not None:
+            self._on_settled[record.id] = on_settled
         self.blocked.append(record)
         self._fill()
 
@@ -146,7 +122,7 @@ class Producer:
 
     def _fill(self) -> None:
         """Let records into the buffer as long as there is room."""
-        while self.blocked and self.buffered < self._way.buffer_max:
+        while self.blocked and self.buffered < self._options.buffer_max:
             record = self.blocked.popleft()
             lane = self._lanes.setdefault((record.topic, record.partition), Lane())
             lane.waiting.append(record)
@@ -154,14 +130,14 @@ class Producer:
             self._clock.call_soon(lambda at=(record.topic, record.partition): self._pump(at))  # type: ignore[misc]
         if len(self.blocked) > self.blocked_max:
             if not self.blocked_max:
-                self._tell(f"the buffer is full ({self._way.buffer_max}): sending blocks")
+                self._tell(f"the buffer is full ({self._options.buffer_max}): sending blocks")
             self.blocked_max = len(self.blocked)
 
     def _pump(self, at: tuple[str, int]) -> None:
         lane = self._lanes[at]
         if self._is_closed or lane.in_flight or not lane.waiting or lane.is_resting:
             return
-        if self._way.is_numbered and self._producer[0] < 0:
+        if self._options.is_numbered and self._producer[0] < 0:
             self._ask_for_id()
             return
         leader = self.client.leader_of(*at)
@@ -183,15 +159,15 @@ class Producer:
             record.attempts += 1
             record.status = Status.SENT
         acks = batch[0].acks
-        numbered = self._way.is_numbered and acks == "all"
-        data = encode_records(
-            batch,
-            self._clock.wall_ms(),
+        numbered = self._options.is_numbered and acks == "all"
+        data = encode_batch(
+            as_records(batch, self._clock.wall_ms()),
             producer_id=self._producer[0] if numbered else -1,
             producer_epoch=self._producer[1] if numbered else -1,
             base_sequence=lane.sequence if numbered else -1,
         )
-        request = produce_request(*at, data, ACKS[acks])
+        topic, index = at
+        request = produce_request(topic, [(index, data)], acks=ACKS[acks], timeout_ms=WAIT_MS)
         if acks == "0":
             self.client.nodes[node_id].send(request, PRODUCE_VERSION, _ignore, is_answered=False)
             for record in batch:
@@ -257,9 +233,9 @@ class Producer:
 
     def _settle(self, record: SentRecord, status: Status) -> None:
         record.status, record.settled_ms = status, self._clock.now_ms
-        heard = self._heard.pop(record.id, None)
-        if heard is not None:
-            heard(record)
+        on_settled = self._on_settled.pop(record.id, None)
+        if on_settled is not None:
+            on_settled(record)
 
     def _ask_for_id(self) -> None:
         if self._is_asking:

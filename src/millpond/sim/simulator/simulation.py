@@ -17,8 +17,10 @@ from millpond.base.errors import ErrorCode
 from millpond.metadata.image import Image, Partition
 from millpond.sim.admin import SimAdmin
 from millpond.sim.clients.cluster_client import ClusterClient
+from millpond.sim.clients.group_member import Membership
+from millpond.sim.clients.requests import COMMIT_VERSION, commit_request
 from millpond.sim.clients.script import Player, Rest, Script
-from millpond.sim.clients.transactions import Broken, Fenced, TransactionalWriter
+from millpond.sim.clients.transactions import Fenced, TransactionFailed
 from millpond.sim.cluster.cluster import SimCluster
 from millpond.sim.history.records import History
 from millpond.sim.simulator.actions import (
@@ -43,9 +45,10 @@ from millpond.sim.simulator.actions import (
 from millpond.sim.simulator.consumer import Consumer
 from millpond.sim.simulator.flights import Flights
 from millpond.sim.simulator.ledger import RECORDS_MAX, Ledger, SentRecord
-from millpond.sim.simulator.producer import Producer, Way
+from millpond.sim.simulator.producer import Producer, SendOptions
 from millpond.sim.simulator.story import Story
 from millpond.sim.simulator.tape import Tape
+from millpond.sim.simulator.transactions import LedgerTransactions
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 from millpond.wire.partitioner import partition_for_key
@@ -341,18 +344,18 @@ class Simulation:
         if action.producer not in self.producers:
             client = self.client(action.producer)
             self.producers[action.producer] = Producer(client, self.clock, self.ledger, self.story)
-        way = Way(action.acks, action.idempotent, action.buffer)
-        self._send_next(self.producers[action.producer], action, way, 0)
+        options = SendOptions(action.acks, action.idempotent, action.buffer)
+        self._send_next(self.producers[action.producer], action, options, 0)
 
-    def _send_next(self, producer: Producer, action: Produce, way: Way, number: int) -> None:
+    def _send_next(self, producer: Producer, action: Produce, options: SendOptions, number: int) -> None:
         """All of them now, or one after the other."""
         if not action.every_ms:
             for each in range(action.count):
-                producer.send(self._record(action, each), way)
+                producer.send(self._record(action, each), options)
             return
-        producer.send(self._record(action, number), way)
+        producer.send(self._record(action, number), options)
         if number + 1 < action.count:
-            self.clock.call_later(action.every_ms, lambda: self._send_next(producer, action, way, number + 1))
+            self.clock.call_later(action.every_ms, lambda: self._send_next(producer, action, options, number + 1))
 
     def _record(self, action: Produce, number: int) -> SentRecord:
         key = action.keys[number % len(action.keys)] if action.keys else None
@@ -379,11 +382,11 @@ class Simulation:
             self._refuse("it has as many records as one may have")
             return
         client = self.client(action.producer)
-        writer = TransactionalWriter(client, self.clock, action.producer)
+        writer = LedgerTransactions(client, self.clock, action.producer)
         Player(self.clock, self._transaction(action, writer)).start()
 
-    def _transaction(self, action: Transact, writer: TransactionalWriter) -> Script[None]:
-        yield from writer.begin()
+    def _transaction(self, action: Transact, writer: LedgerTransactions) -> Script[None]:
+        yield from writer.initialize()
         count = self.partition_count(action.topic)
         by_partition: dict[int, list[SentRecord]] = {}
         for number in range(action.count):
@@ -393,13 +396,13 @@ class Simulation:
             by_partition.setdefault(record.partition, []).append(record)
         try:
             for index, records in sorted(by_partition.items()):
-                yield from writer.write(action.topic, index, records)
+                yield from writer.send(action.topic, index, records)
             self.tell(action.producer, f"has written {action.count} records, its transaction is open")
             yield Rest(action.hold_ms)
             if action.ending != "hang":
                 yield from writer.end(committed=action.ending == "commit")
                 self.tell(action.producer, f"its transaction ends: {action.ending}")
-        except (Broken, Fenced) as why:
+        except (TransactionFailed, Fenced) as why:
             self.tell(action.producer, f"its transaction is over: {why or 'fenced'}")
 
     # Consumers
@@ -434,30 +437,15 @@ class Simulation:
     def _reset(self, action: ResetOffsets) -> None:
         if not self._has_topic(action.topic):
             return
-        kind = m.OffsetCommitRequest
-        request = kind(
-            group_id=action.group,
-            generation_id_or_member_epoch=-1,
-            member_id="",
-            topics=[
-                kind.OffsetCommitRequestTopic(
-                    name=action.topic,
-                    partitions=[
-                        kind.OffsetCommitRequestPartition(
-                            partition_index=index, committed_offset=action.offset, committed_metadata=""
-                        )
-                        for index in range(self.partition_count(action.topic))
-                    ],
-                )
-            ],
-        )
+        offsets = dict.fromkeys(range(self.partition_count(action.topic)), action.offset)
+        request = commit_request(Membership(action.group), action.topic, offsets)
 
         def heard(reply: m.OffsetCommitResponse | None) -> None:
             codes = [] if reply is None else [part.error_code for topic in reply.topics for part in topic.partitions]
             words = "no response" if reply is None else next((ErrorCode(code).name for code in codes if code), "done")
             self.tell("coordinator", f"offsets of {action.group}: {words}")
 
-        self.client("admin").send(request, 9, heard)
+        self.client("admin").send(request, COMMIT_VERSION, heard)
 
     # Nodes and ways
 

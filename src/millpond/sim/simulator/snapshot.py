@@ -293,10 +293,10 @@ class Observer:
         counts = Counter(each.status.value for each in mine)
         return {
             "name": producer.name,
-            "acks": producer.way.acks,
+            "acks": producer.options.acks,
             "counts": {status.value: counts[status.value] for status in Status},
             "buffered": producer.buffered,
-            "buffer_max": producer.way.buffer_max,
+            "buffer_max": producer.options.buffer_max,
             "blocked": len(producer.blocked),
             "last": [
                 {"id": each.id, "name": each.name, "key": each.key, "status": each.status.value}
@@ -316,7 +316,7 @@ class Observer:
             "commit": "transaction" if consumer.plan.output else consumer.plan.commit,
             "read_committed": consumer.plan.read_committed,
             "state": consumer.state,
-            "life": consumer.life,
+            "life": consumer.incarnation,
             "owned": sorted(consumer.owned),
             "positions": {index: cursor.position for index, cursor in sorted(consumer.cursors.items())},
             "busy_with": None if busy is None else {"partition": busy[0], "offset": busy[1]},

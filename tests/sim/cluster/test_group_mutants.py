@@ -15,7 +15,7 @@ from millpond.broker.coordination.coordination import ShardHost
 from millpond.broker.coordination.markers import _Delivery
 from millpond.coordinators.groups.offsets import Offsets
 from millpond.coordinators.shard import Effects
-from millpond.sim.cluster.crew_scenario import CrewScenario, make_crew_plan
+from millpond.sim.cluster.group_scenario import ClusterGroupScenario, make_cluster_group_plan
 from millpond.sim.coordination.plan import Work
 
 SEEDS_MAX = 12
@@ -78,8 +78,8 @@ MUTANTS: dict[Callable[[Patch], None], Hunt] = {
 def find(hunt: Hunt) -> int | None:
     """The first seed with the violation that the mutant stands for."""
     for seed in range(hunt.first, hunt.first + SEEDS_MAX):
-        plan = make_crew_plan(seed, hunt.kinds, nodes=3, work=hunt.work)
-        found = CrewScenario(seed, plan).run().violations
+        plan = make_cluster_group_plan(seed, hunt.kinds, nodes=3, work=hunt.work)
+        found = ClusterGroupScenario(seed, plan).run().violations
         if any(re.search(hunt.violation, each) for each in found):
             return seed
     return None
@@ -95,5 +95,5 @@ def test_runs_of_crews_find(mutant: Callable[[Patch], None], monkeypatch: Patch)
 @with_time
 @pytest.mark.parametrize("hunt", MUTANTS.values(), ids=[mutant.__name__ for mutant in MUTANTS])
 def test_without_mutants_the_same_seeds_find_nothing(hunt: Hunt) -> None:
-    plan = make_crew_plan(hunt.first, hunt.kinds, nodes=3, work=hunt.work)
-    assert CrewScenario(hunt.first, plan).run().violations == []
+    plan = make_cluster_group_plan(hunt.first, hunt.kinds, nodes=3, work=hunt.work)
+    assert ClusterGroupScenario(hunt.first, plan).run().violations == []

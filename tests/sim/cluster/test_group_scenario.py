@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from millpond.sim.cluster.crew_scenario import CrewScenario, make_crew_plan
+from millpond.sim.cluster.group_scenario import ClusterGroupScenario, make_cluster_group_plan
 from millpond.sim.cluster.plan import FIRST_FAULTS
 
 
 @pytest.mark.parametrize("seed", [1, 3])
-def test_a_crew_finishes_its_work_on_three_nodes(seed: int) -> None:
-    scenario = CrewScenario(seed, replace(make_crew_plan(seed, nodes=3), faults=()))
+def test_workers_finish_on_three_nodes(seed: int) -> None:
+    scenario = ClusterGroupScenario(seed, replace(make_cluster_group_plan(seed, nodes=3), faults=()))
     outcome = scenario.run()
     assert not outcome.violations, "\n".join([*scenario.story(), *outcome.violations])
     done = outcome.counts.get("transactions done", 0) + outcome.counts.get("commits done", 0)
@@ -20,8 +20,10 @@ def test_a_crew_finishes_its_work_on_three_nodes(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [303, 315])
-def test_coordinators_that_stand_still_or_die_are_followed_by_others(seed: int) -> None:
-    scenario = CrewScenario(seed, make_crew_plan(seed, ("pause of a leader", "kill of a leader"), nodes=3))
+def test_other_nodes_replace_coordinators_that_pause_or_die(seed: int) -> None:
+    scenario = ClusterGroupScenario(
+        seed, make_cluster_group_plan(seed, ("pause of a leader", "kill of a leader"), nodes=3)
+    )
     outcome = scenario.run()
     assert not outcome.violations, "\n".join([*scenario.story(), *outcome.violations])
     assert sum(outcome.faults.get(kind, 0) for kind in ("pause of a leader", "kill of a leader"))
@@ -35,6 +37,6 @@ FAILED_ONCE = {
 
 @pytest.mark.parametrize("seed", FAILED_ONCE)
 def test_a_seed_that_failed_once(seed: int) -> None:
-    scenario = CrewScenario(seed, make_crew_plan(seed, FIRST_FAULTS))
+    scenario = ClusterGroupScenario(seed, make_cluster_group_plan(seed, FIRST_FAULTS))
     outcome = scenario.run()
     assert not outcome.violations, "\n".join([*scenario.story(), *outcome.violations])
