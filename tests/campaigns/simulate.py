@@ -33,7 +33,7 @@ from millpond.sim.cluster.group_scenario import ClusterGroupScenario, make_clust
 from millpond.sim.cluster.plan import FAULTS
 from millpond.sim.cluster.shrinker import kind_of, play, shrink
 from millpond.sim.simulator.campaigns import MACHINES, SCENARIOS
-from millpond.sim.simulator.tape import CampaignSeed
+from millpond.sim.simulator.recording import CampaignSeed
 from millpond.sim.world.disk import PowerCut
 
 FINDINGS_SHOWN = 3

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from millpond.sim.simulator.actions import CreateTopic
-from millpond.sim.simulator.tape import encode, tape_of
+from millpond.sim.simulator.recording import encode, recording_of
 from millpond.spark.pipelines.worker_python import launcher
 from support.node import eventually
 
@@ -85,7 +85,7 @@ def assert_not_hijacked(folder: Path) -> None:
 
 
 def look_at_simulator(console: str) -> None:
-    asked = urlencode({"session": "test", "tape": encode(tape_of((CreateTopic(partitions=1), 300)))})
+    asked = urlencode({"session": "test", "tape": encode(recording_of((CreateTopic(partitions=1), 300)))})
     with urlopen(f"{console}/api/simulator/look?{asked}", timeout=60) as answer:
         assert answer.status == 200
 

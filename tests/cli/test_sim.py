@@ -10,12 +10,12 @@ import pytest
 
 from millpond.sim.simulator.actions import CreateTopic, Produce
 from millpond.sim.simulator.lessons.catalogue import LESSONS
-from millpond.sim.simulator.tape import encode, tape_of
+from millpond.sim.simulator.recording import encode, recording_of
 
 pytestmark = pytest.mark.boundary
 
 SIM = (sys.executable, "-c", "import sys; from millpond.cli import main; sys.exit(main(['sim', *sys.argv[1:]]))")
-SHORT = encode(tape_of((CreateTopic(partitions=1), 300, Produce(count=3, value="tea "), 200)))
+SHORT = encode(recording_of((CreateTopic(partitions=1), 300, Produce(count=3, value="tea "), 200)))
 
 
 def sim(*words: str) -> subprocess.CompletedProcess[str]:

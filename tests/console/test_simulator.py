@@ -9,10 +9,10 @@ from urllib.parse import urlencode
 from millpond.console.simulators import PROCESSES_MAX
 from millpond.sim.simulator.actions import CreateTopic, Produce
 from millpond.sim.simulator.lessons.catalogue import LESSONS
-from millpond.sim.simulator.tape import decode, encode, tape_of
+from millpond.sim.simulator.recording import decode, encode, recording_of
 from support.console import Answer, Console
 
-SHORT = tape_of((CreateTopic(partitions=1), 300, Produce(count=3, value="tea "), 200))
+SHORT = recording_of((CreateTopic(partitions=1), 300, Produce(count=3, value="tea "), 200))
 
 
 def look(console: Console, **asked: Any) -> Answer:

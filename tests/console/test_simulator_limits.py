@@ -24,8 +24,8 @@ from millpond.console.login import Login
 from millpond.console.shapes import BadRequest
 from millpond.console.simulators import LINE_BYTES_MAX, PROCESSES_MAX, PROGRAM, Simulators
 from millpond.sim.simulator.lessons.catalogue import LESSONS
+from millpond.sim.simulator.recording import encode
 from millpond.sim.simulator.simulation import TooMuch
-from millpond.sim.simulator.tape import encode
 from support.console import until
 
 pytestmark = pytest.mark.boundary

@@ -12,14 +12,14 @@ import pytest
 
 from millpond.sim.simulator.actions import CreateTopic, Produce
 from millpond.sim.simulator.lessons.catalogue import LESSONS
-from millpond.sim.simulator.tape import encode, tape_of
+from millpond.sim.simulator.recording import encode, recording_of
 from millpond.testing import Pond
 from support.browser import PHONE, Tab, unnamed
 from support.console import Console
 from support.patience import with_time
 
 CAMPAIGNS = Path(__file__).parents[1] / "campaigns"
-SHORT = tape_of((CreateTopic(partitions=1), 300, Produce(count=3, value="tea "), 200))
+SHORT = recording_of((CreateTopic(partitions=1), 300, Produce(count=3, value="tea "), 200))
 
 
 def test_a_lesson_asks_and_then_plays_its_answer(tab: Tab) -> None:

@@ -30,7 +30,7 @@ from millpond.quorum.ports import Election
 from millpond.quorum.ready import Ask, Durable, Ready, Reply
 from millpond.quorum.replica import QuorumBroken, Replica
 from millpond.quorum.roles import Candidate, Follower, Prospective, Resigned, Unattached
-from millpond.sim.machines.toy_log import ToyLog
+from millpond.sim.machines.memory_log import MemoryLog
 
 ONE, TWO, THREE = (ReplicaKey(number, UUID(int=number)) for number in (1, 2, 3))
 STRANGER = ReplicaKey(3, UUID(int=33))
@@ -61,7 +61,7 @@ class Play:
         election: Election | None = None,
         entries: tuple[int, ...] = (),
     ) -> None:
-        self.log = ToyLog()
+        self.log = MemoryLog()
         for epoch in entries:
             self.log.append(epoch, epoch * 100)
         self.log.synced(self.log.mark())
@@ -477,7 +477,7 @@ def test_who_only_says_to_lead_an_epoch_that_has_a_leader_is_refused_and_stops_n
 
 
 def entries(*epochs: int) -> bytes:
-    log = ToyLog()
+    log = MemoryLog()
     for epoch in epochs:
         log.append(epoch, epoch * 100)
     return log.read(0)

@@ -15,7 +15,7 @@ from millpond.quorum.ready import Ask, Durable
 from millpond.quorum.replica import Replica
 from millpond.quorum.roles import Candidate, Resigned, Unattached
 from millpond.quorum.voters import Voter, VoterEndPoint, next_voters, wanted_count
-from millpond.sim.machines.toy_log import ToyLog
+from millpond.sim.machines.memory_log import MemoryLog
 
 NOBODY = UUID(int=0)
 
@@ -37,7 +37,7 @@ class Alone:
     """Node 1, which founded its quorum and leads it; others come as they fetch."""
 
     def __init__(self) -> None:
-        self.log = ToyLog()
+        self.log = MemoryLog()
         self.now_ms = 0
         self.replica = Replica(key(1), [key(1)], self.log, Election(), Least(), 0)
         self._request_ids = 0
@@ -163,7 +163,7 @@ def test_who_has_the_only_record_of_its_removal_stands_until_that_is_committed()
 
 
 def test_voters_that_are_cut_off_count_no_more() -> None:
-    log = ToyLog()
+    log = MemoryLog()
     log.append(1, 7)
     log.append_voters(2, voters(1, 2))
     replica = Replica(key(2), [key(1)], log, Election(2), Least(), 0)
@@ -173,7 +173,7 @@ def test_voters_that_are_cut_off_count_no_more() -> None:
 
 
 def test_a_new_voter_does_not_stand_by_an_old_record_that_names_it_alone() -> None:
-    log = ToyLog()
+    log = MemoryLog()
     log.append(1, 7)
     log.append_voters(1, voters(1))
     replica = Replica(key(1), (), log, Election(1, is_new=True), Least(), 0, contacts=[2])
@@ -184,7 +184,7 @@ def test_a_new_voter_does_not_stand_by_an_old_record_that_names_it_alone() -> No
 
 
 def test_who_knows_nobody_asks_its_contacts() -> None:
-    replica = Replica(key(4), (), ToyLog(), Election(is_new=True), Least(), 0, contacts=[2, 3])
+    replica = Replica(key(4), (), MemoryLog(), Election(is_new=True), Least(), 0, contacts=[2, 3])
     replica.step(Time(), 0)
     sent = replica.step(Durable(replica.version), 0).send + replica.step(Time(), 500).send
     asked = [each for each in sent if isinstance(each, Ask)]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import EpochEnd
 from millpond.replication.follower import Append, AskAgain, Fetched, FetchFrom, PartitionFollower, Restart, Truncate
-from millpond.sim.machines.toy_log import ToyLog
+from millpond.sim.machines.memory_log import MemoryLog
 
 
-class Emptied(ToyLog):
+class Emptied(MemoryLog):
     """Of which everything was deleted."""
 
     start_offset = end_offset = 3  # type: ignore[assignment]
 
 
 def follow(*epochs: int, high_watermark: int = 0) -> PartitionFollower:
-    log = ToyLog()
+    log = MemoryLog()
     for epoch in epochs:
         log.append(epoch, epoch * 100)
     return PartitionFollower(2, 9, log, high_watermark)

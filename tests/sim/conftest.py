@@ -47,7 +47,7 @@ def make_peer() -> type[Listening]:
     return Listening
 
 
-class Pond:
+class OneNode:
     """A node with one topic of two partitions, and whoever works with it."""
 
     def __init__(self, seed: int = 5) -> None:
@@ -81,5 +81,5 @@ class Pond:
 
 
 @pytest.fixture
-def pond() -> Pond:
-    return Pond()
+def one_node() -> OneNode:
+    return OneNode()

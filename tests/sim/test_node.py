@@ -8,15 +8,15 @@ from millpond.sim.history.records import Content, Promise, Status
 
 
 class Play:
-    """A pond, and a producer that writes to it."""
+    """A one_node, and a producer that writes to it."""
 
-    def __init__(self, pond) -> None:
-        self.pond, self.sim, self.node, self.history = pond, pond.sim, pond.node, pond.history
-        self.partition = pond.partitions[0]
-        self.producer = pond.producer()
+    def __init__(self, one_node) -> None:
+        self.one_node, self.sim, self.node, self.history = one_node, one_node.sim, one_node.node, one_node.history
+        self.partition = one_node.partitions[0]
+        self.producer = one_node.producer()
 
     def write(self, count: int) -> None:
-        for content in self.pond.contents(count):
+        for content in self.one_node.contents(count):
             self.producer.produce(self.partition, [content], Promise.SURVIVES)
         assert self.sim.run_until(self.producer.is_idle)
 
@@ -27,8 +27,8 @@ class Play:
 
 
 @pytest.fixture
-def play(pond) -> Play:
-    return Play(pond)
+def play(one_node) -> Play:
+    return Play(one_node)
 
 
 @pytest.mark.parametrize("ending", ["crash", "kill"])

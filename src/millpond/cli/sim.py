@@ -15,10 +15,10 @@ from millpond.cli.errors import Failed
 from millpond.cli.terminal import print_json, print_list
 
 if TYPE_CHECKING:
+    from millpond.sim.simulator.event_log import Line
     from millpond.sim.simulator.lessons.lesson import Lesson
+    from millpond.sim.simulator.recording import CampaignSeed, Recording
     from millpond.sim.simulator.simulation import Simulation
-    from millpond.sim.simulator.story import Line
-    from millpond.sim.simulator.tape import CampaignSeed, Tape
 
 SECONDS_MAX: Final = 120
 """Of real time, for one run."""
@@ -60,7 +60,7 @@ def list_lessons(as_json: bool) -> None:
       millpond sim list
     """
     from millpond.sim.simulator.lessons.catalogue import LESSONS
-    from millpond.sim.simulator.tape import encode
+    from millpond.sim.simulator.recording import encode
 
     listed = [
         {"name": each.name, "title": each.title, "claims": list(each.claims), "link": encode(each.tape)}
@@ -80,7 +80,7 @@ def run_lesson(lesson: Lesson, as_json: bool) -> None:
     Example:
       millpond sim run unclean-election
     """
-    from millpond.sim.simulator.tape import encode
+    from millpond.sim.simulator.recording import encode
 
     tape = lesson.tape
     if as_json:
@@ -116,7 +116,7 @@ def replay(link: str, as_json: bool) -> None:
       millpond sim replay 1.eNqLNtQx…
       millpond sim replay campaign.moves.17
     """
-    from millpond.sim.simulator.tape import BadLink, CampaignSeed, decode, encode
+    from millpond.sim.simulator.recording import BadLink, CampaignSeed, decode, encode
 
     try:
         meant = decode(link)
@@ -149,7 +149,7 @@ def _replay_campaign(seed: CampaignSeed, as_json: bool) -> None:
         click.echo("Nothing was found.")
 
 
-def _play(tape: Tape, to_ms: int | None = None) -> Simulation:
+def _play(tape: Recording, to_ms: int | None = None) -> Simulation:
     from millpond.sim.simulator.simulation import Simulation, TooMuch
 
     deadline = time.monotonic() + SECONDS_MAX

@@ -21,17 +21,17 @@ from typing import Any, Final
 from millpond.sim.simulator.actions import KINDS, BadAction, describe, from_json
 from millpond.sim.simulator.lessons.catalogue import THEMES
 from millpond.sim.simulator.lessons.lesson import Lesson
-from millpond.sim.simulator.simulation import Simulation, TooMuch
-from millpond.sim.simulator.snapshot import Observer
-from millpond.sim.simulator.tape import (
+from millpond.sim.simulator.recording import (
     LINK_SIGNS_MAX,
     RUN_MS_MAX,
     BadLink,
     CampaignSeed,
-    Tape,
+    Recording,
     decode,
     encode,
 )
+from millpond.sim.simulator.simulation import Simulation, TooMuch
+from millpond.sim.simulator.snapshot import Observer
 
 MEMORY_BYTES_MAX: Final = 1 << 30
 SECONDS_MAX: Final = 20
@@ -64,7 +64,11 @@ class Bench:
         self._simulation = self._observer = None
 
     def _look(self, question: dict[str, Any]) -> dict[str, Any]:
-        meant = decode(question["tape"]) if question["tape"] else Tape(seed=question["seed"], nodes=question["nodes"])
+        meant = (
+            decode(question["tape"])
+            if question["tape"]
+            else Recording(seed=question["seed"], nodes=question["nodes"])
+        )
         if isinstance(meant, CampaignSeed):
             # Read only where it is used: a lesson starts sooner without.
             from millpond.sim.simulator.campaigns import play_campaign
@@ -88,7 +92,7 @@ class Bench:
         look = observer.look(at_ms if since_ms < 0 else since_ms, question["line"])
         return {"link": link, "seed": tape.seed, "end_ms": tape.end_ms, "actions": len(tape.moves), **look}
 
-    def _at(self, tape: Tape, at_ms: int) -> tuple[Simulation, Observer]:
+    def _at(self, tape: Recording, at_ms: int) -> tuple[Simulation, Observer]:
         """The tape, played up to that moment."""
         simulation, observer = self._simulation, self._observer
         if simulation is None or observer is None or not self._goes_on(simulation, tape, at_ms):
@@ -104,7 +108,7 @@ class Bench:
         self._simulation, self._observer = simulation, observer
         return simulation, observer
 
-    def _goes_on(self, simulation: Simulation, tape: Tape, at_ms: int) -> bool:
+    def _goes_on(self, simulation: Simulation, tape: Recording, at_ms: int) -> bool:
         return at_ms >= simulation.now_ms and simulation.tape.cut(simulation.now_ms).begins(tape)
 
     def _step(self, simulation: Simulation, at_ms: int) -> int:

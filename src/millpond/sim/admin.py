@@ -17,7 +17,7 @@ RETRY_MS = 100
 TOPIC = 2
 SET = 0
 
-LEAVES_IT_OPEN = (
+OUTCOME_UNKNOWN = (
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.NOT_CONTROLLER,
     ErrorCode.REQUEST_TIMED_OUT,
@@ -121,7 +121,7 @@ class SimAdmin:
         )
 
         def on_reply(reply: m.CreatePartitionsResponse | None) -> None:
-            if reply is None or reply.results[0].error_code in LEAVES_IT_OPEN:
+            if reply is None or reply.results[0].error_code in OUTCOME_UNKNOWN:
                 facts.partition_counts[count] = None
             elif reply.results[0].error_code == ErrorCode.NONE:
                 facts.partition_counts = {count: None}
@@ -146,7 +146,7 @@ class SimAdmin:
 
         def on_reply(reply: m.IncrementalAlterConfigsResponse | None) -> None:
             known = facts.configs.setdefault(key, {None: None})
-            if reply is None or reply.responses[0].error_code in LEAVES_IT_OPEN:
+            if reply is None or reply.responses[0].error_code in OUTCOME_UNKNOWN:
                 known[value] = None
             elif reply.responses[0].error_code == ErrorCode.NONE:
                 facts.configs[key] = {value: None}
@@ -156,7 +156,7 @@ class SimAdmin:
         self._send(request, 1, on_reply)
 
     def delete_records(self, partition: TopicIdPartition, offset: int, then: Then) -> None:
-        asked = self._history.delete_asked
+        asked = self._history.requested_deletes
         asked[partition] = max(asked.get(partition, 0), offset)
         request = m.DeleteRecordsRequest(
             topics=[

@@ -22,7 +22,7 @@ RESERVE_BYTES = "2048"
 
 
 class SimNode:
-    """One host and the broker that runs on it, life after life. The disk outlives them all."""
+    """One host and the broker that runs on it, incarnation after incarnation. The disk outlives them all."""
 
     def __init__(self, sim: SimWorld, name: str = "node", texts: Mapping[str, str] | None = None) -> None:
         self.sim = sim
@@ -31,7 +31,7 @@ class SimNode:
         self.texts = {"data.folder": DATA_FOLDER, "listen": f"{name}:{PORT}", **(texts or {})}
         self.supported: Supported = SUPPORTED
         """The levels of features that its program knows: another one from the next start on."""
-        self.lives = 0
+        self.incarnation = 0
         self.journal_lines: list[str] = []
         self.workers_delay_ms_usual = 5
         self._workers: SimWorkers | None = None
@@ -82,7 +82,7 @@ class SimNode:
         assert not self.is_up, f"{self.name} runs already"
         world = self.sim.start(self.name)
         self._clock = self.sim.hosts[self.name].clock
-        self.lives += 1
+        self.incarnation += 1
         assert isinstance(world.workers, SimWorkers)
         self._workers = world.workers
         self.workers_delay_ms = None
@@ -166,4 +166,4 @@ class SimNode:
     def _journal(self, event: str, **facts: object) -> None:
         if len(self.journal_lines) < JOURNAL_LINES_MAX:
             told = "".join(f" {name}={fact}" for name, fact in facts.items())
-            self.journal_lines.append(f"{self.sim.clock.now_ms} {self.name}/{self.lives} {event}{told}")
+            self.journal_lines.append(f"{self.sim.clock.now_ms} {self.name}/{self.incarnation} {event}{told}")

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Final
 
 from millpond.client.message import Message
-from millpond.sim.clients.script import Rest, Script
+from millpond.sim.clients.script import Script, Sleep
 from millpond.sim.simulator.actions import (
     AddConsumer,
     CrashConsumer,
@@ -28,9 +28,9 @@ from millpond.sim.simulator.actions import (
 from millpond.sim.simulator.consumer import Consumer, id_of
 from millpond.sim.simulator.ledger import SentRecord, Status
 from millpond.sim.simulator.producer import Producer, SendOptions
+from millpond.sim.simulator.recording import Recording
 from millpond.sim.simulator.simulation import Simulation
 from millpond.sim.simulator.snapshot import Observer
-from millpond.sim.simulator.tape import Tape
 from millpond.wire.partitioner import partition_for_key
 from millpond.wire.records import Record
 
@@ -135,7 +135,7 @@ class _HandlerConsumer(Consumer):
             # Any exception of a handler ends its process, as in production.
             yield from self._die_of(failure, record)
         if self.plan.work_ms:
-            yield Rest(self.plan.work_ms)
+            yield Sleep(self.plan.work_ms)
         self.note_handled(partition, record)
         return True
 
@@ -147,7 +147,7 @@ class _HandlerConsumer(Consumer):
                 return
             match wish:
                 case _Pause(ms):
-                    yield Rest(ms)
+                    yield Sleep(ms)
                 case _Outgoing():
                     yield from self._deliver(wish)
                 case _:
@@ -160,11 +160,11 @@ class _HandlerConsumer(Consumer):
     def _deliver(self, outgoing: _Outgoing) -> Script[None]:
         self._sim.want_topic(outgoing.topic)
         while outgoing.topic not in self._sim.simulation.topics:
-            yield Rest(10)
+            yield Sleep(10)
         heard: list[SentRecord] = []
         self._sim.send(self._letters, outgoing.topic, outgoing.key, outgoing.value, heard.append)
         while not heard:
-            yield Rest(5)
+            yield Sleep(5)
         if heard[0].status is not Status.ACKNOWLEDGED:
             raise TimeoutError(f"{outgoing.topic} did not acknowledge a record: {heard[0].status.value}")
         outgoing.is_delivered = True
@@ -176,7 +176,7 @@ class _HandlerConsumer(Consumer):
             self._sim.fail(failure)
         self.crash()
         self._tell(f"its handler failed: {failure!r}")
-        yield Rest(0)
+        yield Sleep(0)
 
 
 class SimulatedCluster:
@@ -184,7 +184,7 @@ class SimulatedCluster:
 
     def __init__(self, seed: int, nodes: int = 3) -> None:
         self.seed = seed
-        self.simulation = Simulation(Tape(seed, nodes))
+        self.simulation = Simulation(Recording(seed, nodes))
         self._observer = Observer(self.simulation)
         self._dice = Random(f"faults {seed}")
         self._source = Producer(

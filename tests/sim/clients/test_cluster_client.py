@@ -33,7 +33,7 @@ class Node:
 def produce(*indexes):
     part = m.ProduceRequest.PartitionProduceData
     topics = [
-        m.ProduceRequest.TopicProduceData(name="pond", partition_data=[part(index=index, records=b"")])
+        m.ProduceRequest.TopicProduceData(name="one_node", partition_data=[part(index=index, records=b"")])
         for index in indexes
     ]
     return m.ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics)
@@ -47,10 +47,10 @@ def test_no_batch_overtakes_one_that_found_no_leader():
     sim = SimWorld(1)
     client = ClusterClient(sim.network, [1], "producer", Random(1))
     node = client.nodes[1] = Node()
-    client._leaders["pond", 0] = (1, 0)
+    client._leaders["one_node", 0] = (1, 0)
     heard = []
     client.send(produce(0, 1), 9, heard.append)
-    client._leaders["pond", 1] = (1, 0)
+    client._leaders["one_node", 1] = (1, 0)
     client.send(produce(1), 9, heard.append)
     sim.run_for(10)
     assert [codes(each) for each in heard] == [{1: ErrorCode.LEADER_NOT_AVAILABLE}]

@@ -18,30 +18,30 @@ CALM = WorkerStyle(pace_ms=10, abort_share=0.0, sends_late=False)
 
 
 class Mill:
-    def __init__(self, pond) -> None:
-        self.pond = pond
-        self.clock = pond.sim.clock
+    def __init__(self, one_node) -> None:
+        self.one_node = one_node
+        self.clock = one_node.sim.clock
         self.history = CoordinationHistory()
-        self.source = GroupTopic("t", pond.partitions[0].topic_id, 2)
-        producer = pond.producer()
-        for partition in pond.partitions:
+        self.source = GroupTopic("t", one_node.partitions[0].topic_id, 2)
+        producer = one_node.producer()
+        for partition in one_node.partitions:
             for _ in range(6):
-                producer.produce(partition, pond.contents(2), Promise.SURVIVES)
-        assert pond.sim.run_until(producer.is_idle)
-        pond.wait_for(lambda then: pond.admin.create("out", 2, {}, then))
-        (topic_id,) = pond.history.topics["out"].ids
+                producer.produce(partition, one_node.contents(2), Promise.SURVIVES)
+        assert one_node.sim.run_until(producer.is_idle)
+        one_node.wait_for(lambda then: one_node.admin.create("out", 2, {}, then))
+        (topic_id,) = one_node.history.topics["out"].ids
         self.target = GroupTopic("out", topic_id, 2)
         self.reader = self.read("live")
 
     def read(self, name: str) -> CommittedReader:
-        reader = CommittedReader(self.clock, self.pond.client(name), self.history, self.target)
+        reader = CommittedReader(self.clock, self.one_node.client(name), self.history, self.target)
         reader.start()
         return reader
 
     def worker(self, name: str, style: WorkerStyle, transactional_id: str = "mill") -> CopyWorker:
         worker = CopyWorker(
             self.clock,
-            self.pond.client,
+            self.one_node.client,
             self.history,
             transactional_id,
             name,
@@ -59,7 +59,7 @@ class Mill:
 
     def findings(self) -> list[str]:
         final = self.read("final")
-        assert self.pond.sim.run_until(final.is_at_end)
+        assert self.one_node.sim.run_until(final.is_at_end)
         self.reader.close()
         return [
             *self.history.violations,
@@ -70,15 +70,15 @@ class Mill:
 
 
 @pytest.fixture
-def mill(pond) -> Mill:
-    return Mill(pond)
+def mill(one_node) -> Mill:
+    return Mill(one_node)
 
 
 @pytest.mark.parametrize("is_v2", [True, False])
 def test_everything_is_copied_exactly_once(mill: Mill, is_v2: bool) -> None:
     mill.worker("one", replace(CALM, is_v2=is_v2, abort_share=0.3, sends_late=True))
-    assert mill.pond.sim.run_until(mill.is_done)
-    mill.pond.sim.run_for(6_000)
+    assert mill.one_node.sim.run_until(mill.is_done)
+    mill.one_node.sim.run_for(6_000)
     assert mill.findings() == []
     assert mill.history.counts["transactions aborted"] > 0
 
@@ -87,30 +87,30 @@ def test_everything_is_copied_exactly_once(mill: Mill, is_v2: bool) -> None:
 def test_a_zombie_is_fenced_when_it_wakes_up(mill: Mill, is_v2: bool) -> None:
     style = replace(CALM, is_v2=is_v2, ends_slowly=True)
     zombie = mill.worker("zombie", style)
-    mill.pond.sim.run_until(lambda: len(mill.history.transactions) == 3)
+    mill.one_node.sim.run_until(lambda: len(mill.history.transactions) == 3)
     zombie.freeze()
     heir = mill.worker("heir", style)
-    mill.pond.sim.run_until(lambda: len(mill.history.transactions) > 6)
+    mill.one_node.sim.run_until(lambda: len(mill.history.transactions) > 6)
     zombie.thaw()
-    assert mill.pond.sim.run_until(mill.is_done)
+    assert mill.one_node.sim.run_until(mill.is_done)
     assert (zombie.is_fenced, heir.is_fenced) == (True, False)
     assert mill.findings() == []
 
 
 def test_everybody_waits_for_an_orphan_until_its_time_is_over(mill: Mill) -> None:
     orphan = mill.worker("orphan", replace(CALM, is_orphan=True, timeout_ms=3_000), "orphan")
-    assert mill.pond.sim.run_until(lambda: orphan.is_over)
+    assert mill.one_node.sim.run_until(lambda: orphan.is_over)
     began_ms = mill.clock.now_ms
     mill.worker("one", CALM)
-    assert mill.pond.sim.run_until(mill.is_done)
+    assert mill.one_node.sim.run_until(mill.is_done)
     assert mill.clock.now_ms > began_ms + 2_500
     assert mill.findings() == []
 
 
 def test_a_power_cut_is_lived_through(mill: Mill) -> None:
     mill.worker("one", CALM)
-    mill.pond.sim.run_until(lambda: len(mill.history.transactions) == 4)
-    mill.pond.node.crash()
-    assert mill.pond.node.start()
-    assert mill.pond.sim.run_until(mill.is_done)
+    mill.one_node.sim.run_until(lambda: len(mill.history.transactions) == 4)
+    mill.one_node.node.crash()
+    assert mill.one_node.node.start()
+    assert mill.one_node.sim.run_until(mill.is_done)
     assert mill.findings() == []

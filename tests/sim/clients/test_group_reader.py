@@ -9,27 +9,27 @@ import pytest
 from millpond.base.errors import ErrorCode
 from millpond.sim.clients.group_member import GroupTopic
 from millpond.sim.clients.group_reader import ReadJob, fetch_records
-from millpond.sim.clients.script import Player, Script
+from millpond.sim.clients.script import Script, ScriptRunner
 from millpond.sim.history.groups import CoordinationHistory, Fate
 from millpond.sim.history.records import Promise
 
 
-def test_a_fetch_gives_one_batch_from_where_it_was_asked(pond) -> None:
-    producer = pond.producer()
-    producer.produce(pond.partitions[1], pond.contents(3), Promise.SURVIVES)
-    producer.produce(pond.partitions[1], pond.contents(2), Promise.SURVIVES)
-    assert pond.sim.run_until(producer.is_idle)
-    topic = GroupTopic("t", pond.partitions[0].topic_id, 2)
+def test_a_fetch_gives_one_batch_from_where_it_was_asked(one_node) -> None:
+    producer = one_node.producer()
+    producer.produce(one_node.partitions[1], one_node.contents(3), Promise.SURVIVES)
+    producer.produce(one_node.partitions[1], one_node.contents(2), Promise.SURVIVES)
+    assert one_node.sim.run_until(producer.is_idle)
+    topic = GroupTopic("t", one_node.partitions[0].topic_id, 2)
     got: list[tuple[int, list[int]]] = []
 
     def read() -> Script[None]:
         for position in (1, 3, 5):
-            partition, records = yield from fetch_records(pond.client(), topic, {0: 0, 1: position})
+            partition, records = yield from fetch_records(one_node.client(), topic, {0: 0, 1: position})
             got.append((partition, [record.offset for record in records]))
 
-    player = Player(pond.sim.clock, read())
+    player = ScriptRunner(one_node.sim.clock, read())
     player.start()
-    assert pond.sim.run_until(lambda: player.is_over)
+    assert one_node.sim.run_until(lambda: player.is_over)
     assert got == [(1, [1, 2]), (1, [3, 4]), (-1, [])]
 
 
@@ -42,10 +42,10 @@ def test_a_fetch_gives_one_batch_from_where_it_was_asked(pond) -> None:
         (None, Fate.OPEN),
     ],
 )
-def test_only_a_clear_answer_settles_a_commit(pond, code: ErrorCode | None, fate: Fate) -> None:
+def test_only_a_clear_answer_settles_a_commit(one_node, code: ErrorCode | None, fate: Fate) -> None:
     history = CoordinationHistory()
-    topic = GroupTopic("t", pond.partitions[0].topic_id, 2)
-    job = ReadJob(pond.sim.clock, pond.client(), history, topic, Random(1), pace_ms=10)
-    (commit,) = history.ask_commit("m", 1, {0: 5})
+    topic = GroupTopic("t", one_node.partitions[0].topic_id, 2)
+    job = ReadJob(one_node.sim.clock, one_node.client(), history, topic, Random(1), pace_ms=10)
+    (commit,) = history.request_commit("m", 1, {0: 5})
     job._settle(commit, code)
     assert commit.fate is fate

@@ -64,7 +64,7 @@ class Cluster:
         partitions: dict[int, Any] = {}
         controller = SimpleNamespace(is_active=node_id == 1, leader_epoch=3, applied_offset=10, image=self.image)
         broker = SimpleNamespace(controller=controller, partitions=Partitions(partitions), image=self.image)
-        return SimpleNamespace(is_up=True, lives=1, broker=broker)
+        return SimpleNamespace(is_up=True, incarnation=1, broker=broker)
 
     def put(self, node_id: int, log: Log, *, leads: bool = False, committed: int = 0, epoch: int = 1) -> Any:
         replica = SimpleNamespace(
@@ -105,8 +105,8 @@ def cluster() -> Cluster:
 
 @pytest.fixture
 def inspector(cluster: Cluster) -> Inspector:
-    trouble = SimpleNamespace(rot=None, may_have_lost=lambda _: False)
-    return Inspector(cluster, trouble)  # type: ignore[arg-type]
+    injector = SimpleNamespace(rot=None, may_have_lost=lambda _: False)
+    return Inspector(cluster, injector)  # type: ignore[arg-type]
 
 
 def found(cluster: Cluster) -> list[str]:

@@ -6,7 +6,7 @@ import errno
 from typing import Any
 
 import pytest
-from tests.sim.cluster.test_lives import Lives
+from tests.sim.cluster.node_cluster import NodeCluster
 
 from millpond.broker.replication.partitions import Partition
 from millpond.sim.world.clock import WALL_START_MS
@@ -15,7 +15,7 @@ from millpond.wire.records import Record, encode_batch
 LOG = "/pond-0/00000000000000000000.log"
 
 
-class Disks(Lives):
+class Disks(NodeCluster):
     def __init__(self) -> None:
         super().__init__()
         self.leader = self.other(self.controller_id)
@@ -78,17 +78,17 @@ def test_a_leader_alone_in_sync_that_had_no_room_for_a_note_lets_others_catch_up
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nobody else has its records: were its log closed for that, nobody would ever come back into the ISR."""
-    lives = Lives()
-    leader = lives.other(lives.controller_id)
-    behind = lives.other(lives.controller_id, leader)
-    lives.create(leader, replicas=(leader, behind), min_isr="1")
-    node = lives.nodes[leader]
-    lives.nodes[behind].kill()
-    lives.wait(lambda: lives.partition().isr == (leader,))
+    cluster = NodeCluster()
+    leader = cluster.other(cluster.controller_id)
+    behind = cluster.other(cluster.controller_id, leader)
+    cluster.create(leader, replicas=(leader, behind), min_isr="1")
+    node = cluster.nodes[leader]
+    cluster.nodes[behind].kill()
+    cluster.wait(lambda: cluster.partition().isr == (leader,))
     replica = node.broker.partitions.get("pond", 0)
     assert replica is not None
     replica.append(memoryview(bytearray(encode_batch([Record(0, WALL_START_MS, b"k", b"v")]))), zstd=True)
-    lives.wait(lambda: replica.committed_offset == 1)
+    cluster.wait(lambda: replica.committed_offset == 1)
     refused: list[str] = []
     replace = node.disk.replace
 
@@ -102,11 +102,11 @@ def test_a_leader_alone_in_sync_that_had_no_room_for_a_note_lets_others_catch_up
     # It leads anew, and has to note another epoch.
     node.kill()
     assert node.start()
-    lives.wait(lambda: bool(refused))
+    cluster.wait(lambda: bool(refused))
     monkeypatch.setattr(node.disk, "replace", replace)
-    assert lives.nodes[behind].start()
-    lives.wait(lambda: len(lives.partition().isr) == 2)
-    assert lives.nodes[behind].broker.partitions.get("pond", 0).log.end_offset == 1
+    assert cluster.nodes[behind].start()
+    cluster.wait(lambda: len(cluster.partition().isr) == 2)
+    assert cluster.nodes[behind].broker.partitions.get("pond", 0).log.end_offset == 1
 
 
 def test_a_sync_that_fails_at_the_leader_costs_it_the_leadership_and_a_copy(disks: Disks) -> None:

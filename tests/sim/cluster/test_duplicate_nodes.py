@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.sim.cluster.test_lives import Lives
+from tests.sim.cluster.node_cluster import NodeCluster
 
 from millpond.metadata.decision import Decision
 from millpond.metadata.image import ALL_BROKERS
@@ -24,7 +24,7 @@ KINDS = (
 )
 
 
-class Duplicate(Lives):
+class Duplicate(NodeCluster):
     """Three nodes: the controller, `other`, and `victim`, whose id a second process takes."""
 
     def __init__(self, seed: int = 1) -> None:

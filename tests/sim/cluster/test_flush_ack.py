@@ -21,7 +21,7 @@ def violations(seed: int, flush_ack: str, fault: str) -> list[str]:
     )
     scenario = Scenario(seed, plan)
     # Whether records that are owed may be lost is what is asked here.
-    scenario.trouble._is_synced_first = True
+    scenario.injector._is_synced_first = True
     outcome = scenario.run()
     assert outcome.records["acknowledged"] > 20, "there must be something to lose"
     return outcome.violations

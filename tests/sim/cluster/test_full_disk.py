@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.sim.cluster.test_lives import Lives, code_of, produce
+from tests.sim.cluster.node_cluster import NodeCluster, code_of, produce
 
 from millpond.base.errors import ErrorCode
 from millpond.broker.storage.disk_reserve import RESERVE_FILE
@@ -16,7 +16,7 @@ from millpond.wire import messages as m
 REBALANCE = {"leader.imbalance.check.interval.seconds": "2"}
 
 
-class FullDisk(Lives):
+class FullDisk(NodeCluster):
     def __init__(self, texts: Mapping[str, str] | None = None) -> None:
         super().__init__(texts={**REBALANCE, **(texts or {})})
         self.victim = self.other(self.controller_id)
@@ -84,55 +84,55 @@ def test_new_topics_are_led_by_nodes_with_room() -> None:
     assert all(each.leader != full.victim and full.victim not in each.isr for each in partitions)
 
 
-def delete(lives: Lives, node_id: int, name: str) -> Any:
+def delete(cluster: NodeCluster, node_id: int, name: str) -> Any:
     state = m.DeleteTopicsRequest.DeleteTopicState(name=name)
-    return lives.ask(node_id, m.DeleteTopicsRequest(topics=[state], timeout_ms=5000), 6).responses[0].error_code
+    return cluster.ask(node_id, m.DeleteTopicsRequest(topics=[state], timeout_ms=5000), 6).responses[0].error_code
 
 
-def alone() -> Lives:
-    lives = Lives(count=1)
+def alone() -> NodeCluster:
+    cluster = NodeCluster(count=1)
     wanted = m.CreateTopicsRequest.CreatableTopic(name="pond", num_partitions=1, replication_factor=1)
-    reply = lives.ask(1, m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000), 7)
+    reply = cluster.ask(1, m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000), 7)
     assert [each.error_code for each in reply.topics] == [0]
     for _ in range(50):
-        replies = produce(lives, 1, acks=-1)
-        lives.wait(lambda replies=replies: bool(replies))  # type: ignore[misc]
+        replies = produce(cluster, 1, acks=-1)
+        cluster.wait(lambda replies=replies: bool(replies))  # type: ignore[misc]
         assert code_of(replies[0]) is ErrorCode.NONE
-    return lives
+    return cluster
 
 
 @pytest.mark.parametrize("ends", ["stop", "kill", "crash"])
 def test_a_single_node_on_a_full_disk_starts_and_deletes_a_topic(ends: str) -> None:
-    lives = alone()
-    node = lives.nodes[1]
+    cluster = alone()
+    node = cluster.nodes[1]
     node.disk.fill()
-    replies = produce(lives, 1, acks=-1)
-    lives.wait(lambda: bool(replies))
+    replies = produce(cluster, 1, acks=-1)
+    cluster.wait(lambda: bool(replies))
     assert code_of(replies[0]) is ErrorCode.KAFKA_STORAGE_ERROR
     # Somebody else fills what the reserve had kept, too.
     getattr(node, ends)()
-    lives.wait(lambda: not node.is_up)
+    cluster.wait(lambda: not node.is_up)
     assert node.start(), node.journal_lines[-5:]
-    replies = produce(lives, 1, acks=-1)
-    lives.wait(lambda: bool(replies))
+    replies = produce(cluster, 1, acks=-1)
+    cluster.wait(lambda: bool(replies))
     assert code_of(replies[0]) is ErrorCode.KAFKA_STORAGE_ERROR, "there is no room for records"
     used = node.disk.used_bytes()
-    assert delete(lives, 1, "pond") == 0
-    lives.wait(lambda: node.disk.used_bytes() < used, within_ms=3_000)
+    assert delete(cluster, 1, "pond") == 0
+    cluster.wait(lambda: node.disk.used_bytes() < used, within_ms=3_000)
 
 
 @pytest.mark.parametrize("ends", ["stop", "kill", "crash"])
 def test_a_disk_that_fills_while_the_node_is_down_does_not_keep_it_from_starting(ends: str) -> None:
-    lives = alone()
-    node = lives.nodes[1]
+    cluster = alone()
+    node = cluster.nodes[1]
     getattr(node, ends)()
-    lives.wait(lambda: not node.is_up)
+    cluster.wait(lambda: not node.is_up)
     node.disk.fill()
     assert node.start(), node.journal_lines[-5:]
-    lives.sim.run_for(1_000)
-    assert delete(lives, 1, "pond") == 0
+    cluster.sim.run_for(1_000)
+    assert delete(cluster, 1, "pond") == 0
     node.disk.make_room()
-    lives.sim.run_for(3_000)
+    cluster.sim.run_for(3_000)
     assert any("disk has room again" in line for line in node.journal_lines)
 
 
@@ -160,7 +160,7 @@ class FullFollower(FullDisk):
     """A node whose disk is full follows partitions of which only the first one is written to."""
 
     def __init__(self) -> None:
-        Lives.__init__(self, texts=REBALANCE)
+        NodeCluster.__init__(self, texts=REBALANCE)
         self.victim = self.other(self.controller_id)
         self.create(self.other(self.controller_id, self.victim), partitions=8)
         self.wait(self.is_whole)

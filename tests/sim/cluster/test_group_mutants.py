@@ -54,7 +54,7 @@ def take_offsets_by_topic_name(patch: Patch) -> None:
     patch.setattr(Offsets, "is_outdated", lambda _offsets, _topic, _committed: False)
 
 
-class Hunt(NamedTuple):
+class Mutation(NamedTuple):
     violation: str
     kinds: tuple[str, ...]
     work: Work
@@ -65,17 +65,17 @@ FELL_BACK = r"heard -?\d+ for partition \d+, after \d+ was (acknowledged|committ
 STUCK = "the group reached .* ms of peace|a transaction hangs"
 CALM = ("slow disk",)
 
-MUTANTS: dict[Callable[[Patch], None], Hunt] = {
-    answer_before_the_commit: Hunt(FELL_BACK, ("isolation of a leader",), Work.READ, first=1),
-    take_elsewhere_for_deleted: Hunt(
+MUTANTS: dict[Callable[[Patch], None], Mutation] = {
+    answer_before_the_commit: Mutation(FELL_BACK, ("isolation of a leader",), Work.READ, first=1),
+    take_elsewhere_for_deleted: Mutation(
         "the group reached .* ms of peace|a transaction hangs", CALM, Work.COPY, first=1
     ),
-    append_as_permitted: Hunt("overtook the one before it on the same connection", CALM, Work.COPY, first=5),
-    take_offsets_by_topic_name: Hunt("an offset of an earlier topic of that name applies to it", CALM, Work.READ),
+    append_as_permitted: Mutation("overtook the one before it on the same connection", CALM, Work.COPY, first=5),
+    take_offsets_by_topic_name: Mutation("an offset of an earlier topic of that name applies to it", CALM, Work.READ),
 }
 
 
-def find(hunt: Hunt) -> int | None:
+def find(hunt: Mutation) -> int | None:
     """The first seed with the violation that the mutant stands for."""
     for seed in range(hunt.first, hunt.first + SEEDS_MAX):
         plan = make_cluster_group_plan(seed, hunt.kinds, nodes=3, work=hunt.work)
@@ -94,6 +94,6 @@ def test_runs_of_crews_find(mutant: Callable[[Patch], None], monkeypatch: Patch)
 
 @with_time
 @pytest.mark.parametrize("hunt", MUTANTS.values(), ids=[mutant.__name__ for mutant in MUTANTS])
-def test_without_mutants_the_same_seeds_find_nothing(hunt: Hunt) -> None:
+def test_without_mutants_the_same_seeds_find_nothing(hunt: Mutation) -> None:
     plan = make_cluster_group_plan(hunt.first, hunt.kinds, nodes=3, work=hunt.work)
     assert ClusterGroupScenario(hunt.first, plan).run().violations == []

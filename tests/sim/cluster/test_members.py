@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.sim.cluster.test_lives import Lives
+from tests.sim.cluster.node_cluster import NodeCluster
 
 from millpond.base.errors import ErrorCode
 from millpond.metadata.features import SUPPORTED
@@ -326,13 +326,15 @@ def _crash_at(step: int, victim: int) -> None:
 
 def test_what_is_refused_does_not_have_the_log_name_the_voters() -> None:
     """That is for good."""
-    lives = Lives()
-    controller = lives.nodes[lives.controller_id].broker.controller
+    cluster = NodeCluster()
+    controller = cluster.nodes[cluster.controller_id].broker.controller
     request = m.RemoveRaftVoterRequest(voter_id=9)
-    assert lives.ask(1, request, 0).error_code == ErrorCode.VOTER_NOT_FOUND
-    assert lives.ask(1, m.AddRaftVoterRequest(voter_id=9, timeout_ms=5000), 0).error_code == ErrorCode.INVALID_REQUEST
+    assert cluster.ask(1, request, 0).error_code == ErrorCode.VOTER_NOT_FOUND
+    assert (
+        cluster.ask(1, m.AddRaftVoterRequest(voter_id=9, timeout_ms=5000), 0).error_code == ErrorCode.INVALID_REQUEST
+    )
     assert controller.kraft_version == 0
-    assert lives.ask(1, m.RemoveRaftVoterRequest(voter_id=lives.other(lives.controller_id)), 0).error_code == 0
+    assert cluster.ask(1, m.RemoveRaftVoterRequest(voter_id=cluster.other(cluster.controller_id)), 0).error_code == 0
     assert controller.kraft_version == 1
 
 

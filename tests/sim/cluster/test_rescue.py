@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 import pytest
-from tests.sim.cluster.test_lives import Lives
+from tests.sim.cluster.node_cluster import NodeCluster
 
 from millpond.base.errors import ErrorCode
 from millpond.broker.data_folder.rescue_marker import ORDER_FILE
@@ -24,7 +24,7 @@ from millpond.wire.batch import walk
 from millpond.wire.records import Record, decode_batch, encode_batch
 
 
-class Rescue(Lives):
+class Rescue(NodeCluster):
     """Some nodes with a topic, all of which are ended; what a person does then."""
 
     def __init__(self, count: int = 3, texts: Mapping[str, str] | None = None) -> None:

@@ -109,11 +109,11 @@ class Story(ClusterGroupScenario):
             case "kill":
                 self.cluster.kill(node_id)
             case "power cut":
-                self.trouble._cut_power(node_id, 0)
+                self.injector._cut_power(node_id, 0)
             case "pause":
                 self.cluster.pause(node_id)
             case "isolation":
-                for way in self.trouble._around(node_id, with_clients=False):
+                for way in self.injector._around(node_id, with_clients=False):
                     self.sim.network.blackhole(*way)
             case "resets":
                 for link in self.sim.network.links(self.cluster.nodes[node_id].name):

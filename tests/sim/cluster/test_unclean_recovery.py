@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.sim.cluster.test_lives import Lives, code_of, produce
+from tests.sim.cluster.node_cluster import NodeCluster, code_of, produce
 
 from millpond.base.errors import ErrorCode
 from millpond.broker.administration import unclean_recovery
@@ -17,7 +17,7 @@ from millpond.wire import messages as m
 FIRST, SECOND, LAST = 1, 2, 3
 
 
-class Abandoned(Lives):
+class Abandoned(NodeCluster):
     """Five nodes and a partition on the first three of them, whose last leader is gone."""
 
     def __init__(self, partitions: int = 1) -> None:
@@ -148,8 +148,8 @@ def test_a_replica_that_does_not_answer_in_time_is_left_out(monkeypatch: pytest.
     assert any("did not report where their logs end" in line and f"brokers=[{SECOND}]" in line for line in lines)
 
 
-def stop_answering(pond: Lives, node_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node says that it lives, and answers no question about its logs."""
+def stop_answering(pond: NodeCluster, node_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node says that it cluster, and answers no question about its logs."""
     real = k35_describe_log_dirs.run_steps
 
     def never(clock: Any, steps: Any) -> Any:

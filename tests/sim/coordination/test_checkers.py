@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from millpond.sim.clients.committed_reader import Shown
+from millpond.sim.clients.committed_reader import SeenRecord
 from millpond.sim.coordination.checkers import check_copied, check_processed, check_sightings, check_transactions
 from millpond.sim.history.groups import CoordinationHistory, CopyTransaction, Fate
 
 
-def shown(tag: str, transaction: str = "t", *, partition: int = 0, offset: int = 0, seen_ms: int = 50) -> Shown:
-    return Shown(partition, offset, tag, transaction, seen_ms)
+def shown(tag: str, transaction: str = "t", *, partition: int = 0, offset: int = 0, seen_ms: int = 50) -> SeenRecord:
+    return SeenRecord(partition, offset, tag, transaction, seen_ms)
 
 
 def history_of(*fates: Fate) -> CoordinationHistory:

@@ -202,7 +202,7 @@ def show_everything_to_everybody(patch: Patch) -> None:
     patch.setattr(Partition, "last_stable_offset", property(lambda self: self.committed_offset))
 
 
-class Hunt(NamedTuple):
+class Mutation(NamedTuple):
     """As what a mutant shows, a pattern of the checker's words, and where: faults, work, sharing; and the seed to
     begin with, to be quick."""
 
@@ -228,33 +228,33 @@ STUCK = "the group reached .* ms of peace|a transaction hangs"
 KILLS = ("kill", "power cut")
 CALM = ("slow network", "slow disk")
 
-MUTANTS: dict[Callable[[Patch], None], Hunt] = {
-    reply_before_the_sync: Hunt(FELL_BACK, ("power cut", "slow disk"), Work.READ),
-    forget_pending_offsets_on_restart: Hunt(FELL_BACK, ("kill", "slow disk"), Work.COPY),
-    count_pending_offsets_at_once: Hunt(TOO_EARLY, CALM, Work.COPY),
-    take_commits_of_old_generations: Hunt(FELL_BACK, CALM, Work.READ, Sharing.CLASSIC, 25, freezes=True),
-    take_commits_of_old_epochs: Hunt(FELL_BACK, CALM, Work.READ, Sharing.CONSUMER, 67, freezes=True),
-    tell_unstable_offsets: Hunt(TWICE, CALM, Work.COPY, Sharing.CLASSIC, 6, freezes=True),
-    lose_offsets_on_restart: Hunt(FELL_BACK, KILLS, Work.READ),
-    forget_members_on_restart: Hunt(TWO_OWNERS, ("kill",), Work.READ),
-    send_no_markers_after_a_restart: Hunt(STUCK, ("kill", "slow disk"), Work.COPY),
-    take_new_records_for_old_ones: Hunt("was never copied", CALM, Work.COPY, Sharing.FIXED, 0, (False,)),
-    fence_without_a_higher_epoch: Hunt(TWICE, CALM, Work.COPY, Sharing.FIXED, 27),
-    skip_the_verification: Hunt(f"{TWICE}|{STUCK}", CALM, Work.COPY, None, 30, (False,), strays=True),
-    let_a_late_end_decide_the_next_transaction: Hunt(
+MUTANTS: dict[Callable[[Patch], None], Mutation] = {
+    reply_before_the_sync: Mutation(FELL_BACK, ("power cut", "slow disk"), Work.READ),
+    forget_pending_offsets_on_restart: Mutation(FELL_BACK, ("kill", "slow disk"), Work.COPY),
+    count_pending_offsets_at_once: Mutation(TOO_EARLY, CALM, Work.COPY),
+    take_commits_of_old_generations: Mutation(FELL_BACK, CALM, Work.READ, Sharing.CLASSIC, 25, freezes=True),
+    take_commits_of_old_epochs: Mutation(FELL_BACK, CALM, Work.READ, Sharing.CONSUMER, 67, freezes=True),
+    tell_unstable_offsets: Mutation(TWICE, CALM, Work.COPY, Sharing.CLASSIC, 6, freezes=True),
+    lose_offsets_on_restart: Mutation(FELL_BACK, KILLS, Work.READ),
+    forget_members_on_restart: Mutation(TWO_OWNERS, ("kill",), Work.READ),
+    send_no_markers_after_a_restart: Mutation(STUCK, ("kill", "slow disk"), Work.COPY),
+    take_new_records_for_old_ones: Mutation("was never copied", CALM, Work.COPY, Sharing.FIXED, 0, (False,)),
+    fence_without_a_higher_epoch: Mutation(TWICE, CALM, Work.COPY, Sharing.FIXED, 27),
+    skip_the_verification: Mutation(f"{TWICE}|{STUCK}", CALM, Work.COPY, None, 30, (False,), strays=True),
+    let_a_late_end_decide_the_next_transaction: Mutation(
         "before its commit was asked for", CALM, Work.COPY, None, 0, (True,)
     ),
-    take_offline_for_deleted: Hunt(f"{TWICE}|counts in part", ("offline partition",) * 3, Work.COPY, first=24),
-    forget_a_partition: Hunt("a transaction hangs", CALM, Work.COPY),
-    let_transactions_last: Hunt(STUCK, CALM, Work.COPY),
-    commit_what_was_aborted_by_a_successor: Hunt(TOO_EARLY, CALM, Work.COPY),
-    show_everything_to_everybody: Hunt(
+    take_offline_for_deleted: Mutation(f"{TWICE}|counts in part", ("offline partition",) * 3, Work.COPY, first=24),
+    forget_a_partition: Mutation("a transaction hangs", CALM, Work.COPY),
+    let_transactions_last: Mutation(STUCK, CALM, Work.COPY),
+    commit_what_was_aborted_by_a_successor: Mutation(TOO_EARLY, CALM, Work.COPY),
+    show_everything_to_everybody: Mutation(
         "was seen at .*, and is not committed|before its commit was asked for", CALM, Work.COPY
     ),
 }
 
 
-def plan(seed: int, hunt: Hunt) -> CoordinationPlan:
+def plan(seed: int, hunt: Mutation) -> CoordinationPlan:
     made = make_coordination_plan(seed, hunt.kinds, work=hunt.work, sharing=hunt.sharing, versions=hunt.versions)
     if hunt.strays:
         made.workers = [replace(style, sends_late=True) for style in made.workers]
@@ -268,7 +268,7 @@ def plan(seed: int, hunt: Hunt) -> CoordinationPlan:
     return made
 
 
-def find(hunt: Hunt) -> int | None:
+def find(hunt: Mutation) -> int | None:
     """The first seed with the violation that the mutant stands for."""
     for seed in range(hunt.first, hunt.first + SEEDS_MAX):
         found = CoordinationScenario(seed, plan(seed, hunt)).run().violations
@@ -284,5 +284,5 @@ def test_the_simulator_finds(mutant: Callable[[Patch], None], monkeypatch: Patch
 
 
 @pytest.mark.parametrize("hunt", [hunt for hunt in MUTANTS.values() if hunt.first or hunt.freezes or hunt.strays])
-def test_without_mutants_the_same_seeds_find_nothing(hunt: Hunt) -> None:
+def test_without_mutants_the_same_seeds_find_nothing(hunt: Mutation) -> None:
     assert CoordinationScenario(hunt.first, plan(hunt.first, hunt)).run().violations == []

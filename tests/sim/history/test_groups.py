@@ -46,7 +46,7 @@ def test_old_news_gives_nothing() -> None:
 
 
 def commit(history: CoordinationHistory, generation: int, offset: int, fate: Fate, now_ms: int) -> None:
-    (asked,) = history.ask_commit("m", generation, {0: offset})
+    (asked,) = history.request_commit("m", generation, {0: offset})
     if fate is not Fate.OPEN:
         history.settle(now_ms, asked, fate)
 
@@ -55,9 +55,9 @@ def test_an_acknowledged_offset_does_not_fall() -> None:
     history = CoordinationHistory()
     commit(history, 1, 5, Fate.DONE, 10)
     commit(history, 1, 8, Fate.DONE, 20)
-    history.told_offset(30, 15, "x", 0, 5)
+    history.check_offset(30, 15, "x", 0, 5)
     assert history.violations == []
-    history.told_offset(30, 25, "x", 0, 5)
+    history.check_offset(30, 25, "x", 0, 5)
     assert len(history.violations) == 1
 
 
@@ -65,19 +65,19 @@ def test_a_lost_commit_may_come_late_but_not_in_a_later_generation() -> None:
     history = CoordinationHistory()
     commit(history, 1, 5, Fate.OPEN, 0)
     commit(history, 1, 8, Fate.DONE, 20)
-    history.told_offset(40, 30, "x", 0, 5)
+    history.check_offset(40, 30, "x", 0, 5)
     assert history.violations == []
     commit(history, 2, 9, Fate.DONE, 50)
-    history.told_offset(70, 60, "x", 0, 5)
+    history.check_offset(70, 60, "x", 0, 5)
     assert len(history.violations) == 1
 
 
 def test_what_nobody_committed_is_found() -> None:
     history = CoordinationHistory()
-    history.told_offset(5, 5, "x", 0, -1)
+    history.check_offset(5, 5, "x", 0, -1)
     commit(history, 1, 5, Fate.REFUSED, 10)
     assert history.violations == []
-    history.told_offset(20, 20, "x", 0, 5)
+    history.check_offset(20, 20, "x", 0, 5)
     assert len(history.violations) == 1
 
 
@@ -85,15 +85,15 @@ def test_offsets_of_a_transaction_count_from_its_commit_on() -> None:
     history = CoordinationHistory()
     transaction = history.begin("t")
     transaction.offsets[0] = 5
-    history.told_pending_offset(1, "x", 0, -1)
+    history.check_pending_offset(1, "x", 0, -1)
     assert history.violations == []
-    history.told_pending_offset(1, "x", 0, 5)
+    history.check_pending_offset(1, "x", 0, 5)
     assert len(history.violations) == 1
-    history.ask_end(2, transaction)
-    history.told_stable_offset(3, 3, "x", 0, -1)
-    history.told_pending_offset(3, "x", 0, 5)
+    history.request_commit_of(2, transaction)
+    history.check_stable_offset(3, 3, "x", 0, -1)
+    history.check_pending_offset(3, "x", 0, 5)
     history.ended(4, transaction, Fate.DONE)
-    history.told_stable_offset(6, 5, "x", 0, 5)
+    history.check_stable_offset(6, 5, "x", 0, 5)
     assert len(history.violations) == 1
-    history.told_stable_offset(8, 7, "x", 0, -1)
+    history.check_stable_offset(8, 7, "x", 0, -1)
     assert len(history.violations) == 2

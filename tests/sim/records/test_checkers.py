@@ -113,7 +113,7 @@ def test_a_late_arrival_for_an_earlier_topic_of_the_name_is_no_fault(evidence: E
     batch.partition = PLACE._replace(topic_id=UUID(int=6))
     batch.status = Status.UNKNOWN
     assert "which nobody sent here" in evidence.findings()
-    batch.goes_by_name = True
+    batch.uses_topic_name = True
     assert evidence.findings() == ""
     batch.status = Status.ACKNOWLEDGED
     assert "which nobody sent here" in evidence.findings()

@@ -121,7 +121,7 @@ def read_twice_while_warming(patch: Patch) -> None:
     patch.setattr(k01_fetch._Fetch, "_is_waiting", lambda self: not self._reply.ended)
 
 
-class Hunt(NamedTuple):
+class Mutation(NamedTuple):
     """Where a mutant shows, and as what."""
 
     kinds: tuple[str, ...]
@@ -135,17 +135,17 @@ class Hunt(NamedTuple):
 POWER = ("power cut", "power cut at operation")
 LOST = r"the acknowledged '.*' at offset \d+ is gone|the latest record of key .* is gone|was acknowledged to be"
 
-MUTANTS: dict[Callable[[Patch], None], Hunt] = {
-    acknowledge_before_the_sync: Hunt(POWER, 1, LOST),
-    retry_a_failed_sync: Hunt(("failing sync",), 6, LOST),
-    forget_a_failed_sync_on_restart: Hunt(("failing sync, then kill", "power cut"), 12, LOST),
-    forget_producers_on_restart: Hunt(("kill", "slow disk"), 16, "is there twice"),
-    keep_a_torn_tail: Hunt(POWER, 5, "bytes follow the last whole batch"),
-    sync_no_folders: Hunt(POWER, 1, LOST),
-    sync_the_active_segment_only: Hunt(POWER, 27, "bytes follow the last whole batch"),
-    answer_metadata_before_the_sync: Hunt(("power cut", "slow disk"), 142, "acknowledged was"),
-    forget_a_moved_start: Hunt(POWER, 1, "is there again, although all before"),
-    read_twice_while_warming: Hunt(("cold disk", "slow disk"), 25, r"when \d+ was asked for and \d+ was due"),
+MUTANTS: dict[Callable[[Patch], None], Mutation] = {
+    acknowledge_before_the_sync: Mutation(POWER, 1, LOST),
+    retry_a_failed_sync: Mutation(("failing sync",), 6, LOST),
+    forget_a_failed_sync_on_restart: Mutation(("failing sync, then kill", "power cut"), 12, LOST),
+    forget_producers_on_restart: Mutation(("kill", "slow disk"), 16, "is there twice"),
+    keep_a_torn_tail: Mutation(POWER, 5, "bytes follow the last whole batch"),
+    sync_no_folders: Mutation(POWER, 1, LOST),
+    sync_the_active_segment_only: Mutation(POWER, 27, "bytes follow the last whole batch"),
+    answer_metadata_before_the_sync: Mutation(("power cut", "slow disk"), 142, "acknowledged was"),
+    forget_a_moved_start: Mutation(POWER, 1, "is there again, although all before"),
+    read_twice_while_warming: Mutation(("cold disk", "slow disk"), 25, r"when \d+ was asked for and \d+ was due"),
 }
 
 
@@ -153,7 +153,7 @@ def plan(seed: int, kinds: tuple[str, ...]) -> Plan:
     return replace(make_plan(seed, kinds), admin_operations=3)
 
 
-def find(hunt: Hunt) -> int | None:
+def find(hunt: Mutation) -> int | None:
     """The first seed with the violation that the mutant stands for."""
     for seed in range(hunt.first, hunt.first + SEEDS_MAX):
         found = Scenario(seed, plan(seed, hunt.kinds)).run().violations

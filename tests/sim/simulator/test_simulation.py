@@ -29,11 +29,11 @@ from millpond.sim.simulator.actions import (
 )
 from millpond.sim.simulator.campaigns import MACHINES, SCENARIOS, play_campaign
 from millpond.sim.simulator.lessons.catalogue import LESSONS
+from millpond.sim.simulator.recording import BadLink, CampaignSeed, Recording, decode, encode, recording_of
 from millpond.sim.simulator.simulation import Simulation, TooMuch
 from millpond.sim.simulator.snapshot import Observer
-from millpond.sim.simulator.tape import BadLink, CampaignSeed, Tape, decode, encode, tape_of
 
-STORY = tape_of(
+STORY = recording_of(
     (
         CreateTopic(partitions=2),
         300,
@@ -53,7 +53,7 @@ STORY = tape_of(
 )
 
 
-def play(tape: Tape, step_ms: int | None = None, *, looks: bool = False) -> Simulation:
+def play(tape: Recording, step_ms: int | None = None, *, looks: bool = False) -> Simulation:
     simulation = Simulation(tape)
     observer = Observer(simulation)
     for moment in range(0, tape.end_ms, step_ms or tape.end_ms):
@@ -67,7 +67,7 @@ def play(tape: Tape, step_ms: int | None = None, *, looks: bool = False) -> Simu
 def test_the_same_link_is_the_same_run() -> None:
     first = play(STORY)
     again = decode(encode(STORY))
-    assert isinstance(again, Tape)
+    assert isinstance(again, Recording)
     second = play(again, 37, looks=True)
     assert first.digest() == second.digest()
     assert Observer(first).look() == Observer(second).look()
@@ -75,7 +75,7 @@ def test_the_same_link_is_the_same_run() -> None:
 
 def test_a_tape_that_grows_is_the_run_of_the_whole_tape() -> None:
     """As the page plays: an action at a time, each at the moment where one is."""
-    tape = Tape(seed=7)
+    tape = Recording(seed=7)
     grown = Simulation(tape)
     for at_ms, action in STORY.moves:
         tape = tape.until(at_ms).then(action)
@@ -90,7 +90,7 @@ def test_a_tape_that_grows_is_the_run_of_the_whole_tape() -> None:
 
 def test_another_seed_is_another_run() -> None:
     short = STORY.cut(800)
-    assert play(short).digest() != play(Tape(8, short.nodes, short.moves, short.end_ms)).digest()
+    assert play(short).digest() != play(Recording(8, short.nodes, short.moves, short.end_ms)).digest()
 
 
 def test_what_cannot_be_is_told_and_changes_nothing() -> None:
@@ -114,7 +114,9 @@ def test_what_cannot_be_is_told_and_changes_nothing() -> None:
         CreateTopic("too-many", partitions=12),
         CreateTopic("far-too-many", partitions=12),
     )
-    simulation = Simulation(tape_of((CreateTopic(), 400, *impossible, 100, Heal(), Elect("nowhere"), 500), nodes=1))
+    simulation = Simulation(
+        recording_of((CreateTopic(), 400, *impossible, 100, Heal(), Elect("nowhere"), 500), nodes=1)
+    )
     simulation.run_to(1000)
     refused = [line for line in simulation.story.lines if line.who == "simulator"]
     assert len(refused) == len(impossible) - 2
@@ -124,17 +126,17 @@ def test_what_cannot_be_is_told_and_changes_nothing() -> None:
 
 def test_a_run_has_a_limit_of_real_time() -> None:
     asked = iter(range(1_000_000))
-    simulation = Simulation(tape_of((CreateTopic(), 60_000)), lambda: next(asked) > 20)
+    simulation = Simulation(recording_of((CreateTopic(), 60_000)), lambda: next(asked) > 20)
     with pytest.raises(TooMuch, match="share"):
         simulation.run_to(60_000)
     with pytest.raises(TooMuch, match="not founded"):
-        Simulation(tape_of((CreateTopic(), 60_000)), lambda: True)
+        Simulation(recording_of((CreateTopic(), 60_000)), lambda: True)
 
 
 def test_records_and_clients_are_limited() -> None:
     many = [Produce(count=500) for _ in range(7)]
     crew = [AddConsumer(f"c{number}") for number in range(25)]
-    simulation = Simulation(tape_of((CreateTopic(partitions=1, replication=1), 300, *many, *crew, 1), nodes=1))
+    simulation = Simulation(recording_of((CreateTopic(partitions=1, replication=1), 300, *many, *crew, 1), nodes=1))
     simulation.run_to(301)
     assert len(simulation.ledger.records) == 3_000
     assert len(simulation.consumers) + len(simulation.producers) == 24
@@ -142,7 +144,7 @@ def test_records_and_clients_are_limited() -> None:
 
 def test_records_that_consumers_make_are_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millpond.sim.simulator.simulation.MADE_RECORDS_MAX", 30)
-    tape = tape_of((CreateTopic(partitions=1, replication=1), 300, Produce(count=20), 60_000), nodes=1)
+    tape = recording_of((CreateTopic(partitions=1, replication=1), 300, Produce(count=20), 60_000), nodes=1)
     simulation = Simulation(tape)
     simulation.run_to(600)
     made = simulation.ledger.records[1]
@@ -155,7 +157,7 @@ def test_records_that_consumers_make_are_limited_too(monkeypatch: pytest.MonkeyP
 
 def test_records_that_come_one_after_the_other_are_counted_when_they_are_asked_for() -> None:
     many = [Produce(count=500, every_ms=1) for _ in range(7)]
-    simulation = Simulation(tape_of((CreateTopic(partitions=1, replication=1), 300, *many, 600), nodes=1))
+    simulation = Simulation(recording_of((CreateTopic(partitions=1, replication=1), 300, *many, 600), nodes=1))
     simulation.run_to(305)
     assert len(simulation.ledger.records) < 100
     refused = [line for line in simulation.story.lines if line.who == "simulator"]
@@ -166,7 +168,7 @@ def test_records_that_come_one_after_the_other_are_counted_when_they_are_asked_f
 
 
 def test_messages_are_read_from_the_wire() -> None:
-    simulation = Simulation(tape_of((CreateTopic(partitions=1), 300, Produce(value="tea", keys=("ann",)), 200)))
+    simulation = Simulation(recording_of((CreateTopic(partitions=1), 300, Produce(value="tea", keys=("ann",)), 200)))
     simulation.run_to(500)
     flights = simulation.flights.since(simulation.story.origin_ms + 300)
     sent = [each for each in flights if each.api == "Produce" and not each.is_response]

@@ -115,7 +115,7 @@ class ClusterClient:
     def send_to_any(self, request: Message, version: int, on_reply: OnReply) -> None:
         def heard(reply: Any) -> None:
             if reply is None:
-                self.look_elsewhere()
+                self.change_node()
             on_reply(reply)
 
         self.nodes[self._favourite].send(request, version, heard)
@@ -137,7 +137,7 @@ class ClusterClient:
 
         self.nodes[node_id].send(request, version, heard)
 
-    def look_elsewhere(self) -> None:
+    def change_node(self) -> None:
         self._favourite = self._random.choice(list(self.nodes))
 
     # Coordinators
@@ -159,7 +159,7 @@ class ClusterClient:
         def heard(reply: m.FindCoordinatorResponse | None) -> None:
             told = None if reply is None else reply.coordinators[0]
             if told is None or told.error_code or told.node_id not in self.nodes:
-                self.look_elsewhere()
+                self.change_node()
                 on_reply(None)
             else:
                 self._coordinators[key] = told.node_id
@@ -175,7 +175,7 @@ class ClusterClient:
         self._topics[topic] = None
         leader = self._leaders.get((topic, index))
         if leader is None:
-            self.look_for_leaders()
+            self.refresh_leaders()
         return leader
 
     def source_of(self, topic: str, index: int) -> tuple[int, int] | None:
@@ -184,7 +184,7 @@ class ClusterClient:
         preferred = self._preferred.get((topic, index))
         return preferred if leader is not None and preferred is not None and preferred[1] == leader[1] else leader
 
-    def hear_of_source(self, topic: str, index: int, part: m.FetchResponse.PartitionData) -> bool:
+    def update_source(self, topic: str, index: int, part: m.FetchResponse.PartitionData) -> bool:
         """A fetch was answered: whether it says to read elsewhere. An answer that is an error sends back."""
         if part.error_code:
             if self._preferred.pop((topic, index), None) is not None:
@@ -213,9 +213,9 @@ class ClusterClient:
         if leader is not None and leader[0] == node_id:
             del self._leaders[topic, index]
             self._leaders_changed += 1
-            self.look_for_leaders()
+            self.refresh_leaders()
 
-    def look_for_leaders(self) -> None:
+    def refresh_leaders(self) -> None:
         if self._is_looking or not self._topics:
             return
         self._is_looking = True
@@ -230,14 +230,14 @@ class ClusterClient:
         if reply is None:
             return
         if any(topic.error_code for topic in reply.topics):
-            self.look_elsewhere()
+            self.change_node()
         for topic in reply.topics:
             for part in topic.partitions:
                 key = topic.name or "", part.partition_index
                 leader = part.leader_id, part.leader_epoch
                 if part.leader_id not in self.nodes:
                     self._leaders.pop(key, None)
-                    self.look_elsewhere()
+                    self.change_node()
                 elif part.leader_epoch >= self._leaders.get(key, (-1, -1))[1] and self._leaders.get(key) != leader:
                     self._leaders[key] = leader
                     self._leaders_changed += 1
@@ -421,14 +421,14 @@ class _Fetch(_Split):
             for part in topic.partitions:
                 self._check(topic.topic, topic.topic_id, part.partition_index, node_id, part.error_code)
                 name = self._client.name_of(topic.topic, topic.topic_id)
-                if self._client.rack and self._client.hear_of_source(name, part.partition_index, part):
+                if self._client.rack and self._client.update_source(name, part.partition_index, part):
                     continue
                 self._put(topic.topic, topic.topic_id, part)
 
     def _answer(self, name: str, topic_id: UUID, index: int, error: ErrorCode) -> None:
         kind = m.FetchResponse.PartitionData
         answer = kind(partition_index=index, error_code=error, high_watermark=-1, records=memoryview(b""))
-        self._client.hear_of_source(self._client.name_of(name, topic_id), index, answer)
+        self._client.update_source(self._client.name_of(name, topic_id), index, answer)
         self._put(name, topic_id, answer)
 
     def _put(self, name: str, topic_id: UUID, answer: m.FetchResponse.PartitionData) -> None:

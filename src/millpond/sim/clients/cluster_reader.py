@@ -8,7 +8,7 @@ from millpond.base.errors import ErrorCode
 from millpond.sim.clients.cluster_client import WRONG_NODE, ClusterClient
 from millpond.sim.clients.reader import PartitionView, take_records
 from millpond.sim.clients.requests import RETRY_MS, fetch_request
-from millpond.sim.clients.script import Ask, Player, Rest, Script
+from millpond.sim.clients.script import Script, ScriptRunner, Send, Sleep
 from millpond.sim.history.records import History, TopicIdPartition
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
@@ -30,7 +30,7 @@ class ClusterReader:
         *,
         version: int = 12,
         keep: bool = False,
-        may_meet_rot: Callable[[], bool] = lambda: False,
+        may_read_corruption: Callable[[], bool] = lambda: False,
     ) -> None:
         self.client = client
         self.name = client.name
@@ -38,7 +38,7 @@ class ClusterReader:
         self.views: dict[TopicIdPartition, PartitionView] = {}
         self.records_read = 0
         self._keep = keep
-        self._may_meet_rot = may_meet_rot
+        self._may_meet_rot = may_read_corruption
         self._clock = clock
         self._history = history
         self._closed = False
@@ -49,7 +49,7 @@ class ClusterReader:
             if self._keep:
                 view.records, view.batches = {}, []
             self.client.expect(partition.topic, partition.topic_id)
-            Player(self._clock, self._read(view)).start()
+            ScriptRunner(self._clock, self._read(view)).start()
 
     def close(self) -> None:
         self._closed = True
@@ -64,15 +64,15 @@ class ClusterReader:
         while not self._closed:
             source = self.client.source_of(topic, index)
             if source is None:
-                yield Rest(RETRY_MS)
+                yield Sleep(RETRY_MS)
                 continue
             node_id, epoch = source
             if source != read_from:
                 # A new leader, or another replica, may learn late what an earlier one had called committed.
                 read_from, view.high_watermark = source, -1
-            reply = yield Ask(self.client.nodes[node_id], self._request(view, epoch), self.version)
+            reply = yield Send(self.client.nodes[node_id], self._request(view, epoch), self.version)
             if not self._take(view, reply, node_id):
-                yield Rest(RETRY_MS)
+                yield Sleep(RETRY_MS)
 
     def _request(self, view: PartitionView, epoch: int) -> m.FetchRequest:
         topic, topic_id, index = view.partition
@@ -128,11 +128,11 @@ class ClusterReader:
     def _is_sent_elsewhere(self, view: PartitionView, part: m.FetchResponse.PartitionData | None, error: int) -> bool:
         topic, _, index = view.partition
         answer = part or m.FetchResponse.PartitionData(partition_index=index, error_code=error)
-        return self.client.hear_of_source(topic, index, answer)
+        return self.client.update_source(topic, index, answer)
 
     def _deleted(self, view: PartitionView) -> int:
         """Up to where somebody has asked to delete records."""
-        return self._history.delete_asked.get(view.partition, 0)
+        return self._history.requested_deletes.get(view.partition, 0)
 
     def _blame(self, view: PartitionView, sentence: str) -> None:
         self._history.violations.append(f"{self.name}: {view.partition}: {sentence}")

@@ -8,7 +8,7 @@ from millpond.sim.clients.client import Client
 from millpond.sim.clients.group_member import GroupTopic
 from millpond.sim.clients.isolation import Cursor, visible_records
 from millpond.sim.clients.requests import READ_COMMITTED, RETRY_MS, fetch_request
-from millpond.sim.clients.script import Ask, Player, Rest, Script
+from millpond.sim.clients.script import Script, ScriptRunner, Send, Sleep
 from millpond.sim.history.groups import CoordinationHistory
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
@@ -18,7 +18,7 @@ FETCH_WAIT_MS = 200
 TRANSACTION_HEADER = "transaction"
 
 
-class Shown(NamedTuple):
+class SeenRecord(NamedTuple):
     """One record that a reader saw."""
 
     partition: int
@@ -41,7 +41,7 @@ class CommittedReader:
         version: int = 11,
         max_bytes: int = 1 << 20,
     ) -> None:
-        self.shown: list[Shown] = []
+        self.shown: list[SeenRecord] = []
         self.views = {number: Cursor() for number in range(topic.partitions)}
         self._clock = clock
         self._client = client
@@ -49,13 +49,13 @@ class CommittedReader:
         self._topic = topic
         self._version = version
         self._max_bytes = max_bytes
-        self._player = Player(clock, self._follow())
+        self._runner = ScriptRunner(clock, self._follow())
 
     def start(self) -> None:
-        self._player.start()
+        self._runner.start()
 
     def close(self) -> None:
-        self._player.end()
+        self._runner.end()
         self._client.disconnect()
 
     def is_at_end(self) -> bool:
@@ -72,14 +72,14 @@ class CommittedReader:
                 max_wait_ms=FETCH_WAIT_MS,
                 isolation_level=READ_COMMITTED,
             )
-            reply = yield Ask(self._client, request, self._version)
+            reply = yield Send(self._client, request, self._version)
             if self._client.connections_made != made:
                 made = self._client.connections_made
                 # A new connection may have reached a restarted node, which knows less.
                 for view in self.views.values():
                     view.high_watermark = view.last_stable_offset = -1
             if reply is None or reply.error_code:
-                yield Rest(RETRY_MS)
+                yield Sleep(RETRY_MS)
                 continue
             parts = [part for topic in reply.responses for part in topic.partitions]
             try:
@@ -87,9 +87,9 @@ class CommittedReader:
                     self._take(part)
             except CorruptBatch:
                 # A client rejects it by its checksum and fetches again, until the broker has repaired the log.
-                yield Rest(RETRY_MS)
+                yield Sleep(RETRY_MS)
             if any(part.error_code for part in parts):
-                yield Rest(RETRY_MS)
+                yield Sleep(RETRY_MS)
 
     def _take(self, part: m.FetchResponse.PartitionData) -> None:
         view = self.views[part.partition_index]
@@ -119,11 +119,13 @@ class CommittedReader:
             for record in records:
                 transaction = (dict(record.headers).get(TRANSACTION_HEADER) or b"").decode()
                 tag = (record.value or b"").decode()
-                self.shown.append(Shown(part.partition_index, record.offset, tag, transaction, self._clock.now_ms))
+                self.shown.append(
+                    SeenRecord(part.partition_index, record.offset, tag, transaction, self._clock.now_ms)
+                )
             view.position = max(view.position, header.next_offset)
 
     def _name(self, part: m.FetchResponse.PartitionData) -> str:
         return f"{self._topic.name}-{part.partition_index}"
 
     def _blame(self, finding: str) -> None:
-        self._history.blame(self._clock.now_ms, f"{self._client.name}: {finding}")
+        self._history.report(self._clock.now_ms, f"{self._client.name}: {finding}")

@@ -19,7 +19,7 @@ from millpond.sim.clients.committed_reader import TRANSACTION_HEADER
 from millpond.sim.clients.group_member import GroupTopic, Membership
 from millpond.sim.clients.group_reader import fetch_records
 from millpond.sim.clients.requests import GROUP_KEY, RETRY_MS, fetch_offsets, find_coordinator
-from millpond.sim.clients.script import AskAll, Player, Rest, Script
+from millpond.sim.clients.script import Script, ScriptRunner, SendAll, Sleep
 from millpond.sim.clients.transactions import FENCING, Fenced, TransactionalProducer, TransactionFailed
 from millpond.sim.history.groups import CoordinationHistory, CopyTransaction, Fate
 from millpond.sim.world.clock import VirtualClock
@@ -170,10 +170,10 @@ class CopyWorker:
         self._current: Membership | None = None
         self._is_idle = True
         self._count = 0
-        self._player = Player(clock, self._run())
+        self._runner = ScriptRunner(clock, self._run())
 
     def start(self) -> None:
-        self._player.start()
+        self._runner.start()
 
     # As a member's job
 
@@ -186,25 +186,25 @@ class CopyWorker:
         """Wait a moment for the transaction under way to end."""
         self._membership = None
         for _ in range(10):
-            if self._is_idle or self._player.is_over:
+            if self._is_idle or self._runner.is_over:
                 return
-            yield Rest(IDLE_MS)
+            yield Sleep(IDLE_MS)
 
     def stop(self) -> None:
         self._membership = None
 
     def crash(self) -> None:
-        self._player.end()
+        self._runner.end()
 
     def freeze(self) -> None:
-        self._player.freeze()
+        self._runner.freeze()
 
     def thaw(self) -> None:
-        self._player.thaw()
+        self._runner.thaw()
 
     @property
     def is_over(self) -> bool:
-        return self._player.is_over
+        return self._runner.is_over
 
     # Its work
 
@@ -213,7 +213,7 @@ class CopyWorker:
             while True:
                 membership = self._membership
                 if membership is None or not membership.partitions:
-                    yield Rest(IDLE_MS)
+                    yield Sleep(IDLE_MS)
                     continue
                 yield from self._work(membership)
         except Fenced:
@@ -249,10 +249,10 @@ class CopyWorker:
                 if not is_done:
                     return
                 positions[partition] = records[-1].offset + 1
-            yield Rest(self._random.randint(1, self._style.pace_ms))
+            yield Sleep(self._random.randint(1, self._style.pace_ms))
 
     def _on_offset(self, sent_ms: int, partition: int, offset: int) -> None:
-        self._history.told_stable_offset(self._clock.now_ms, sent_ms, self.name, partition, offset)
+        self._history.check_stable_offset(self._clock.now_ms, sent_ms, self.name, partition, offset)
 
     def _copy(self, membership: Membership, partition: int, records: Sequence[Record]) -> Script[bool]:
         """One transaction; whether it was committed."""
@@ -268,7 +268,7 @@ class CopyWorker:
             if self._style.is_orphan:
                 raise Fenced
             if self._style.ends_slowly:
-                yield Rest(self._random.randint(1, SLOW_END_MS_MAX))
+                yield Sleep(self._random.randint(1, SLOW_END_MS_MAX))
             if self._random.random() < self._style.abort_share:
                 raise TransactionFailed("on purpose")
             if self._membership is not membership and not self._style.is_careless:
@@ -328,7 +328,7 @@ class CopyWorker:
         ]
         for request in requests:
             producer.resend_later(request, producer.produce_version)
-        replies = yield AskAll(self._client, requests, producer.produce_version)
+        replies = yield SendAll(self._client, requests, producer.produce_version)
         self._history.count("requests pipelined", len(requests))
         codes = [
             (batch, None if reply is None else _codes(reply)[batch.target])
@@ -353,7 +353,7 @@ class CopyWorker:
         for batch, code in codes:
             was_written = before.get(batch.target) == ErrorCode.NONE
             if was_written and code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                self._history.blame(
+                self._history.report(
                     self._clock.now_ms,
                     f"{transaction.name}: sequence {batch.sequence} for partition {batch.target} overtook the one "
                     "before it on the same connection",
@@ -361,11 +361,11 @@ class CopyWorker:
             before[batch.target] = code
 
     def _commit(self, transaction: CopyTransaction) -> Script[None]:
-        """Ask until the outcome is known, or cannot be known."""
+        """Send until the outcome is known, or cannot be known."""
         code: int | None = None
         was_lost = False
         while code != ErrorCode.NONE:
-            self._history.ask_end(self._clock.now_ms, transaction)
+            self._history.request_commit_of(self._clock.now_ms, transaction)
             code = yield from self._producer.request_end(committed=True)
             if code in (*FENCING, ErrorCode.INVALID_TXN_STATE):
                 # If no response was lost, the transaction was not committed by an earlier attempt.
@@ -374,7 +374,7 @@ class CopyWorker:
                 raise Fenced
             was_lost |= code not in (ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS)
             if code != ErrorCode.NONE:
-                yield Rest(RETRY_MS)
+                yield Sleep(RETRY_MS)
         self._history.ended(self._clock.now_ms, transaction, Fate.DONE)
 
     def _abort(self) -> Script[None]:
@@ -392,7 +392,7 @@ class CopyWorker:
             if code == ErrorCode.INVALID_TXN_STATE:
                 self._producer.must_renew = True
                 return
-            yield Rest(RETRY_MS)
+            yield Sleep(RETRY_MS)
 
 
 def _codes(reply: m.ProduceResponse) -> dict[int, int]:

@@ -14,7 +14,7 @@ from millpond.base.errors import ErrorCode
 from millpond.sim.clients.assignors import cooperative_sticky, ranges
 from millpond.sim.clients.client import Client
 from millpond.sim.clients.requests import GROUP_KEY, RETRY_MS, find_coordinator
-from millpond.sim.clients.script import Ask, Rest, Script
+from millpond.sim.clients.script import Script, Send, Sleep
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 
@@ -161,7 +161,7 @@ class ClassicMember(GroupMember):
         yield from self._revoke(self.membership.partitions)
         if self.membership.instance_id is None:
             leaving = m.LeaveGroupRequest.MemberIdentity(member_id=self.membership.member_id)
-            yield Ask(self._client, m.LeaveGroupRequest(group_id=self.membership.group_id, members=[leaving]), 4)
+            yield Send(self._client, m.LeaveGroupRequest(group_id=self.membership.group_id, members=[leaving]), 4)
         self.state = "gone"
 
     @property
@@ -183,7 +183,7 @@ class ClassicMember(GroupMember):
                 m.JoinGroupRequest.JoinGroupRequestProtocol(name=self._assignor, metadata=self._subscription())
             ],
         )
-        reply: m.JoinGroupResponse | None = yield Ask(self.join_client or self._client, request, JOIN_VERSION)
+        reply: m.JoinGroupResponse | None = yield Send(self.join_client or self._client, request, JOIN_VERSION)
         code = None if reply is None else reply.error_code
         if reply is not None and code == ErrorCode.NONE:
             membership.member_id, membership.generation = reply.member_id, reply.generation_id
@@ -193,7 +193,7 @@ class ClassicMember(GroupMember):
             membership.member_id = reply.member_id
             return None
         self._forget_if_unknown(code)
-        yield Rest(RETRY_MS)
+        yield Sleep(RETRY_MS)
         return None
 
     def _subscription(self) -> bytes:
@@ -216,10 +216,10 @@ class ClassicMember(GroupMember):
         )
         reply = None
         while reply is None:
-            reply = yield Ask(self.join_client or self._client, request, SYNC_VERSION)
+            reply = yield Send(self.join_client or self._client, request, SYNC_VERSION)
         if reply.error_code:
             self._forget_if_unknown(reply.error_code)
-            yield Rest(RETRY_MS)
+            yield Sleep(RETRY_MS)
             return None
         partitions = frozenset[int]()
         if reply.assignment:
@@ -247,7 +247,7 @@ class ClassicMember(GroupMember):
     def _heartbeat_until_rebalance(self) -> Script[None]:
         membership = self.membership
         while not self.is_leaving:
-            yield Rest(self._times.heartbeat_ms)
+            yield Sleep(self._times.heartbeat_ms)
             sent_ms = self._clock.now_ms
             request = m.HeartbeatRequest(
                 group_id=membership.group_id,
@@ -255,7 +255,7 @@ class ClassicMember(GroupMember):
                 member_id=membership.member_id,
                 group_instance_id=membership.instance_id,
             )
-            reply = yield Ask(self._client, request, 4)
+            reply = yield Send(self._client, request, 4)
             code = None if reply is None else reply.error_code
             if code == ErrorCode.NONE:
                 self._listener.on_heartbeat(sent_ms)
@@ -290,7 +290,7 @@ class ConsumerMember(GroupMember):
         epoch, is_full = JOINING_EPOCH, True
         while not self.is_leaving:
             sent_ms = self._clock.now_ms
-            reply = yield Ask(self._client, self._heartbeat(epoch, is_full), 1)
+            reply = yield Send(self._client, self._heartbeat(epoch, is_full), 1)
             code = None if reply is None else reply.error_code
             if reply is not None and code == ErrorCode.NONE:
                 self.state = "stable"
@@ -305,10 +305,10 @@ class ConsumerMember(GroupMember):
                 epoch, is_full = JOINING_EPOCH, True
             else:
                 is_full = True
-            yield Rest(RETRY_MS if code else self._times.heartbeat_ms)
+            yield Sleep(RETRY_MS if code else self._times.heartbeat_ms)
         yield from self._revoke(self.membership.partitions)
         epoch = LEAVING_EPOCH if self.membership.instance_id is None else STATIC_LEAVING_EPOCH
-        yield Ask(self._client, self._heartbeat(epoch, is_full=False), 1)
+        yield Send(self._client, self._heartbeat(epoch, is_full=False), 1)
         self.state = "gone"
 
     def _reconcile(self, assignment: m.ConsumerGroupHeartbeatResponse.Assignment | None) -> Script[bool]:

@@ -9,7 +9,7 @@ from millpond.base.errors import ErrorCode
 from millpond.sim.clients.client import Client
 from millpond.sim.clients.group_member import GroupTopic, Membership
 from millpond.sim.clients.requests import COMMIT_VERSION, RETRY_MS, commit_request, fetch_offsets, fetch_request
-from millpond.sim.clients.script import Ask, Player, Rest, Script
+from millpond.sim.clients.script import Script, ScriptRunner, Send, Sleep
 from millpond.sim.history.groups import CoordinationHistory, Fate, OffsetCommit
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire.batch import CorruptBatch, check_batch, walk
@@ -32,16 +32,16 @@ def fetch_records(
 ) -> Script[tuple[int, list[Record]]]:
     """Records of the first of these partitions that has some; none after a timeout or an error."""
     request = fetch_request(topic.name, positions, max_bytes=max_bytes, max_wait_ms=FETCH_WAIT_MS)
-    reply = yield Ask(client, request, 11)
+    reply = yield Send(client, request, 11)
     if reply is None or reply.error_code:
-        yield Rest(RETRY_MS)
+        yield Sleep(RETRY_MS)
         return -1, []
     for part in reply.responses[0].partitions if reply.responses else ():
         try:
             records = _first_from(bytes(part.records or b""), positions[part.partition_index])
         except CorruptBatch:
             # A client rejects it by its checksum and fetches again, until the broker has repaired the log.
-            yield Rest(RETRY_MS)
+            yield Sleep(RETRY_MS)
             continue
         if records:
             return part.partition_index, records
@@ -78,12 +78,12 @@ class ReadJob:
         self._random = random
         self._pace_ms = pace_ms
         self._positions: dict[int, int] = {}
-        self._player: Player | None = None
+        self._runner: ScriptRunner | None = None
 
     def begin(self, membership: Membership) -> None:
         self._positions = {}
-        self._player = Player(self._clock, self._work(membership))
-        self._player.start()
+        self._runner = ScriptRunner(self._clock, self._work(membership))
+        self._runner.start()
 
     def finish(self, membership: Membership) -> Script[None]:
         self.stop()
@@ -91,17 +91,17 @@ class ReadJob:
             yield from self._commit(membership)
 
     def stop(self) -> None:
-        if self._player is not None:
-            self._player.end()
-            self._player = None
+        if self._runner is not None:
+            self._runner.end()
+            self._runner = None
 
     def freeze(self) -> None:
-        if self._player is not None:
-            self._player.freeze()
+        if self._runner is not None:
+            self._runner.freeze()
 
     def thaw(self) -> None:
-        if self._player is not None:
-            self._player.thaw()
+        if self._runner is not None:
+            self._runner.thaw()
 
     def _work(self, membership: Membership) -> Script[None]:
         if not membership.partitions:
@@ -126,16 +126,16 @@ class ReadJob:
                 positions[partition] = self._positions[partition] = record.offset + 1
             if self._positions and self._random.random() < 0.5:
                 yield from self._commit(membership)
-            yield Rest(self._random.randint(1, self._pace_ms))
+            yield Sleep(self._random.randint(1, self._pace_ms))
 
     def _on_offset(self, sent_ms: int, partition: int, offset: int) -> None:
-        self._history.told_offset(self._clock.now_ms, sent_ms, self._client.name, partition, offset)
+        self._history.check_offset(self._clock.now_ms, sent_ms, self._client.name, partition, offset)
 
     def _commit(self, membership: Membership) -> Script[None]:
         """Commit all positions; a refused commit is dropped, one without a response is repeated later."""
-        commits = self._history.ask_commit(self._client.name, membership.generation, self._positions)
+        commits = self._history.request_commit(self._client.name, membership.generation, self._positions)
         request = commit_request(membership, self._topic.name, self._positions)
-        reply = yield Ask(self._client, request, COMMIT_VERSION)
+        reply = yield Send(self._client, request, COMMIT_VERSION)
         answers = {part.partition_index: part for part in reply.topics[0].partitions} if reply is not None else {}
         for commit in commits:
             answer = answers.get(commit.partition)

@@ -27,7 +27,7 @@ RETRY_LATER = (
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
 )
-LEAVES_IT_OPEN = (
+OUTCOME_UNKNOWN = (
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -36,7 +36,7 @@ LEAVES_IT_OPEN = (
 """Errors after which the bytes may have been kept all the same."""
 
 
-class _Lane:
+class _PartitionQueue:
     """The batches for one partition, in order: those waiting, and those in flight."""
 
     def __init__(self, partition: TopicIdPartition) -> None:
@@ -73,14 +73,14 @@ class SimProducer:
         self.version = version
         self.codec = codec
         self.spurious_refusals = 0
-        self.lost_ways = 0
+        self.sequence_gaps = 0
         """How often it was told that sequences are missing, with all that came before acknowledged. Nobody knows then
         what is written and what is not: librdkafka ends for ever."""
         self._in_flight_max = in_flight_max
         self._clock = clock
         self._history = history
         self._random = random
-        self._lanes: dict[TopicIdPartition, _Lane] = {}
+        self._queues: dict[TopicIdPartition, _PartitionQueue] = {}
         self._requests = 0
         self._producer_id = -1
         self._producer_epoch = -1
@@ -99,36 +99,36 @@ class SimProducer:
             tuple(contents),
             promise,
             made_at_ms=self._clock.now_ms,
-            goes_by_name=not self.goes_by_id,
+            uses_topic_name=not self.uses_topic_ids,
         )
         self._history.batches.append(batch)
-        self._lanes.setdefault(partition, _Lane(partition)).waiting.append(batch)
+        self._queues.setdefault(partition, _PartitionQueue(partition)).waiting.append(batch)
         self._pump()
         return batch
 
     @property
-    def goes_by_id(self) -> bool:
+    def uses_topic_ids(self) -> bool:
         """Whether its requests name topics by their ids."""
         return self.version >= IDS_FROM
 
     def is_idle(self) -> bool:
-        return not any(lane.waiting or lane.in_flight for lane in self._lanes.values())
+        return not any(queue.waiting or queue.in_flight for queue in self._queues.values())
 
     def abandon(self, topic: str) -> None:
         """The topic is about to go: settle its batches as they are."""
-        for lane in self._lanes.values():
-            if lane.partition.topic == topic:
-                self._give_up(list(lane.waiting) + lane.in_flight)
-                lane.waiting.clear()
+        for queue in self._queues.values():
+            if queue.partition.topic == topic:
+                self._give_up(list(queue.waiting) + queue.in_flight)
+                queue.waiting.clear()
                 # A batch that arrives late must not pass for the first one of the next topic of this name.
                 self._is_renewing = self.idempotent
 
     def close(self) -> None:
         """Settle everything as it is and stop."""
         self._closed = True
-        for lane in self._lanes.values():
-            self._give_up(list(lane.waiting) + lane.in_flight)
-            lane.waiting.clear()
+        for queue in self._queues.values():
+            self._give_up(list(queue.waiting) + queue.in_flight)
+            queue.waiting.clear()
         self.client.disconnect()
 
     # Sending
@@ -143,19 +143,21 @@ class SimProducer:
             self._send(chosen)
 
     def _choose(self) -> list[SentBatch]:
-        """At most one batch of each lane; a lane that retries first waits until all that is in flight is back."""
-        ready = [lane for lane in self._lanes.values() if lane.waiting and not (lane.is_retrying and lane.in_flight)]
+        """At most one batch of each queue; a queue that retries first waits until all that is in flight is back."""
+        ready = [
+            queue for queue in self._queues.values() if queue.waiting and not (queue.is_retrying and queue.in_flight)
+        ]
         chosen: list[SentBatch] = []
-        for lane in ready:
+        for queue in ready:
             if chosen and self._random.random() < 0.3:
                 continue
-            lane.is_retrying = False
-            batch = lane.waiting.popleft()
+            queue.is_retrying = False
+            batch = queue.waiting.popleft()
             if self.idempotent and batch.sequence < 0:
                 batch.producer_id, batch.producer_epoch = self._producer_id, self._producer_epoch
-                batch.sequence = lane.next_sequence
-                lane.next_sequence += len(batch.contents)
-            lane.in_flight.append(batch)
+                batch.sequence = queue.next_sequence
+                queue.next_sequence += len(batch.contents)
+            queue.in_flight.append(batch)
             chosen.append(batch)
         return chosen
 
@@ -219,23 +221,24 @@ class SimProducer:
 
     def _take_answer(self, batch: SentBatch, answer: m.ProduceResponse.PartitionProduceResponse) -> None:
         code = answer.error_code
-        lane = self._lanes[batch.partition]
-        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.sequence == lane.acknowledged:
-            self.lost_ways += 1
+        is_out_of_order = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        queue = self._queues[batch.partition]
+        if is_out_of_order and batch.sequence == queue.acknowledged:
+            self.sequence_gaps += 1
             self._history.note(self._clock.now_ms, f"{self.name} {batch.partition} has lost its way")
         if code == ErrorCode.NONE:
-            lane.acknowledged = max(lane.acknowledged, batch.sequence + len(batch.contents))
+            queue.acknowledged = max(queue.acknowledged, batch.sequence + len(batch.contents))
             self._leave_flight(batch)
             self._settle(batch, Status.ACKNOWLEDGED, answer.base_offset)
         elif code in RETRY_LATER:
-            batch.maybe_written |= code in LEAVES_IT_OPEN
+            batch.maybe_written |= code in OUTCOME_UNKNOWN
             self._retry(batch)
             self._pause()
-        elif code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and (lane.is_retrying or lane.in_flight[0] is not batch):
+        elif is_out_of_order and (queue.is_retrying or queue.in_flight[0] is not batch):
             # A batch before it has not arrived yet.
             self._retry(batch)
         else:
-            self.spurious_refusals += code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            self.spurious_refusals += is_out_of_order
             self._leave_flight(batch)
             self._history.note(self._clock.now_ms, f"{self.name} {batch.partition} {ErrorCode(code).name}")
             self._settle(batch, Status.UNKNOWN if batch.maybe_written else Status.REFUSED)
@@ -243,22 +246,22 @@ class SimProducer:
                 self._is_renewing = True
 
     def _retry(self, batch: SentBatch) -> None:
-        lane = self._lanes[batch.partition]
+        queue = self._queues[batch.partition]
         self._leave_flight(batch)
         if batch.status is not Status.OPEN:
             return
-        lane.is_retrying = True
+        queue.is_retrying = True
         if self.idempotent:
-            behind = [other for other in lane.waiting if other.sequence < 0 or other.sequence > batch.sequence]
-            ahead = [other for other in lane.waiting if 0 <= other.sequence < batch.sequence]
-            lane.waiting = deque([*ahead, batch, *behind])
+            behind = [other for other in queue.waiting if other.sequence < 0 or other.sequence > batch.sequence]
+            ahead = [other for other in queue.waiting if 0 <= other.sequence < batch.sequence]
+            queue.waiting = deque([*ahead, batch, *behind])
         else:
-            lane.waiting.appendleft(batch)
+            queue.waiting.appendleft(batch)
 
     def _leave_flight(self, batch: SentBatch) -> None:
-        lane = self._lanes[batch.partition]
-        if batch in lane.in_flight:
-            lane.in_flight.remove(batch)
+        queue = self._queues[batch.partition]
+        if batch in queue.in_flight:
+            queue.in_flight.remove(batch)
 
     def _pause(self) -> None:
         if self._clock.now_ms >= self._pause_until_ms:
@@ -269,7 +272,7 @@ class SimProducer:
 
     def _give_up(self, batches: list[SentBatch]) -> None:
         for batch in batches:
-            in_doubt = batch.maybe_written or batch in self._lanes[batch.partition].in_flight
+            in_doubt = batch.maybe_written or batch in self._queues[batch.partition].in_flight
             self._settle(batch, Status.UNKNOWN if in_doubt else Status.REFUSED)
 
     def _settle(self, batch: SentBatch, status: Status, base_offset: int = -1) -> None:
@@ -280,13 +283,13 @@ class SimProducer:
 
     def _renew_id(self) -> None:
         """Begin anew: whatever was sent under the old id and is not acknowledged is given up."""
-        if self._is_asking_for_id or any(lane.in_flight for lane in self._lanes.values()):
+        if self._is_asking_for_id or any(queue.in_flight for queue in self._queues.values()):
             return
-        for lane in self._lanes.values():
-            self._give_up([batch for batch in lane.waiting if batch.attempts])
-            lane.waiting = deque(batch for batch in lane.waiting if batch.status is Status.OPEN)
-            lane.next_sequence = lane.acknowledged = 0
-            lane.is_retrying = False
+        for queue in self._queues.values():
+            self._give_up([batch for batch in queue.waiting if batch.attempts])
+            queue.waiting = deque(batch for batch in queue.waiting if batch.status is Status.OPEN)
+            queue.next_sequence = queue.acknowledged = 0
+            queue.is_retrying = False
         self._is_asking_for_id = True
         self.client.send(
             m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), 4, self._on_id

@@ -107,7 +107,7 @@ class SimReader:
         made, departures = self.client.connections_made, self._departures
         self.client.send(request, self.version, lambda reply: self._on_reply(reply, departures))
         if self.client.connections_made != made:
-            # Within one life of the node the high watermark never falls; a new connection may reach a new life.
+            # The high watermark falls only with a restart of the node, which a new connection may have reached.
             for view in self.views.values():
                 view.high_watermark = -1
 
@@ -192,7 +192,7 @@ class SimReader:
         if part.high_watermark < view.high_watermark:
             self._history.violations.append(
                 f"{self.name}: the high watermark of {view.partition} fell from {view.high_watermark} to "
-                f"{part.high_watermark} within one life of the node"
+                f"{part.high_watermark} within one incarnation of the node"
             )
         view.high_watermark = part.high_watermark
         view.start_offset = max(part.log_start_offset, 0)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.sim.clients.client import Client
-from millpond.sim.clients.script import Ask, Rest, Script
+from millpond.sim.clients.script import Script, Send, Sleep
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 
@@ -25,13 +25,13 @@ OnOffset = Callable[[int, int, int], None]
 
 
 def find_coordinator(client: Client, kind: int, key: str) -> Script[None]:
-    """Ask until there is one: the first request creates the coordinator's topic."""
+    """Send until there is one: the first request creates the coordinator's topic."""
     request = m.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
     while True:
-        reply = yield Ask(client, request, 4)
+        reply = yield Send(client, request, 4)
         if reply is not None and not reply.coordinators[0].error_code:
             return
-        yield Rest(RETRY_MS)
+        yield Sleep(RETRY_MS)
 
 
 def fetch_offsets(
@@ -54,7 +54,7 @@ def fetch_offsets(
             groups=[kind.OffsetFetchRequestGroup(group_id=group_id, topics=topics)], require_stable=require_stable
         )
         sent_ms = clock.now_ms
-        reply = yield Ask(client, request, 8)
+        reply = yield Send(client, request, 8)
         if reply is not None and not reply.groups[0].error_code:
             for part in reply.groups[0].topics[0].partitions:
                 if not part.error_code:
@@ -63,7 +63,7 @@ def fetch_offsets(
                     offsets[part.partition_index] = part.committed_offset
                     missing.remove(part.partition_index)
         if missing:
-            yield Rest(RETRY_MS)
+            yield Sleep(RETRY_MS)
     return offsets
 
 

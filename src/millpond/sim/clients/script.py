@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True, frozen=True)
-class Ask:
+class Send:
     """Send a request; the story goes on with the response, or with None when that is lost."""
 
     client: Client
@@ -27,7 +27,7 @@ class Ask:
 
 
 @dataclass(slots=True, frozen=True)
-class AskAll:
+class SendAll:
     """Send several requests without waiting for answers; the story goes on with the list of their responses."""
 
     client: Client
@@ -36,14 +36,14 @@ class AskAll:
 
 
 @dataclass(slots=True, frozen=True)
-class Rest:
+class Sleep:
     for_ms: int
 
 
-Script: TypeAlias = Generator[Ask | AskAll | Rest, Any, T]
+Script: TypeAlias = Generator[Send | SendAll | Sleep, Any, T]
 
 
-class Player:
+class ScriptRunner:
     """Plays one script. An error of the script goes through to whoever runs the clock."""
 
     def __init__(self, clock: VirtualClock, script: Script[None], on_over: Callable[[], None] | None = None) -> None:
@@ -84,14 +84,14 @@ class Player:
                 self._on_over()
             return
         match step:
-            case Ask(client, request, version):
+            case Send(client, request, version):
                 client.send(request, version, self._go_on)
-            case AskAll():
+            case SendAll():
                 self._ask_all(step)
-            case Rest(for_ms):
+            case Sleep(for_ms):
                 self._clock.call_later(for_ms, lambda: self._go_on(None))
 
-    def _ask_all(self, step: AskAll) -> None:
+    def _ask_all(self, step: SendAll) -> None:
         replies: list[Any] = [None] * len(step.requests)
         unanswered = set(range(len(replies)))
 

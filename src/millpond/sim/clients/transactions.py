@@ -13,7 +13,7 @@ from millpond.base.errors import ErrorCode
 from millpond.sim.clients.client import Client
 from millpond.sim.clients.group_member import Membership
 from millpond.sim.clients.requests import RETRY_MS, TRANSACTION_KEY, find_coordinator, produce_request
-from millpond.sim.clients.script import Ask, Rest, Script
+from millpond.sim.clients.script import Script, Send, Sleep
 from millpond.wire import messages as m
 from millpond.wire.messages import Message
 from millpond.wire.records import Record, encode_batch
@@ -62,12 +62,12 @@ class TransactionalProducer:
         if self.is_ready:
             request.producer_id, request.producer_epoch = self.producer
         while True:
-            reply = yield Ask(self._client, request, 5 if self.is_v2 else 4)
+            reply = yield Send(self._client, request, 5 if self.is_v2 else 4)
             if reply is not None and reply.error_code == ErrorCode.NONE:
                 break
             if reply is not None and reply.error_code in FENCING:
                 raise Fenced
-            yield Rest(RETRY_MS)
+            yield Sleep(RETRY_MS)
         self._set_producer(reply)
 
     def add_partitions(self, topic: str, partitions: list[int]) -> Script[None]:
@@ -173,7 +173,7 @@ class TransactionalProducer:
         )
 
     def request_end(self, *, committed: bool) -> Script[int | None]:
-        """Ask once to end the transaction; the error code, or None when the response was lost."""
+        """Send once to end the transaction; the error code, or None when the response was lost."""
         producer_id, epoch = self.producer
         request = m.EndTxnRequest(
             transactional_id=self.transactional_id,
@@ -183,7 +183,7 @@ class TransactionalProducer:
         )
         version = 5 if self.is_v2 else 3
         self._before_request(request, version)
-        reply = yield Ask(self._client, request, version)
+        reply = yield Send(self._client, request, version)
         if reply is None:
             return None
         if reply.error_code == ErrorCode.NONE and self.is_v2:
@@ -191,14 +191,14 @@ class TransactionalProducer:
         return int(reply.error_code)
 
     def end(self, *, committed: bool) -> Script[None]:
-        """Ask until the transaction has ended."""
+        """Send until the transaction has ended."""
         while True:
             code = yield from self.request_end(committed=committed)
             if code == ErrorCode.NONE:
                 return
             if code in (*FENCING, ErrorCode.INVALID_TXN_STATE):
                 raise Fenced
-            yield Rest(RETRY_MS)
+            yield Sleep(RETRY_MS)
 
     def _set_producer(self, reply: m.InitProducerIdResponse | m.EndTxnResponse) -> None:
         self.producer = reply.producer_id, reply.producer_epoch
@@ -210,7 +210,7 @@ class TransactionalProducer:
         """Send the request up to `attempts_max` times, until it succeeds."""
         for _ in range(self.attempts_max):
             self._before_request(request, version)
-            reply = yield Ask(self._client, request, version)
+            reply = yield Send(self._client, request, version)
             code = None if reply is None else code_of(reply)
             if code == ErrorCode.NONE:
                 return reply
@@ -218,7 +218,7 @@ class TransactionalProducer:
                 raise Fenced
             if not self._may_retry(code):
                 break
-            yield Rest(RETRY_MS)
+            yield Sleep(RETRY_MS)
         answer = "got no response" if code is None else f"failed with {ErrorCode(code).name}"
         raise TransactionFailed(f"{type(request).__name__} {answer}")
 

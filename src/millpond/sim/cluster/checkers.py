@@ -15,7 +15,7 @@ from millpond.metadata.codec import encode_record
 from millpond.metadata.image import Image
 from millpond.metadata.snapshot import records_of
 from millpond.sim.cluster.cluster import SimCluster
-from millpond.sim.cluster.trouble import Trouble
+from millpond.sim.cluster.fault_injector import FaultInjector
 from millpond.wire.batch import CorruptBatch, check_batch, walk
 
 READ_BYTES = 1 << 20
@@ -73,9 +73,9 @@ class _Facts:
 
 @dataclass(slots=True)
 class _Seen:
-    """How far one replica was looked at, in which life of its node."""
+    """How far one replica was looked at, in which incarnation of its node."""
 
-    life: int
+    incarnation: int
     end: int = 0
     batches: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     """Base offset to leader epoch, CRC and next offset of what is in this log."""
@@ -86,21 +86,21 @@ class _Seen:
 class Inspector:
     """Looks into every node that runs. What it finds goes to the history of the run."""
 
-    def __init__(self, cluster: SimCluster, trouble: Trouble, *, passes_over: Container[str] = ()) -> None:
+    def __init__(self, cluster: SimCluster, injector: FaultInjector, *, passes_over: Container[str] = ()) -> None:
         """`passes_over` names topics whose logs cannot be compared: each replica compacts its own."""
         self.cluster = cluster
         self._passes_over = passes_over
-        self._trouble = trouble
+        self._trouble = injector
         self.looks = 0
         self._controllers: dict[int, int] = {}
         self._images: dict[int, tuple[str, int]] = {}
         self._applied: dict[int, tuple[int, int]] = {}
-        """The life and the offset in which each node's image was looked at last."""
+        """The incarnation and the offset in which each node's image was looked at last."""
         self._facts: dict[tuple[UUID, int], _Facts] = {}
         self._seen: dict[Replica, _Seen] = {}
         self._blamed: dict[str, None] = {}
         self._unaware_since_ms: dict[tuple[int, int], int] = {}
-        """By node and life: since when it runs without knowing that it is fenced."""
+        """By node and incarnation: since when it runs without knowing that it is fenced."""
         # One that wakes up answers what waits in its sockets before anybody else would look.
         cluster.on_resume = self._look_after_resume
 
@@ -122,7 +122,7 @@ class Inspector:
             yield from self._look_at_controller(node_id)
             for partition in node.broker.partitions:
                 if partition.name.topic not in self._passes_over:
-                    yield from self._look_at_partition(node_id, node.lives, partition)
+                    yield from self._look_at_partition(node_id, node.incarnation, partition)
         yield from self._look_at_trust()
         yield from self._look_at_leases()
         if self._trouble.rot is not None:
@@ -145,10 +145,10 @@ class Inspector:
             known = self._controllers.setdefault(controller.leader_epoch, node_id)
             if known != node_id:
                 yield f"{TWO_CONTROLLERS}: {known} and {node_id} in {controller.leader_epoch}"
-        offset, life = controller.applied_offset, self.cluster.nodes[node_id].lives
-        if offset <= 0 or self._applied.get(node_id) == (life, offset):
+        offset, incarnation = controller.applied_offset, self.cluster.nodes[node_id].incarnation
+        if offset <= 0 or self._applied.get(node_id) == (incarnation, offset):
             return
-        self._applied[node_id] = life, offset
+        self._applied[node_id] = incarnation, offset
         digest = _digest(controller.image)
         told, teller = self._images.setdefault(offset, (digest, node_id))
         if told != digest:
@@ -156,12 +156,12 @@ class Inspector:
 
     # Logs
 
-    def _look_at_partition(self, node_id: int, life: int, partition: Partition) -> Iterator[str]:
+    def _look_at_partition(self, node_id: int, incarnation: int, partition: Partition) -> Iterator[str]:
         name, key = partition.name.folder, (partition.topic_id, partition.name.partition)
         facts = self._facts.setdefault(key, _Facts())
         seen = self._seen.get((node_id, *key))
-        if seen is None or seen.life != life:
-            seen = self._seen[(node_id, *key)] = _Seen(life)
+        if seen is None or seen.incarnation != incarnation:
+            seen = self._seen[(node_id, *key)] = _Seen(incarnation)
         if partition.log.failed is not None:
             return
         try:
@@ -285,16 +285,18 @@ class Inspector:
             if not self._is_fenced_unawares(node_id):
                 continue
             now_ms = self.cluster.sim.clock.now_ms
-            since_ms = unaware[node_id, node.lives] = self._unaware_since_ms.get((node_id, node.lives), now_ms)
+            since_ms = unaware[node_id, node.incarnation] = self._unaware_since_ms.get(
+                (node_id, node.incarnation), now_ms
+            )
             if lifecycle.has_lease():
-                yield f"{LEASE_OUTLIVED}: node {node_id}, life {node.lives}"
+                yield f"{LEASE_OUTLIVED}: node {node_id}, incarnation {node.incarnation}"
             session_ms = node.broker.settings[BROKER_SESSION_TIMEOUT_MS]
             if now_ms - since_ms > session_ms * 5 // 4 + DOUBT_LATE_MS and not lifecycle.sessions_missed:
-                yield f"{NO_DOUBT}: node {node_id}, life {node.lives}"
+                yield f"{NO_DOUBT}: node {node_id}, incarnation {node.incarnation}"
         self._unaware_since_ms = unaware
 
     def _is_fenced_unawares(self, node_id: int) -> bool:
-        """Whether it is committed that this life of the node is fenced, against its will, and it does not know."""
+        """Whether the committed metadata fences this incarnation, and the node does not know it."""
         broker = self.cluster.nodes[node_id].broker
         lifecycle, known = broker.lifecycle, broker.image.brokers.get(node_id)
         up = [node.broker.controller for node in self.cluster.nodes.values() if node.is_up]
@@ -312,21 +314,21 @@ class Inspector:
 
     # The end
 
-    def look_at_epochs(self) -> Iterator[str]:
+    def check_epochs(self) -> Iterator[str]:
         for node_id, node in self.cluster.running():
             for partition in node.broker.partitions:
                 wrong = wrong_epochs(partition)
                 if wrong is not None:
                     yield f"{WRONG_EPOCHS}: {partition.name.folder} at node {node_id}: {wrong}"
 
-    def look_at_cuts(self) -> Iterator[str]:
+    def check_truncations(self) -> Iterator[str]:
         """What followers were told to cut off, in all their lives: nobody is ever made leader who lacks records."""
         for node in self.cluster.nodes.values():
             for line in node.journal_lines:
                 if CUT_BELOW_COMMITTED in line:
                     yield f"{COMMITTED_CUT}: {line}"
 
-    def look_at_healed(self) -> Iterator[str]:
+    def check_healed(self) -> Iterator[str]:
         """What must be so some time after everything was healed; empty when it is."""
         image = self.cluster.image
         if image is None:

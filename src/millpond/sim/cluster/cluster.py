@@ -49,7 +49,7 @@ class SimCluster:
         self._random = Random(f"supervisor {sim.seed}")
         self._start_at_ms = dict.fromkeys(self.nodes, 0)
         self._paused: dict[int, int] = {}
-        """Nodes that stand still, with the life in which they do."""
+        """Nodes that stand still, with the incarnation in which they do."""
         self.on_resume: Callable[[], None] = _nobody_cares
         """Called when a node goes on, before it has read or done anything."""
 
@@ -62,7 +62,7 @@ class SimCluster:
                 yield node_id, node
 
     def is_paused(self, node_id: int) -> bool:
-        return self._paused.get(node_id) == self.nodes[node_id].lives
+        return self._paused.get(node_id) == self.nodes[node_id].incarnation
 
     @property
     def controller_id(self) -> int | None:
@@ -94,7 +94,9 @@ class SimCluster:
         if node.is_up:
             return True
         started = node.start()
-        self.note(f"node {node_id} starts, life {node.lives}" if started else f"node {node_id} cannot start")
+        self.note(
+            f"node {node_id} starts, incarnation {node.incarnation}" if started else f"node {node_id} cannot start"
+        )
         if not started:
             self.starts_refused += 1
             self.rest(node_id)
@@ -127,13 +129,13 @@ class SimCluster:
 
     def pause(self, node_id: int) -> None:
         self.note(f"node {node_id} stands still")
-        self._paused[node_id] = self.nodes[node_id].lives
+        self._paused[node_id] = self.nodes[node_id].incarnation
         self.sim.pause(self.nodes[node_id].name)
 
     def suspend(self, node_id: int) -> None:
         """Its machine sleeps until `resume`."""
         self.note(f"node {node_id} is suspended")
-        self._paused[node_id] = self.nodes[node_id].lives
+        self._paused[node_id] = self.nodes[node_id].incarnation
         self.sim.fall_asleep(self.nodes[node_id].name)
 
     def resume(self, node_id: int) -> None:

@@ -72,7 +72,7 @@ class CompactedScenario(Scenario):
     def __init__(self, seed: int, plan: Plan | None = None) -> None:
         super().__init__(seed, plan or make_compacted_plan(seed))
         names = {topic.name for topic in self.plan.topics}
-        self.inspector = Inspector(self.cluster, self.trouble, passes_over=names)
+        self.inspector = Inspector(self.cluster, self.injector, passes_over=names)
         self._keys: list[bytes] = []
 
     def _contents(self, producer: str, random: Random) -> list[Content]:

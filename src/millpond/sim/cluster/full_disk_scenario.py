@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from millpond.metadata.image import Image
     from millpond.metadata.image import Partition as ImagePartition
     from millpond.sim.cluster.cluster import SimCluster
-    from millpond.sim.cluster.trouble import Trouble
+    from millpond.sim.cluster.fault_injector import FaultInjector
 
 FULL_DISK = "full disk"
 STALLED = "one disk is full, and writes do not go on"
@@ -45,8 +45,8 @@ def make_full_disk_plan(seed: int | str, nodes: int | None = None) -> Plan:
 
 
 class FullDiskInspector(Inspector):
-    def __init__(self, cluster: SimCluster, trouble: Trouble) -> None:
-        super().__init__(cluster, trouble)
+    def __init__(self, cluster: SimCluster, injector: FaultInjector) -> None:
+        super().__init__(cluster, injector)
         self._stalled: dict[tuple[UUID, int], tuple[int, int]] = {}
         """Since when a partition has not gone on, and where its high watermark was then."""
 
@@ -96,4 +96,4 @@ class FullDiskInspector(Inspector):
 class FullDiskScenario(Scenario):
     def __init__(self, seed: int, plan: Plan | None = None) -> None:
         super().__init__(seed, plan or make_full_disk_plan(seed))
-        self.inspector = FullDiskInspector(self.cluster, self.trouble)
+        self.inspector = FullDiskInspector(self.cluster, self.injector)

@@ -15,8 +15,8 @@ from millpond.sim.clients.committed_reader import CommittedReader
 from millpond.sim.clients.group_member import GroupTopic
 from millpond.sim.cluster.checkers import Inspector
 from millpond.sim.cluster.cluster import SimCluster
+from millpond.sim.cluster.fault_injector import FaultInjector
 from millpond.sim.cluster.plan import FAULTS, FaultPlan, make_plan
-from millpond.sim.cluster.trouble import Trouble
 from millpond.sim.coordination.plan import WORK_MS, CoordinationPlan, Sharing, Work, make_coordination_plan
 from millpond.sim.coordination.scenario import (
     LINGER_MS,
@@ -78,8 +78,8 @@ class ClusterGroupScenario(GroupScenario):
         for node in self.cluster.nodes.values():
             node.workers_delay_ms_usual = self.work_plan.disk_delay_ms
         clients = [f"hand{slot}" for slot in range(len(self.work_plan.workers))]
-        self.trouble = Trouble(self.cluster, clients, is_synced_first=False)
-        self.inspector = Inspector(self.cluster, self.trouble, passes_over=INTERNAL_TOPICS)
+        self.injector = FaultInjector(self.cluster, clients, is_synced_first=False)
+        self.inspector = Inspector(self.cluster, self.injector, passes_over=INTERNAL_TOPICS)
         self.reading: list[ClusterClient] = []
         self._topics: list[GroupTopic] = []
         self._successor: TopicSuccessor | None = None
@@ -89,14 +89,14 @@ class ClusterGroupScenario(GroupScenario):
         self._look()
         if self._prepare():
             self._start_clients()
-            self.trouble.schedule(self.plan.faults)
+            self.injector.schedule(self.plan.faults)
             self._work()
             self._settle()
             if not self._has_failed():
                 self._check()
         self.history.violations += self.records.violations
-        lives = sum(node.lives for node in self.cluster.nodes.values())
-        return self._outcome(dict(self.trouble.counts), lives, self.story())
+        starts = sum(node.incarnation for node in self.cluster.nodes.values())
+        return self._outcome(dict(self.injector.counts), starts, self.story())
 
     def _work(self) -> None:
         self.sim.run_until(self._has_failed, within_ms=WORK_MS)
@@ -181,7 +181,7 @@ class ClusterGroupScenario(GroupScenario):
     def _settle(self) -> None:
         """Heal the world and let the workers finish."""
         assert self.workers is not None
-        self.trouble.end()
+        self.injector.end()
         self.workers.calm_down()
         if self._successor is not None:
             self._successor.calm_down()

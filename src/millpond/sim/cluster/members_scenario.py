@@ -16,9 +16,9 @@ from typing import Any
 from millpond.config.node import BROKER_DRAINED, CLUSTER_CONTACTS, CLUSTER_NODES, node_settings
 from millpond.sim.cluster.checkers import NOT_HEALED, Inspector
 from millpond.sim.cluster.cluster import SimCluster
+from millpond.sim.cluster.fault_injector import FaultInjector
 from millpond.sim.cluster.plan import FAULTS, WORK_MS, Plan, make_plan
 from millpond.sim.cluster.scenario import Scenario
-from millpond.sim.cluster.trouble import Trouble
 from millpond.sim.node import PORT
 from millpond.wire import messages as m
 
@@ -37,8 +37,8 @@ def make_members_plan(seed: int | str, kinds: Sequence[str] = FAULTS) -> Plan:
 
 
 class MembersInspector(Inspector):
-    def __init__(self, cluster: SimCluster, trouble: Trouble) -> None:
-        super().__init__(cluster, trouble)
+    def __init__(self, cluster: SimCluster, injector: FaultInjector) -> None:
+        super().__init__(cluster, injector)
         self.voter_sets: set[tuple[int, ...]] = set()
 
     def _findings(self) -> Iterator[str]:
@@ -48,8 +48,8 @@ class MembersInspector(Inspector):
             voters = self.cluster.nodes[controller_id].broker.controller.host.voters
             self.voter_sets.add(tuple(sorted(each.node_id for each in voters)))
 
-    def look_at_healed(self) -> Iterator[str]:
-        yield from super().look_at_healed()
+    def check_healed(self) -> Iterator[str]:
+        yield from super().check_healed()
         known = {
             tuple(each.node_id for each in node.broker.controller.host.voters) for _, node in self.cluster.running()
         }
@@ -62,7 +62,7 @@ class MembersInspector(Inspector):
 class MembersScenario(Scenario):
     def __init__(self, seed: int, plan: Plan | None = None) -> None:
         super().__init__(seed, plan or make_members_plan(seed))
-        self.inspector: MembersInspector = MembersInspector(self.cluster, self.trouble)
+        self.inspector: MembersInspector = MembersInspector(self.cluster, self.injector)
         for node_id, node in self.cluster.nodes.items():
             # What a list of nodes would have told them.
             settings = node_settings(node.texts)
@@ -139,7 +139,7 @@ class MembersScenario(Scenario):
     def _forget(self) -> None:
         """As `millpond node remove` does, of a node that is down; the others must be able to spare what it has."""
         node_id = self._dice.choice(list(self.cluster.nodes))
-        if not self.cluster.nodes[node_id].is_up or not self.trouble.is_whole():
+        if not self.cluster.nodes[node_id].is_up or not self.injector.is_whole():
             return
         self.cluster.kill(node_id, AWAY_MS)
 

@@ -14,9 +14,9 @@ from uuid import UUID
 from millpond.base.errors import ErrorCode
 from millpond.sim.cluster.checkers import NOT_HEALED, Inspector, Replica
 from millpond.sim.cluster.cluster import SimCluster
+from millpond.sim.cluster.fault_injector import FaultInjector
 from millpond.sim.cluster.plan import FAULTS, WORK_MS, Plan, make_plan
 from millpond.sim.cluster.scenario import Scenario
-from millpond.sim.cluster.trouble import Trouble
 from millpond.wire import messages as m
 
 REPLICA_GONE = "a replica is gone that the metadata counts on"
@@ -34,8 +34,8 @@ def make_moves_plan(seed: int | str, kinds: Sequence[str] = FAULTS) -> Plan:
 
 
 class MoveInspector(Inspector):
-    def __init__(self, cluster: SimCluster, trouble: Trouble) -> None:
-        super().__init__(cluster, trouble)
+    def __init__(self, cluster: SimCluster, injector: FaultInjector) -> None:
+        super().__init__(cluster, injector)
         self._gone: dict[Replica, int] = {}
         """For how many looks in a row a replica was not there."""
 
@@ -45,7 +45,7 @@ class MoveInspector(Inspector):
         for node_id, node in self.cluster.running():
             for topic, index, partition in node.broker.image.partitions_of(node_id):
                 seen = self._seen.get((node_id, topic.id, index))
-                was_open = seen is not None and seen.life == node.lives
+                was_open = seen is not None and seen.incarnation == node.incarnation
                 if was_open and node_id in partition.isr and node.broker.partitions.by_id(topic.id, index) is None:
                     key = (node_id, topic.id, index)
                     gone[key] = self._gone.get(key, 0) + 1
@@ -53,8 +53,8 @@ class MoveInspector(Inspector):
                         yield f"{REPLICA_GONE}: {topic.name}-{index} at node {node_id}"
         self._gone = gone
 
-    def look_at_healed(self) -> Iterator[str]:
-        yield from super().look_at_healed()
+    def check_healed(self) -> Iterator[str]:
+        yield from super().check_healed()
         for topic, index, partition in self.cluster.image.moving() if self.cluster.image else ():
             yield f"{NOT_HEALED}: {topic.name}-{index} moves still: {partition}"
 
@@ -62,7 +62,7 @@ class MoveInspector(Inspector):
 class MovesScenario(Scenario):
     def __init__(self, seed: int, plan: Plan | None = None) -> None:
         super().__init__(seed, plan or make_moves_plan(seed))
-        self.inspector = MoveInspector(self.cluster, self.trouble)
+        self.inspector = MoveInspector(self.cluster, self.injector)
         self.moves_begun = self.moves_ended = 0
         self._mover = self._client("mover")
         self._dice = Random(f"mover {seed}")

@@ -12,8 +12,8 @@ from millpond.sim.clients.cluster_reader import ClusterReader
 from millpond.sim.clients.producer import SimProducer
 from millpond.sim.cluster.checkers import Inspector
 from millpond.sim.cluster.cluster import SimCluster
+from millpond.sim.cluster.fault_injector import FaultInjector
 from millpond.sim.cluster.plan import WORK_MS, Plan, ProducerPlan, TopicPlan, make_plan
-from millpond.sim.cluster.trouble import Trouble
 from millpond.sim.history.records import Content, History, Promise, TopicIdPartition, in_order_of_time
 from millpond.sim.records.checkers import TopicRules, check_metadata, check_partition
 from millpond.sim.world.world import SimWorld
@@ -36,7 +36,7 @@ class Outcome:
     faults: dict[str, int] = field(default_factory=dict)
     records: dict[str, int] = field(default_factory=dict)
     records_checked: int = 0
-    lives: int = 0
+    starts: int = 0
     events: int = 0
     looks: int = 0
     healed_ms: int = -1
@@ -66,8 +66,8 @@ class Scenario:
         clients += [f"reader{each}" for each in range(len(self.plan.readers))]
         self._is_synced_first = all(topic.configs.get("flush.ack") == "always" for topic in self.plan.topics)
         """Then all disks may lose what is not synced at once, and topics that come later must be of the same kind."""
-        self.trouble = Trouble(self.cluster, clients, is_synced_first=self._is_synced_first)
-        self.inspector = Inspector(self.cluster, self.trouble)
+        self.injector = FaultInjector(self.cluster, clients, is_synced_first=self._is_synced_first)
+        self.inspector = Inspector(self.cluster, self.injector)
         self.partitions: list[TopicIdPartition] = []
         self.producers: list[SimProducer] = []
         self.readers: list[ClusterReader] = []
@@ -86,9 +86,9 @@ class Scenario:
         if self._found():
             self._start_clients()
             self._administer(self.plan.admin_operations)
-            self.trouble.schedule(self.plan.faults)
+            self.injector.schedule(self.plan.faults)
             self.sim.run_for(WORK_MS)
-            self.trouble.end()
+            self.injector.end()
             self._settle()
             self._judge()
         return self._outcome()
@@ -96,11 +96,11 @@ class Scenario:
     def _look(self) -> None:
         self.inspector.look()
         if self._is_settling:
-            self._is_healed = next(self.inspector.look_at_healed(), None) is None
+            self._is_healed = next(self.inspector.check_healed(), None) is None
         self.sim.clock.call_later(LOOK_MS, self._look)
 
     def _has_rot(self) -> bool:
-        return self.trouble.rot is not None
+        return self.injector.rot is not None
 
     # Working
 
@@ -152,7 +152,7 @@ class Scenario:
                 clock,
                 self.history,
                 version=version,
-                may_meet_rot=self._has_rot,
+                may_read_corruption=self._has_rot,
             )
             self.readers.append(reader)
             reader.follow(self.partitions)
@@ -237,7 +237,7 @@ class Scenario:
         if self.sim.run_until(lambda: self._is_healed, within_ms=SETTLE_MS):
             self._healed_ms = self.sim.clock.now_ms - began_ms
         else:
-            self.history.violations += self.inspector.look_at_healed()
+            self.history.violations += self.inspector.check_healed()
         self._is_settling = False
         for producer in self.producers:
             producer.close()
@@ -247,7 +247,7 @@ class Scenario:
 
     def _judge(self) -> None:
         for producer in self.producers:
-            if producer.lost_ways:
+            if producer.sequence_gaps:
                 self._blame(f"{producer.name} is told that sequences are missing, with all before them acknowledged")
         for reader in self.readers:
             if not self.sim.run_until(reader.is_at_end, within_ms=READ_MS):
@@ -260,13 +260,13 @@ class Scenario:
         auditor.close()
         for view in auditor.views.values():
             self.history.violations += check_partition(self.history, view, self.rules, self.sim.clock.now_ms)
-            asked = self.history.delete_asked.get(view.partition, 0)
+            asked = self.history.requested_deletes.get(view.partition, 0)
             if view.start_offset > asked:
                 self._blame(f"{view.partition} begins at {view.start_offset}, nobody deleted beyond {asked}")
         self._records_checked = auditor.records_read
         self._judge_metadata()
         self.inspector.look()
-        self.history.violations += [*self.inspector.look_at_epochs(), *self.inspector.look_at_cuts()]
+        self.history.violations += [*self.inspector.check_epochs(), *self.inspector.check_truncations()]
 
     def _judge_metadata(self) -> None:
         heard: list[tuple[m.MetadataResponse, m.DescribeConfigsResponse]] = []
@@ -291,10 +291,10 @@ class Scenario:
         return Outcome(
             seed=self.seed,
             violations=self.history.violations,
-            faults=self.trouble.counts,
+            faults=self.injector.counts,
             records=self.history.counts(),
             records_checked=self._records_checked,
-            lives=sum(node.lives for node in self.cluster.nodes.values()),
+            starts=sum(node.incarnation for node in self.cluster.nodes.values()),
             events=self.sim.clock.events_run,
             looks=self.inspector.looks,
             healed_ms=self._healed_ms,

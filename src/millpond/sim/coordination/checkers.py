@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from millpond.sim.clients.committed_reader import Shown
+from millpond.sim.clients.committed_reader import SeenRecord
 from millpond.sim.history.groups import CoordinationHistory, Fate
 
 
@@ -16,9 +16,9 @@ def check_processed(history: CoordinationHistory, ends: Mapping[int, int]) -> It
             yield f"input {partition}: offsets {missing[:10]} were never processed, {end} is committed"
 
 
-def check_copied(ends: Mapping[int, int], shown: Sequence[Shown], copies: int) -> Iterator[str]:
+def check_copied(ends: Mapping[int, int], shown: Sequence[SeenRecord], copies: int) -> Iterator[str]:
     """Every record of the input is in the output exactly once."""
-    by_tag: dict[str, list[Shown]] = {}
+    by_tag: dict[str, list[SeenRecord]] = {}
     for each in shown:
         by_tag.setdefault(each.tag, []).append(each)
     wanted = {
@@ -37,7 +37,7 @@ def check_copied(ends: Mapping[int, int], shown: Sequence[Shown], copies: int) -
         yield f"the output has {tag}, which the input has not"
 
 
-def check_transactions(history: CoordinationHistory, shown: Sequence[Shown]) -> Iterator[str]:
+def check_transactions(history: CoordinationHistory, shown: Sequence[SeenRecord]) -> Iterator[str]:
     """A transaction counts in all its partitions or in none, and only if its commit was asked for and not refused."""
     by_transaction: dict[str, dict[str, int]] = {}
     for each in shown:
@@ -56,7 +56,9 @@ def check_transactions(history: CoordinationHistory, shown: Sequence[Shown]) -> 
             yield f"{transaction.name} was committed and is not seen"
 
 
-def check_sightings(history: CoordinationHistory, live: Sequence[Shown], final: Sequence[Shown]) -> Iterator[str]:
+def check_sightings(
+    history: CoordinationHistory, live: Sequence[SeenRecord], final: Sequence[SeenRecord]
+) -> Iterator[str]:
     """Whatever a reader was shown along the way is still there at the end, and was not shown too early."""
     there = {(each.partition, each.offset): each for each in final}
     for each in live:

@@ -57,7 +57,7 @@ class Sharing(Enum):
     MIXED = "mixed"
     """Members of both kinds in one group, which changes from one protocol to the other as they come and go."""
     FIXED = "fixed"
-    """Each worker has its own for good; only its transactional id fences an older life of it."""
+    """Each worker has its own for good; only its transactional id fences an older incarnation of it."""
 
 
 class Churn(Enum):

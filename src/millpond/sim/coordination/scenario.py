@@ -13,11 +13,11 @@ from millpond.sim.clients.committed_reader import CommittedReader
 from millpond.sim.clients.group_member import GroupTopic
 from millpond.sim.clients.producer import SimProducer
 from millpond.sim.clients.requests import fetch_offsets
-from millpond.sim.clients.script import Ask, Player, Rest, Script
+from millpond.sim.clients.script import Script, ScriptRunner, Send, Sleep
 from millpond.sim.coordination.checkers import check_copied, check_processed, check_sightings, check_transactions
 from millpond.sim.coordination.plan import WORK_MS, CoordinationPlan, Sharing, Work, make_coordination_plan
 from millpond.sim.coordination.worker_group import GROUP, WorkerGroup
-from millpond.sim.faults import Trouble
+from millpond.sim.fault_injector import FaultInjector
 from millpond.sim.history.groups import CoordinationHistory
 from millpond.sim.history.records import Content, History, Promise, TopicIdPartition, in_order_of_time
 from millpond.sim.node import SimNode
@@ -40,7 +40,7 @@ class CoordinationOutcome:
     violations: list[str] = field(default_factory=list)
     faults: dict[str, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    lives: int = 0
+    starts: int = 0
     events: int = 0
     virtual_ms: int = 0
     trace_hash: str = ""
@@ -62,7 +62,7 @@ class GroupScenario:
         self.readers: list[CommittedReader] = []
         self.ends: dict[int, int] = {}
         self.workers: WorkerGroup | None = None
-        self._observer: Player | None = None
+        self._observer: ScriptRunner | None = None
 
     # Clients
 
@@ -113,7 +113,7 @@ class GroupScenario:
             self.seed,
         )
         self.workers.start()
-        self._observer = Player(self.sim.clock, self._observe())
+        self._observer = ScriptRunner(self.sim.clock, self._observe())
         self._observer.start()
 
     def _start_reader(self, client: Client, *, version: int, max_bytes: int = 1 << 20) -> CommittedReader:
@@ -130,15 +130,15 @@ class GroupScenario:
 
         def on_offset(sent_ms: int, partition: int, offset: int) -> None:
             if self.work_plan.work is Work.READ:
-                history.told_offset(clock.now_ms, sent_ms, client.name, partition, offset)
+                history.check_offset(clock.now_ms, sent_ms, client.name, partition, offset)
             else:
-                history.told_pending_offset(clock.now_ms, client.name, partition, offset)
+                history.check_pending_offset(clock.now_ms, client.name, partition, offset)
 
         while True:
             yield from fetch_offsets(
                 client, clock, GROUP, self.input.name, self.ends, on_offset, require_stable=False
             )
-            yield Rest(OBSERVE_MS)
+            yield Sleep(OBSERVE_MS)
 
     # The end
 
@@ -159,7 +159,7 @@ class GroupScenario:
         return all(max(self.history.reached.get(partition, 0), 0) >= end for partition, end in self.ends.items())
 
     def _blame(self, finding: str) -> None:
-        self.history.blame(self.sim.clock.now_ms, finding)
+        self.history.report(self.sim.clock.now_ms, finding)
 
     # Checks
 
@@ -185,7 +185,7 @@ class GroupScenario:
         """No transaction is open, and no offsets wait for one."""
         raise NotImplementedError
 
-    def _outcome(self, faults: dict[str, int], lives: int, evidence: Iterable[str]) -> CoordinationOutcome:
+    def _outcome(self, faults: dict[str, int], starts: int, evidence: Iterable[str]) -> CoordinationOutcome:
         plan = self.work_plan
         counts = {f"{plan.work.value}, {plan.sharing.value}": 1, **self.history.counts}
         counts["records of the input"] = sum(self.ends.values())
@@ -196,7 +196,7 @@ class GroupScenario:
             violations=self.history.violations,
             faults=faults | ({} if self.workers is None else self.workers.counts),
             counts=counts,
-            lives=lives,
+            starts=starts,
             events=self.sim.clock.events_run,
             virtual_ms=self.sim.clock.now_ms,
             trace_hash=hashlib.sha256("\n".join(lines).encode()).hexdigest(),
@@ -211,15 +211,15 @@ class CoordinationScenario(GroupScenario):
         super().__init__(seed, self.plan, Random(f"coordination {seed}"))
         self.node = SimNode(self.sim, texts=self.plan.node)
         self.node.workers_delay_ms_usual = self.plan.disk_delay_ms
-        self.trouble = Trouble(self.sim, self.node, self.records, Random(f"trouble {seed}"))
+        self.injector = FaultInjector(self.sim, self.node, self.records, Random(f"injector {seed}"))
 
     def run(self) -> CoordinationOutcome:
         assert self.node.start()
         self._create_topics()
         # Before any fault: readers may see records that a power cut removes.
         assert self._fill_input()
-        self.trouble.watch()
-        self.trouble.schedule(self.plan.faults)
+        self.injector.watch()
+        self.injector.schedule(self.plan.faults)
         self._start_workers()
         if self.plan.work is Work.COPY:
             self.readers = [
@@ -231,7 +231,7 @@ class CoordinationScenario(GroupScenario):
         if self.node.is_up and not self._has_failed():
             self._check()
         disk = self.node.disk
-        return self._outcome(dict(self.trouble.counts), self.node.lives, [*self.history.lines, *disk.trace])
+        return self._outcome(dict(self.injector.counts), self.node.incarnation, [*self.history.lines, *disk.trace])
 
     def _client(self, name: str) -> SimClient:
         return SimClient(self.sim.network, "node", 9092, name)
@@ -239,7 +239,7 @@ class CoordinationScenario(GroupScenario):
     def _settle(self) -> None:
         """Heal the world, bring the node up, and let the workers finish."""
         assert self.workers is not None
-        self.trouble.end()
+        self.injector.end()
         self.workers.calm_down()
         if self.node.is_stopping:
             self.sim.run_until(lambda: not self.node.is_up)
@@ -248,7 +248,7 @@ class CoordinationScenario(GroupScenario):
         self._bring_up()
         self._finish_work()
         if self.plan.ends_with_power_cut:
-            self.trouble.cut_power()
+            self.injector.cut_power()
             self._bring_up()
         self.sim.run_for(LINGER_MS)
         for reader in self.readers:
@@ -273,9 +273,9 @@ class CoordinationScenario(GroupScenario):
 
         def list_transactions() -> Script[None]:
             request = m.ListTransactionsRequest(state_filters=list(OPEN_STATES), producer_id_filters=[])
-            replies.append((yield Ask(self._client("auditor"), request, 1)))
+            replies.append((yield Send(self._client("auditor"), request, 1)))
 
-        Player(self.sim.clock, list_transactions()).start()
+        ScriptRunner(self.sim.clock, list_transactions()).start()
         if not self.sim.run_until(lambda: bool(replies), within_ms=self.read_ms) or replies[0] is None:
             self._blame("the node does not list its transactions")
             return

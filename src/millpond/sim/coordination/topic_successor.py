@@ -14,7 +14,7 @@ from millpond.base.errors import ErrorCode
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.sim.clients.client import Client
 from millpond.sim.clients.requests import GROUP_KEY, RETRY_MS, find_coordinator
-from millpond.sim.clients.script import Ask, Player, Rest, Script
+from millpond.sim.clients.script import Script, ScriptRunner, Send, Sleep
 from millpond.sim.history.groups import CoordinationHistory
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
@@ -47,17 +47,17 @@ class TopicSuccessor:
         self._replication_factor = replication_factor
         self._strike = strike
         self._is_calm = False
-        self._player = Player(clock, self._live())
+        self._runner = ScriptRunner(clock, self._live())
 
     def start(self) -> None:
-        self._player.start()
+        self._runner.start()
 
     def calm_down(self) -> None:
         """The world is healed: the topic stays from now on, and no coordinator is killed."""
         self._is_calm = True
 
     def stop(self) -> None:
-        self._player.end()
+        self._runner.end()
 
     def _live(self) -> Script[None]:
         yield from find_coordinator(self._client, GROUP_KEY, GROUP)
@@ -68,7 +68,7 @@ class TopicSuccessor:
             offset = first_offset + self._random.randint(1, OFFSET_STEP - 1)
             yield from self._commit(topic_id, offset)
             yield from self._check(topic_id, offset)
-            yield Rest(self._random.randint(0, REST_MS_MAX))
+            yield Sleep(self._random.randint(0, REST_MS_MAX))
             if self._random.random() < STRIKE_SHARE and not self._is_calm:
                 self._strike(GROUP)
             yield from self._delete(topic_id)
@@ -79,7 +79,7 @@ class TopicSuccessor:
         kind = m.CreateTopicsRequest.CreatableTopic
         topic = kind(name=TOPIC, num_partitions=1, replication_factor=self._replication_factor)
         while True:
-            reply = yield Ask(self._client, m.CreateTopicsRequest(topics=[topic], timeout_ms=2_000), 7)
+            reply = yield Send(self._client, m.CreateTopicsRequest(topics=[topic], timeout_ms=2_000), 7)
             if reply is not None and not reply.topics[0].error_code:
                 created: UUID = reply.topics[0].topic_id
                 return created
@@ -88,11 +88,11 @@ class TopicSuccessor:
                 topic_id = yield from self._find()
                 if topic_id is not None:
                     return topic_id
-            yield Rest(RETRY_MS)
+            yield Sleep(RETRY_MS)
 
     def _find(self) -> Script[UUID | None]:
         named = m.MetadataRequest.MetadataRequestTopic(name=TOPIC)
-        reply = yield Ask(self._client, m.MetadataRequest(topics=[named], allow_auto_topic_creation=False), 12)
+        reply = yield Send(self._client, m.MetadataRequest(topics=[named], allow_auto_topic_creation=False), 12)
         if reply is None or reply.topics[0].error_code or reply.topics[0].topic_id == NO_TOPIC_ID:
             return None
         known: UUID = reply.topics[0].topic_id
@@ -101,37 +101,37 @@ class TopicSuccessor:
     def _delete(self, topic_id: UUID) -> Script[None]:
         topic = m.DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic_id)
         while True:
-            reply = yield Ask(self._client, m.DeleteTopicsRequest(topics=[topic], timeout_ms=2_000), 6)
+            reply = yield Send(self._client, m.DeleteTopicsRequest(topics=[topic], timeout_ms=2_000), 6)
             if reply is not None and reply.responses[0].error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID):
                 return
-            yield Rest(RETRY_MS)
+            yield Sleep(RETRY_MS)
 
     def _commit(self, topic_id: UUID, offset: int) -> Script[None]:
         kind = m.OffsetCommitRequest
         part = kind.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
         topic = kind.OffsetCommitRequestTopic(topic_id=topic_id, partitions=[part])
         while True:
-            reply = yield Ask(self._client, kind(group_id=GROUP, topics=[topic]), 10)
+            reply = yield Send(self._client, kind(group_id=GROUP, topics=[topic]), 10)
             if reply is not None and not reply.topics[0].partitions[0].error_code:
                 return
-            yield Rest(RETRY_MS)
+            yield Sleep(RETRY_MS)
 
     def _check(self, topic_id: UUID, wanted: int) -> Script[None]:
-        """Ask until there is an answer."""
+        """Send until there is an answer."""
         kind = m.OffsetFetchRequest
         topic = kind.OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[0])
         request = kind(groups=[kind.OffsetFetchRequestGroup(group_id=GROUP, topics=[topic])])
         while True:
-            reply = yield Ask(self._client, request, 10)
+            reply = yield Send(self._client, request, 10)
             part = None
             if reply is not None and not reply.groups[0].error_code:
                 part = reply.groups[0].topics[0].partitions[0]
             if part is not None and not part.error_code:
                 break
-            yield Rest(RETRY_MS)
+            yield Sleep(RETRY_MS)
         if part.committed_offset == wanted:
             return
         finding = f"heard {part.committed_offset}, not {wanted}, for topic {topic_id}"
         if wanted == NOT_COMMITTED:
             finding += ": an offset of an earlier topic of that name applies to it"
-        self._history.blame(self._clock.now_ms, finding)
+        self._history.report(self._clock.now_ms, finding)

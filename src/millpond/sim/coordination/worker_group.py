@@ -19,7 +19,7 @@ from millpond.sim.clients.group_member import (
     RebalanceListener,
 )
 from millpond.sim.clients.group_reader import ReadJob
-from millpond.sim.clients.script import Player, Script
+from millpond.sim.clients.script import Script, ScriptRunner
 from millpond.sim.coordination.plan import Churn, ChurnPlan, CoordinationPlan, Sharing, Work
 from millpond.sim.history.groups import CoordinationHistory
 from millpond.sim.world.clock import VirtualClock
@@ -67,10 +67,10 @@ class JobMember(RebalanceListener):
         self._is_working = False
         self._heartbeat_ms = 0
         self._member = kind(clock, client, GROUP, topic.name, topic.id, self, times)
-        self._player = Player(clock, self._member.run())
+        self._runner = ScriptRunner(clock, self._member.run())
 
     def start(self) -> None:
-        self._player.start()
+        self._runner.start()
 
     def leave(self) -> None:
         """Leave the group when the next heartbeat is due."""
@@ -78,18 +78,18 @@ class JobMember(RebalanceListener):
 
     def crash(self) -> None:
         """Disappear without leaving the group."""
-        self._player.end()
+        self._runner.end()
         self._stop()
 
     def freeze(self) -> None:
-        self._player.freeze()
+        self._runner.freeze()
 
     def thaw(self) -> None:
-        self._player.thaw()
+        self._runner.thaw()
 
     @property
     def is_over(self) -> bool:
-        return self._player.is_over
+        return self._runner.is_over
 
     # As the member's listener
 

@@ -84,7 +84,7 @@ class CoordinationHistory:
     def count(self, what: str, by: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + by
 
-    def blame(self, now_ms: int, finding: str) -> None:
+    def report(self, now_ms: int, finding: str) -> None:
         self.violations.append(f"at {now_ms} ms: {finding}")
 
     # Owners
@@ -96,11 +96,11 @@ class CoordinationHistory:
         told = self.shares.setdefault(generation, {})
         for other, theirs in told.items():
             if other != member and theirs & partitions:
-                self.blame(
+                self.report(
                     now_ms, f"generation {generation} gives {sorted(theirs & partitions)} to {other} and {member}"
                 )
         if told.setdefault(member, partitions) != partitions:
-            self.blame(
+            self.report(
                 now_ms, f"generation {generation} gave {member} {sorted(told[member])}, now {sorted(partitions)}"
             )
 
@@ -109,7 +109,7 @@ class CoordinationHistory:
         for other, holding in self.holdings.items():
             shared = holding.partitions & partitions
             if other != member and shared and now_ms < min(until_ms, holding.until_ms):
-                self.blame(
+                self.report(
                     now_ms, f"{member} was given {sorted(shared)}, which {other} has until {holding.until_ms} ms"
                 )
         self.holdings[member] = Holding(partitions, until_ms)
@@ -130,7 +130,7 @@ class CoordinationHistory:
     def process(self, partition: int, offset: int) -> None:
         self.processed[partition, offset] = self.processed.get((partition, offset), 0) + 1
 
-    def ask_commit(self, member: str, generation: int, positions: Mapping[int, int]) -> list[OffsetCommit]:
+    def request_commit(self, member: str, generation: int, positions: Mapping[int, int]) -> list[OffsetCommit]:
         asked = [OffsetCommit(member, generation, partition, offset) for partition, offset in positions.items()]
         self.commits += asked
         return asked
@@ -144,35 +144,35 @@ class CoordinationHistory:
             now_ms, f"{commit.member}/{commit.generation} commits {commit.partition}:{commit.offset} {fate.value}"
         )
 
-    def told_offset(self, now_ms: int, asked_ms: int, who: str, partition: int, offset: int) -> None:
+    def check_offset(self, now_ms: int, sent_ms: int, who: str, partition: int, offset: int) -> None:
         """Somebody heard how far the group is. It is what somebody committed, and not less than what was safe."""
         mine = [commit for commit in self.commits if commit.partition == partition]
-        safe = [commit for commit in mine if commit.fate is Fate.DONE and commit.settled_ms <= asked_ms]
+        safe = [commit for commit in mine if commit.fate is Fate.DONE and commit.settled_ms <= sent_ms]
         latest = max((commit.generation for commit in safe), default=-1)
         floor = max((commit.offset for commit in safe if commit.generation == latest), default=NOTHING_COMMITTED)
         # A commit whose answer was lost may still arrive, but not once the group has gone on to another generation.
         loose = [commit.offset for commit in mine if commit.fate is Fate.OPEN and commit.generation >= latest]
         possible = [commit.offset for commit in mine if commit.fate is not Fate.REFUSED]
         if offset < floor and offset not in loose:
-            self.blame(now_ms, f"{who} heard {offset} for partition {partition}, after {floor} was acknowledged")
+            self.report(now_ms, f"{who} heard {offset} for partition {partition}, after {floor} was acknowledged")
         if offset not in possible and not (offset == NOTHING_COMMITTED and not safe):
-            self.blame(now_ms, f"{who} heard {offset} for partition {partition}, which nobody committed")
+            self.report(now_ms, f"{who} heard {offset} for partition {partition}, which nobody committed")
         self._reach(partition, offset)
 
     # Work and offsets inside transactions
 
-    def told_stable_offset(self, now_ms: int, asked_ms: int, who: str, partition: int, offset: int) -> None:
+    def check_stable_offset(self, now_ms: int, sent_ms: int, who: str, partition: int, offset: int) -> None:
         """As above, where offsets are committed by transactions and no transaction is under way."""
-        floor = max(self._transactional_offsets(partition, decided_by_ms=asked_ms), default=NOTHING_COMMITTED)
+        floor = max(self._transactional_offsets(partition, decided_by_ms=sent_ms), default=NOTHING_COMMITTED)
         if offset < floor:
-            self.blame(now_ms, f"{who} heard {offset} for partition {partition}, after {floor} was committed")
-        self.told_pending_offset(now_ms, who, partition, offset)
+            self.report(now_ms, f"{who} heard {offset} for partition {partition}, after {floor} was committed")
+        self.check_pending_offset(now_ms, who, partition, offset)
         self._reach(partition, offset)
 
-    def told_pending_offset(self, now_ms: int, who: str, partition: int, offset: int) -> None:
+    def check_pending_offset(self, now_ms: int, who: str, partition: int, offset: int) -> None:
         """Somebody heard how far the group is, while transactions may be under way: those must not count yet."""
         if offset != NOTHING_COMMITTED and offset not in self._transactional_offsets(partition):
-            self.blame(now_ms, f"{who} heard {offset} for partition {partition}, which no transaction committed")
+            self.report(now_ms, f"{who} heard {offset} for partition {partition}, which no transaction committed")
 
     def _transactional_offsets(self, partition: int, decided_by_ms: int | None = None) -> Iterable[int]:
         return [
@@ -189,7 +189,7 @@ class CoordinationHistory:
         transaction = self.transactions[name] = CopyTransaction(name)
         return transaction
 
-    def ask_end(self, now_ms: int, transaction: CopyTransaction) -> None:
+    def request_commit_of(self, now_ms: int, transaction: CopyTransaction) -> None:
         """The commit is on its way: from now on it may count."""
         if transaction.commit_asked_ms < 0:
             transaction.commit_asked_ms = now_ms

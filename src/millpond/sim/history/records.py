@@ -65,7 +65,7 @@ class SentBatch:
     contents: tuple[Content, ...]
     promise: Promise
     made_at_ms: int = 0
-    goes_by_name: bool = False
+    uses_topic_name: bool = False
     """Sent to a topic's name: if its reply is lost, it may arrive late and land in the next topic of that name."""
     producer_id: int = -1
     producer_epoch: int = -1
@@ -110,7 +110,7 @@ class History:
     deleted_before: dict[TopicIdPartition, int] = field(default_factory=dict)
     """Acknowledged DeleteRecords: what was acknowledged by then with a lower offset may never be seen again."""
     deleted_at_ms: dict[TopicIdPartition, int] = field(default_factory=dict)
-    delete_asked: dict[TopicIdPartition, int] = field(default_factory=dict)
+    requested_deletes: dict[TopicIdPartition, int] = field(default_factory=dict)
     """Up to where DeleteRecords was asked for, whatever came of it."""
     forgotten_ids: dict[UUID, None] = field(default_factory=dict)
     """Topics whose deletion was acknowledged."""

@@ -51,7 +51,7 @@ class _Sent:
                 batch.partition.topic == partition.topic
                 and batch.partition.partition_index == partition.partition_index
             )
-            if is_near and batch.partition != partition and batch.goes_by_name and batch.status is Status.UNKNOWN:
+            if is_near and batch.partition != partition and batch.uses_topic_name and batch.status is Status.UNKNOWN:
                 sent.strays.update({content.tag: batch for content in batch.contents})
         return sent
 

@@ -10,7 +10,7 @@ from millpond.sim.admin import SimAdmin
 from millpond.sim.clients.client import SimClient
 from millpond.sim.clients.producer import SimProducer
 from millpond.sim.clients.reader import SimReader
-from millpond.sim.faults import Trouble
+from millpond.sim.fault_injector import FaultInjector
 from millpond.sim.history.records import Content, History, Promise, TopicIdPartition, in_order_of_time
 from millpond.sim.node import DATA_FOLDER, SimNode
 from millpond.sim.records.checkers import TopicRules, check_folder, check_metadata, check_partition
@@ -32,7 +32,7 @@ class Outcome:
     faults: dict[str, int] = field(default_factory=dict)
     records: dict[str, int] = field(default_factory=dict)
     records_checked: int = 0
-    lives: int = 0
+    starts: int = 0
     events: int = 0
     disk_operations: int = 0
     virtual_ms: int = 0
@@ -52,7 +52,7 @@ class Scenario:
         self.node.workers_delay_ms_usual = self.plan.disk_delay_ms
         self.history = History()
         self.random = Random(f"scenario {seed}")
-        self.trouble = Trouble(self.sim, self.node, self.history, Random(f"trouble {seed}"))
+        self.injector = FaultInjector(self.sim, self.node, self.history, Random(f"injector {seed}"))
         self.admin = SimAdmin(self._client("admin"), self.sim.clock, self.history)
         self.topics: dict[str, TopicPlan] = {topic.name: topic for topic in self.plan.topics}
         self.partitions: list[TopicIdPartition] = []
@@ -71,8 +71,8 @@ class Scenario:
 
     def run(self) -> Outcome:
         self.node.start()
-        self.trouble.watch()
-        self.trouble.schedule(self.plan.faults)
+        self.injector.watch()
+        self.injector.schedule(self.plan.faults)
         self._create_topics(list(self.plan.topics))
         self._start_clients()
         self.sim.run_for(WORK_MS)
@@ -135,7 +135,7 @@ class Scenario:
         if not left:
             return
         partitions = self.partitions
-        if self._going and not producer.goes_by_id:
+        if self._going and not producer.uses_topic_ids:
             # Who goes by names would write to the next topic of that name, and nobody could tell.
             partitions = [partition for partition in partitions if partition.topic not in self._going]
         if partitions:
@@ -199,7 +199,7 @@ class Scenario:
     def _delete_and_recreate(self, topic: TopicPlan, mine: list[TopicIdPartition]) -> None:
         self._going[topic.name] = None
         for producer in self.producers:
-            if not producer.goes_by_id:
+            if not producer.uses_topic_ids:
                 producer.abandon(topic.name)
         for reader in self.readers:
             for partition in mine:
@@ -222,7 +222,7 @@ class Scenario:
 
     def _settle(self) -> None:
         """Heal the world, bring the node up, and let everybody finish."""
-        self.trouble.end()
+        self.injector.end()
         if self.node.is_stopping:
             self.sim.run_until(lambda: not self.node.is_up)
         if self.node.is_up and (self._has_offline_logs() or self.random.random() < 0.3):
@@ -236,7 +236,7 @@ class Scenario:
             reader.close()
         self.sim.run_for(100)
         if self.plan.ends_with_power_cut:
-            self.trouble.cut_power()
+            self.injector.cut_power()
             self._bring_up()
 
     def _let_clients_finish(self) -> bool:
@@ -316,7 +316,7 @@ class Scenario:
             is_compacted=topic.is_compacted,
             stamps_append_time=topic.configs.get("message.timestamp.type") == "LogAppendTime",
         )
-        may_go = "retention.bytes" in topic.configs or topic.name in self.limited_topics or self.trouble.clock_leapt
+        may_go = "retention.bytes" in topic.configs or topic.name in self.limited_topics or self.injector.clock_leapt
         if not may_go:
             rules.keeps_all_ms = int(topic.configs.get("retention.ms", str(1 << 40)))
         return rules
@@ -331,10 +331,10 @@ class Scenario:
         return Outcome(
             seed=self.seed,
             violations=self.history.violations,
-            faults=self.trouble.counts,
+            faults=self.injector.counts,
             records=self.history.counts(),
             records_checked=self._records_checked,
-            lives=self.node.lives,
+            starts=self.node.incarnation,
             events=self.sim.clock.events_run,
             disk_operations=disk.operations,
             virtual_ms=self.sim.clock.now_ms,

@@ -15,8 +15,8 @@ from millpond.sim.machines.quorum.voters_scenario import run_voters_seed
 from millpond.sim.machines.replication import scenario as replication
 from millpond.sim.machines.run import Outcome as MachineOutcome
 from millpond.sim.records.scenario import Scenario as RecordsScenario
-from millpond.sim.simulator.story import Line
-from millpond.sim.simulator.tape import BadLink, CampaignSeed
+from millpond.sim.simulator.event_log import Line
+from millpond.sim.simulator.recording import BadLink, CampaignSeed
 from millpond.sim.world.disk import PowerCut
 
 LINES_SHOWN_MAX: Final = 5_000

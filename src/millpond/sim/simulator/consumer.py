@@ -28,12 +28,12 @@ from millpond.sim.clients.requests import (
     fetch_offsets,
     fetch_request,
 )
-from millpond.sim.clients.script import Ask, Player, Rest, Script
+from millpond.sim.clients.script import Script, ScriptRunner, Send, Sleep
 from millpond.sim.clients.transactions import Fenced, TransactionFailed
 from millpond.sim.simulator.actions import AddConsumer
+from millpond.sim.simulator.event_log import Story
 from millpond.sim.simulator.ledger import ID_HEADER, Handled, Ledger, SentRecord
 from millpond.sim.simulator.producer import Producer, SendOptions
-from millpond.sim.simulator.story import Story
 from millpond.sim.simulator.transactions import LedgerTransactions
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
@@ -85,11 +85,11 @@ class Consumer(RebalanceListener):
         self._story = story
         self._releasing: frozenset[int] = frozenset()
         self._is_busy = False
-        self._players: list[Player] = []
+        self._players: list[ScriptRunner] = []
         self._clients: list[ClusterClient] = []
         self._begin()
 
-    # Lives
+    # NodeCluster
 
     def _begin(self) -> None:
         plan = self.plan
@@ -121,7 +121,7 @@ class Consumer(RebalanceListener):
         if isinstance(self.member, ClassicMember):
             self.member.join_client = joining
             self.member.is_cooperative = plan.protocol == "cooperative"
-        self._players = [Player(self._clock, self._run_member()), Player(self._clock, self._work())]
+        self._players = [ScriptRunner(self._clock, self._run_member()), ScriptRunner(self._clock, self._work())]
         for player in self._players:
             player.start()
 
@@ -183,7 +183,7 @@ class Consumer(RebalanceListener):
             return
         self._releasing = revoked
         while self._is_busy:
-            yield Rest(2)
+            yield Sleep(2)
         if self.plan.commit == "after" and not self.plan.output:
             read = revoked & self.cursors.keys()
             yield from self._commit({index: self.cursors[index].position for index in sorted(read)})
@@ -206,7 +206,7 @@ class Consumer(RebalanceListener):
         while True:
             mine = self.owned - self._releasing
             if not mine:
-                yield Rest(IDLE_MS)
+                yield Sleep(IDLE_MS)
                 continue
             if self.plan.output and not self._transactions.is_ready:
                 yield from self._transactions.initialize()
@@ -243,7 +243,7 @@ class Consumer(RebalanceListener):
             max_wait_ms=FETCH_WAIT_MS,
             isolation_level=READ_COMMITTED if self.plan.read_committed else 0,
         )
-        reply = yield Ask(self._data, request, FETCH_VERSION)
+        reply = yield Send(self._data, request, FETCH_VERSION)
         parts = [] if reply is None else [part for topic in reply.responses for part in topic.partitions]
         left = self.plan.poll_max
         polled: list[PolledRecords] = []
@@ -268,7 +268,7 @@ class Consumer(RebalanceListener):
             if taken.next_offset > cursor.position:
                 polled.append(taken)
         if not parts or any(part.error_code for part in parts):
-            yield Rest(RETRY_MS)
+            yield Sleep(RETRY_MS)
         return polled
 
     def _begin_elsewhere(self, cursor: Cursor, part: m.FetchResponse.PartitionData) -> None:
@@ -314,12 +314,12 @@ class Consumer(RebalanceListener):
         if self.crashes_between:
             self._end("crashed")
             self._tell(f"is killed {when}")
-            yield Rest(0)
+            yield Sleep(0)
 
     def handle(self, partition: int, record: Record) -> Script[bool]:
         """Whether it is done with: else the partition stands still."""
         if self.plan.work_ms:
-            yield Rest(self.plan.work_ms)
+            yield Sleep(self.plan.work_ms)
         record_id = id_of(record)
         group = self.plan.group
         if (record.value or b"").startswith(POISON.encode()):
@@ -330,7 +330,7 @@ class Consumer(RebalanceListener):
                 return True
             if tries <= ATTEMPTS_MAX or tries % 10 == 0:
                 self._tell(f"cannot work on {partition}:{record.offset} (attempt {tries})")
-            yield Rest(RETRY_MS)
+            yield Sleep(RETRY_MS)
             return False
         known = self._ledger.known.setdefault(group, set())
         is_repeat = self.plan.deduplicates and record_id in known
@@ -371,7 +371,7 @@ class Consumer(RebalanceListener):
         )
         self._letters.send(letter, SendOptions(), heard.append)
         while not heard:
-            yield Rest(5)
+            yield Sleep(5)
         self._ledger.given_up.setdefault(self.plan.group, {})[record_id] = letters
         self._tell(f"puts {partition}:{record.offset} among the dead letters and goes on")
 
@@ -379,7 +379,7 @@ class Consumer(RebalanceListener):
         if not offsets:
             return
         request = commit_request(self.member.membership, self.plan.topic, offsets)
-        reply = yield Ask(self._data, request, COMMIT_VERSION)
+        reply = yield Send(self._data, request, COMMIT_VERSION)
         codes = [] if reply is None else [part.error_code for topic in reply.topics for part in topic.partitions]
         refused = next((ErrorCode(code).name for code in codes if code), None)
         if refused is not None:
@@ -396,7 +396,7 @@ class Consumer(RebalanceListener):
             for record in taken.records:
                 self.busy_with = taken.partition, record.offset
                 if self.plan.work_ms:
-                    yield Rest(self.plan.work_ms)
+                    yield Sleep(self.plan.work_ms)
                 source = id_of(record)
                 # What it does outside, a mail say, is done now, whatever becomes of the transaction.
                 self._ledger.outside.setdefault(self.plan.group, Counter())[source] += 1
@@ -420,7 +420,7 @@ class Consumer(RebalanceListener):
         except Fenced:
             self._end("fenced")
             self._tell("is fenced: another one has its transactional id, or it took too long")
-            yield Rest(0)
+            yield Sleep(0)
             return
         self._tell(f"commits a transaction of {len(handled)} records and its offsets")
         for partition, record in handled:

@@ -10,8 +10,8 @@ from typing import Final
 from millpond.base.errors import ErrorCode
 from millpond.sim.clients.cluster_client import WRONG_NODE, ClusterClient
 from millpond.sim.clients.requests import produce_request
+from millpond.sim.simulator.event_log import Story
 from millpond.sim.simulator.ledger import ID_HEADER, Ledger, SentRecord, Status
-from millpond.sim.simulator.story import Story
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.records import Record, encode_batch
@@ -31,7 +31,7 @@ RETRIED: Final = (
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
 )
-LOST_ITS_WAY: Final = (
+SEQUENCE_ERRORS: Final = (
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.UNKNOWN_PRODUCER_ID,
     ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -55,7 +55,7 @@ class SendOptions:
 
 
 @dataclass(slots=True)
-class Lane:
+class PartitionQueue:
     """The records for one partition, in order."""
 
     waiting: deque[SentRecord] = field(default_factory=deque)
@@ -90,7 +90,7 @@ class Producer:
         self._ledger = ledger
         self._story = story
         self._options = SendOptions()
-        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._queues: dict[tuple[str, int], PartitionQueue] = {}
         self._producer = -1, -1
         self._is_asking = False
         self._is_closed = False
@@ -99,7 +99,7 @@ class Producer:
     @property
     def buffered(self) -> int:
         """How many records it holds: those that wait, and those without a response."""
-        return sum(len(lane.waiting) + len(lane.in_flight) for lane in self._lanes.values())
+        return sum(len(queue.waiting) + len(queue.in_flight) for queue in self._queues.values())
 
     @property
     def options(self) -> SendOptions:
@@ -116,7 +116,7 @@ class Producer:
     def close(self) -> None:
         """Its process is gone: nothing more is sent, and nobody hears what became of the rest."""
         self._is_closed = True
-        held = [each for lane in self._lanes.values() for each in (*lane.waiting, *lane.in_flight)]
+        held = [each for queue in self._queues.values() for each in (*queue.waiting, *queue.in_flight)]
         for record in (*self.blocked, *held):
             record.status = Status.IN_DOUBT if record.attempts else Status.REFUSED
 
@@ -124,8 +124,8 @@ class Producer:
         """Let records into the buffer as long as there is room."""
         while self.blocked and self.buffered < self._options.buffer_max:
             record = self.blocked.popleft()
-            lane = self._lanes.setdefault((record.topic, record.partition), Lane())
-            lane.waiting.append(record)
+            queue = self._queues.setdefault((record.topic, record.partition), PartitionQueue())
+            queue.waiting.append(record)
             # Whoever is called in the same moment goes along.
             self._clock.call_soon(lambda at=(record.topic, record.partition): self._pump(at))  # type: ignore[misc]
         if len(self.blocked) > self.blocked_max:
@@ -134,8 +134,8 @@ class Producer:
             self.blocked_max = len(self.blocked)
 
     def _pump(self, at: tuple[str, int]) -> None:
-        lane = self._lanes[at]
-        if self._is_closed or lane.in_flight or not lane.waiting or lane.is_resting:
+        queue = self._queues[at]
+        if self._is_closed or queue.in_flight or not queue.waiting or queue.is_resting:
             return
         if self._options.is_numbered and self._producer[0] < 0:
             self._ask_for_id()
@@ -144,17 +144,17 @@ class Producer:
         if leader is None:
             self._rest(at, LOOK_MS)
             return
-        self._send(at, lane, self._next_batch(lane), leader[0])
+        self._send(at, queue, self._next_batch(queue), leader[0])
 
-    def _next_batch(self, lane: Lane) -> list[SentRecord]:
+    def _next_batch(self, queue: PartitionQueue) -> list[SentRecord]:
         """What was sent before goes again as the batch that it was: that is what it is recognised by."""
-        was_sent = lane.waiting[0].attempts > 0
+        was_sent = queue.waiting[0].attempts > 0
         batch: list[SentRecord] = []
-        while lane.waiting and len(batch) < BATCH_RECORDS_MAX and (lane.waiting[0].attempts > 0) == was_sent:
-            batch.append(lane.waiting.popleft())
+        while queue.waiting and len(batch) < BATCH_RECORDS_MAX and (queue.waiting[0].attempts > 0) == was_sent:
+            batch.append(queue.waiting.popleft())
         return batch
 
-    def _send(self, at: tuple[str, int], lane: Lane, batch: list[SentRecord], node_id: int) -> None:
+    def _send(self, at: tuple[str, int], queue: PartitionQueue, batch: list[SentRecord], node_id: int) -> None:
         for record in batch:
             record.attempts += 1
             record.status = Status.SENT
@@ -164,7 +164,7 @@ class Producer:
             as_records(batch, self._clock.wall_ms()),
             producer_id=self._producer[0] if numbered else -1,
             producer_epoch=self._producer[1] if numbered else -1,
-            base_sequence=lane.sequence if numbered else -1,
+            base_sequence=queue.sequence if numbered else -1,
         )
         topic, index = at
         request = produce_request(topic, [(index, data)], acks=ACKS[acks], timeout_ms=WAIT_MS)
@@ -175,22 +175,27 @@ class Producer:
             self._fill()
             self._pump(at)
             return
-        lane.in_flight = batch
+        queue.in_flight = batch
         self.client.nodes[node_id].send(
-            request, PRODUCE_VERSION, lambda reply: self._on_reply(at, lane, node_id, reply, numbered)
+            request, PRODUCE_VERSION, lambda reply: self._on_reply(at, queue, node_id, reply, numbered)
         )
 
     def _on_reply(
-        self, at: tuple[str, int], lane: Lane, node_id: int, reply: m.ProduceResponse | None, numbered: bool
+        self,
+        at: tuple[str, int],
+        queue: PartitionQueue,
+        node_id: int,
+        reply: m.ProduceResponse | None,
+        numbered: bool,
     ) -> None:
-        batch, lane.in_flight = lane.in_flight, []
+        batch, queue.in_flight = queue.in_flight, []
         if self._is_closed:
             return
         answer = None if reply is None else reply.responses[0].partition_responses[0]
         code = ErrorCode.REQUEST_TIMED_OUT if answer is None else ErrorCode(answer.error_code)
         if answer is not None and code is ErrorCode.NONE:
             if numbered:
-                lane.sequence += len(batch)
+                queue.sequence += len(batch)
             for delta, record in enumerate(batch):
                 # A duplicate of long ago has no offset any more.
                 record.offset = answer.base_offset + delta if answer.base_offset >= 0 else -1
@@ -203,13 +208,13 @@ class Producer:
         if code in RETRIED and not is_late:
             self._tell_of(batch, "no response, will retry" if answer is None else f"{code.name}, will retry")
             self.client.forget_leader(*at, node_id)
-            lane.waiting.extendleft(reversed(batch))
+            queue.waiting.extendleft(reversed(batch))
             self._rest(at)
             return
-        if code in LOST_ITS_WAY:
+        if code in SEQUENCE_ERRORS:
             # The log lacks what came before, or does not know the producer: it begins anew, as clients do.
             self._producer = -1, -1
-            for other in self._lanes.values():
+            for other in self._queues.values():
                 other.sequence = 0
         was_sent = answer is None or batch[0].attempts > 1
         for record in batch:
@@ -220,13 +225,13 @@ class Producer:
 
     def _rest(self, at: tuple[str, int], rest_ms: int = 0) -> None:
         """Longer after each attempt of what is to be sent next, unless it is said how long."""
-        lane = self._lanes[at]
-        lane.is_resting = True
-        attempts = lane.waiting[0].attempts if lane.waiting else 0
+        queue = self._queues[at]
+        queue.is_resting = True
+        attempts = queue.waiting[0].attempts if queue.waiting else 0
         rest_ms = rest_ms or min(RETRY_MS << min(max(attempts - 1, 0), 8), RETRY_MS_MAX)
 
         def go_on() -> None:
-            lane.is_resting = False
+            queue.is_resting = False
             self._pump(at)
 
         self._clock.call_later(rest_ms, go_on)
@@ -251,7 +256,7 @@ class Producer:
             self._clock.call_later(RETRY_MS, self._ask_for_id)
             return
         self._producer = reply.producer_id, reply.producer_epoch
-        for at in list(self._lanes):
+        for at in list(self._queues):
             self._pump(at)
 
     def _tell_of(self, batch: list[SentRecord], text: str) -> None:

@@ -19,7 +19,7 @@ from millpond.sim.admin import SimAdmin
 from millpond.sim.clients.cluster_client import ClusterClient
 from millpond.sim.clients.group_member import Membership
 from millpond.sim.clients.requests import COMMIT_VERSION, commit_request
-from millpond.sim.clients.script import Player, Rest, Script
+from millpond.sim.clients.script import Script, ScriptRunner, Sleep
 from millpond.sim.clients.transactions import Fenced, TransactionFailed
 from millpond.sim.cluster.cluster import SimCluster
 from millpond.sim.history.records import History
@@ -43,11 +43,11 @@ from millpond.sim.simulator.actions import (
     in_words,
 )
 from millpond.sim.simulator.consumer import Consumer
+from millpond.sim.simulator.event_log import Story
 from millpond.sim.simulator.flights import Flights
 from millpond.sim.simulator.ledger import RECORDS_MAX, Ledger, SentRecord
 from millpond.sim.simulator.producer import Producer, SendOptions
-from millpond.sim.simulator.story import Story
-from millpond.sim.simulator.tape import Tape
+from millpond.sim.simulator.recording import Recording
 from millpond.sim.simulator.transactions import LedgerTransactions
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
@@ -101,7 +101,7 @@ def never() -> bool:
 class Simulation:
     """Made, it is a founded cluster at time zero. `run_to` plays on; nothing is ever taken back."""
 
-    def __init__(self, tape: Tape, is_over: Callable[[], bool] = never) -> None:
+    def __init__(self, tape: Recording, is_over: Callable[[], bool] = never) -> None:
         """`is_over` is asked now and then whether the time for it is up."""
         tape.check()
         self.tape = tape
@@ -148,7 +148,7 @@ class Simulation:
             self.act(move.action)
         self._run_until(at_ms)
 
-    def go_on(self, tape: Tape) -> None:
+    def go_on(self, tape: Recording) -> None:
         """The tape has grown: what was played of it is still its beginning."""
         assert self.tape.cut(self.now_ms).begins(tape), "another tape"
         self.tape = tape
@@ -383,7 +383,7 @@ class Simulation:
             return
         client = self.client(action.producer)
         writer = LedgerTransactions(client, self.clock, action.producer)
-        Player(self.clock, self._transaction(action, writer)).start()
+        ScriptRunner(self.clock, self._transaction(action, writer)).start()
 
     def _transaction(self, action: Transact, writer: LedgerTransactions) -> Script[None]:
         yield from writer.initialize()
@@ -398,7 +398,7 @@ class Simulation:
             for index, records in sorted(by_partition.items()):
                 yield from writer.send(action.topic, index, records)
             self.tell(action.producer, f"has written {action.count} records, its transaction is open")
-            yield Rest(action.hold_ms)
+            yield Sleep(action.hold_ms)
             if action.ending != "hang":
                 yield from writer.end(committed=action.ending == "commit")
                 self.tell(action.producer, f"its transaction ends: {action.ending}")
@@ -477,8 +477,8 @@ class Simulation:
         for node_id in down:
             is_up = self.cluster.start(node_id)
             self._went_down = [each for each in self._went_down if each != node_id]
-            life = self.cluster.nodes[node_id].lives
-            self.tell(f"node {node_id}", f"starts (life {life})" if is_up else "cannot start")
+            incarnation = self.cluster.nodes[node_id].incarnation
+            self.tell(f"node {node_id}", f"starts (incarnation {incarnation})" if is_up else "cannot start")
 
     def _node(self, word: str, topic: str, index: int) -> int | None:
         """Who is meant, by what the metadata say now."""

@@ -150,7 +150,7 @@ class Observer:
             "id": node_id,
             "name": node.name,
             "is_up": node.is_up,
-            "lives": node.lives,
+            "lives": node.incarnation,
             "is_controller": self._simulation.cluster.controller_id == node_id,
             "is_fenced": broker is None or broker.fenced,
         }

@@ -51,14 +51,14 @@ class _Fault:
 class SimFile:
     """One open file; it remembers its own end, as the real one does."""
 
-    __slots__ = ("_blob", "_closing", "_disk", "_end", "_holds", "_life", "_open", "path")
+    __slots__ = ("_blob", "_closing", "_disk", "_end", "_holds", "_incarnation", "_open", "path")
 
     def __init__(self, disk: SimDisk, path: str, blob: Blob) -> None:
         self.path = path
         self._disk = disk
         self._blob = blob
         self._end = len(blob.live)
-        self._life = disk.lives
+        self._incarnation = disk.incarnation
         self._holds = 0
         self._closing = False
         self._open = True
@@ -134,10 +134,10 @@ class SimFile:
     def _close_now(self) -> None:
         if self._open:
             self._open = False
-            self._disk.closed_one(self._life)
+            self._disk.closed_one(self._incarnation)
 
     def _check(self) -> None:
-        if not self._open or self._life != self._disk.lives:
+        if not self._open or self._incarnation != self._disk.incarnation:
             raise fault(errno.EBADF, self.path)
 
 
@@ -147,12 +147,12 @@ class SimFileLock:
     def __init__(self, disk: SimDisk, path: str) -> None:
         self._disk = disk
         self._path = path
-        self._life = disk.lives
+        self._incarnation = disk.incarnation
 
     def release(self) -> None:
-        if self._life == self._disk.lives:
+        if self._incarnation == self._disk.incarnation:
             self._disk.locks.pop(self._path, None)
-            self._life = -1
+            self._incarnation = -1
 
 
 class SimDisk:
@@ -169,7 +169,7 @@ class SimDisk:
         self.cold_share = 0.0
         self.operations = 0
         self.trace: deque[str] = deque(maxlen=TRACE_LINES_MAX)
-        self.lives = 0
+        self.incarnation = 0
         self.open_files = 0
         self.locks: dict[str, SimFileLock] = {}
         self.sync_faults: list[_Fault] = []
@@ -360,7 +360,7 @@ class SimDisk:
 
     def drop_process(self) -> None:
         """Kill the process but not the machine: open files and locks are gone, every byte and name is still there."""
-        self.lives += 1
+        self.incarnation += 1
         self.open_files = 0
         self._everything_failed = False
         self.locks.clear()
@@ -400,7 +400,7 @@ class SimDisk:
         self.capacity_bytes = BOUNDLESS
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
-        """Rot one bit, on the platter and in memory alike."""
+        """Corruption one bit, on the platter and in memory alike."""
         self._tree.blob(path).flip_bit(position, bit)
 
     def rot(self, path_part: str = "") -> str | None:
@@ -467,8 +467,8 @@ class SimDisk:
     def seems_cached(self) -> bool:
         return self.cold_share == 0.0 or self._random.random() >= self.cold_share
 
-    def closed_one(self, life: int) -> None:
-        if life == self.lives:
+    def closed_one(self, incarnation: int) -> None:
+        if incarnation == self.incarnation:
             self.open_files -= 1
 
     def _check_power(self) -> None:

@@ -21,7 +21,7 @@ class SimHost:
     name: str
     disk: SimDisk
     oscillator: Oscillator = field(default_factory=Oscillator)
-    lives: int = 0
+    incarnation: int = 0
     boots: int = 1
     """How often the power came back, and the first time."""
     clock: HostClock | None = None
@@ -49,10 +49,10 @@ class SimWorld:
         """Switch a host on, for the first time or again; a broker on the returned ports lives until it stops."""
         host = self.host(name)
         assert host.clock is None, f"{name} runs already"
-        host.lives += 1
+        host.incarnation += 1
         host.clock = HostClock(self.clock, host.oscillator)
         self.network.start_host(name)
-        luck = f"{name} {host.lives} {self.seed}"
+        luck = f"{name} {host.incarnation} {self.seed}"
         workers = SimWorkers(host.clock, f"workers {luck}")
         return World(
             clock=host.clock,
@@ -129,10 +129,10 @@ class SimWorld:
     def suspend(self, name: str, for_ms: int) -> None:
         """As `fall_asleep`, and wake after so long."""
         self.fall_asleep(name)
-        life = self.hosts[name].lives
+        incarnation = self.hosts[name].incarnation
 
         def wake() -> None:
-            if self.hosts[name].lives == life:
+            if self.hosts[name].incarnation == incarnation:
                 self.resume(name)
 
         self.clock.call_later(for_ms, wake)

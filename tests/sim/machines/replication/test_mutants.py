@@ -12,10 +12,10 @@ from millpond.base.ids import EpochEnd
 from millpond.metadata import leadership
 from millpond.replication.follower import Effect, Fetched, FetchFrom, PartitionFollower
 from millpond.replication.leader import PartitionLeader
+from millpond.sim.machines.memory_log import MemoryLog
 from millpond.sim.machines.replication import checkers
 from millpond.sim.machines.replication.scenario import BrokerHost, Controller, Scenario, run_seed
 from millpond.sim.machines.run import NOT_HEALED
-from millpond.sim.machines.toy_log import ToyLog
 
 pytestmark = pytest.mark.slow
 
@@ -187,7 +187,7 @@ def obey_old_metadata(patch: Patch) -> None:
 def count_before_the_sync(patch: Patch) -> None:
     """Where replicas must sync first, they do not."""
     patch.setattr(BrokerHost, "own_end", lambda self: self.log.end_offset)
-    patch.setattr(ToyLog, "synced_end", property(lambda self: self.end_offset))
+    patch.setattr(MemoryLog, "synced_end", property(lambda self: self.end_offset))
 
 
 LACKS = (checkers.TRUSTED_LACKS_RECORDS, checkers.VISIBLE_CHANGED, checkers.ACKNOWLEDGED_LOST)

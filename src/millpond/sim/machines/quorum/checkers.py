@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from millpond.quorum.messages import ReplicaKey, Vote, VoteResponse
 from millpond.quorum.replica import Replica
+from millpond.sim.machines.memory_log import Entry, MemoryLog
 from millpond.sim.machines.run import Violation
-from millpond.sim.machines.toy_log import Entry, ToyLog
 
 TWO_LEADERS = "two leaders in one epoch"
 TWO_VOTES = "two votes in one epoch"
@@ -47,7 +47,7 @@ class Checkers:
         """Its disk was wiped: it has become somebody else."""
         self._epochs.pop(node_id, None)
 
-    def saw_records(self, log: ToyLog, first: int, end: int) -> None:
+    def saw_records(self, log: MemoryLog, first: int, end: int) -> None:
         """Records that somebody could read from this replica."""
         for offset in range(max(first, log.start_offset), end):
             entry = log.entry(offset)
@@ -57,7 +57,7 @@ class Checkers:
                     f"{SAME_NAME_OTHER_RECORD}: {offset} in epoch {entry.epoch}: {known} and {entry.value}"
                 )
 
-    def look_at(self, replica: Replica, log: ToyLog, committed_before: int) -> None:
+    def look_at(self, replica: Replica, log: MemoryLog, committed_before: int) -> None:
         if replica.is_leader:
             leader = self._leaders.setdefault(replica.epoch, replica.me.node_id)
             if leader != replica.me.node_id:

@@ -12,6 +12,7 @@ from millpond.quorum.patience import Timing
 from millpond.quorum.ports import Election
 from millpond.quorum.ready import Ask, Durable, Ready, Reply
 from millpond.quorum.replica import QuorumBroken, Replica
+from millpond.sim.machines.memory_log import MemoryLog
 from millpond.sim.machines.quorum.checkers import (
     ACKNOWLEDGED_LOST,
     COMMITTED_CHANGED,
@@ -19,7 +20,6 @@ from millpond.sim.machines.quorum.checkers import (
     Checkers,
 )
 from millpond.sim.machines.run import Host, Outcome, Run, Violation
-from millpond.sim.machines.toy_log import ToyLog
 
 HEALING_MS = 8_000
 PATIENCE_MS = 2_000
@@ -41,7 +41,7 @@ class QuorumHost(Host):
         super().__init__(node_id)
         self.scenario = scenario
         self.key = ReplicaKey(node_id, UUID(int=directory))
-        self.log = ToyLog(scenario.read_entries_max)
+        self.log = MemoryLog(scenario.read_entries_max)
         self.saved = Election()
         self.unsaved: deque[Election] = deque()
         self.replica: Replica | None = None
@@ -82,7 +82,7 @@ class QuorumHost(Host):
         self.seen_end = self.log.end_offset
 
     def wipe(self) -> None:
-        self.log = ToyLog(self.scenario.read_entries_max)
+        self.log = MemoryLog(self.scenario.read_entries_max)
         self.saved = self.scenario.first_election(self)
         self.unsaved.clear()
         self.seen_end = 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from millpond.sim.machines.memory_log import Entry, MemoryLog
 from millpond.sim.machines.run import Violation
-from millpond.sim.machines.toy_log import Entry, ToyLog
 
 VISIBLE_CHANGED = "a record that readers saw changed"
 SAME_NAME_OTHER_RECORD = "one offset in one leader epoch is two records"
@@ -27,14 +27,14 @@ class Checkers:
         if leader != node_id:
             raise Violation(f"{TWO_LEADERS}: {leader} and {node_id} in {leader_epoch}")
 
-    def saw_records(self, log: ToyLog, first: int) -> None:
+    def saw_records(self, log: MemoryLog, first: int) -> None:
         for offset in range(max(first, 0), log.end_offset):
             entry = log.entry(offset)
             known = self._records.setdefault((offset, entry.epoch), entry.value)
             if known != entry.value:
                 raise Violation(f"{SAME_NAME_OTHER_RECORD}: {offset} in {entry.epoch}: {known} and {entry.value}")
 
-    def saw_high_watermark(self, node_id: int, log: ToyLog, before: int, now: int) -> None:
+    def saw_high_watermark(self, node_id: int, log: MemoryLog, before: int, now: int) -> None:
         if now < before:
             raise Violation(f"{HIGH_WATERMARK_FELL}: node {node_id} from {before} to {now}")
         for offset in range(max(before, 0), now):
@@ -44,7 +44,7 @@ class Checkers:
             elif self.visible[offset] != entry:
                 raise Violation(f"{VISIBLE_CHANGED}: {offset} was {self.visible[offset]}, node {node_id} has {entry}")
 
-    def saw_trusted(self, node_id: int, log: ToyLog) -> None:
+    def saw_trusted(self, node_id: int, log: MemoryLog) -> None:
         """A replica in the ISR or eligible to lead."""
         if log.end_offset < len(self.visible) or (
             self.visible and log.entry(len(self.visible) - 1) != self.visible[-1]

@@ -20,6 +20,7 @@ from millpond.metadata import leadership
 from millpond.metadata.leadership import NO_LEADER, IsrChange, Leadership, Loss
 from millpond.replication.follower import Append, AskAgain, Fetched, FetchFrom, PartitionFollower, Restart, Truncate
 from millpond.replication.leader import IsrRequest, PartitionLeader, PartitionView, Rules
+from millpond.sim.machines.memory_log import MemoryLog
 from millpond.sim.machines.replication.checkers import (
     ACKNOWLEDGED_LOST,
     LOSS_INVENTED,
@@ -27,7 +28,6 @@ from millpond.sim.machines.replication.checkers import (
     Checkers,
 )
 from millpond.sim.machines.run import Host, Outcome, Run, Violation
-from millpond.sim.machines.toy_log import ToyLog
 
 HEALING_MS = 12_000
 PATIENCE_MS = 2_000
@@ -160,7 +160,7 @@ class BrokerHost(Host):
     def __init__(self, run: Scenario, node_id: int) -> None:
         super().__init__(node_id)
         self.run = run
-        self.log = ToyLog(run.read_entries_max)
+        self.log = MemoryLog(run.read_entries_max)
         self.directory = 0
         self.clean_epoch = -1
         """What the disk says of the last life that registered: its epoch, unless a power cut came after it."""
@@ -216,7 +216,7 @@ class BrokerHost(Host):
 
     def wipe(self) -> None:
         """Another disk, with nothing on it."""
-        self.log = ToyLog(self.run.read_entries_max)
+        self.log = MemoryLog(self.run.read_entries_max)
         self.directory += 1
         self.checkpoint = self.seen_end = self.synced_end = 0
 
@@ -543,7 +543,7 @@ class Scenario(Run):
     def can_join(self, broker: int, epoch: int) -> bool:
         return self.controller.can_lead(broker) and self.controller.epoch_of(broker) == epoch
 
-    def divergence(self, log: ToyLog, asked: FetchFrom) -> EpochEnd | None:
+    def divergence(self, log: MemoryLog, asked: FetchFrom) -> EpochEnd | None:
         if asked.offset == 0:
             return None
         mine = log.end_of(asked.last_epoch)

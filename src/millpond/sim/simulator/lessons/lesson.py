@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millpond.sim.simulator.actions import Action
-from millpond.sim.simulator.tape import Tape, tape_of
+from millpond.sim.simulator.recording import Recording, recording_of
 
 Steps = tuple[Action | int, ...]
 """Actions, and numbers for the milliseconds between them."""
@@ -27,9 +27,9 @@ class Lesson:
     seed: int = 1
 
     @property
-    def tape(self) -> Tape:
+    def tape(self) -> Recording:
         # What is done at the question's own moment would be done before it is asked.
-        return tape_of((*self.before, 1, *self.after), seed=self.seed, nodes=self.nodes)
+        return recording_of((*self.before, 1, *self.after), seed=self.seed, nodes=self.nodes)
 
     @property
     def question_ms(self) -> int:

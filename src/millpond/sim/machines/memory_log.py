@@ -59,7 +59,7 @@ class _Content:
 Change = Callable[[_Content], None]
 
 
-class ToyLog:
+class MemoryLog:
     """The `QuorumLog` of one simulated replica, together with its disk."""
 
     def __init__(self, read_entries_max: int = 8) -> None:

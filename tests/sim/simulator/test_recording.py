@@ -25,17 +25,17 @@ from millpond.sim.simulator.actions import (
     in_words,
 )
 from millpond.sim.simulator.lessons.catalogue import LESSONS
-from millpond.sim.simulator.tape import (
+from millpond.sim.simulator.recording import (
     ACTIONS_MAX,
     LINK_SIGNS_MAX,
     RUN_MS_MAX,
     BadLink,
     CampaignSeed,
     Move,
-    Tape,
+    Recording,
     decode,
     encode,
-    tape_of,
+    recording_of,
 )
 
 
@@ -74,7 +74,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 1_000), actions()), max_size=6)
 @settings(max_examples=30, deadline=None)
 @given(STEPS, st.integers(0, 2**32 - 1), st.integers(1, 5))
 def test_a_tape_comes_back_from_its_link(steps: list[tuple[int, Action]], seed: int, nodes: int) -> None:
-    tape = tape_of([each for step in steps for each in step], seed=seed, nodes=nodes)
+    tape = recording_of([each for step in steps for each in step], seed=seed, nodes=nodes)
     link = encode(tape)
     assert decode(link) == tape
     assert encode(tape) == link
@@ -98,7 +98,7 @@ def test_a_campaign_has_a_link() -> None:
 
 
 def test_a_tape_is_cut_and_gone_on_with() -> None:
-    tape = tape_of((CreateTopic(), 100, Produce(), 100))
+    tape = recording_of((CreateTopic(), 100, Produce(), 100))
     assert tape.cut(50).moves == tape.moves[:1]
     assert tape.cut(50).begins(tape)
     assert not tape.begins(tape.cut(50))
@@ -122,7 +122,7 @@ BOMB = "1." + urlsafe_b64encode(zlib.compress(b"[" * 50_000_000, 9)).decode()
         "1.!!!!",
         "1.é",
         "1.AAAA",
-        encode(tape_of((CreateTopic(), 100)))[:-6],
+        encode(recording_of((CreateTopic(), 100)))[:-6],
         BOMB[:LINK_SIGNS_MAX],
         BOMB,
         "1." + "A" * 1_000_000,
@@ -168,7 +168,7 @@ def test_a_nested_link_is_refused() -> None:
 
 
 def test_a_tape_cannot_grow_for_ever() -> None:
-    tape = Tape()
+    tape = Recording()
     for _ in range(ACTIONS_MAX):
         tape = tape.then(Heal())
     with pytest.raises(BadLink, match="200 actions"):

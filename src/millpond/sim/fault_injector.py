@@ -20,7 +20,7 @@ BEHIND_MS = (1_800_000, 8 * 86_400_000, 8 * 86_400_000)
 JUMPS_MS = (-7_200_000, -60_000, -1_000, 1_000, 60_000, 86_400_000)
 
 
-class Trouble:
+class FaultInjector:
     """Makes the planned faults happen to a node, and brings the node back after each."""
 
     def __init__(self, sim: SimWorld, node: SimNode, history: History, random: Random) -> None:
@@ -249,8 +249,10 @@ class Trouble:
         """The process is stopped and goes on later; to it, no time has passed."""
         if self.node.is_up:
             self.sim.pause(self.node.name)
-            life = self.node.lives
-            self._later(fault, lambda: self.sim.resume(self.node.name) if self.node.lives == life else None)
+            incarnation = self.node.incarnation
+            self._later(
+                fault, lambda: self.sim.resume(self.node.name) if self.node.incarnation == incarnation else None
+            )
 
     def _offline_partition(self, fault: FaultPlan) -> None:
         """A start finds one partition that it cannot open; the next one finds it whole again."""

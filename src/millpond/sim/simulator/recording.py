@@ -42,28 +42,28 @@ class Move(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Tape:
+class Recording:
     seed: int = 1
     nodes: int = 3
     moves: tuple[Move, ...] = ()
     end_ms: int = 0
 
-    def cut(self, at_ms: int) -> Tape:
+    def cut(self, at_ms: int) -> Recording:
         """What happened up to this moment; the rest is forgotten."""
         return replace(self, moves=tuple(each for each in self.moves if each.at_ms <= at_ms), end_ms=at_ms)
 
-    def then(self, action: Action) -> Tape:
+    def then(self, action: Action) -> Recording:
         """The same, and at its end this action."""
         tape = replace(self, moves=(*self.moves, Move(self.end_ms, action)))
         tape.check()
         return tape
 
-    def until(self, end_ms: int) -> Tape:
+    def until(self, end_ms: int) -> Recording:
         tape = replace(self, end_ms=max(self.end_ms, end_ms))
         tape.check()
         return tape
 
-    def begins(self, other: Tape) -> bool:
+    def begins(self, other: Recording) -> bool:
         """Whether the other is this tape, gone on with."""
         return (
             (self.seed, self.nodes) == (other.seed, other.nodes)
@@ -103,7 +103,7 @@ class CampaignSeed:
         return f"millpond sim replay {self.link}, or in a console http://{CONSOLE}/simulator?tape={self.link}"
 
 
-def tape_of(steps: Iterable[Action | int], *, seed: int = 1, nodes: int = 3) -> Tape:
+def recording_of(steps: Iterable[Action | int], *, seed: int = 1, nodes: int = 3) -> Recording:
     """A tape of actions with the times between them: a number is so many milliseconds."""
     at_ms = 0
     moves: list[Move] = []
@@ -112,12 +112,12 @@ def tape_of(steps: Iterable[Action | int], *, seed: int = 1, nodes: int = 3) -> 
             at_ms += step
         else:
             moves.append(Move(at_ms, step))
-    tape = Tape(seed, nodes, tuple(moves), at_ms)
+    tape = Recording(seed, nodes, tuple(moves), at_ms)
     tape.check()
     return tape
 
 
-def encode(tape: Tape) -> str:
+def encode(tape: Recording) -> str:
     """The tape as one word. Equal tapes have equal words."""
     moves = []
     before = 0
@@ -129,7 +129,7 @@ def encode(tape: Tape) -> str:
     return f"{VERSION}.{urlsafe_b64encode(packed).decode().rstrip('=')}"
 
 
-def decode(link: str) -> Tape | CampaignSeed:
+def decode(link: str) -> Recording | CampaignSeed:
     """What a link means; `BadLink` with a sentence where it cannot be played."""
     link = _last_part(link.strip())
     if len(link) > LINK_SIGNS_MAX:
@@ -169,7 +169,7 @@ def _unpack(packed: str) -> bytes:
     return unpacked
 
 
-def _tape(shape: Any) -> Tape:
+def _tape(shape: Any) -> Recording:
     seed, nodes, end_ms, moves = shape
     if not all(type(each) is int for each in (seed, nodes, end_ms)) or not isinstance(moves, list):
         raise ValueError("not the shape of a tape")
@@ -183,7 +183,7 @@ def _tape(shape: Any) -> Tape:
             raise ValueError("not a moment")
         at_ms += after_ms
         made.append(Move(at_ms, from_json(action)))
-    return Tape(seed, nodes, tuple(made), end_ms)
+    return Recording(seed, nodes, tuple(made), end_ms)
 
 
 def _campaign(text: str) -> CampaignSeed:

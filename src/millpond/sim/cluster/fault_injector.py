@@ -34,7 +34,7 @@ Way = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Rot:
+class Corruption:
     """A batch that one node has damaged."""
 
     node_id: int
@@ -43,7 +43,7 @@ class Rot:
     offset: int
 
 
-class Trouble:
+class FaultInjector:
     """Makes the planned faults happen to the nodes of a cluster."""
 
     def __init__(self, cluster: SimCluster, clients: Iterable[str], *, is_synced_first: bool) -> None:
@@ -53,10 +53,10 @@ class Trouble:
         self._clients = tuple(clients)
         self._is_synced_first = is_synced_first
         self._lost: dict[int, int] = {}
-        """Nodes that may have lost records, with the broker epoch of the life that did."""
+        """Nodes that may have lost records, with the broker epoch of the incarnation that did."""
         self._lost_disks: dict[int, int] = {}
         """Of these, the nodes whose disk was wiped or is an old one."""
-        self.rot: Rot | None = None
+        self.rot: Corruption | None = None
         """Once in a run at most; from then on no machine loses anything else: that would be two losses at once."""
         self._duplicates: dict[int, SimNode] = {}
         self._over = False
@@ -320,7 +320,7 @@ class Trouble:
         if not batches:
             return False
         partition, path, position, header = batches[int(luck * len(batches))]
-        self.rot = Rot(node_id, partition.topic_id, partition.name.partition, header.base_offset)
+        self.rot = Corruption(node_id, partition.topic_id, partition.name.partition, header.base_offset)
         self.cluster.note(f"node {node_id} rots: {partition.name.folder} at {header.base_offset}")
         node.disk.flip_bit(path, position + HEADER_BYTES + int(depth * (header.size - HEADER_BYTES)), bit)
         return True
@@ -539,11 +539,11 @@ class Trouble:
         node_id = self._any(random)
         if node_id is None:
             return False
-        node, life = self.cluster.nodes[node_id], self.cluster.nodes[node_id].lives
+        node, incarnation = self.cluster.nodes[node_id], self.cluster.nodes[node_id].incarnation
         node.workers_delay_ms = random.choice((100, 800, 3_000))
 
         def be_quick() -> None:
-            if node.lives == life:
+            if node.incarnation == incarnation:
                 node.workers_delay_ms = None
 
         self._later(fault, be_quick)
@@ -577,14 +577,14 @@ class Trouble:
         if node_id is None or not self._may_lose_power():
             return False
         node = self.cluster.nodes[node_id]
-        disk, life = node.disk, node.lives
+        disk, incarnation = node.disk, node.incarnation
         self._note_loss(node_id)
         disk.fail_syncs(target, times=times)
         self.cluster.note(f"node {node_id} cannot sync {target or 'anything'}")
 
         def be_whole() -> None:
             disk.sync_faults.clear()
-            if node.is_up and node.lives == life and not self._over:
+            if node.is_up and node.incarnation == incarnation and not self._over:
                 self.cluster.resume(node_id)
                 self.cluster.kill(node_id)
 
