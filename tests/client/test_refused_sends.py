@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from millpond.client.settlers import refused_letter
 
 from client.conftest import Cluster
 from millpond import HandlerFailed, Message, Retry, Send, SqliteIds, Worker
 from millpond.client import engine, settlers
 from millpond.client.dead_letters import read_dead_letter
 from millpond.client.ordered_sends import send
-from millpond.client.settlers import refused_letter
 
 IDLE_S = 0.4
 SMALL_BYTES = 2_000

@@ -1,4 +1,4 @@
-"""A simulated administrator: one change of the metadata at a time, and what may be believed after each."""
+"""A simulated administrator: one metadata change at a time, and its possible outcomes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ OUTCOME_UNKNOWN = (
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.INVALID_PARTITIONS,
 )
-"""Answers after which a change may have been made all the same: another node was asked and did not answer in time, or
-an earlier try of the node that we asked was the one that did it."""
+"""Errors after which the change may have been made: the controller did not answer in time, or an earlier attempt of
+the node made the change."""
 
 Then = Callable[[], None]
 
 
 class SimAdmin:
-    """Each operation ends by calling `then`, with what is now known written into the history.
+    """Each operation ends by calling `then`, after it has recorded the possible outcomes in the history.
 
-    A lost reply leaves both outcomes possible; the next describing of the topic tells which one it was.
+    A lost reply leaves both outcomes possible, until the topic is described the next time.
     """
 
     def __init__(self, client: Client, clock: VirtualClock, history: History) -> None:
@@ -43,7 +43,7 @@ class SimAdmin:
     def create(
         self, name: str, partitions: int, configs: Mapping[str, str], then: Then, *, replication_factor: int = 1
     ) -> None:
-        """Try until the topic is there."""
+        """Try until the topic exists."""
         facts = self._history.topics.setdefault(name, TopicFacts())
         request = m.CreateTopicsRequest(
             topics=[
@@ -72,7 +72,7 @@ class SimAdmin:
             if result is not None and result.error_code == ErrorCode.NONE:
                 created(result.topic_id)
             elif result is not None and result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
-                # An earlier try whose reply was lost; the name is ours alone.
+                # An earlier attempt, whose reply was lost, created it: nothing else uses this name.
                 self._find_id(name, created)
             else:
                 facts.ids[None] = None
@@ -94,7 +94,7 @@ class SimAdmin:
         self._send(request, 12, on_reply)
 
     def delete(self, name: str, then: Then) -> None:
-        """Try until the topic is gone."""
+        """Try until the topic is deleted."""
         facts = self._history.topics[name]
         request = m.DeleteTopicsRequest(topics=[m.DeleteTopicsRequest.DeleteTopicState(name=name)], timeout_ms=1000)
 
@@ -113,7 +113,7 @@ class SimAdmin:
         self._send(request, 6, on_reply)
 
     def add_partitions(self, name: str, count: int, then: Then) -> None:
-        """Grow the topic to so many partitions, or leave it open when the reply is lost."""
+        """Grow the topic to `count` partitions; the outcome stays open when the reply is lost."""
         facts = self._history.topics[name]
         request = m.CreatePartitionsRequest(
             topics=[m.CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)],
@@ -186,7 +186,7 @@ class SimAdmin:
     def describe(
         self, names: list[str], on_described: Callable[[m.MetadataResponse, m.DescribeConfigsResponse], None]
     ) -> None:
-        """What the node says about topics, once it answers."""
+        """Describe topics, as soon as the node answers."""
         metadata = m.MetadataRequest(
             topics=[m.MetadataRequest.MetadataRequestTopic(name=name) for name in names],
             allow_auto_topic_creation=False,

@@ -1,4 +1,4 @@
-"""What goes wrong in a run, one small function per kind of fault."""
+"""The faults of one node, one small function per kind."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SYNC_TARGETS = ("", "", "topic", "__cluster_metadata", "checkpoint", ".log", ".i
 STUCK_SHARE = 0.3
 READ_TARGETS = ("", "topic", ".log", ".index")
 BEHIND_MS = (1_800_000, 8 * 86_400_000, 8 * 86_400_000)
-"""By less than what a record's timestamp may be ahead, and by more than offsets are kept."""
+"""By less than record timestamps may be ahead, and by more than offsets are retained."""
 JUMPS_MS = (-7_200_000, -60_000, -1_000, 1_000, 60_000, 86_400_000)
 
 
 class FaultInjector:
-    """Makes the planned faults happen to a node, and brings the node back after each."""
+    """Injects the planned faults into a node, and restarts it after each."""
 
     def __init__(self, sim: SimWorld, node: SimNode, history: History, random: Random) -> None:
         self.sim = sim
@@ -41,7 +41,7 @@ class FaultInjector:
             self.sim.clock.call_later(fault.at_ms, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
 
     def watch(self) -> None:
-        """Look after the node every few milliseconds, as a supervisor would: what is down is started again."""
+        """Restart the node when it is down, as a supervisor would."""
         if self._over:
             return
         now_ms = self.sim.clock.now_ms
@@ -54,7 +54,7 @@ class FaultInjector:
         self.sim.clock.call_later(20, self.watch)
 
     def end(self) -> None:
-        """No more faults, and the world is whole again."""
+        """Inject no more faults, and heal the world."""
         self._hear_of_power_cuts()
         self._over = True
         self.node.disk.heal()
@@ -66,7 +66,7 @@ class FaultInjector:
         self.sim.network.latency_range_ms = (0, 3)
 
     def _hear_of_power_cuts(self) -> None:
-        """The disk says when the power has gone at one of its operations."""
+        """The disk reports a power cut at one of its operations."""
         if len(self.sim.power_cuts) > self._power_cuts:
             self._power_cuts = len(self.sim.power_cuts)
             self._count("power cut at operation")
@@ -140,7 +140,7 @@ class FaultInjector:
             self.node.stop()
 
     def _failing_sync(self, fault: FaultPlan) -> None:
-        """A failed sync takes its partition offline: only a new start brings it back, in whatever way."""
+        """A failed sync takes its partition offline until the node restarts."""
         self._fail_syncs(fault)
         self.sim.clock.call_later(fault.lasts_ms + 100, lambda: self._power_cut(fault))
 
@@ -175,7 +175,7 @@ class FaultInjector:
                 self.sim.network.reset(link)
 
     def _lost_packets(self, fault: FaultPlan) -> None:
-        """Nothing goes one way, or the other, or both; it arrives late."""
+        """Packets in one direction, or both, are lost and arrive late."""
         peers = sorted({link.peer_host for link in self.sim.network.links(self.node.name)})
         for peer in peers:
             if self._random.random() < 0.5:
@@ -201,7 +201,7 @@ class FaultInjector:
         self._later(fault, be_quick)
 
     def _stuck_disk(self, fault: FaultPlan) -> None:
-        """Most is as quick as ever, but some of what workers do takes very long and comes after what began later."""
+        """A few worker tasks take very long and finish after later ones."""
         workers = self.node.workers
         workers.stuck_share = STUCK_SHARE
         workers.stuck_ms = 200 + int(fault.luck * 4_000)
@@ -225,8 +225,8 @@ class FaultInjector:
         self.sim.clock.jump_wall(jump_ms)
 
     def _clock_behind(self, fault: FaultPlan) -> None:
-        """The node boots with a wall clock far behind, as after an empty battery; a time server sets it right before
-        anybody works, and the next start may not hold the first against them."""
+        """The node boots with a wall clock far behind, as with an empty battery; a time server sets it right before
+        clients work, and the next start must not suffer from it."""
         if self._behind_ms or not self.node.is_up:
             return
         self.clock_leapt = True
@@ -240,13 +240,13 @@ class FaultInjector:
         self._behind_ms = 0
 
     def _suspension(self, fault: FaultPlan) -> None:
-        """The machine sleeps: its wall clock goes on, its durations do not."""
+        """The machine sleeps: its wall clock advances, its monotonic clock does not."""
         if self.node.is_up:
             self.clock_leapt = True
             self.sim.suspend(self.node.name, fault.lasts_ms)
 
     def _pause(self, fault: FaultPlan) -> None:
-        """The process is stopped and goes on later; to it, no time has passed."""
+        """The process is paused and resumed; it does not notice the time."""
         if self.node.is_up:
             self.sim.pause(self.node.name)
             incarnation = self.node.incarnation
@@ -255,7 +255,7 @@ class FaultInjector:
             )
 
     def _offline_partition(self, fault: FaultPlan) -> None:
-        """A start finds one partition that it cannot open; the next one finds it whole again."""
+        """One partition cannot be opened at a start, and can at the next."""
         if not self.node.is_up:
             return
         disk = self.node.disk

@@ -1,4 +1,4 @@
-"""A whole broker on a simulated host: started, stopped, killed, and cut from its power."""
+"""A whole broker on a simulated host, which can be started, stopped, killed and lose power."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESERVE_BYTES = "2048"
 
 
 class SimNode:
-    """One host and the broker that runs on it, incarnation after incarnation. The disk outlives them all."""
+    """One host and the broker that runs on it; the disk survives every restart."""
 
     def __init__(self, sim: SimWorld, name: str = "node", texts: Mapping[str, str] | None = None) -> None:
         self.sim = sim
@@ -30,7 +30,7 @@ class SimNode:
         self.port = PORT
         self.texts = {"data.folder": DATA_FOLDER, "listen": f"{name}:{PORT}", **(texts or {})}
         self.supported: Supported = SUPPORTED
-        """The levels of features that its program knows: another one from the next start on."""
+        """The feature levels that its program supports; a change applies from the next start on."""
         self.incarnation = 0
         self.journal_lines: list[str] = []
         self.workers_delay_ms_usual = 5
@@ -47,7 +47,7 @@ class SimNode:
 
     @property
     def is_up(self) -> bool:
-        """Whether the broker of the last start still runs: a power cut in the middle of an event ends it, too."""
+        """Whether the broker still runs; a power cut in the middle of an event ends it, too."""
         host = self.sim.hosts.get(self.name)
         return self._broker is not None and host is not None and host.clock is self._clock
 
@@ -67,7 +67,7 @@ class SimNode:
 
     @property
     def workers_delay_ms(self) -> int | None:
-        """How long the disk keeps a worker waiting at most; None is as usual."""
+        """How long a disk operation of a worker may take; None for the usual time."""
         return None if self._workers is None else self._workers.delay_ms_max
 
     @workers_delay_ms.setter
@@ -75,10 +75,10 @@ class SimNode:
         if self._workers is not None:
             self._workers.delay_ms_max = self.workers_delay_ms_usual if delay_ms is None else delay_ms
 
-    # Life
+    # Starting and stopping
 
     def start(self) -> bool:
-        """Boot. False when the process could not begin its work (a full or failing disk) or the power went again."""
+        """Boot; False if the process could not start (a full or failing disk) or lost power again."""
         assert not self.is_up, f"{self.name} runs already"
         world = self.sim.start(self.name)
         self._clock = self.sim.hosts[self.name].clock
@@ -107,7 +107,7 @@ class SimNode:
         return True
 
     def _end_start(self, broker: Broker) -> None:
-        """As the real node does that cannot start: it closes what it has opened."""
+        """Close what was opened, as the real node does when it cannot start."""
         try:
             broker.close()
         except PowerCut:
@@ -119,12 +119,12 @@ class SimNode:
         self.kill()
 
     def _end_offline(self, broker: Broker, error: OSError) -> None:
-        # One that was alone when it started may have company by now.
+        # A node that was alone when it started may have peers by now.
         if not broker.controller.is_alone:
             self._end_soon(broker, f"the metadata log is offline: {error}")
 
     def _end_soon(self, broker: Broker, why: str) -> None:
-        """As the real node does: the process ends, and whoever looks after it starts it again."""
+        """End the process, as the real node does; its supervisor restarts it."""
 
         def end() -> None:
             if self._broker is broker and self.is_up:
@@ -134,17 +134,17 @@ class SimNode:
         self.sim.clock.call_soon(end)
 
     def crash(self) -> None:
-        """Cut the power: the broker is forgotten, what was not synced survives in part, clients hear nothing."""
+        """Cut the power: unsynced data survives in part, and clients' connections just go silent."""
         self.sim.crash(self.name)
         self._broker = None
 
     def kill(self) -> None:
-        """Kill the process: the disk keeps all that was written, clients see their connections break."""
+        """Kill the process: the disk keeps everything written, and clients' connections break."""
         self.sim.kill(self.name)
         self._broker = None
 
     def stop(self) -> None:
-        """End in order: answer whoever waits, close the logs, exit. Takes a moment of virtual time."""
+        """Stop cleanly: answer pending requests, close the logs, exit. Takes a moment of virtual time."""
         broker = self.broker
         self._stopping = broker
         broker.drain(lambda: self._close(broker))

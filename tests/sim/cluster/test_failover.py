@@ -318,7 +318,9 @@ def test_an_unclean_leader_is_elected_only_on_request(
     cluster.ask(other, m.IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1)
     cluster.wait(lambda: cluster.partition().leader == other)
     cluster.wait(lambda: not cluster.partition().is_recovering)
-    told = [line for node in cluster.nodes.values() for line in node.journal_lines if "unclean leader election" in line]
+    told = [
+        line for node in cluster.nodes.values() for line in node.journal_lines if "unclean leader election" in line
+    ]
     assert len(told) == 1
     assert "pond-0" in told[0]
     assert cluster.nodes[last].start()

@@ -1,4 +1,4 @@
-"""Campaigns over seeds of whole clusters: what a name means, and the plan of each seed."""
+"""The campaigns over seeds of whole clusters: their names, scenarios and plans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Campaign:
     kind: type[Scenario]
     make_plan: Callable[[int, Sequence[str], int | None], Plan]
     has_own_nodes: bool = False
-    """It says by itself how many nodes there are."""
+    """The plan decides how many nodes there are."""
 
     def plan(self, seed: int, faults: Sequence[str] = FAULTS, nodes: int | None = None) -> Plan:
         return self.make_plan(seed, faults, nodes)

@@ -1,4 +1,4 @@
-"""What must never happen in a cluster: looked at from inside while it runs, and once more when all is healed."""
+"""Invariants of a cluster, checked from inside while it runs and again after all faults have healed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millpond.wire.batch import CorruptBatch, check_batch, walk
 
 READ_BYTES = 1 << 20
 DOUBT_LATE_MS = 300
-"""How much later than after a session a node may look, on top of a clock that runs slowly."""
+"""How long after its session, besides clock drift, a node may take to notice that it is fenced."""
 
 TWO_CONTROLLERS = "two leaders of the quorum in one epoch"
 METADATA_DIFFERS = "committed metadata differs"
@@ -31,14 +31,14 @@ TRUSTED_LACKS_RECORDS = "a replica that may lead lacks committed records"
 STRANGER_TRUSTED = "a broker that cannot lead does"
 HIGH_WATERMARK_FELL = "the high watermark of a leader fell"
 ROT_SPREAD = "damage has spread to another replica"
-WRONG_EPOCHS = "a replica goes by leader epochs that its batches do not have"
-COMMITTED_CUT = "a replica was cut back below what it knew to be committed"
+WRONG_EPOCHS = "a replica's leader epochs do not match its batches"
+COMMITTED_CUT = "a replica was truncated below its committed offset"
 LEASE_OUTLIVED = "a broker was fenced while it held a lease"
-NO_DOUBT = "a broker that was fenced long ago does not doubt that it leads"
-NOT_HEALED = "healed, and yet not well"
+NO_DOUBT = "a broker that was fenced long ago still acts as leader"
+NOT_HEALED = "not healthy after healing"
 
 Replica = tuple[int, UUID, int]
-"""A node, and a partition by topic id and index."""
+"""A node id, a topic id and a partition index."""
 
 
 @dataclass(slots=True)
@@ -51,43 +51,43 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Facts:
-    """What all replicas of one partition have shown so far."""
+    """What the replicas of one partition have contained so far."""
 
     batches: dict[tuple[int, int], _Batch] = field(default_factory=dict)
     """By base offset and leader epoch."""
     leaders: dict[int, int] = field(default_factory=dict)
     """By leader epoch."""
     visible: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Base offset to leader epoch and CRC of what a leader has called committed."""
+    """Leader epoch and CRC by base offset, of the batches that a leader has committed."""
     ends: dict[int, int] = field(default_factory=dict)
-    """How far a leader of each leader epoch has called records committed."""
+    """The highest committed offset by leader epoch."""
 
     @property
     def visible_end(self) -> int:
         return max(self.ends.values(), default=0)
 
     def end_before(self, leader_epoch: int) -> int:
-        """What a leader of that epoch must have: others may have gone on without one that does not know it yet."""
+        """The end of the log that a leader of this epoch must have; later leaders may have committed more."""
         return max((end for epoch, end in self.ends.items() if epoch <= leader_epoch), default=0)
 
 
 @dataclass(slots=True)
 class _Seen:
-    """How far one replica was looked at, in which incarnation of its node."""
+    """How much of one replica was checked, in which incarnation of its node."""
 
     incarnation: int
     end: int = 0
     batches: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """Base offset to leader epoch, CRC and next offset of what is in this log."""
+    """Leader epoch, CRC and next offset by base offset, of the batches in this log."""
     leader_epoch: int = -1
     high_watermark: int = -1
 
 
 class Inspector:
-    """Looks into every node that runs. What it finds goes to the history of the run."""
+    """Checks every running node, and reports violations to the history of the run."""
 
     def __init__(self, cluster: SimCluster, injector: FaultInjector, *, passes_over: Container[str] = ()) -> None:
-        """`passes_over` names topics whose logs cannot be compared: each replica compacts its own."""
+        """`passes_over` are topics whose logs cannot be compared, because each replica compacts its own."""
         self.cluster = cluster
         self._passes_over = passes_over
         self._trouble = injector
@@ -95,13 +95,13 @@ class Inspector:
         self._controllers: dict[int, int] = {}
         self._images: dict[int, tuple[str, int]] = {}
         self._applied: dict[int, tuple[int, int]] = {}
-        """The incarnation and the offset in which each node's image was looked at last."""
+        """The incarnation and metadata offset at which each node's image was checked last."""
         self._facts: dict[tuple[UUID, int], _Facts] = {}
         self._seen: dict[Replica, _Seen] = {}
         self._blamed: dict[str, None] = {}
         self._unaware_since_ms: dict[tuple[int, int], int] = {}
-        """By node and incarnation: since when it runs without knowing that it is fenced."""
-        # One that wakes up answers what waits in its sockets before anybody else would look.
+        """Since when a node has been running without knowing that it is fenced, by node and incarnation."""
+        # A node that resumes answers what is in its sockets before anything else happens.
         cluster.on_resume = self._look_after_resume
 
     def look(self) -> None:
@@ -129,7 +129,7 @@ class Inspector:
             yield from self._look_at_rot()
 
     def _look_at_rot(self) -> Iterator[str]:
-        """What one disk has damaged is sound everywhere else."""
+        """A batch that is corrupt on one disk is intact on all others."""
         rot = self._trouble.rot
         assert rot is not None
         for node_id, node in self.cluster.nodes.items():
@@ -167,7 +167,7 @@ class Inspector:
         try:
             yield from self._look_at_batches(node_id, name, partition, facts, seen)
         except Refused:
-            # It is being cut back just now, or closed.
+            # It is being truncated or closed.
             return
         if partition.is_leader:
             leader = facts.leaders.setdefault(partition.leader_epoch, node_id)
@@ -187,17 +187,17 @@ class Inspector:
         log = partition.log
         if log.end_offset < seen.end:
             self._forget(seen, log.end_offset)
-        # It has them no longer, and may have begun anew behind them: what it had then need not be what was committed.
+        # It no longer has these records and may have started again after them; they need not have been committed.
         for base in [each for each, batch in seen.batches.items() if batch[2] <= log.start_offset]:
             del seen.batches[base]
         last = max((base for base in seen.batches), default=-1)
-        # The last batch is looked at again: it may have been cut off and another one put there.
+        # Check the last batch again: it may have been truncated and replaced.
         offset = max(last, int(log.start_offset))
         while offset < log.end_offset:
             try:
                 data = log.read_batches(offset, READ_BYTES)
             except Refused:
-                # It is being cut back at the moment.
+                # It is being truncated.
                 return
             if not data:
                 break
@@ -209,7 +209,7 @@ class Inspector:
                     yield f"{SAME_NAME_OTHER_BATCH}: {name} at {header.base_offset} in {epoch}, node {node_id}"
                 before = seen.batches.get(header.base_offset)
                 if header.base_offset <= last and (before is None or before[:2] != (epoch, header.crc)):
-                    # Everything was exchanged between two looks: begin at the start.
+                    # Everything was replaced between two checks: begin at the start.
                     seen.batches.clear()
                     seen.end = 0
                     return
@@ -242,14 +242,14 @@ class Inspector:
     # Trust
 
     def _look_at_trust(self) -> Iterator[str]:
-        """Whoever the active controller calls in sync or eligible has all that anybody may have seen."""
+        """Replicas in the ISR or eligible to lead have all records that any client may have seen."""
         image = self.cluster.image
         if image is None:
             return
         up = [node.broker.controller for node in self.cluster.nodes.values() if node.is_up]
         epochs = [controller.leader_epoch for controller in up if controller.is_active]
         if epochs and max(epochs) < max([*self._controllers, *(controller.leader_epoch for controller in up)]):
-            # A later one has been active, perhaps between two looks: this one is cut off and commits nothing.
+            # A later controller has been active: this one is isolated and commits nothing.
             return
         for topic in image.topics.values():
             for index, partition in enumerate(topic.partitions):
@@ -278,7 +278,7 @@ class Inspector:
             self._blame(finding)
 
     def _look_at_leases(self) -> Iterator[str]:
-        """Nobody is fenced while it holds a lease, and whoever is fenced and hears nothing doubts that it leads."""
+        """No broker is fenced while it holds a lease, and a fenced broker stops acting as leader in time."""
         unaware: dict[tuple[int, int], int] = {}
         for node_id, node in self.cluster.running():
             lifecycle = node.broker.lifecycle
@@ -322,14 +322,14 @@ class Inspector:
                     yield f"{WRONG_EPOCHS}: {partition.name.folder} at node {node_id}: {wrong}"
 
     def check_truncations(self) -> Iterator[str]:
-        """What followers were told to cut off, in all their lives: nobody is ever made leader who lacks records."""
+        """No follower ever truncated committed records: no replica that lacks them is elected."""
         for node in self.cluster.nodes.values():
             for line in node.journal_lines:
                 if CUT_BELOW_COMMITTED in line:
                     yield f"{COMMITTED_CUT}: {line}"
 
     def check_healed(self) -> Iterator[str]:
-        """What must be so some time after everything was healed; empty when it is."""
+        """What is still wrong some time after all faults have healed."""
         image = self.cluster.image
         if image is None:
             yield f"{NOT_HEALED}: there is no active controller"
@@ -352,7 +352,7 @@ class Inspector:
                     yield from self._look_at_replicas(topic.id, topic.name, index, partition.replicas)
 
     def _look_at_replicas(self, topic_id: UUID, name: str, index: int, replicas: tuple[int, ...]) -> Iterator[str]:
-        """All replicas have the same bytes, and nothing is left that is not committed: nobody writes any more."""
+        """All replicas have the same bytes, all of them committed, since clients have stopped writing."""
         ends: dict[int, tuple[int, int] | None] = {}
         for node_id in replicas:
             node = self.cluster.nodes[node_id]
@@ -370,7 +370,7 @@ class Inspector:
 
 
 def wrong_epochs(replica: Partition) -> str | None:
-    """Where a replica believes in another leader epoch than its batches tell: by what it believes others are cut."""
+    """Where a replica's leader epochs differ from those of its batches; followers truncate by the former."""
     log = replica.log
     if log.failed is not None or log.closed:
         return None
@@ -385,7 +385,7 @@ def wrong_epochs(replica: Partition) -> str | None:
 
 
 def damage_of(replica: Partition, offset: int) -> str | None:
-    """What is wrong with the batch of a replica that holds this offset; None also where it has none."""
+    """What is wrong with the replica's batch at this offset; None if it is intact or absent."""
     log = replica.log
     if log.failed is not None or not log.start_offset <= offset < log.end_offset:
         return None
@@ -394,7 +394,7 @@ def damage_of(replica: Partition, offset: int) -> str | None:
     except CorruptBatch as fault:
         return str(fault)
     except Refused:
-        # It is being cut back just now, or closed.
+        # It is being truncated or closed.
         return None
     return None
 

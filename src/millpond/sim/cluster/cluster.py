@@ -1,4 +1,4 @@
-"""Several whole nodes in one simulated world, each looked after by a supervisor that starts it again."""
+"""Several nodes in one simulated world, with a supervisor that restarts each of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SimCluster:
         *,
         has_racks: bool = False,
     ) -> None:
-        """With `has_racks` each node stands in a rack of its own, which has its name."""
+        """With `has_racks` each node is in its own rack, which has the node's name."""
         self.sim = sim
         self.history = history
         self.starts_refused = 0
@@ -49,11 +49,11 @@ class SimCluster:
         self._random = Random(f"supervisor {sim.seed}")
         self._start_at_ms = dict.fromkeys(self.nodes, 0)
         self._paused: dict[int, int] = {}
-        """Nodes that stand still, with the incarnation in which they do."""
+        """Paused nodes, with the incarnation that is paused."""
         self.on_resume: Callable[[], None] = _nobody_cares
-        """Called when a node goes on, before it has read or done anything."""
+        """Called when a node resumes, before it does anything."""
 
-    # Who is there
+    # Running nodes
 
     def running(self) -> Iterator[tuple[int, SimNode]]:
         """Nodes that are up and not paused."""
@@ -80,10 +80,10 @@ class SimCluster:
         controller_id = self.controller_id
         return None if controller_id is None else self.nodes[controller_id].broker.image
 
-    # Life
+    # Starting and stopping
 
     def watch(self) -> None:
-        """Start what is down and due, every few milliseconds."""
+        """Restart nodes that are down and due, every few milliseconds."""
         for node_id, node in self.nodes.items():
             if not node.is_up and self.sim.clock.now_ms >= self._start_at_ms[node_id]:
                 self.start(node_id)
@@ -103,16 +103,16 @@ class SimCluster:
         return started
 
     def rest(self, node_id: int, at_least_ms: int = 0) -> None:
-        """It is down now, and stays so for a moment."""
+        """Keep a node that is down from being restarted for a moment."""
         delay_ms = self._random.randint(0, self._random.choice((QUICK_MS, RESTART_MS_MAX)))
         self._start_at_ms[node_id] = self.sim.clock.now_ms + at_least_ms + delay_ms
 
     def start_now(self) -> None:
-        """Whoever is down need not wait any longer."""
+        """Make every node that is down due for a restart."""
         self._start_at_ms = dict.fromkeys(self.nodes, 0)
 
     def crash(self, node_id: int, rest_ms: int = 0) -> None:
-        self.note(f"node {node_id} loses its power")
+        self.note(f"node {node_id} loses power")
         self.nodes[node_id].crash()
         self.rest(node_id, rest_ms)
 
@@ -122,18 +122,18 @@ class SimCluster:
         self.rest(node_id, rest_ms)
 
     def stop(self, node_id: int, rest_ms: int = 0) -> None:
-        """In order; the supervisor waits that much longer than the end takes."""
+        """Stop cleanly; the supervisor waits `rest_ms` after the end before it restarts the node."""
         self.note(f"node {node_id} is asked to stop")
         self.nodes[node_id].stop()
         self.rest(node_id, rest_ms)
 
     def pause(self, node_id: int) -> None:
-        self.note(f"node {node_id} stands still")
+        self.note(f"node {node_id} is paused")
         self._paused[node_id] = self.nodes[node_id].incarnation
         self.sim.pause(self.nodes[node_id].name)
 
     def suspend(self, node_id: int) -> None:
-        """Its machine sleeps until `resume`."""
+        """Suspend its machine until `resume`."""
         self.note(f"node {node_id} is suspended")
         self._paused[node_id] = self.nodes[node_id].incarnation
         self.sim.fall_asleep(self.nodes[node_id].name)
@@ -142,7 +142,7 @@ class SimCluster:
         if self.is_paused(node_id):
             del self._paused[node_id]
             if self.nodes[node_id].is_up:
-                self.note(f"node {node_id} goes on")
+                self.note(f"node {node_id} resumes")
                 self.sim.resume(self.nodes[node_id].name)
                 self.on_resume()
 

@@ -1,7 +1,7 @@
-"""A run of a cluster with compacted topics, in which nodes stay away longer than tombstones are kept.
+"""A cluster with compacted topics, in which nodes are down for longer than tombstones are retained.
 
-Keys are written and deleted. Once all is healed, no replica may hold a record that a later acknowledged one has
-replaced or deleted, unless it holds that one, too.
+Keys are written and deleted. After healing, a replica that holds a record which a later acknowledged one replaced or
+deleted must hold that one, too.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from millpond.wire.batch import walk
 from millpond.wire.records import Record, decode_batch
 
 LONG_ABSENCE = "long absence"
-RETURNED = "a record has returned that was replaced or deleted"
+RETURNED = "a replaced or deleted record has returned"
 
 COMPACTED_FAULTS = (*(kind for kind in FAULTS if kind != "bit rot"), "old disk", *[LONG_ABSENCE] * 10)
-"""Compaction copies batches without a look at their checksums, so damage spreads within one log."""
+"""Without bit rot: compaction copies batches without checking them, so corruption spreads within a log."""
 
 RETENTION_MS = (200, 800, 1_500)
 ABSENCE_MS = (4_000, 6_000)
@@ -32,7 +32,7 @@ READ_BYTES = 1 << 20
 
 
 def make_compacted_plan(seed: int | str, kinds: Sequence[str] = COMPACTED_FAULTS, nodes: int | None = None) -> Plan:
-    """As any other plan, with time compressed: seconds stand for the days of `delete.retention.ms`."""
+    """Like any other plan, with seconds in place of the days of `delete.retention.ms`."""
     plan = make_plan(f"compacted {seed}", kinds, nodes)
     random = Random(f"compacted plan {seed}")
     return replace(
@@ -62,7 +62,7 @@ def _compacted(topic: TopicPlan, random: Random) -> TopicPlan:
 
 def _long(fault: FaultPlan, random: Random) -> FaultPlan:
     lasts_ms = random.choice(ABSENCE_MS)
-    # Early enough for the node to come back while others still work.
+    # Early enough for the node to come back while clients still work.
     return replace(fault, at_ms=fault.at_ms % 3_000, lasts_ms=lasts_ms) if fault.kind == LONG_ABSENCE else fault
 
 
@@ -76,13 +76,13 @@ class CompactedScenario(Scenario):
         self._keys: list[bytes] = []
 
     def _contents(self, producer: str, random: Random) -> list[Content]:
-        """Each key is written once and deleted at most once: what comes back is there for everybody to see."""
+        """Each key is written once and deleted at most once, so that a record that returns is visible."""
         contents = []
         for _ in range(random.choice((1, 1, 3))):
             self._tags += 1
             key, value = b"k%d" % self._tags, random.randbytes(random.randint(1, 200))
             if self._keys and random.random() < TOMBSTONE_SHARE:
-                # Mostly one of long ago: whoever is away since then has its value, and misses its end.
+                # Mostly an old key: a node that has been down since then has its value and not its tombstone.
                 key = self._keys.pop(random.randrange(len(self._keys)))
                 contents.append(Content(f"{producer}:{self._tags}", key, None, self.sim.clock.wall_ms()))
             else:

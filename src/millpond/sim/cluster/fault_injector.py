@@ -1,8 +1,8 @@
-"""What goes wrong in a run of a cluster, one small function per kind of fault.
+"""The faults of a cluster, one small function per kind.
 
-Records that only page caches have survive as many lost machines as the topic's settings allow for: power cuts and
-wiped disks wait until everybody is in sync again. Where every topic has its replicas synced first, power cuts wait
-only until a disk that was lost is known of: a torn end counts as a loss, and that would be two at once.
+Records that are only in page caches survive the loss of as many machines as the topic's settings allow, so power cuts
+and wiped disks wait until all replicas are in sync. Where every topic flushes before it acknowledges, power cuts wait
+only until an earlier loss of a disk is known: a torn end of a log counts as a loss, and two at once are too many.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FULL_DISK_ROOM_BYTES_MAX = 20_000
 SYNC_TARGETS = ("", "", "topic", "__cluster_metadata", "quorum-state", "checkpoint", ".log")
 READ_TARGETS = ("", "topic", "__cluster_metadata", ".log", ".index")
 COPY_SHARE = 0.5
-"""How often a second process runs in a copy of the node's folder."""
+"""How often the duplicate process has a copy of the node's folder, not an empty one."""
 RATES = (0.9, 1.0, 1.1)
 JUMPS_MS = (-7_200_000, -1_000, 1_000, 60_000)
 YEARS_MS = 10 * 365 * 86_400_000
@@ -35,7 +35,7 @@ Way = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Corruption:
-    """A batch that one node has damaged."""
+    """A batch that is corrupt on one node."""
 
     node_id: int
     topic_id: UUID
@@ -44,7 +44,7 @@ class Corruption:
 
 
 class FaultInjector:
-    """Makes the planned faults happen to the nodes of a cluster."""
+    """Injects the planned faults into the nodes of a cluster."""
 
     def __init__(self, cluster: SimCluster, clients: Iterable[str], *, is_synced_first: bool) -> None:
         self.cluster = cluster
@@ -55,9 +55,9 @@ class FaultInjector:
         self._lost: dict[int, int] = {}
         """Nodes that may have lost records, with the broker epoch of the incarnation that did."""
         self._lost_disks: dict[int, int] = {}
-        """Of these, the nodes whose disk was wiped or is an old one."""
+        """Those of them whose disk was wiped or replaced by an old copy."""
         self.rot: Corruption | None = None
-        """Once in a run at most; from then on no machine loses anything else: that would be two losses at once."""
+        """At most once in a run; after it no machine loses anything else, which would be two losses at once."""
         self._duplicates: dict[int, SimNode] = {}
         self._over = False
 
@@ -66,7 +66,7 @@ class FaultInjector:
             self._sim.clock.call_later(fault.at_ms, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
 
     def end(self) -> None:
-        """No more faults, and the world is whole again."""
+        """Inject no more faults, and heal the world."""
         self._over = True
         self.cluster.note("--- all is healed")
         self._sim.network.heal()
@@ -82,7 +82,7 @@ class FaultInjector:
         self.cluster.start_now()
 
     def may_have_lost(self, node_id: int) -> bool:
-        """Whether it lost records and has not come back as one that says so."""
+        """Whether the node lost records and has not yet registered again and reported so."""
         return self._is_untold(self._lost, node_id)
 
     def _is_untold(self, losses: dict[int, int], node_id: int) -> bool:
@@ -153,7 +153,7 @@ class FaultInjector:
 
     def _any(self, random: Random) -> int | None:
         nodes = [node_id for node_id, _ in self.cluster.running()]
-        # Always one throw, whoever is there: what follows then depends on the fault alone.
+        # Draw exactly once, whichever nodes are up, so that what follows depends on the fault alone.
         luck = random.random()
         return nodes[int(luck * len(nodes))] if nodes else None
 
@@ -178,7 +178,7 @@ class FaultInjector:
     def _name(self, node_id: int) -> str:
         return self.cluster.nodes[node_id].name
 
-    # Ends of lives
+    # Nodes that go down
 
     def _power_cut(self, fault: FaultPlan, random: Random) -> bool:
         node_id = self._any(random)
@@ -202,11 +202,11 @@ class FaultInjector:
         return self.rot is None and (self._may_lose_unsynced() or self.is_whole())
 
     def _may_lose_unsynced(self) -> bool:
-        """Whether a power cut takes nothing that is owed, of any number of nodes at once."""
+        """Whether a power cut of any number of nodes loses nothing that was promised."""
         return self._is_synced_first and not any(self._is_untold(self._lost_disks, each) for each in self._lost_disks)
 
     def is_whole(self) -> bool:
-        """Whether every node is up, nobody is about to tell of a loss, and every replica is in sync."""
+        """Whether every node is up, no loss is unreported, and every replica is in sync."""
         image = self.cluster.image
         if self.rot is not None or image is None or len(dict(self.cluster.running())) < len(self.cluster.nodes):
             return False
@@ -221,7 +221,7 @@ class FaultInjector:
         )
 
     def _blackout(self, fault: FaultPlan, random: Random) -> bool:
-        """Everything at once loses its power; only synced records are owed then."""
+        """All machines lose power at once; only flushed records must survive."""
         if self.rot is not None or not self._may_lose_unsynced():
             return False
         for node_id, node in self.cluster.nodes.items():
@@ -230,7 +230,7 @@ class FaultInjector:
         return True
 
     def _wiped_disk(self, fault: FaultPlan, random: Random) -> bool:
-        """A machine comes back with an empty disk. The others must be able to spare it."""
+        """A machine comes back with an empty disk, if the others have all of its records."""
         node_id = self._any(random)
         if node_id is None or not self.is_whole() or not self._can_be_spared(node_id):
             return False
@@ -241,7 +241,7 @@ class FaultInjector:
         return True
 
     def _can_be_spared(self, node_id: int) -> bool:
-        """Whether the others go on without what is on its disk: of two who vote, both are needed."""
+        """Whether the others can do without its disk; of two voters, both are needed."""
         controller_id = self.cluster.controller_id
         if len(self.cluster.nodes) == 1 or controller_id is None:
             return False
@@ -249,7 +249,7 @@ class FaultInjector:
         return node_id not in voters or len(voters) > 2
 
     def _old_disk(self, fault: FaultPlan, random: Random) -> bool:
-        """Somebody copies a node's folder while it runs, and puts it back later, when the others can spare it."""
+        """A node's folder is copied while it runs and restored later, when the others can do without the node."""
         node_id = self._any(random)
         if node_id is None or len(self.cluster.nodes) == 1:
             return False
@@ -270,11 +270,10 @@ class FaultInjector:
         return True
 
     def _second_process(self, fault: FaultPlan, random: Random) -> bool:
-        """Another process runs with the id of a node, and an empty folder or a copy of the node's, and follows the
-        metadata.
+        """A second process with the node's id and an empty or copied folder follows the metadata.
 
-        It never registers: if the node were cut off for a session meanwhile, it would lose its registration as well,
-        and that is a wiped disk, which must wait until the others can spare the node.
+        It never registers: if the node were isolated for a session meanwhile, it would lose its registration to the
+        duplicate, and that is a wiped disk, which must wait until the others can do without the node.
         """
         node_id = self._any(random)
         if node_id is None or len(self.cluster.nodes) < 3:
@@ -300,7 +299,7 @@ class FaultInjector:
         return True
 
     def _bit_rot(self, fault: FaultPlan, random: Random) -> bool:
-        """A bit of records that every replica has turns over on one disk, of the leader or of a follower."""
+        """One bit flips on one disk, in records that every replica has."""
         node_id, luck, depth, bit = self._any(random), random.random(), random.random(), random.randrange(8)
         if node_id is None or not self.is_whole() or len(self.cluster.nodes) == 1:
             return False
@@ -315,7 +314,7 @@ class FaultInjector:
                 if header.next_offset <= partition.committed_offset
             ]
         except OSError:
-            # Another fault keeps this node's files from being read, by us as well.
+            # Another fault makes this node's files unreadable, to us as well.
             return False
         if not batches:
             return False
@@ -341,7 +340,7 @@ class FaultInjector:
         return True
 
     def _long_absence(self, fault: FaultPlan, random: Random) -> bool:
-        """A node is away for the whole time, and comes back with what it had. At most one at a time is."""
+        """A node is down for the whole time and comes back with its records; only one node at a time."""
         node_id = self._any(random)
         if node_id is None or len(dict(self.cluster.running())) < len(self.cluster.nodes):
             return False
@@ -361,7 +360,7 @@ class FaultInjector:
         self.cluster.stop(node_id, fault.lasts_ms if fault.dice % 2 else 0)
         return True
 
-    # Standing still
+    # Pauses
 
     def _pause(self, fault: FaultPlan, random: Random) -> bool:
         return self._pause_node(self._any(random), fault)
@@ -408,7 +407,7 @@ class FaultInjector:
         self._later(fault, lambda: self._mend(cut))
 
     def _reject(self, fault: FaultPlan, ways: Iterable[Way]) -> None:
-        """Connections are refused, and those that exist break: when they are used next, or all at once."""
+        """Connections are refused, and existing ones break: at their next use, or all at once."""
         cut = list(ways)
         for way in cut:
             self._sim.network.reject(*way)
@@ -450,7 +449,7 @@ class FaultInjector:
         return True
 
     def _one_way_cut(self, fault: FaultPlan, random: Random) -> bool:
-        """From one node to some others, or from some others to it."""
+        """Drop packets from one node to some others, or from them to it."""
         one, *others = random.sample(self._hosts, len(self._hosts))
         if not others:
             return False
@@ -471,7 +470,7 @@ class FaultInjector:
         return True
 
     def _rejecting_split(self, fault: FaultPlan, random: Random) -> bool:
-        """Two sides refuse each other's connections: any, or a minority with the controller, or only one way."""
+        """Two sides refuse each other's connections: any two, a minority with the controller, or in one direction."""
         luck = random.random()
         controller_id = self._controller(random)
         if luck < 0.4 and controller_id is not None:
@@ -490,7 +489,7 @@ class FaultInjector:
         return True
 
     def _flapping(self, fault: FaultPlan, random: Random) -> bool:
-        """A node is cut off and back, again and again."""
+        """A node is isolated and healed again and again."""
         node_id = self._any(random)
         if node_id is None:
             return False
@@ -516,7 +515,7 @@ class FaultInjector:
         return self._worsen(fault, random, latency_ms=(0, 10), loss_share=random.choice((0.02, 0.1, 0.3)))
 
     def _worsen(self, fault: FaultPlan, random: Random, latency_ms: tuple[int, int], loss_share: float) -> bool:
-        """Some ways between nodes, or to clients, get slow."""
+        """Some paths between nodes, or to clients, become slow."""
         hosts = [*self._hosts, *self._clients]
         ways = [(one, other) for one in hosts for other in hosts if one != other and random.random() < 0.3]
         for way in ways:
@@ -572,7 +571,7 @@ class FaultInjector:
         return True
 
     def _failing_sync(self, fault: FaultPlan, random: Random) -> bool:
-        """What a failed sync should have kept is gone, as after a power cut; the process is started again."""
+        """Data whose sync failed is lost, as after a power cut; the process restarts."""
         node_id, target, times = self._any(random), random.choice(SYNC_TARGETS), random.randint(1, 3)
         if node_id is None or not self._may_lose_power():
             return False
@@ -614,7 +613,7 @@ class FaultInjector:
         return True
 
     def _clock_rate(self, fault: FaultPlan, random: Random) -> bool:
-        """A machine whose clock runs fast or slow from its next start on."""
+        """The machine's clock runs fast or slow from its next start on."""
         node_id = self._any(random)
         if node_id is None:
             return False
@@ -630,7 +629,7 @@ class FaultInjector:
         return True
 
     def _clock_years_off(self, fault: FaultPlan, random: Random) -> bool:
-        """A machine whose clock is off by years, while it runs or from its next start on; or is set right again."""
+        """The machine's clock is off by years, now or from its next start on, or is set right again."""
         node_id, by_ms = self._any(random), random.choice((-YEARS_MS, YEARS_MS))
         if node_id is None:
             return False

@@ -1,7 +1,7 @@
-"""A run of a cluster in which only disks run full: writes go on while the others have room.
+"""A cluster in which only disks fill up: writes continue while the other nodes have space.
 
-With one full disk, and enough replicas in sync on the others, no partition may be without a leader that can write,
-and none may hold a write that is not committed, for longer than the controller takes to hear of it.
+With one full disk and enough in-sync replicas on the other nodes, every partition has a leader that can write, and no
+write stays uncommitted, except for the time that the controller takes to react.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from millpond.sim.cluster.fault_injector import FaultInjector
 
 FULL_DISK = "full disk"
-STALLED = "one disk is full, and writes do not go on"
+STALLED = "writes stall while one disk is full"
 LATE_MS = 1_000
-"""Added to the time in which a leader gives its partitions away, or a follower leaves the ISR."""
+"""Besides the time that a leader takes to hand over its partitions, or a follower to leave the ISR."""
 
 
 def make_full_disk_plan(seed: int | str, nodes: int | None = None) -> Plan:
-    """As any other plan, with a few long faults, all of one kind."""
+    """Like any other plan, with a few long faults, all of one kind."""
     random = Random(f"full disk plan {seed}")
     plan = make_plan(f"full disk {seed}", (FULL_DISK,), nodes or random.choice((3, 3, 5)))
     faults = [
@@ -48,7 +48,7 @@ class FullDiskInspector(Inspector):
     def __init__(self, cluster: SimCluster, injector: FaultInjector) -> None:
         super().__init__(cluster, injector)
         self._stalled: dict[tuple[UUID, int], tuple[int, int]] = {}
-        """Since when a partition has not gone on, and where its high watermark was then."""
+        """Since when a partition has stalled, and at which high watermark."""
 
     def _findings(self) -> Iterator[str]:
         yield from super()._findings()
@@ -79,7 +79,7 @@ class FullDiskInspector(Inspector):
     def _committed_if_stalled(
         self, image: Image, topic_id: UUID, index: int, partition: ImagePartition
     ) -> int | None:
-        """The high watermark of a partition that cannot be written, or has writes that wait; else None."""
+        """The high watermark of a partition that cannot be written or has uncommitted writes; else None."""
         if not image.is_active(partition.leader):
             return -1
         node = self.cluster.nodes[partition.leader]

@@ -116,7 +116,7 @@ class ClusterGroupScenario(GroupScenario):
     def _prepare(self) -> bool:
         """Start the cluster and fill the input."""
         if not self.sim.run_until(self._is_founded, within_ms=PREPARE_MS):
-            self._blame("the cluster is not founded")
+            self._blame("the cluster does not start")
             return False
         self._create_topics()
         is_filled = self._fill_input()
@@ -161,7 +161,7 @@ class ClusterGroupScenario(GroupScenario):
         self._successor.start()
 
     def _kill_coordinator(self, group_id: str) -> None:
-        """Unless something is wrong with some node already."""
+        """Kill it, unless another node is down already."""
         running = dict(self.cluster.running())
         if len(running) < len(self.cluster.nodes):
             return

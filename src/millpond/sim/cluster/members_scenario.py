@@ -1,9 +1,8 @@
-"""A run of a cluster that has grown from one node, whose voters come and go while things go wrong.
+"""A cluster that has grown from one node, whose voters change under faults.
 
-Node 1 begins alone and the others join it. Later somebody drains a node now and then, and lets it be one like the
-others again, so that others vote in its place; gives votes and takes them away by hand; lets the cluster forget a
-node that is down and comes back all the same. When all is healed everybody must go by the same voters, and one of
-them must lead.
+Node 1 starts alone and the others join it. Later an administrator drains nodes and undoes it, so that others vote in
+their place, adds and removes voters, and unregisters nodes that are down and come back later. After healing all
+nodes must have the same voters, and one of these must lead.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from millpond.wire import messages as m
 
 PAUSES_MS = (100, 500, 2_000)
 AWAY_MS = 4_000
-"""How long a node is away that shall be forgotten: its session ends in that time."""
+"""How long a node is down before it is unregistered: its session ends in that time."""
 BROKER_RESOURCE = 4
 VOTERS_MIN = 3
 KEPT = ("default.replication.factor", "min.insync.replicas")
 
 
 def make_members_plan(seed: int | str, kinds: Sequence[str] = FAULTS) -> Plan:
-    """As any other plan, with nodes to spare."""
+    """Like any other plan, with nodes to spare."""
     nodes = Random(f"members plan {seed}").choice((4, 5))
     return replace(make_plan(f"members {seed}", kinds, nodes), admin_operations=0)
 
@@ -54,9 +53,9 @@ class MembersInspector(Inspector):
             tuple(each.node_id for each in node.broker.controller.host.voters) for _, node in self.cluster.running()
         }
         if len(known) != 1:
-            yield f"{NOT_HEALED}: the nodes go by different voters: {known}"
+            yield f"{NOT_HEALED}: the nodes have different voters: {known}"
         if self.cluster.controller_id not in next(iter(known)):
-            yield f"{NOT_HEALED}: node {self.cluster.controller_id} leads, and is none of the voters {known}"
+            yield f"{NOT_HEALED}: node {self.cluster.controller_id} leads and is not one of the voters {known}"
 
 
 class MembersScenario(Scenario):
@@ -64,7 +63,7 @@ class MembersScenario(Scenario):
         super().__init__(seed, plan or make_members_plan(seed))
         self.inspector: MembersInspector = MembersInspector(self.cluster, self.injector)
         for node_id, node in self.cluster.nodes.items():
-            # What a list of nodes would have told them.
+            # What they would know from a list of nodes.
             settings = node_settings(node.texts)
             kept = {name: str(settings.overrides[name]) for name in KEPT if name in settings.overrides}
             node.texts = {**kept, **{name: text for name, text in node.texts.items() if name != CLUSTER_NODES.name}}
@@ -77,7 +76,7 @@ class MembersScenario(Scenario):
         self._until_ms = 0
 
     def _is_founded(self) -> bool:
-        """A quorum of one or two could not spare a disk."""
+        """A quorum of one or two could not lose a disk."""
         controller_id = self.cluster.controller_id
         return (
             super()._is_founded()
@@ -87,7 +86,7 @@ class MembersScenario(Scenario):
 
     def _found(self) -> bool:
         is_founded = super()._found()
-        # Whoever is wiped from now on joins again, the first one, too.
+        # A node that is wiped from now on joins again, the first one included.
         self.cluster.nodes[1].texts[CLUSTER_CONTACTS.name] = f"2@node2:{PORT},3@node3:{PORT}"
         return is_founded
 
@@ -97,7 +96,7 @@ class MembersScenario(Scenario):
         self._change()
 
     def _change(self) -> None:
-        """Something, and soon the next."""
+        """Make one change, and soon the next."""
         luck = self._dice.random()
         if luck < 0.6:
             self._drain_or_undo()
@@ -137,7 +136,7 @@ class MembersScenario(Scenario):
         self._tell(request, f"node {node_id} is {'given a vote' if is_added else 'robbed of its vote'} by hand")
 
     def _forget(self) -> None:
-        """As `millpond node remove` does, of a node that is down; the others must be able to spare what it has."""
+        """Do what `millpond node remove` does, to a node that is down and that the others can do without."""
         node_id = self._dice.choice(list(self.cluster.nodes))
         if not self.cluster.nodes[node_id].is_up or not self.injector.is_whole():
             return
@@ -146,7 +145,7 @@ class MembersScenario(Scenario):
         def forget() -> None:
             if not self.cluster.nodes[node_id].is_up:
                 self._tell(m.RemoveRaftVoterRequest(voter_id=node_id), f"node {node_id} loses its vote")
-                self._tell(m.UnregisterBrokerRequest(broker_id=node_id), f"node {node_id} is forgotten")
+                self._tell(m.UnregisterBrokerRequest(broker_id=node_id), f"node {node_id} is unregistered")
 
         self.sim.clock.call_later(AWAY_MS // 2, forget)
 

@@ -1,7 +1,7 @@
-"""A run of a cluster in which partitions go from node to node while things go wrong.
+"""A cluster in which partitions move between nodes under faults.
 
-Somebody asks again and again for other replicas of some partition, or calls a move off, and does not wait for the
-last one to end. When all is healed every move must end by itself, and who is in sync must always have its replica.
+An administrator keeps reassigning and cancelling, without waiting for earlier moves. After healing every move must
+complete by itself, and a node in the ISR must have its replica at all times.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from millpond.sim.cluster.plan import FAULTS, WORK_MS, Plan, make_plan
 from millpond.sim.cluster.scenario import Scenario
 from millpond.wire import messages as m
 
-REPLICA_GONE = "a replica is gone that the metadata counts on"
+REPLICA_GONE = "a replica that the metadata relies on is missing"
 GONE_LOOKS = 20
-"""One that was just deleted and is wanted again waits a moment for its old files to go."""
+"""A replica that was just deleted and is created again waits for its old files to be removed."""
 
 PAUSES_MS = (50, 300, 1_000)
 CALL_OFF_SHARE = 0.15
 
 
 def make_moves_plan(seed: int | str, kinds: Sequence[str] = FAULTS) -> Plan:
-    """As any other plan, with nodes to spare."""
+    """Like any other plan, with nodes to spare."""
     nodes = Random(f"moves plan {seed}").choice((4, 5))
     return replace(make_plan(f"moves {seed}", kinds, nodes), admin_operations=0)
 
@@ -37,7 +37,7 @@ class MoveInspector(Inspector):
     def __init__(self, cluster: SimCluster, injector: FaultInjector) -> None:
         super().__init__(cluster, injector)
         self._gone: dict[Replica, int] = {}
-        """For how many looks in a row a replica was not there."""
+        """For how many checks in a row a replica was missing."""
 
     def _findings(self) -> Iterator[str]:
         yield from super()._findings()
@@ -56,7 +56,7 @@ class MoveInspector(Inspector):
     def check_healed(self) -> Iterator[str]:
         yield from super().check_healed()
         for topic, index, partition in self.cluster.image.moving() if self.cluster.image else ():
-            yield f"{NOT_HEALED}: {topic.name}-{index} moves still: {partition}"
+            yield f"{NOT_HEALED}: {topic.name}-{index} is still moving: {partition}"
 
 
 class MovesScenario(Scenario):
@@ -84,7 +84,7 @@ class MovesScenario(Scenario):
             self._was_moving = moving
 
     def _move(self) -> None:
-        """Ask for other replicas of some partition, and soon for the next."""
+        """Reassign some partition, and soon the next."""
         dice = self._dice
         partition = dice.choice(self.partitions)
         target = dice.sample(list(self.cluster.nodes), dice.choice((2, 3, 3)))

@@ -1,4 +1,4 @@
-"""What one seed decides before a run of a cluster begins: nodes, topics, clients and faults."""
+"""What a seed decides before a cluster starts: nodes, topics, clients and faults."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 WORK_MS = 10_000
-"""How long clients work and faults happen, in virtual time."""
+"""How long clients work under faults, in virtual time."""
 
 FIRST_FAULTS = (
     "power cut",
@@ -42,7 +42,7 @@ FIRST_FAULTS = (
     "wiped disk",
     "bit rot",
 )
-"""The kinds that a seed had before those below were added: seeds of that time are the same runs with these."""
+"""The kinds before those below were added: with these, old seeds are the same runs as then."""
 
 FAULTS = (
     *FIRST_FAULTS,
@@ -57,7 +57,7 @@ FAULTS = (
 
 
 HEARTBEATS_MS = ((300, 1_500),) * 5 + ((600, 3_000),) * 2 + ((2_000, 9_000),)
-"""Interval and session of brokers: most often our defaults, now and then Kafka's."""
+"""Heartbeat interval and session timeout of brokers: mostly our defaults, now and then Kafka's."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -78,7 +78,7 @@ class ProducerPlan:
 
 @dataclass(slots=True, frozen=True)
 class FaultPlan:
-    """One fault. Its dice are its own, so that leaving another one out changes nothing about it."""
+    """One fault, with its own random numbers, so that it stays the same when another one is left out."""
 
     kind: str
     at_ms: int
@@ -101,13 +101,13 @@ class Plan:
     faults: tuple[FaultPlan, ...]
     disk_delay_ms: int = 5
     admin_operations: int = 0
-    """How often topics come and go, or records are deleted, while things go wrong."""
+    """How often topics are created and deleted, or records deleted, under faults."""
     has_racks: bool = False
-    """Whether each node is in a rack of its own, and readers in those of some of them."""
+    """Whether each node is in its own rack, and readers in the racks of some of them."""
 
 
 def make_plan(seed: int | str, kinds: Sequence[str] = FAULTS, nodes: int | None = None) -> Plan:
-    """The plan of a seed; faults are of these kinds only."""
+    """The plan of a seed, with faults of these kinds only."""
     random = Random(f"cluster plan {seed}")
     count = random.choice((3, 3, 3, 5))
     count = nodes or count
@@ -142,7 +142,7 @@ def make_plan(seed: int | str, kinds: Sequence[str] = FAULTS, nodes: int | None 
 
 
 def _heartbeats(seed: int | str) -> dict[str, str]:
-    """How often brokers are heard: leases go by that. Dice of its own, so that all else stays as it was."""
+    """Heartbeats, on which leases depend. It has its own random numbers: the rest of the plan stays the same."""
     interval_ms, session_ms = Random(f"heartbeats {seed}").choice(HEARTBEATS_MS)
     return {"broker.heartbeat.interval.ms": str(interval_ms), "broker.session.timeout.ms": str(session_ms)}
 

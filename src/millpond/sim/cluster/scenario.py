@@ -1,4 +1,4 @@
-"""One seeded run of a whole cluster: clients work while things go wrong, then all is healed, read back and judged."""
+"""One seeded run of a cluster: clients work under faults, then everything heals, is read back and checked."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from millpond.wire import messages as m
 LOOK_MS = 50
 EXTRA = "extra"
 FOUND_MS = 30_000
-"""How long a cluster may take to be founded and have its topics."""
+"""How long a cluster may take to start and create its topics."""
 SETTLE_MS = 60_000
 READ_MS = 60_000
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one run came to."""
+    """The result of one run."""
 
     seed: int
     violations: list[str] = field(default_factory=list)
@@ -46,10 +46,10 @@ class Outcome:
 
 
 class Scenario:
-    """A cluster from a seed. `run` plays it to its end."""
+    """A cluster from a seed. `run` runs it to its end."""
 
     rules = TopicRules()
-    """What may happen to the records of its topics."""
+    """What the records of its topics survive."""
 
     def __init__(self, seed: int, plan: Plan | None = None) -> None:
         self.seed = seed
@@ -65,7 +65,7 @@ class Scenario:
         clients = [*(f"producer{each}" for each in range(len(self.plan.producers)))]
         clients += [f"reader{each}" for each in range(len(self.plan.readers))]
         self._is_synced_first = all(topic.configs.get("flush.ack") == "always" for topic in self.plan.topics)
-        """Then all disks may lose what is not synced at once, and topics that come later must be of the same kind."""
+        """Whether all disks may lose unflushed data at once; later topics must then flush first, too."""
         self.injector = FaultInjector(self.cluster, clients, is_synced_first=self._is_synced_first)
         self.inspector = Inspector(self.cluster, self.injector)
         self.partitions: list[TopicIdPartition] = []
@@ -108,13 +108,13 @@ class Scenario:
         return ClusterClient(self.sim.network, self.cluster.nodes, name, Random(f"{name} {self.seed}"), rack=rack)
 
     def _rack(self, number: int) -> str:
-        """Where a reader stands: in the rack of a node, or in none where there are none."""
+        """The rack of a reader, if the nodes have racks."""
         return f"node{1 + (self.seed + number) % self.plan.nodes}" if self.plan.has_racks else ""
 
     def _found(self) -> bool:
-        """Bring the cluster and its topics into being, before anything goes wrong."""
+        """Start the cluster and create its topics, before any fault."""
         if not self._wait_for(self._is_founded):
-            self._blame("the cluster is not founded")
+            self._blame("the cluster does not start")
             return False
         for topic in self.plan.topics:
             created: list[None] = []
@@ -190,7 +190,7 @@ class Scenario:
         return contents
 
     def _administer(self, left: int) -> None:
-        """One change at a time, with pauses between: topics come and go, records are deleted."""
+        """One change at a time, with pauses: topics are created and deleted, records are deleted."""
         self._admin_left = left
         if left:
             self.sim.clock.call_later(self.random.randint(0, 800), lambda: self._change_something(left - 1))
@@ -214,7 +214,7 @@ class Scenario:
         else:
             self._extra += 1
             factor = min(self.plan.nodes, 3)
-            # A name that was there before: what is left of the old one must not be taken for the new one.
+            # Names are reused: leftovers of the old topic must not be taken for the new one.
             name = f"{EXTRA}{self._extra % 3}"
             if name in extra:
                 then()
@@ -228,11 +228,11 @@ class Scenario:
     # The end
 
     def _settle(self) -> None:
-        """Everybody finishes, and the cluster is whole again."""
+        """Let all clients finish and the cluster recover."""
         began_ms = self.sim.clock.now_ms
         if not self.sim.run_until(self._is_done, within_ms=SETTLE_MS):
             waiting = [producer.name for producer in self.producers if not producer.is_idle()]
-            self._blame(f"{waiting or 'clients'} still wait {SETTLE_MS} ms after everything was healed")
+            self._blame(f"{waiting or 'clients'} still wait {SETTLE_MS} ms after healing")
         self._is_settling = True
         if self.sim.run_until(lambda: self._is_healed, within_ms=SETTLE_MS):
             self._healed_ms = self.sim.clock.now_ms - began_ms
@@ -248,12 +248,14 @@ class Scenario:
     def _judge(self) -> None:
         for producer in self.producers:
             if producer.sequence_gaps:
-                self._blame(f"{producer.name} is told that sequences are missing, with all before them acknowledged")
+                self._blame(
+                    f"{producer.name} got OUT_OF_ORDER_SEQUENCE_NUMBER though all earlier batches are acknowledged"
+                )
         for reader in self.readers:
             if not self.sim.run_until(reader.is_at_end, within_ms=READ_MS):
-                self._blame(f"{reader.name} does not get to the end")
+                self._blame(f"{reader.name} does not reach the end")
             reader.close()
-        # By now what was damaged is mended: nothing that it reads may be.
+        # Corrupt batches are repaired by now: it must not read any.
         auditor = ClusterReader(self._client("auditor"), self.sim.clock, self.history, version=16, keep=True)
         auditor.follow(self.partitions)
         self.sim.run_until(auditor.is_at_end, within_ms=READ_MS)
@@ -272,17 +274,17 @@ class Scenario:
         heard: list[tuple[m.MetadataResponse, m.DescribeConfigsResponse]] = []
         self.admin.describe(list(self.history.topics), lambda *told: heard.append(told))
         if not self.sim.run_until(lambda: bool(heard), within_ms=READ_MS):
-            self._blame("nobody answers Metadata")
+            self._blame("no node answers Metadata")
             return
         self.history.violations += check_metadata(self.history, *heard[0])
 
     def _blame(self, sentence: str) -> None:
         self.history.violations.append(sentence)
 
-    # What it came to
+    # Result
 
     def story(self) -> list[str]:
-        """What happened, in order: faults, lives, what clients heard, what nodes said."""
+        """All faults, client actions and log lines in order of time."""
         journals = [line for node in self.cluster.nodes.values() for line in node.journal_lines]
         return in_order_of_time([*self.history.lines, *journals])
 
@@ -305,5 +307,5 @@ class Scenario:
 
 
 def run_seed(seed: int) -> Outcome:
-    """One run; an error of a node itself (an assertion, an unexpected exception) goes through to the caller."""
+    """One run; an exception inside a node propagates to the caller."""
     return Scenario(seed).run()

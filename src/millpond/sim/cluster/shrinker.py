@@ -1,4 +1,4 @@
-"""The fewest faults and clients with which a seed still fails: what is left is the story to read."""
+"""Finds the fewest faults and clients with which a seed still fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RUNS_MAX = 120
 
 
 def play(seed: int, plan: Plan | None = None, kind: type[Scenario] = Scenario) -> tuple[Scenario, Outcome]:
-    """One run; an error of a node is a finding like any other."""
+    """One run; an exception in a node counts as a violation."""
     scenario = kind(seed, plan)
     try:
         return scenario, scenario.run()
@@ -25,12 +25,12 @@ def play(seed: int, plan: Plan | None = None, kind: type[Scenario] = Scenario) -
 
 
 def kind_of(outcome: Outcome) -> str:
-    """Which promise a run broke, without the numbers; empty when none."""
+    """The kind of violation, without its numbers; empty if there is none."""
     return outcome.violations[0].partition(":")[0] if outcome.violations else ""
 
 
 def shrink(seed: int, plan: Plan | None = None, fails: Callable[[Plan], bool] | None = None) -> Plan:
-    """The plan of a seed that fails, with everything left out that it fails without."""
+    """The plan of a failing seed, without everything that the failure does not need."""
     plan = plan or make_plan(seed)
     if fails is None:
         kind = kind_of(play(seed, plan)[1])

@@ -1,8 +1,8 @@
-"""A run of a cluster in which the nodes go to a newer version one after the other, while things go wrong.
+"""A cluster whose nodes are upgraded one after the other under faults.
 
-An older node is one that knows the levels of before, and no record that came with a later one. Somebody asks again
-and again for the newest level; it may become final only when every node that is registered supports it, and until
-then nobody may write what an older node cannot read. Now and then a node goes back to the version before.
+An older node knows only the earlier feature levels and their records. An administrator keeps requesting the newest
+level, which may become final only when every registered node supports it; until then no node may write what an older
+one cannot read. Now and then a node is downgraded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BACK_SHARE: Final = 0.3
 
 
 def make_upgrade_plan(seed: int | str, kinds: Sequence[str] = FAULTS) -> Plan:
-    """As any other plan, with partitions enough for some that change alike."""
+    """Like any other plan, with enough partitions for several to change together."""
     plan = make_plan(f"upgrade {seed}", kinds, 3)
     many = TopicPlan("many", 8, 3)
     return replace(plan, topics=(*plan.topics, many))
@@ -49,14 +49,14 @@ class UpgradeScenario(Scenario):
         for node in self.cluster.nodes.values():
             node.supported = OLDER
         self.refused = 0
-        """How often the level was not raised, because a node was older."""
+        """How often the level was not raised because a node was older."""
         self._dice = Random(f"upgrade {seed}")
         self._operator = self._client("operator")
         self._lines_read = dict.fromkeys(self.cluster.nodes, 0)
 
     @property
     def is_raised(self) -> bool:
-        """Whether the new level stands in the metadata of any node."""
+        """Whether any node's metadata has the new level."""
         nodes = [node for node in self.cluster.nodes.values() if node.is_up]
         return any(metadata_version(node.broker.image) == NEWEST for node in nodes)
 
@@ -79,7 +79,7 @@ class UpgradeScenario(Scenario):
             self.sim.clock.call_later(1_000, lambda: self._run(node_id, SUPPORTED))
 
     def _run(self, node_id: int, supported: Supported) -> None:
-        """Stop it, and have the supervisor start another version."""
+        """Stop the node and have the supervisor start another version."""
         node = self.cluster.nodes[node_id]
         if node.supported is supported:
             return
@@ -93,7 +93,7 @@ class UpgradeScenario(Scenario):
             self.cluster.stop(node_id)
 
     def _ask(self) -> None:
-        """Ask for the newest level, and again until it is final."""
+        """Request the newest level until it is final."""
         update = m.UpdateFeaturesRequest.FeatureUpdateKey(
             feature=METADATA_VERSION, max_version_level=NEWEST, upgrade_type=1
         )
@@ -122,7 +122,7 @@ class UpgradeScenario(Scenario):
             if any("not known to this program" in line or "of another version" in line for line in lines):
                 if not self.is_raised:
                     yield f"{UNREADABLE}: node {node_id}"
-                # Whoever looks after it sees why it ended.
+                # Its supervisor sees why it ended.
                 node.supported = SUPPORTED
             if not node.is_up:
                 continue
