@@ -105,18 +105,18 @@ def test_another_record_at_an_acknowledged_offset_is_found(evidence: Evidence) -
 
 def test_a_record_that_nobody_sent_is_found(evidence: Evidence) -> None:
     del evidence.history.batches[1]
-    assert "offset 2 holds 'r2', which nobody sent here" in evidence.findings()
+    assert "offset 2 holds 'r2', which was never sent here" in evidence.findings()
 
 
 def test_a_late_arrival_for_an_earlier_topic_of_the_name_is_no_fault(evidence: Evidence) -> None:
     batch = evidence.history.batches[2]
     batch.partition = PLACE._replace(topic_id=UUID(int=6))
     batch.status = Status.UNKNOWN
-    assert "which nobody sent here" in evidence.findings()
+    assert "which was never sent here" in evidence.findings()
     batch.uses_topic_name = True
     assert evidence.findings() == ""
     batch.status = Status.ACKNOWLEDGED
-    assert "which nobody sent here" in evidence.findings()
+    assert "which was never sent here" in evidence.findings()
 
 
 def test_a_changed_value_is_found_and_a_changed_time_where_the_broker_stamps_is_none(evidence: Evidence) -> None:

@@ -1,4 +1,4 @@
-"""How the leader of a classic group shares out partitions: by ranges, or so that as few as possible move."""
+"""How the leader of a classic group assigns partitions: range and cooperative-sticky."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 
 def ranges(count: int, members: Sequence[str]) -> dict[str, frozenset[int]]:
-    """Neighbouring partitions to each member, the first ones getting one more."""
+    """Adjacent partitions to each member; the first members get one more if the number does not divide."""
     low, more = divmod(count, len(members))
     shares: dict[str, frozenset[int]] = {}
     first = 0
@@ -18,9 +18,9 @@ def ranges(count: int, members: Sequence[str]) -> dict[str, frozenset[int]]:
 
 
 def cooperative_sticky(count: int, owned: Mapping[str, frozenset[int]]) -> dict[str, frozenset[int]]:
-    """One round of the cooperative protocol: everybody keeps what it has as far as that is fair.
+    """One round of the cooperative protocol: members keep what they own, as far as that is balanced.
 
-    What has to move is given to nobody in this round: its owner sees that, lets go, and joins again; then it is free.
+    Partitions that have to move are unassigned in this round: their owner gives them up and joins again.
     """
     target = balanced(count, owned)
     claimed = {index: member for member, mine in owned.items() for index in mine}
@@ -31,11 +31,11 @@ def cooperative_sticky(count: int, owned: Mapping[str, frozenset[int]]) -> dict[
 
 
 def balanced(count: int, owned: Mapping[str, frozenset[int]]) -> dict[str, frozenset[int]]:
-    """Shares whose sizes differ by one at most, as near as can be to what everybody has."""
+    """Assignments whose sizes differ by at most one, with as few moves as possible."""
     low, more = divmod(count, len(owned))
     shares: dict[str, set[int]] = {}
     taken: set[int] = set()
-    # Who has most keeps the larger shares.
+    # The members that own most keep the larger assignments.
     for member in sorted(owned, key=lambda each: (-len(owned[each]), each)):
         mine = sorted(index for index in owned[member] if index < count and index not in taken)
         size = low

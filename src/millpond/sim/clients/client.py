@@ -1,4 +1,4 @@
-"""A client of the wire protocol made of events: requests go out, replies or the loss of them come back."""
+"""An event-driven client of the wire protocol: sends requests, and reports responses or their loss."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from millpond.sim.world.network import SimNetwork
 from millpond.wire.messages import Message
 
 OnReply = Callable[[Any], None]
-"""Gets the response, or None when it is lost: then nobody knows whether the request was served."""
+"""Gets the response, or None when it is lost and the request may have been served."""
 
 
 class Client(Protocol):
-    """Whoever takes requests, of one node or of many."""
+    """Sends requests to one node or to a cluster."""
 
     name: str
     timeout_ms: int
@@ -28,7 +28,7 @@ class Client(Protocol):
 
 
 class SimClient:
-    """Requests to one node, from a host of the client's own. What a node answers wrongly is an error of the run."""
+    """Requests to one node, from the client's own host. A malformed response fails the run."""
 
     def __init__(
         self, network: SimNetwork, host: str, port: int, name: str = "client", *, timeout_ms: int = 5_000
@@ -47,7 +47,7 @@ class SimClient:
         return self._requester.in_flight
 
     def send(self, request: Message, version: int, on_reply: OnReply, *, is_answered: bool = True) -> None:
-        """Send; `on_reply` comes exactly once, with the response or with None. Replies come in the order of requests.
+        """Send; `on_reply` is called once, with the response or with None, in the order of requests.
 
         A request that is not answered (produce with acks=0) is forgotten as soon as it is sent.
         """
@@ -58,7 +58,7 @@ class SimClient:
             self._requester.tell(request, version)
 
     def disconnect(self) -> None:
-        """Break the connection off; what is in flight is lost."""
+        """Close the connection; responses in flight are lost."""
         self._requester.disconnect()
 
     def _lose(self, failure: Exception, on_reply: OnReply) -> None:

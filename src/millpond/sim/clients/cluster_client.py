@@ -1,4 +1,4 @@
-"""A client of a cluster: it asks who leads and who coordinates what, and sends each request to the right node."""
+"""A client of a cluster, which finds leaders and coordinators and sends each request to the right node."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ Hear = Callable[[Any], None]
 class ClusterClient:
     """Connections to every node from one host, and what this client believes about leaders and coordinators.
 
-    `send` takes what `SimClient` takes. Produce and Fetch are split by leader and their answers put together; what is
-    for a group or a transactional id goes to its coordinator, anything else to whoever answers.
+    `send` takes what `SimClient` takes. Produce and Fetch are split by leader and their responses merged;
+    requests of a group or transactional id go to the coordinator, all others to any node.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ClusterClient:
     ) -> None:
         self.name = name
         self.rack = rack
-        """Where it stands: with one it reads from the replicas that leaders send it to (KIP-392)."""
+        """With a rack it reads from the replicas that leaders name as preferred (KIP-392)."""
         self.nodes = {
             node_id: SimClient(network, f"node{node_id}", PORT, name, timeout_ms=timeout_ms) for node_id in nodes
         }
@@ -64,10 +64,10 @@ class ClusterClient:
         self._leaders: dict[tuple[str, int], tuple[int, int]] = {}
         self._leaders_changed = 0
         self._preferred: dict[tuple[str, int], tuple[int, int]] = {}
-        """Where to read instead of at the leader, and the leader epoch in which that was said."""
+        """The preferred read replica, and the leader epoch in which the leader named it."""
         self.times_sent_elsewhere = 0
         self.unsent: Counter[tuple[str, int]] = Counter()
-        """Batches that found no leader, and whose producer has not heard of it yet: none may overtake them."""
+        """Batches without a known leader, whose producer has no response yet: later ones must not overtake them."""
         self._coordinators: dict[tuple[int, str], int] = {}
         self._ids: dict[UUID, str] = {}
         self._topics: dict[str, None] = {}
@@ -84,17 +84,17 @@ class ClusterClient:
 
     @property
     def connections_made(self) -> int:
-        """Rises, too, when somebody else leads: who answers now may know less than who answered before."""
+        """Also rises with each change of a leader, as a new leader may know less than the earlier one."""
         return self._leaders_changed + sum(client.connections_made for client in self.nodes.values())
 
     def disconnect(self) -> None:
         for client in self.nodes.values():
             client.disconnect()
 
-    # The right node
+    # Routing
 
     def send(self, request: Message, version: int, on_reply: OnReply, *, is_answered: bool = True) -> None:
-        """`on_reply` comes exactly once, with the response or with None when that is lost."""
+        """`on_reply` is called once, with the response or with None when it is lost."""
         assert is_answered, "nobody could tell which of several nodes has heard it"
         match request:
             case m.ProduceRequest():
@@ -121,7 +121,7 @@ class ClusterClient:
         self.nodes[self._favourite].send(request, version, heard)
 
     def _delete_records(self, request: m.DeleteRecordsRequest, version: int, on_reply: OnReply) -> None:
-        """Of one partition, to its leader; lost at once where none is known."""
+        """Send the request, for one partition, to its leader; lost at once if there is none."""
         topic = request.topics[0]
         index = topic.partitions[0].partition_index
         leader = self.leader_of(topic.name, index)
@@ -168,7 +168,7 @@ class ClusterClient:
         kind, name = key
         self.send_to_any(m.FindCoordinatorRequest(key_type=kind, coordinator_keys=[name]), FIND_VERSION, heard)
 
-    # Who leads
+    # Leaders
 
     def leader_of(self, topic: str, index: int) -> tuple[int, int] | None:
         """The node that leads and its leader epoch, as far as this client knows."""
@@ -179,13 +179,13 @@ class ClusterClient:
         return leader
 
     def source_of(self, topic: str, index: int) -> tuple[int, int] | None:
-        """Where to read, and the leader epoch: the leader, or the replica that it has named."""
+        """The node to read from, the leader or its preferred replica, and the leader epoch."""
         leader = self.leader_of(topic, index)
         preferred = self._preferred.get((topic, index))
         return preferred if leader is not None and preferred is not None and preferred[1] == leader[1] else leader
 
     def update_source(self, topic: str, index: int, part: m.FetchResponse.PartitionData) -> bool:
-        """A fetch was answered: whether it says to read elsewhere. An answer that is an error sends back."""
+        """Whether a fetch response names another replica to read from; after an error, read from the leader again."""
         if part.error_code:
             if self._preferred.pop((topic, index), None) is not None:
                 self._leaders_changed += 1
@@ -208,7 +208,7 @@ class ClusterClient:
         self._ids[topic_id] = topic
 
     def forget_leader(self, topic: str, index: int, node_id: int) -> None:
-        """That node did not do as a leader; ask who leads, unless somebody else is known already."""
+        """Refresh the leaders because this node did not act as one, unless another leader is known already."""
         leader = self._leaders.get((topic, index))
         if leader is not None and leader[0] == node_id:
             del self._leaders[topic, index]
@@ -244,7 +244,7 @@ class ClusterClient:
 
 
 def _coordinated_by(request: Message) -> tuple[int, str] | None:
-    """The kind and the name of what a coordinator keeps, if the request is about such a thing."""
+    """The coordinator key type and key, if the request is for a coordinator."""
     if isinstance(request, m.OffsetFetchRequest):
         return GROUP_KEY, request.groups[0].group_id
     if isinstance(request, m.AddPartitionsToTxnRequest):
@@ -259,7 +259,7 @@ def _coordinated_by(request: Message) -> tuple[int, str] | None:
 
 
 def _codes(message: Struct) -> Iterator[int]:
-    """Every error code that a response has, wherever it is."""
+    """All error codes in a response, at any depth."""
     names: tuple[str, ...] = type(message).__slots__
     for name in names:
         value = getattr(message, name)
@@ -283,7 +283,7 @@ class _Split:
         self._waiting += len(requests)
         for node_id, request in requests.items():
             self._client.nodes[node_id].send(request, self._version, self._hear(node_id, request))
-        # Never while it is being sent: whoever waits for it would be called before it knows that it waits.
+        # Never inside `send`: the caller would get the response before it has sent everything.
         self._client.clock.call_soon(self._done)
 
     def _hear(self, node_id: int, request: Any) -> Hear:
@@ -375,7 +375,7 @@ class _Produce(_Split):
 
 
 class _Fetch(_Split):
-    """Without sessions: each of them would be another one at each node."""
+    """Without fetch sessions, which would differ from node to node."""
 
     def __init__(self, client: ClusterClient, request: m.FetchRequest, version: int, on_reply: OnReply) -> None:
         super().__init__(client, version, on_reply)

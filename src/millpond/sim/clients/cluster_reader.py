@@ -1,4 +1,4 @@
-"""A reader of a cluster: it follows each partition from leader to leader, and nothing it has seen may change."""
+"""A reader of a cluster, which follows leader changes and reports records that changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RETRY_LATER = (*WRONG_NODE, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.REQUEST_TI
 
 
 class ClusterReader:
-    """Reads partitions from their start, each on its own. With `keep` it holds on to all it reads."""
+    """Reads each partition from its start. With `keep` it keeps all records."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class ClusterReader:
                 continue
             node_id, epoch = source
             if source != read_from:
-                # A new leader, or another replica, may learn late what an earlier one had called committed.
+                # A new leader or another replica may learn later than the old one what is committed.
                 read_from, view.high_watermark = source, -1
             reply = yield Send(self.client.nodes[node_id], self._request(view, epoch), self.version)
             if not self._take(view, reply, node_id):
@@ -87,7 +87,7 @@ class ClusterReader:
         )
 
     def _take(self, view: PartitionView, reply: m.FetchResponse | None, node_id: int) -> bool:
-        """False when it is better to wait a moment."""
+        """False if it should wait a moment."""
         if self._closed:
             return False
         topic, _, index = view.partition
@@ -115,7 +115,7 @@ class ClusterReader:
         try:
             self.records_read += take_records(self._history, self.name, view, part, self._clock.now_ms)
         except CorruptBatch:
-            # Its checksum is what a client refuses it by; somebody has to mend it.
+            # A client rejects it by its checksum and fetches again, until the broker has repaired the log.
             if not self._may_meet_rot():
                 raise
             return False
@@ -131,7 +131,7 @@ class ClusterReader:
         return self.client.update_source(topic, index, answer)
 
     def _deleted(self, view: PartitionView) -> int:
-        """Up to where somebody has asked to delete records."""
+        """The highest offset that was requested to be deleted."""
         return self._history.requested_deletes.get(view.partition, 0)
 
     def _blame(self, view: PartitionView, sentence: str) -> None:

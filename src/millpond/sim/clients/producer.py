@@ -16,7 +16,7 @@ from millpond.wire.records import encode_batch
 IN_FLIGHT_MAX = 5
 RETRY_MS = 100
 IDS_FROM = 13
-"""From this version on topics are named by their ids."""
+"""From this version on requests have topic ids."""
 RETRY_LATER = (
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.REQUEST_TIMED_OUT,
@@ -33,7 +33,7 @@ OUTCOME_UNKNOWN = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
 )
-"""Errors after which the bytes may have been kept all the same."""
+"""Errors after which the batch may have been written."""
 
 
 class _PartitionQueue:
@@ -45,7 +45,7 @@ class _PartitionQueue:
         self.in_flight: list[SentBatch] = []
         self.next_sequence = 0
         self.acknowledged = 0
-        """The sequence behind all that is acknowledged."""
+        """The sequence after the last acknowledged batch."""
         self.is_retrying = False
 
 
@@ -74,8 +74,8 @@ class SimProducer:
         self.codec = codec
         self.spurious_refusals = 0
         self.sequence_gaps = 0
-        """How often it was told that sequences are missing, with all that came before acknowledged. Nobody knows then
-        what is written and what is not: librdkafka ends for ever."""
+        """How often it got OUT_OF_ORDER_SEQUENCE_NUMBER with all earlier batches acknowledged. librdkafka then stops
+        for good, because it cannot know what was written."""
         self._in_flight_max = in_flight_max
         self._clock = clock
         self._history = history
@@ -89,7 +89,7 @@ class SimProducer:
         self._pause_until_ms = -1
         self._closed = False
 
-    # What a scenario does
+    # For scenarios
 
     def produce(self, partition: TopicIdPartition, contents: Sequence[Content], promise: Promise) -> SentBatch:
         """Queue one batch and send what may be sent."""
@@ -108,23 +108,23 @@ class SimProducer:
 
     @property
     def uses_topic_ids(self) -> bool:
-        """Whether its requests name topics by their ids."""
+        """Whether its requests have topic ids."""
         return self.version >= IDS_FROM
 
     def is_idle(self) -> bool:
         return not any(queue.waiting or queue.in_flight for queue in self._queues.values())
 
     def abandon(self, topic: str) -> None:
-        """The topic is about to go: settle its batches as they are."""
+        """Give up the batches of a topic that is about to be deleted."""
         for queue in self._queues.values():
             if queue.partition.topic == topic:
                 self._give_up(list(queue.waiting) + queue.in_flight)
                 queue.waiting.clear()
-                # A batch that arrives late must not pass for the first one of the next topic of this name.
+                # A late batch must not be taken for the first one of the next topic of this name.
                 self._is_renewing = self.idempotent
 
     def close(self) -> None:
-        """Settle everything as it is and stop."""
+        """Give up all batches and stop."""
         self._closed = True
         for queue in self._queues.values():
             self._give_up(list(queue.waiting) + queue.in_flight)
@@ -143,7 +143,7 @@ class SimProducer:
             self._send(chosen)
 
     def _choose(self) -> list[SentBatch]:
-        """At most one batch of each queue; a queue that retries first waits until all that is in flight is back."""
+        """At most one batch of each queue; a retrying queue first waits for everything in flight."""
         ready = [
             queue for queue in self._queues.values() if queue.waiting and not (queue.is_retrying and queue.in_flight)
         ]
@@ -196,7 +196,7 @@ class SimProducer:
             base_sequence=batch.sequence,
         )
 
-    # Hearing
+    # Responses
 
     def _on_reply(self, batches: list[SentBatch], reply: m.ProduceResponse | None) -> None:
         self._requests -= 1
@@ -225,7 +225,7 @@ class SimProducer:
         queue = self._queues[batch.partition]
         if is_out_of_order and batch.sequence == queue.acknowledged:
             self.sequence_gaps += 1
-            self._history.note(self._clock.now_ms, f"{self.name} {batch.partition} has lost its way")
+            self._history.note(self._clock.now_ms, f"{self.name} {batch.partition} has a sequence gap")
         if code == ErrorCode.NONE:
             queue.acknowledged = max(queue.acknowledged, batch.sequence + len(batch.contents))
             self._leave_flight(batch)
@@ -282,7 +282,7 @@ class SimProducer:
     # Producer ids
 
     def _renew_id(self) -> None:
-        """Begin anew: whatever was sent under the old id and is not acknowledged is given up."""
+        """Get a new producer id; batches that were sent with the old one and not acknowledged are given up."""
         if self._is_asking_for_id or any(queue.in_flight for queue in self._queues.values()):
             return
         for queue in self._queues.values():
@@ -307,4 +307,4 @@ class SimProducer:
 
 
 def _ignore(_reply: object) -> None:
-    """Nobody answers a produce with acks=0."""
+    """A produce with acks=0 has no response."""

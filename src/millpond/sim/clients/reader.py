@@ -1,4 +1,4 @@
-"""A simulated consumer: fetches with sessions, checks every byte it gets, and tells the history what it saw."""
+"""A simulated consumer, which uses fetch sessions, checks every batch and records what it saw."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class PartitionView:
     high_watermark: int = -1
     records: dict[int, Record] | None = None
     batches: list[BatchHeader] | None = None
-    told_position: int | None = None
-    """What the session has heard; None when it must hear it (again)."""
+    session_position: int | None = None
+    """The position in the fetch session; None if the next request has to contain it."""
 
 
 class SimReader:
-    """Follows partitions from their start. With `keep` it also holds on to everything it reads, for the checkers."""
+    """Reads partitions from their start. With `keep` it keeps all records for the checkers."""
 
     def __init__(
         self,
@@ -75,19 +75,19 @@ class SimReader:
         self.client.disconnect()
 
     def is_at_end(self) -> bool:
-        """Whether it has read all that it knows to be there."""
+        """Whether it has read up to the high watermarks that it knows."""
         return all(view.position >= view.high_watermark >= 0 for view in self.views.values())
 
     def follow(self, partition: TopicIdPartition) -> None:
         self.views.setdefault(partition, PartitionView(partition))
 
     def leave(self, partition: TopicIdPartition) -> None:
-        """Read it no more; the session is begun anew, as the simplest way to forget."""
+        """Stop reading a partition; a new fetch session is the simplest way."""
         if self.views.pop(partition, None) is not None:
             self._departures += 1
             self._forget_session()
 
-    # Asking
+    # Requests
 
     def _fetch(self) -> None:
         if self._closed:
@@ -114,9 +114,9 @@ class SimReader:
     def _topics(self) -> list[m.FetchRequest.FetchTopic]:
         topics: dict[tuple[str, UUID], m.FetchRequest.FetchTopic] = {}
         for view in self.views.values():
-            if self._session_id and view.told_position == view.position:
+            if self._session_id and view.session_position == view.position:
                 continue
-            view.told_position = view.position
+            view.session_position = view.position
             name, topic_id, index = view.partition
             topic = topics.setdefault(
                 (name, topic_id), m.FetchRequest.FetchTopic(topic=name, topic_id=topic_id, partitions=[])
@@ -134,15 +134,15 @@ class SimReader:
     def _forget_session(self) -> None:
         self._session_id = self._session_epoch = 0
         for view in self.views.values():
-            view.told_position = None
+            view.session_position = None
 
-    # Hearing
+    # Responses
 
     def _on_reply(self, reply: m.FetchResponse | None, departures: int) -> None:
         if self._closed:
             return
         if reply is None or departures != self._departures:
-            # Lost, or about topics that may have been replaced by others of the same name since.
+            # Lost, or for topics that may have been recreated since.
             self._forget_session()
             self._later()
             return
@@ -180,14 +180,14 @@ class SimReader:
         return None
 
     def _take(self, view: PartitionView, part: m.FetchResponse.PartitionData) -> bool:
-        """False when it is better to wait a moment."""
+        """False if it should wait a moment."""
         if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            # What was read and never acknowledged may be gone after a crash; what retention took is gone, too.
+            # Unacknowledged records may be lost in a crash, and retention may have deleted others.
             view.position = max(min(view.position, part.high_watermark), part.log_start_offset)
-            view.told_position = None
+            view.session_position = None
             return True
         if part.error_code:
-            view.told_position = None
+            view.session_position = None
             return False
         if part.high_watermark < view.high_watermark:
             self._history.violations.append(
@@ -206,7 +206,7 @@ class SimReader:
 def take_records(
     history: History, reader: str, view: PartitionView, part: m.FetchResponse.PartitionData, now_ms: int
 ) -> int:
-    """Check what a reader got, move its view on, and tell the history; how many records were new."""
+    """Check and record fetched batches and advance the view; returns the number of new records."""
     assert isinstance(part.records, memoryview), "a decoded reply holds its records as a view"
     data = bytes(part.records)
     asked = view.position

@@ -1,6 +1,6 @@
-"""Clients told as stories: a generator asks and rests, a player carries it out event by event.
+"""Clients as generators that send requests and sleep, and the runner that drives them on the virtual clock.
 
-A player can be frozen, as a process is by a long pause: whatever it hears meanwhile reaches it when it wakes up.
+A runner can be frozen, like a process in a long pause: it gets what arrived meanwhile when it thaws.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, frozen=True)
 class Send:
-    """Send a request; the story goes on with the response, or with None when that is lost."""
+    """Send a request; the script continues with the response, or with None when it is lost."""
 
     client: Client
     request: Message
@@ -28,7 +28,7 @@ class Send:
 
 @dataclass(slots=True, frozen=True)
 class SendAll:
-    """Send several requests without waiting for answers; the story goes on with the list of their responses."""
+    """Send several requests at once; the script continues with the list of their responses."""
 
     client: Client
     requests: Sequence[Message]
@@ -44,7 +44,7 @@ Script: TypeAlias = Generator[Send | SendAll | Sleep, Any, T]
 
 
 class ScriptRunner:
-    """Plays one script. An error of the script goes through to whoever runs the clock."""
+    """Runs one script. Its exceptions propagate to the caller of the clock."""
 
     def __init__(self, clock: VirtualClock, script: Script[None], on_over: Callable[[], None] | None = None) -> None:
         self.is_over = False
@@ -58,7 +58,7 @@ class ScriptRunner:
         self._clock.call_soon(lambda: self._go_on(None))
 
     def end(self) -> None:
-        """Stop where it is; what it waits for is not heard any more."""
+        """Stop at once; a pending response is ignored."""
         self.is_over = True
 
     def freeze(self) -> None:

@@ -1,4 +1,4 @@
-"""What must hold at the end of a run of groups and transactions. Each check gives its findings as words."""
+"""What must hold at the end of a run of groups and transactions. Each check yields sentences."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_copied(ends: Mapping[int, int], shown: Sequence[SeenRecord], copies: i
 
 
 def check_transactions(history: CoordinationHistory, shown: Sequence[SeenRecord]) -> Iterator[str]:
-    """A transaction counts in all its partitions or in none, and only if its commit was asked for and not refused."""
+    """A transaction is visible in all its partitions or none, and only if its commit was not refused."""
     by_transaction: dict[str, dict[str, int]] = {}
     for each in shown:
         by_transaction.setdefault(each.transaction, {})[each.tag] = each.partition
@@ -59,7 +59,7 @@ def check_transactions(history: CoordinationHistory, shown: Sequence[SeenRecord]
 def check_sightings(
     history: CoordinationHistory, live: Sequence[SeenRecord], final: Sequence[SeenRecord]
 ) -> Iterator[str]:
-    """Whatever a reader was shown along the way is still there at the end, and was not shown too early."""
+    """Records that a reader saw during the run are still there at the end, and were not visible too early."""
     there = {(each.partition, each.offset): each for each in final}
     for each in live:
         known = there.get((each.partition, each.offset))

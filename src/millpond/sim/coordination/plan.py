@@ -50,14 +50,14 @@ class Work(Enum):
 
 
 class Sharing(Enum):
-    """How partitions find their workers."""
+    """How partitions are assigned to workers."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
     MIXED = "mixed"
-    """Members of both kinds in one group, which changes from one protocol to the other as they come and go."""
+    """Members of both protocols in one group, which migrates between them as members come and go."""
     FIXED = "fixed"
-    """Each worker has its own for good; only its transactional id fences an older incarnation of it."""
+    """Each worker has fixed partitions; only its transactional id fences an older incarnation."""
 
 
 class Churn(Enum):
@@ -65,7 +65,7 @@ class Churn(Enum):
     CRASH = "crash"
     FREEZE = "freeze"
     REPLACE = "replace"
-    """Freeze it, put another in its place, and let the old one wake up later."""
+    """Freeze the worker, replace it, and thaw the old one later."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -92,9 +92,9 @@ class CoordinationPlan:
     ends_with_power_cut: bool
     disk_delay_ms: int
     request_timeout_ms: int = 5_000
-    """After how long a worker gives a request up; what it sent may arrive all the same."""
+    """How long a worker waits for a response; the request may arrive after that."""
     orphan_at_ms: int | None = None
-    """When a worker begins a transaction and is never heard of again."""
+    """When a worker begins a transaction that it never ends."""
 
 
 def make_coordination_plan(
@@ -105,7 +105,7 @@ def make_coordination_plan(
     sharing: Sharing | None = None,
     versions: Sequence[bool] = (True, False),
 ) -> CoordinationPlan:
-    """The plan of a seed; faults are of these kinds only. `versions` says which transactions there may be."""
+    """The plan of a seed, with faults of these kinds only. `versions` are those of transactions, as `is_v2`."""
     random = Random(f"coordination plan {seed}")
     work = work or random.choice((Work.READ, Work.COPY, Work.COPY))
     if sharing is None:
@@ -127,7 +127,7 @@ def make_coordination_plan(
             "group.consumer.assignors": random.choice(("uniform", "range")),
             "log.flush.offset.checkpoint.interval.ms": str(random.choice((100, 1_000, 60_000))),
             "log.cleaner.backoff.ms": str(random.choice((200, 10_000))),
-            # An empty group without offsets is forgotten with its generations, so only where nobody is a member.
+            # An empty group without offsets is removed with its generations, so only where there are no members.
             "offsets.retention.check.interval.ms": "500" if sharing is Sharing.FIXED else "600000",
         },
         work=work,

@@ -1,7 +1,7 @@
-"""A group whose topic is deleted and created again, over and over: no offset may apply to a later topic of that name.
+"""A group whose topic is deleted and recreated repeatedly: no offset may apply to a later topic of that name.
 
-Commits and fetches name the topic by its id, so that a request that arrives late cannot concern the successor. Now
-and then the group's coordinator is killed just before the deletion: nobody is loaded to hear of it.
+Commits and fetches name the topic by its id, so that a late request cannot affect the successor. Now and then
+the group's coordinator is killed just before the deletion, so that no coordinator is notified of it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TopicSuccessor:
         self._runner.start()
 
     def calm_down(self) -> None:
-        """The world is healed: the topic stays from now on, and no coordinator is killed."""
+        """Keep the topic from now on, and kill no coordinator."""
         self._is_calm = True
 
     def stop(self) -> None:
@@ -84,7 +84,7 @@ class TopicSuccessor:
                 created: UUID = reply.topics[0].topic_id
                 return created
             if reply is not None and reply.topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
-                # An earlier attempt has made it.
+                # An earlier attempt created it.
                 topic_id = yield from self._find()
                 if topic_id is not None:
                     return topic_id
@@ -117,7 +117,7 @@ class TopicSuccessor:
             yield Sleep(RETRY_MS)
 
     def _check(self, topic_id: UUID, wanted: int) -> Script[None]:
-        """Send until there is an answer."""
+        """Repeat the request until there is a response."""
         kind = m.OffsetFetchRequest
         topic = kind.OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[0])
         request = kind(groups=[kind.OffsetFetchRequestGroup(group_id=GROUP, topics=[topic])])

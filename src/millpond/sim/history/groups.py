@@ -1,7 +1,7 @@
-"""What members of groups and transactional workers did and were told; what is impossible is found at once.
+"""What group members and transactional workers did and observed; impossible observations are reported at once.
 
-Ownership is judged by leases: whoever was told that a partition is its own holds it until it lets go, or until the
-coordinator may think it gone because it has been silent for a whole session.
+A member owns its partitions until it gives them up, or until a whole session has passed without a heartbeat, after
+which the coordinator may have removed it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ NOTHING_COMMITTED = -1
 
 
 class Fate(Enum):
-    """What is known of something that was asked for."""
+    """What is known of the outcome of a request."""
 
     OPEN = "open"
-    """Nobody has answered yet, or the answer is lost: it may have happened, or happen still."""
+    """There is no response, or it was lost: the change may have been made, or may still be."""
     DONE = "done"
     REFUSED = "refused"
 
@@ -36,7 +36,7 @@ class OffsetCommit:
 
 @dataclass(slots=True, eq=False)
 class CopyTransaction:
-    """One transaction of a worker: which input it copied, and what is known of its end."""
+    """One transaction of a worker: its input, and what is known of its outcome."""
 
     name: str
     records: dict[str, int] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class CopyTransaction:
     """By input partition."""
     commit_asked_ms: int = -1
     fate: Fate = Fate.REFUSED
-    """Of the commit: refused until it is asked for."""
+    """Of the commit: refused until it is requested."""
     settled_ms: int = -1
 
     @property
@@ -67,15 +67,15 @@ class CoordinationHistory:
     violations: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     shares: dict[int, dict[str, frozenset[int]]] = field(default_factory=dict)
-    """By generation of a classic group: what each member was given."""
+    """The assignment of each member, by generation of a classic group."""
     is_one_kind: bool = True
-    """Else members of both protocols are in the group, and each has an epoch of its own."""
+    """Whether all members speak the same protocol; else each has its own epoch."""
     holdings: dict[str, Holding] = field(default_factory=dict)
     commits: list[OffsetCommit] = field(default_factory=list)
     processed: dict[tuple[int, int], int] = field(default_factory=dict)
     """How often each input partition and offset was processed."""
     reached: dict[int, int] = field(default_factory=dict)
-    """The highest committed offset that anybody was told, by input partition."""
+    """The highest committed offset that any client saw, by input partition."""
     transactions: dict[str, CopyTransaction] = field(default_factory=dict)
 
     def note(self, now_ms: int, line: str) -> None:
@@ -90,7 +90,7 @@ class CoordinationHistory:
     # Owners
 
     def share(self, now_ms: int, generation: int, member: str, partitions: frozenset[int]) -> None:
-        """A member of a classic group has heard what it owns in a generation."""
+        """A member of a classic group got its assignment in a generation."""
         if not self.is_one_kind:
             return
         told = self.shares.setdefault(generation, {})
@@ -105,7 +105,7 @@ class CoordinationHistory:
             )
 
     def hold(self, now_ms: int, member: str, partitions: frozenset[int], until_ms: int) -> None:
-        """From now on the member works on these, and on no others. It may have slept on the news for too long."""
+        """The member works on these partitions from now on; it may have paused too long to own them still."""
         for other, holding in self.holdings.items():
             shared = holding.partitions & partitions
             if other != member and shared and now_ms < min(until_ms, holding.until_ms):
@@ -145,12 +145,12 @@ class CoordinationHistory:
         )
 
     def check_offset(self, now_ms: int, sent_ms: int, who: str, partition: int, offset: int) -> None:
-        """Somebody heard how far the group is. It is what somebody committed, and not less than what was safe."""
+        """A fetched offset is one that a member committed, and not less than an acknowledged one."""
         mine = [commit for commit in self.commits if commit.partition == partition]
         safe = [commit for commit in mine if commit.fate is Fate.DONE and commit.settled_ms <= sent_ms]
         latest = max((commit.generation for commit in safe), default=-1)
         floor = max((commit.offset for commit in safe if commit.generation == latest), default=NOTHING_COMMITTED)
-        # A commit whose answer was lost may still arrive, but not once the group has gone on to another generation.
+        # A commit without a response may still be applied, but not in a later generation.
         loose = [commit.offset for commit in mine if commit.fate is Fate.OPEN and commit.generation >= latest]
         possible = [commit.offset for commit in mine if commit.fate is not Fate.REFUSED]
         if offset < floor and offset not in loose:
@@ -162,7 +162,7 @@ class CoordinationHistory:
     # Work and offsets inside transactions
 
     def check_stable_offset(self, now_ms: int, sent_ms: int, who: str, partition: int, offset: int) -> None:
-        """As above, where offsets are committed by transactions and no transaction is under way."""
+        """The same for offsets that transactions commit, while none of these is pending."""
         floor = max(self._transactional_offsets(partition, decided_by_ms=sent_ms), default=NOTHING_COMMITTED)
         if offset < floor:
             self.report(now_ms, f"{who} heard {offset} for partition {partition}, after {floor} was committed")
@@ -170,7 +170,7 @@ class CoordinationHistory:
         self._reach(partition, offset)
 
     def check_pending_offset(self, now_ms: int, who: str, partition: int, offset: int) -> None:
-        """Somebody heard how far the group is, while transactions may be under way: those must not count yet."""
+        """A fetched offset is one that a transaction committed; those of pending transactions must not be visible."""
         if offset != NOTHING_COMMITTED and offset not in self._transactional_offsets(partition):
             self.report(now_ms, f"{who} heard {offset} for partition {partition}, which no transaction committed")
 
@@ -190,7 +190,7 @@ class CoordinationHistory:
         return transaction
 
     def request_commit_of(self, now_ms: int, transaction: CopyTransaction) -> None:
-        """The commit is on its way: from now on it may count."""
+        """The commit is sent: from now on it may be applied."""
         if transaction.commit_asked_ms < 0:
             transaction.commit_asked_ms = now_ms
             transaction.fate = Fate.OPEN

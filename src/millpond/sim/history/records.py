@@ -1,4 +1,4 @@
-"""What clients did and what they were told: the evidence that the checkers judge."""
+"""What clients did and observed, for the checkers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millpond.wire.records import Record
 
 
 class TopicIdPartition(NamedTuple):
-    """One partition of one life of a topic."""
+    """One partition of one incarnation of a topic."""
 
     topic: str
     topic_id: UUID
@@ -27,7 +27,7 @@ class Promise(Enum):
 
     NOTHING = 0
     UNTIL_POWER_CUT = 1
-    """The page cache has it: it outlives the process."""
+    """It is in the page cache: it survives the process."""
     SURVIVES = 2
 
 
@@ -35,7 +35,7 @@ class Status(Enum):
     OPEN = "open"
     ACKNOWLEDGED = "acknowledged"
     REFUSED = "refused"
-    """Every answer said that it was not written."""
+    """Every response said that it was not written."""
     UNKNOWN = "unknown"
 
 
@@ -43,7 +43,7 @@ TAG_HEADER = "tag"
 
 
 class Content(NamedTuple):
-    """What a record carries. Its tag, which travels as a header, is unlike any other's in the run."""
+    """What a record carries. Its tag, a header, is unique in the run."""
 
     tag: str
     key: bytes | None
@@ -66,7 +66,7 @@ class SentBatch:
     promise: Promise
     made_at_ms: int = 0
     uses_topic_name: bool = False
-    """Sent to a topic's name: if its reply is lost, it may arrive late and land in the next topic of that name."""
+    """It may arrive late and land in the next topic of that name."""
     producer_id: int = -1
     producer_epoch: int = -1
     sequence: int = -1
@@ -75,7 +75,7 @@ class SentBatch:
     settled_at_ms: int = -1
     attempts: int = 0
     maybe_written: bool = False
-    """Some attempt was lost or ended in an error that leaves it open whether the bytes were kept."""
+    """An attempt got no response, or an error after which the batch may have been written."""
 
     def records(self) -> list[Record]:
         return [
@@ -92,7 +92,7 @@ class Sighting:
 
 @dataclass(slots=True)
 class TopicFacts:
-    """What is known of one topic name. A set with several members is what nobody was told for sure."""
+    """What is known of one topic name. Several values mean that the outcome of a request is open."""
 
     ids: dict[UUID | None, None] = field(default_factory=dict)
     """Possible ids; None stands for its absence."""
@@ -108,17 +108,17 @@ class History:
     seen: dict[TopicIdPartition, dict[int, list[Sighting]]] = field(default_factory=dict)
     topics: dict[str, TopicFacts] = field(default_factory=dict)
     deleted_before: dict[TopicIdPartition, int] = field(default_factory=dict)
-    """Acknowledged DeleteRecords: what was acknowledged by then with a lower offset may never be seen again."""
+    """Acknowledged DeleteRecords: records acknowledged before, with lower offsets, must not reappear."""
     deleted_at_ms: dict[TopicIdPartition, int] = field(default_factory=dict)
     requested_deletes: dict[TopicIdPartition, int] = field(default_factory=dict)
-    """Up to where DeleteRecords was asked for, whatever came of it."""
+    """The highest offset of DeleteRecords requests, whatever their outcome."""
     forgotten_ids: dict[UUID, None] = field(default_factory=dict)
     """Topics whose deletion was acknowledged."""
     last_power_cut_ms: int = -1
     violations: list[str] = field(default_factory=list)
-    """Found while running; the checkers find the rest."""
+    """Violations found during the run; the checkers add others."""
     lines: list[str] = field(default_factory=list)
-    """What happened, in order; the same for the same seed."""
+    """Events in order; the same for the same seed."""
 
     def note(self, now_ms: int, line: str) -> None:
         self.lines.append(f"{now_ms} {line}")
@@ -131,7 +131,7 @@ class History:
         self.note(now_ms, f"{batch.producer} {batch.partition} {batch.sequence} {status.value} {base_offset}")
 
     def see(self, partition: TopicIdPartition, records: Sequence[Record], now_ms: int) -> None:
-        """A reader got these."""
+        """A reader got these records."""
         offsets = self.seen.setdefault(partition, {})
         for record in records:
             content = Content.of(record)
@@ -151,5 +151,5 @@ class History:
 
 
 def in_order_of_time(lines: Iterable[str]) -> list[str]:
-    """Lines of a story, each of which begins with its moment, as they happened."""
+    """Sort lines that begin with their time."""
     return sorted(lines, key=lambda line: int(line.split(" ", 1)[0]))

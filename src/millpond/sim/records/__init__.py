@@ -1,1 +1,1 @@
-"""Runs in which producers, readers and an administrator work on one node while things go wrong."""
+"""Scenarios of one node: producers, readers and an administrator work under faults."""

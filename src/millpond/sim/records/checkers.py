@@ -1,7 +1,7 @@
-"""What must never happen on one node, looked for in the evidence of a run. Each check gives its findings as words.
+"""Invariants of one node, checked in the history of a run. Each check yields a sentence for every violation.
 
-Acknowledged records are there once, in order, at their offsets, with their content. What was refused is not there.
-Sequences have no gaps. Logs on disk are sound byte for byte. Metadata is what it was acknowledged to be.
+Acknowledged records exist once, in order, at their offsets, with their content. Refused records do not exist.
+Sequences have no gaps. Logs on disk are intact byte for byte. Metadata is what was acknowledged.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class TopicRules:
     is_compacted: bool = False
     stamps_append_time: bool = False
     keeps_all_ms: int | None = None
-    """Nothing younger may be gone; None when size limits, deletions or a leaping clock may take anything."""
+    """Younger records must exist; None where size limits, deletions or clock jumps may remove any."""
 
 
 @dataclass(slots=True)
 class _Sent:
-    """All that was sent to one partition, by what it can be known by."""
+    """Everything that was sent to one partition, by tag and by producer."""
 
     batches: list[SentBatch] = field(default_factory=list)
     by_tag: dict[str, tuple[SentBatch, int]] = field(default_factory=dict)
     strays: dict[str, SentBatch] = field(default_factory=dict)
-    """What was sent to an earlier topic of this name and may have arrived late."""
+    """Batches for an earlier topic of this name, which may have arrived late."""
 
     @classmethod
     def to(cls, partition: TopicIdPartition, history: History) -> _Sent:
@@ -57,7 +57,7 @@ class _Sent:
 
 
 def check_partition(history: History, view: PartitionView, rules: TopicRules, now_ms: int = 0) -> list[str]:
-    """Judge one partition that was read from its start to its end."""
+    """Check one partition that was read from its start to its end."""
     assert view.records is not None
     assert view.batches is not None
     sent = _Sent.to(view.partition, history)
@@ -100,13 +100,13 @@ def _check_known(contents: Mapping[int, Content], sent: _Sent, rules: TopicRules
         known = sent.by_tag.get(content.tag)
         if known is None:
             if content.tag not in sent.strays:
-                yield f"offset {offset} holds {content.tag!r}, which nobody sent here"
+                yield f"offset {offset} holds {content.tag!r}, which was never sent here"
             continue
         batch, index = known
         if not _is_same(batch.contents[index], content, rules):
             yield f"offset {offset} holds {content}, sent was {batch.contents[index]}"
         if batch.status is Status.REFUSED:
-            yield f"offset {offset} holds {content.tag!r}, although its sender was told that it was not written"
+            yield f"offset {offset} holds {content.tag!r}, although its write was refused"
 
 
 def _is_owed(batch: SentBatch, history: History) -> bool:
@@ -178,7 +178,7 @@ def _check_once_in_order(contents: Mapping[int, Content], sent: _Sent) -> Iterat
 def _check_sequences(batches: Sequence[BatchHeader], rules: TopicRules) -> Iterator[str]:
     """No gap between batches of one producer epoch, unless compaction made it.
 
-    The first may have any sequence: a log that knows nothing of a producer (any more) has to take its word.
+    The first may have any sequence: a log without state of the producer has to accept it.
     """
     if rules.is_compacted:
         return
@@ -194,7 +194,7 @@ def _check_sequences(batches: Sequence[BatchHeader], rules: TopicRules) -> Itera
 
 
 def _check_sightings(history: History, partition: TopicIdPartition, sent: _Sent, rules: TopicRules) -> Iterator[str]:
-    """Once a record is acknowledged, nobody may find another one at its offset."""
+    """Once a record is acknowledged, no reader may find another one at its offset."""
     seen = history.seen.get(partition, {})
     for batch in sent.batches:
         if batch.status is not Status.ACKNOWLEDGED or batch.promise is not Promise.SURVIVES:
@@ -211,7 +211,7 @@ def _check_sightings(history: History, partition: TopicIdPartition, sent: _Sent,
 def _check_deleted(
     history: History, contents: Mapping[int, Content], view: PartitionView, sent: _Sent
 ) -> Iterator[str]:
-    """What was deleted from the front stays deleted. (Offsets start again only where nothing was ever safe.)"""
+    """Deleted records stay deleted. (Offsets restart only where nothing was ever durable.)"""
     deleted = history.deleted_before.get(view.partition, 0)
     moment = history.deleted_at_ms.get(view.partition, -1)
     for offset, content in contents.items():
@@ -228,7 +228,7 @@ def _check_deleted(
 
 
 def check_metadata(history: History, metadata: m.MetadataResponse, configs: m.DescribeConfigsResponse) -> list[str]:
-    """Topics and settings are what was acknowledged, or one of what was left open."""
+    """Topics and settings are what was acknowledged, or one of the outcomes left open."""
     findings = []
     told_configs = {
         result.resource_name: {entry.name: entry.value for entry in result.configs} for result in configs.results
@@ -257,7 +257,7 @@ def check_metadata(history: History, metadata: m.MetadataResponse, configs: m.De
 
 
 def check_folder(contents: Mapping[str, bytes], data_folder: str, compacted: Sequence[str] = ()) -> list[str]:
-    """Judge the files of a node that has ended cleanly: CRCs, offsets, and indexes against their logs.
+    """Check the files of a node that stopped cleanly: CRCs, offsets, and indexes against their logs.
 
     `compacted` names the topics whose segments may have holes.
     """

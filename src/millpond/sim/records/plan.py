@@ -1,4 +1,4 @@
-"""What one seed decides before a run begins: settings, topics, clients and faults."""
+"""What a seed decides before a run: settings, topics, clients and faults."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from random import Random
 
 WORK_MS = 8_000
-"""How long clients work and faults happen, in virtual time."""
+"""How long clients work under faults, in virtual time."""
 
 WIDE_SHARE = 0.25
 WIDE_PARTITIONS = (12, 20)
-"""So many logs in one round are forced to disk by one call."""
+"""With this many partitions, one sync of the whole file system replaces those of the logs."""
 
 FAULTS = (
     "power cut",
@@ -91,14 +91,14 @@ class Plan:
     keys: int
     disk_delay_ms: int = 5
     deletions: int = 0
-    """How many more times a topic is deleted and made again while clients work with it."""
+    """How often a topic is deleted and created again while clients use it."""
 
 
 def make_plan(seed: int | str, kinds: Sequence[str] = FAULTS) -> Plan:
-    """The plan of a seed; faults are of these kinds only."""
+    """The plan of a seed, with faults of these kinds only."""
     random = Random(f"plan {seed}")
     topics = [_topic(random, f"topic{number}") for number in range(random.randint(1, 3))]
-    # Dice of its own, so that what was decided by a seed before stays as it was.
+    # It has its own random numbers, so that the rest of the plan stays the same.
     wide = Random(f"wide {seed}")
     if wide.random() < WIDE_SHARE:
         topics[0].partitions = wide.randint(*WIDE_PARTITIONS)

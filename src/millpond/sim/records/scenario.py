@@ -1,4 +1,4 @@
-"""One seeded run of a whole node: clients work while things go wrong, then all is healed, read back and judged."""
+"""One seeded run of a node: clients work under faults, then everything heals, is read back and checked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ START_TRIES = 3
 
 @dataclass(slots=True)
 class Outcome:
-    """What one run came to."""
+    """The result of one run."""
 
     seed: int
     violations: list[str] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Outcome:
 
 
 class Scenario:
-    """A world from a seed. `run` plays it to its end."""
+    """A world from a seed. `run` runs it to its end."""
 
     def __init__(self, seed: int, plan: Plan | None = None) -> None:
         self.seed = seed
@@ -136,7 +136,7 @@ class Scenario:
             return
         partitions = self.partitions
         if self._going and not producer.uses_topic_ids:
-            # Who goes by names would write to the next topic of that name, and nobody could tell.
+            # A producer that uses names would silently write to the next topic of that name.
             partitions = [partition for partition in partitions if partition.topic not in self._going]
         if partitions:
             partition = self.random.choice(partitions)
@@ -161,7 +161,7 @@ class Scenario:
         return contents
 
     def _administer(self) -> None:
-        """One change at a time, with pauses between."""
+        """One change at a time, with pauses."""
         self._admin_busy = self._admin_left > 0
         if not self._admin_busy:
             return
@@ -191,7 +191,7 @@ class Scenario:
     def _grown(self, topic: TopicPlan, mine: list[TopicIdPartition]) -> None:
         if topic.partitions + 1 in self.history.topics[topic.name].partition_counts:
             topic.partitions += 1
-            # It may not be there, if the reply was lost: producers are then told so.
+            # It may not exist, if the reply was lost; producers then get an error.
             if len(self.history.topics[topic.name].partition_counts) == 1:
                 self.partitions.append(mine[0]._replace(partition_index=topic.partitions - 1))
         self._administer()
@@ -221,7 +221,7 @@ class Scenario:
     # The end
 
     def _settle(self) -> None:
-        """Heal the world, bring the node up, and let everybody finish."""
+        """Heal the world, bring the node up, and let all clients finish."""
         self.injector.end()
         if self.node.is_stopping:
             self.sim.run_until(lambda: not self.node.is_up)
@@ -229,7 +229,7 @@ class Scenario:
             self.node.kill()
         self._bring_up()
         if not self._let_clients_finish():
-            self._blame(f"clients were still waiting {SETTLE_MS} ms after everything was healed")
+            self._blame(f"clients were still waiting {SETTLE_MS} ms after healing")
         for producer in self.producers:
             producer.close()
         for reader in self.readers:
@@ -240,7 +240,7 @@ class Scenario:
             self._bring_up()
 
     def _let_clients_finish(self) -> bool:
-        """What a sync of everything lost is told by the next sync of each file: then one more restart is due."""
+        """A failed sync of the whole file system surfaces at each file's next sync; then one more restart is due."""
         for _ in range(START_TRIES):
             self.sim.run_until(lambda: self._is_done() or self._has_offline_logs(), within_ms=SETTLE_MS)
             if not self.node.is_up or not self._has_offline_logs():
@@ -250,7 +250,7 @@ class Scenario:
         return self._is_done()
 
     def _has_offline_logs(self) -> bool:
-        """A log that could not be opened or synced stays offline until the node is started again."""
+        """A log that could not be opened or synced stays offline until the node restarts."""
         if not self.node.is_up:
             return True
         store = self.node.broker.store
@@ -268,7 +268,7 @@ class Scenario:
     def _blame(self, sentence: str) -> None:
         self.history.violations.append(sentence)
 
-    # Judging
+    # Checks
 
     def _judge(self) -> None:
         if not self.node.is_up:
@@ -322,7 +322,7 @@ class Scenario:
         return rules
 
     def story(self) -> list[str]:
-        """What happened, in order: faults, lives, what clients heard, what the node said."""
+        """All faults, client actions and log lines in order of time."""
         return in_order_of_time([*self.history.lines, *self.node.journal_lines])
 
     def _outcome(self) -> Outcome:
@@ -345,5 +345,5 @@ class Scenario:
 
 
 def run_seed(seed: int) -> Outcome:
-    """One run; an error of the broker itself (an assertion, an unexpected exception) goes through to the caller."""
+    """One run; an exception inside the broker propagates to the caller."""
     return Scenario(seed).run()

@@ -1,1 +1,1 @@
-"""A world of memory: clock, disk, network, workers and entropy from one seed, with faults to order."""
+"""A simulated world: clock, disk, network, workers and entropy from one seed, with faults on request."""

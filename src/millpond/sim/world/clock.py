@@ -10,11 +10,11 @@ WALL_START_MS = 1_700_000_000_000
 """Any fixed moment would do; this one is in 2023, so timestamps look like timestamps."""
 
 EVENTS_MAX = 10_000_000
-"""A run that needs more is taken for one that spins."""
+"""A run that needs more is considered to spin."""
 
 
 class SimTimer:
-    """One event to come."""
+    """One future event."""
 
     __slots__ = ("callback", "cancelled", "moment")
 
@@ -30,7 +30,7 @@ class SimTimer:
 class VirtualClock:
     """The clock port over a queue of events.
 
-    Events of the same moment run in the order in which they were asked for; with `shuffle` the seed decides among
+    Events of the same moment run in the order of scheduling; with `shuffle` the seed decides among
     timers, while `call_soon` stays in order, as every real loop keeps it.
     """
 
@@ -41,7 +41,7 @@ class VirtualClock:
         self._random = Random(seed) if shuffle else None
         self._asked = 0
         self._queue: list[tuple[int, float, int, SimTimer]] = []
-        """By moment, then luck, then the order in which they were asked for: no two are equal before the timer."""
+        """By moment, then a random number, then the order of scheduling: no two are equal before the timer."""
 
     # The port
 
@@ -74,18 +74,18 @@ class VirtualClock:
         heapq.heappush(self._queue, (timer.moment, luck, self._asked, timer))
 
     def put_off(self, timer: SimTimer, moment: int) -> None:
-        """Run a timer that has come up once more, later; whoever holds it can still cancel it."""
+        """Run an expired timer again later; its holder can still cancel it."""
         timer.moment = max(moment, self.now_ms)
         self._push(timer, self._random.random() if self._random else 0.0)
 
-    # What a test can do to it
+    # For tests
 
     def jump_wall(self, by_ms: int) -> None:
-        """Set the wall clock forward or back, as a person or a time server would; durations do not notice."""
+        """Set the wall clock forward or back, as a person or a time server would; durations are not affected."""
         self._wall_offset_ms += by_ms
 
     def pending(self) -> int:
-        """How many events are still to come."""
+        """How many events are scheduled."""
         return sum(not entry[-1].cancelled for entry in self._queue)
 
     def step(self) -> bool:
@@ -101,8 +101,8 @@ class VirtualClock:
         return False
 
     def run_until(self, condition: Callable[[], bool] | None = None, *, within_ms: int = 60_000) -> bool:
-        """Run events until `condition` holds; False if it does not within so much virtual time, or nothing is left
-        to happen. Without a condition, run everything due in that time. Time that passes idly passes too."""
+        """Run events until `condition` holds; False if it does not within this virtual time, or no event is left.
+        Without a condition, run everything due in that time. Idle time passes, too."""
         deadline = self.now_ms + within_ms
         events_max = self.events_run + EVENTS_MAX
         while condition is None or not condition():
@@ -114,7 +114,7 @@ class VirtualClock:
         return True
 
     def run_for(self, duration_ms: int) -> None:
-        """Let so much time pass."""
+        """Let time pass."""
         self.run_until(within_ms=duration_ms)
 
     def _due_by(self, deadline: int) -> bool:

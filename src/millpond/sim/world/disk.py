@@ -1,4 +1,4 @@
-"""A disk of memory that forgets what was not synced, and fails when asked to.
+"""An in-memory disk that loses unsynced data, and fails on request.
 
 Nothing random happens while it runs except what a seed decides at `crash`. Operations that change the disk are
 counted and traced, so that a test can cut the power at each of them in turn.
@@ -19,7 +19,7 @@ from millpond.sim.world.file_tree import Blob, Folder, Tree, fault
 REPLACE_SUFFIX = ".tmp"
 SPARE_SUFFIX = ".spare"
 FILES_MAX = 96
-"""What a process may open here, as it is told: few, so that files are closed and opened again all the time."""
+"""The limit of open files: low, so that files are closed and opened again all the time."""
 TRACE_LINES_MAX = 100_000
 BOUNDLESS = 1 << 40
 
@@ -142,7 +142,7 @@ class SimFile:
 
 
 class SimFileLock:
-    """Held until released or until the power goes."""
+    """Held until released or until a power cut."""
 
     def __init__(self, disk: SimDisk, path: str) -> None:
         self._disk = disk
@@ -156,7 +156,7 @@ class SimFileLock:
 
 
 class SimDisk:
-    """A tree of folders and files in memory, with faults to order.
+    """A tree of folders and files in memory, with faults on request.
 
     `capacity_bytes`, `open_files_max` and `cold_share` (how often `is_cached` says no) may be set at any time.
     """
@@ -272,7 +272,7 @@ class SimDisk:
 
     def remove_folder(self, path: str) -> None:
         inside = self._tree.folder(path)
-        # One by one, as a real disk does it: the power may go in the middle.
+        # One by one, like a real disk: a power cut may come in between.
         for name in sorted(inside.live):
             inner = posixpath.join(path, name)
             if isinstance(inside.live[name], Folder):
@@ -348,7 +348,7 @@ class SimDisk:
         lock = self.locks[key] = SimFileLock(self, key)
         return lock
 
-    # What a test can do to it
+    # For tests
 
     def crash(self) -> None:
         """Cut the power and start again: unsynced bytes and names survive in part, open files and locks do not."""
@@ -383,7 +383,7 @@ class SimDisk:
         self.open_faults.append(_Fault(path_part, code, times))
 
     def heal(self) -> None:
-        """Take back every ordered fault, and make room."""
+        """Remove all injected faults, and free the space."""
         self.sync_faults.clear()
         self.read_faults.clear()
         self.open_faults.clear()
@@ -392,7 +392,7 @@ class SimDisk:
         self.make_room()
 
     def fill(self, left_bytes: int = 0) -> None:
-        """Let somebody else's files leave no more room than this, until `make_room`."""
+        """Leave no more free space than this, as other files would, until `make_room`."""
         self._total_bytes = max(self._total_bytes, self.capacity_bytes)
         self.capacity_bytes = self.used_bytes() + left_bytes
 
@@ -400,7 +400,7 @@ class SimDisk:
         self.capacity_bytes = BOUNDLESS
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
-        """Corruption one bit, on the platter and in memory alike."""
+        """Flip one bit, on disk and in the page cache."""
         self._tree.blob(path).flip_bit(position, bit)
 
     def rot(self, path_part: str = "") -> str | None:
@@ -413,15 +413,15 @@ class SimDisk:
         return path
 
     def wipe(self) -> None:
-        """Replace it by an empty one; nobody may have a file of it open."""
+        """Replace the disk by an empty one; no file may be open."""
         assert not self.open_files, "files are open"
         self._tree = Tree()
         self.trace.append(f"{self.operations} wiped")
 
     def roll_back(self, contents: Mapping[str, bytes]) -> None:
-        """Put back what `contents` once gave, as somebody does who restores an old copy; nobody may have a file open.
+        """Restore what `contents` returned earlier, as from an old backup; no file may be open.
 
-        Other folders than those of before, with the same names.
+        The folders are new ones with the same names.
         """
         assert not self.open_files, "files are open"
         self._tree = Tree(self._tree.folders)
@@ -442,7 +442,7 @@ class SimDisk:
     # For the files
 
     def operation(self, kind: str, path: str, amount: int | None = None) -> None:
-        """Count and trace one change of the disk; the power may go here."""
+        """Count and trace one change of the disk; a planned power cut happens here."""
         self._check_power()
         self.operations += 1
         if self._cut_at is not None and self.operations >= self._cut_at:
@@ -452,7 +452,7 @@ class SimDisk:
         self.trace.append(f"{self.operations} {kind} {path}" + ("" if amount is None else f" {amount}"))
 
     def room_for(self, growth: int) -> int | None:
-        """None if the disk can grow by so many bytes, else how many of them do not fit."""
+        """None if this many bytes fit, else how many do not."""
         # Adding up every file costs, so it is done only where it can matter.
         if self.capacity_bytes >= BOUNDLESS:
             return None

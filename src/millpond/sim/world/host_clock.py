@@ -1,4 +1,4 @@
-"""The clock of one simulated host: it runs fast or slow, jumps, sleeps, and stands still while its process does."""
+"""The clock of one simulated host: it drifts, jumps, sleeps, and stops while its process is paused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millpond.sim.world.clock import SimTimer, VirtualClock
 
 @dataclass(slots=True)
 class Oscillator:
-    """What belongs to the machine and outlives its processes."""
+    """What belongs to the machine and survives its processes."""
 
     wall_offset_ms: int = 0
     """How far its wall clock is ahead of the world's."""

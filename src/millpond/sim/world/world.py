@@ -1,4 +1,4 @@
-"""Several hosts in one simulated world: a shared clock and network, and for each host its own disk and luck."""
+"""Several hosts in one simulated world: a shared clock and network, and each host's own disk and entropy."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from millpond.sim.world.workers import SimWorkers
 
 @dataclass(slots=True)
 class SimHost:
-    """One machine: its disk and its oscillator outlive its lives."""
+    """One machine: its disk and its oscillator survive restarts."""
 
     name: str
     disk: SimDisk
     oscillator: Oscillator = field(default_factory=Oscillator)
     incarnation: int = 0
     boots: int = 1
-    """How often the power came back, and the first time."""
+    """How often the machine was switched on."""
     clock: HostClock | None = None
     asleep_since_ms: int | None = None
     """Since when the machine is suspended, by the world's clock; None while it is not."""
@@ -40,7 +40,7 @@ class SimWorld:
         self.power_cuts: list[str] = []
 
     def host(self, name: str) -> SimHost:
-        """The machine of this name; one that nobody has heard of is new and switched off."""
+        """The machine of this name; an unknown one is created, switched off."""
         if name not in self.hosts:
             self.hosts[name] = SimHost(name, SimDisk(f"disk {name} {self.seed}"))
         return self.hosts[name]
@@ -59,7 +59,7 @@ class SimWorld:
             disk=host.disk,
             network=self.network.at(name),
             workers=workers,
-            # Its jobs overtake each other anyway: nothing waits behind another here.
+            # Its jobs overtake each other anyway, so no queue is needed.
             sync_workers=workers,
             login_workers=workers,
             entropy=SeededEntropy(f"entropy {luck}"),
@@ -67,7 +67,7 @@ class SimWorld:
         )
 
     def crash(self, name: str) -> None:
-        """Cut the power: unsynced data is lost in part, peers hear nothing."""
+        """Cut the power: unsynced data is lost in part, peers notice nothing."""
         self._stop(name, silently=True)
         self.hosts[name].disk.crash()
         self.hosts[name].boots += 1
@@ -85,11 +85,11 @@ class SimWorld:
     # Clocks and pauses
 
     def jump_wall(self, name: str, by_ms: int) -> None:
-        """Set one host's wall clock forward or back, for all its lives to come; durations do not notice."""
+        """Set one host's wall clock forward or back, also for later restarts; durations are not affected."""
         self.host(name).oscillator.wall_offset_ms += by_ms
 
     def set_rate(self, name: str, rate: float) -> None:
-        """Let a host's durations pass faster or slower than the world's; to be said while it is switched off."""
+        """Let a host's durations pass faster or slower than the world's; only while it is switched off."""
         host = self.host(name)
         assert host.clock is None, f"{name} runs: its clock would jump"
         host.oscillator.rate = rate
@@ -102,7 +102,7 @@ class SimWorld:
         self.network.pause_host(name)
 
     def resume(self, name: str) -> None:
-        """Go on after `pause` or `fall_asleep`.
+        """Resume after `pause` or `fall_asleep`.
 
         Seeded: timers that are late come before what peers have sent, or after it.
         """
@@ -127,7 +127,7 @@ class SimWorld:
         self.hosts[name].asleep_since_ms = self.clock.now_ms
 
     def suspend(self, name: str, for_ms: int) -> None:
-        """As `fall_asleep`, and wake after so long."""
+        """`fall_asleep`, and wake up after this time."""
         self.fall_asleep(name)
         incarnation = self.hosts[name].incarnation
 
