@@ -13,7 +13,8 @@ PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml")
 
 def requirements(name: str) -> list[Requirement]:
     extras = PROJECT["project"]["optional-dependencies"].values()
-    texts = [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"], *(e for x in extras for e in x)]
+    project = PROJECT["project"]
+    texts = [*PROJECT["build-system"]["requires"], *project["dependencies"], *(e for x in extras for e in x)]
     return [each for each in map(Requirement, texts) if each.name.lower() == name]
 
 

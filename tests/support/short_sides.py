@@ -1,48 +1,25 @@
-"""The same story told to several nodes: one answers small requests by its short ways, compiled; one by their plain
-twins; one the general way only. All of them must say the same, byte for byte, and come to the same state."""
+"""The same requests sent to two nodes: one answers small requests by its short paths, one by the general path only.
+
+Both must give the same answers, byte for byte, and reach the same state.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from millpond.base.principal import Principal
-from millpond.broker.apis import k01_fetch, k08_offset_commit, k12_heartbeat, k68_consumer_group_heartbeat
 from millpond.broker.broker import Broker
-from millpond.broker.produce import short_path as produce_short_path
 from millpond.broker.replication.partitions import Partition
 from millpond.replication.leader import PartitionView
 from millpond.sim.node import SimNode
 from millpond.sim.world.world import SimWorld
-from millpond.wire.kernel import fetch, group_requests, produce
 from support.fuzz.target import HostileLink
 from support.fuzz.watch import Turn
 
 START_MS = 60_000
-
-PLAIN: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    (produce_short_path, "short_produce", produce.short_produce),
-    (k01_fetch, "short_fetch", fetch.short_fetch),
-    (k08_offset_commit, "short_commit", group_requests.short_commit),
-    (k12_heartbeat, "short_heartbeat", group_requests.short_heartbeat),
-    (k68_consumer_group_heartbeat, "short_consumer_heartbeat", group_requests.short_consumer_heartbeat),
-)
-"""Where a node asks the compiled room, and whom it asks without one."""
-
-
-@contextmanager
-def plain_kernel() -> Iterator[None]:
-    known = [(module, name, getattr(module, name)) for module, name, _ in PLAIN]
-    for module, name, twin in PLAIN:
-        setattr(module, name, twin)
-    try:
-        yield
-    finally:
-        for module, name, way in known:
-            setattr(module, name, way)
 
 
 class Heard:
@@ -94,11 +71,7 @@ class Side:
     # What is done to it
 
     def do(self, what: str, *facts: Any) -> None:
-        if self.name == "plain":
-            with plain_kernel():
-                getattr(self, what)(*facts)
-        else:
-            getattr(self, what)(*facts)
+        getattr(self, what)(*facts)
 
     def connect(self, number: int, principal: Principal | None, listener: str) -> None:
         link = HostileLink(self, f"10.0.0.{number % 250}:4242", Heard(), listener)  # type: ignore[arg-type]

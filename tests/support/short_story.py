@@ -65,7 +65,7 @@ class Story(SmallRequests):
     def __init__(self, seed: int, texts: Mapping[str, str] | None = None) -> None:
         self.seed = seed
         texts = {**SMALL, **(SETTINGS[seed % len(SETTINGS)] if texts is None else texts)}
-        self.sides = [Side(name, seed, texts) for name in ("compiled", "plain", "general")]
+        self.sides = [Side(name, seed, texts) for name in ("short", "general")]
         super().__init__(Random(seed), self.sides[0], acks=(1, -1))
         self._is_guarded = "super.users" in texts
         self._listener = listeners_of(node_settings(self._first.node.texts))[0].name

@@ -1,4 +1,4 @@
-"""The short way of Produce agrees with the general one on every version, and steps aside for all else."""
+"""`single_produce` agrees with the general path on every version, and leaves other requests to it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def frame_of(request: m.ProduceRequest, version: int) -> tuple[bytes, int]:
     timeout_ms=st.integers(0, 2**31 - 1),
     records=st.binary(max_size=400),
 )
-def test_reads_what_the_general_way_reads(
+def test_reads_the_same_fields_as_the_general_path(
     kernel: ModuleType,
     version: int,
     name: str,
@@ -61,7 +61,7 @@ def test_reads_what_the_general_way_reads(
 
 
 @given(version=VERSIONS, partitions=st.integers(0, 3), topics=st.integers(0, 3), transactional=st.booleans())
-def test_steps_aside_for_any_other_shape(
+def test_leaves_other_requests_to_the_general_path(
     kernel: ModuleType, version: int, partitions: int, topics: int, transactional: bool
 ) -> None:
     request = m.ProduceRequest(
@@ -78,7 +78,7 @@ def test_steps_aside_for_any_other_shape(
 
 
 def is_text(topic: bytes, version: int) -> bool:
-    """A name that is no text names no partition, so such a request goes the general way, which refuses it."""
+    """Whether the topic's name is UTF-8; if not, the general path refuses the request."""
     try:
         return version >= 13 or bool(topic.decode() or True)
     except UnicodeDecodeError:
@@ -86,9 +86,7 @@ def is_text(topic: bytes, version: int) -> bool:
 
 
 @given(version=VERSIONS, cut=st.integers(0, 400), flips=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255))))
-def test_hostile_bytes_give_the_same_answer_from_both_twins(
-    version: int, cut: int, flips: list[tuple[int, int]]
-) -> None:
+def test_both_twins_read_hostile_bytes_alike(version: int, cut: int, flips: list[tuple[int, int]]) -> None:
     request = m.ProduceRequest(
         acks=1, topic_data=[Topic(name="topic", partition_data=[Data(index=0, records=b"x" * 200)])]
     )
@@ -117,7 +115,7 @@ def test_hostile_bytes_give_the_same_answer_from_both_twins(
     start_offset=st.integers(0, 2**63 - 1),
     correlation_id=st.integers(-(2**31), 2**31 - 1),
 )
-def test_the_reply_is_the_general_one_byte_for_byte(
+def test_encodes_the_same_response_as_the_general_path(
     version: int,
     name: str,
     topic_id: UUID,

@@ -1,43 +1,20 @@
-"""The commonest request by far, read without building a message: Produce for one partition of one topic.
+"""The most common request by far, read without building a message: Produce for one partition of one topic.
 
-Anything of another shape gives None and goes the general way; so does anything malformed, which the general way then
-names. `_fast.pyx` has the compiled twin.
-
-`short_produce` goes further than `single_produce`: from the first byte of the frame to the last byte of a batch,
-which it checks.
+Both functions return None for any other request, including malformed ones, and the general path handles those.
+`single_produce` has a compiled twin in `_fast.pyx`. `short_produce` goes further with small requests, and reads and
+checks the whole frame. It exists only compiled: without the kernel it always returns None.
 """
 
 from __future__ import annotations
 
 from struct import Struct, error
+from typing import Protocol
 
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import Buffer
-from millpond.wire.batch import (
-    CODEC_LAST,
-    CODEC_MASK,
-    CONTROL,
-    HAS_DELETE_HORIZON,
-    HEADER_BYTES,
-    MAGIC,
-    TIMESTAMP_LOG_APPEND,
-    TRANSACTIONAL,
-    batch_crc,
-    patch_offset_and_epoch,
-    read_header,
-)
 
 FLEXIBLE_FROM = 9
 TOPIC_IDS_FROM = 13
-
-SHORT_BYTES_MAX = 2 << 20
-"""The general path appends larger requests in pieces."""
-
-_OLDEST, _NEWEST = 3, 13
-_ZSTD, _ZSTD_FROM = 4, 7
-_RECORD_BYTES_MIN = 7
-_NOT_SHORT = TIMESTAMP_LOG_APPEND | TRANSACTIONAL | CONTROL | HAS_DELETE_HORIZON
-_REQUEST_HEADER = Struct(">hhih")
 
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -145,27 +122,12 @@ def single_produce_reply(
     return _HEAD_TAGGED.pack(len(body) + 5, correlation_id, 0) + body
 
 
-class ShortProduce:
-    """One batch for one partition, to be acknowledged, that is sound in itself.
+class ShortProduce(Protocol):
+    """A Produce request with one small, valid batch for one partition, with acks 1 or -1.
 
-    That is: the batch is whole and alone, its CRC and counts are right, its codec is one that this version may use,
-    and it is not part of a transaction. Whether the topic and its log take it is not known yet.
+    Valid means: the batch is whole and alone, its CRC and counts are right, its codec is allowed in this version, and
+    it is not transactional. Whether the topic and its log accept it is not known yet.
     """
-
-    __slots__ = (
-        "acks",
-        "base_timestamp",
-        "client_id",
-        "correlation_id",
-        "key",
-        "max_timestamp",
-        "producer_id",
-        "record_count",
-        "records",
-        "size",
-        "timeout_ms",
-        "version",
-    )
 
     version: int
     correlation_id: int
@@ -173,7 +135,7 @@ class ShortProduce:
     acks: int
     timeout_ms: int
     key: bytes
-    """The topic as `SingleProduce` has it, then the partition in four bytes."""
+    """The topic as in `SingleProduce`, then the partition in four bytes."""
     records: memoryview
     """The batch, in the frame."""
     size: int
@@ -183,65 +145,13 @@ class ShortProduce:
     producer_id: int
 
     def stamp(self, offset: int, leader_epoch: int) -> None:
-        """Give the batch its place in the log."""
-        patch_offset_and_epoch(self.records, 0, offset, leader_epoch)
+        """Write the base offset and the leader epoch into the batch."""
 
     def reply(self, offset: int, append_time_ms: int, start_offset: int) -> bytes:
-        """The whole frame of the reply, if all went well."""
-        topic, index = self.key[:-4], _INT32.unpack_from(self.key, len(self.key) - 4)[0]
-        return single_produce_reply(
-            self.version, self.correlation_id, topic, index, offset, append_time_ms, start_offset
-        )
+        """The whole response frame, without an error."""
+        ...
 
 
 def short_produce(frame: memoryview) -> ShortProduce | None:
-    """A whole Produce request as above; None for any other, and for any other API."""
-    if not _REQUEST_HEADER.size <= len(frame) <= SHORT_BYTES_MAX:
-        return None
-    api_key, version, correlation_id, length = _REQUEST_HEADER.unpack_from(frame)
-    position = _REQUEST_HEADER.size
-    if api_key != 0 or not _OLDEST <= version <= _NEWEST or not -1 <= length <= len(frame) - position:
-        return None
-    client_id = None
-    if length >= 0:
-        client_id = bytes(frame[position : position + length])
-        position += length
-        if not client_id.isascii():
-            return None
-    if version >= FLEXIBLE_FROM:
-        if position >= len(frame) or frame[position]:
-            return None
-        position += 1
-    single = single_produce(frame, position, version)
-    if single is None or single.acks not in (1, -1) or single.records_end - single.records_begin < HEADER_BYTES:
-        return None
-    return _checked(frame, version, correlation_id, client_id, single)
-
-
-def _checked(
-    frame: memoryview, version: int, correlation_id: int, client_id: bytes | None, single: SingleProduce
-) -> ShortProduce | None:
-    records = frame[single.records_begin : single.records_end]
-    header = read_header(records)
-    codec = header.attributes & CODEC_MASK
-    if (
-        header.magic != MAGIC
-        or header.size != len(records)
-        or codec > CODEC_LAST
-        or (codec == _ZSTD and version < _ZSTD_FROM)
-        or header.attributes & _NOT_SHORT
-        or header.record_count < 1
-        or header.last_offset_delta != header.record_count - 1
-        or (not codec and header.record_count * _RECORD_BYTES_MIN > header.batch_length)
-        or batch_crc(records, 0, len(records)) != header.crc
-    ):
-        return None
-    short = ShortProduce()
-    short.version, short.correlation_id, short.client_id = version, correlation_id, client_id
-    short.acks, short.timeout_ms = single.acks, single.timeout_ms
-    short.key = single.topic + _INT32.pack(single.partition)
-    short.records, short.size = records, len(records)
-    short.record_count = header.record_count
-    short.base_timestamp, short.max_timestamp = header.base_timestamp, header.max_timestamp
-    short.producer_id = header.producer_id
-    return short
+    """A whole Produce request as above; None for any other request."""
+    return None
