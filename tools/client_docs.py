@@ -1,7 +1,7 @@
-"""Write docs/client_reference.md from the client's own signatures; with --check, only say if it is up to date.
+"""Write docs/client_reference.md from the signatures of the client; `--check` fails when it is out of date.
 
-A parameter's type and default come from the signature, its meaning from the text below the field that declares it.
-One without a meaning is an error.
+A parameter's type and default come from the signature, its description from the docstring below its field, which is
+required.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ PAGE = Path(__file__).parent.parent / "docs" / "client_reference.md"
 INTRODUCTION = """\
 # Parameters of the Python client
 
-This page is written by `tools/client_docs.py` from the signatures in `src/millpond/client/`. [client.md](client.md)
-explains them, with a cookbook. An argument that is not known is refused, with the name that was probably meant.
+`tools/client_docs.py` generates this page from the signatures in `src/millpond/client/`. [client.md](client.md)
+explains them, with a cookbook. An unknown argument is refused with the nearest known name.
 """
 
 BESIDE = {
     "bootstrap": "The cluster, as `host:port,host:port`; else `MILLPOND_BOOTSTRAP`, else `127.0.0.1:9092`.",
-    "when_full": '`"block"`: `send` waits for room in the buffer. `"raise"`: it raises `BufferFull` at once.',
-    "full_timeout_s": "How long it waits before it raises `BufferFull`.",
+    "when_full": '`"block"`: `send` waits for space in the buffer. `"raise"`: it raises `BufferFull` at once.',
+    "full_timeout_s": "How long `send` waits before it raises `BufferFull`.",
     "topics": "The topics to read, at least one.",
-    "group": "The consumer group, under which offsets are stored. None reads all partitions without a group.",
-    "topic": "Where the record goes.",
-    "value": "Bytes, text, None (a tombstone), or what the serializer takes: what JSON knows, typed values.",
-    "key": "Text or bytes: records with the same key go to one partition and keep their order.",
+    "group": "The consumer group, which owns the committed offsets. None reads all partitions.",
+    "topic": "The topic to send to.",
+    "value": "Bytes, text, None (a tombstone), or what the serializer accepts: JSON types and typed values.",
+    "key": "Text or bytes: records with the same key are in the same partition, in order.",
     "handler": "The function that is called with each record.",
 }
-"""What no field declares."""
+"""Parameters without a field that declares them."""
 
 SIGNATURES: tuple[tuple[str, str, Callable[..., Any], tuple[type, ...]], ...] = (
     ("Producer", "`AsyncProducer` takes the same.", Producer.__init__, (ProducerKwargs,)),
@@ -54,7 +54,7 @@ SIGNATURES: tuple[tuple[str, str, Callable[..., Any], tuple[type, ...]], ...] = 
         Worker.__init__,
         (Options, WorkerKwargs),
     ),
-    ("Retry", "What `retries=` takes, beside a plain number.", Retry, (Retry,)),
+    ("Retry", "What `retries=` takes, besides a plain number.", Retry, (Retry,)),
 )
 
 
@@ -68,52 +68,52 @@ def _lines() -> Iterator[str]:
     for name, about, function, declared in SIGNATURES:
         yield f"## {name}"
         yield f"{about}\n"
-        yield "| Parameter | Type | Default | What it does |"
+        yield "| Parameter | Type | Default | Description |"
         yield "|---|---|---|---|"
-        meanings = {key: text for kind in declared for key, text in meanings_of(kind).items()}
+        descriptions = {key: text for kind in declared for key, text in descriptions_of(kind).items()}
         for parameter, kind_text, default in _parameters(function, declared):
             if name == "worker" and parameter == "handler":
                 continue
-            meaning = meanings.get(parameter) or BESIDE.get(parameter)
-            if meaning is None:
-                raise SystemExit(f"{name}: {parameter} has no text below it that says what it does")
-            yield f"| `{parameter}` | {_code(kind_text)} | {default} | {meaning.replace('|', _BAR)} |"
+            description = descriptions.get(parameter) or BESIDE.get(parameter)
+            if description is None:
+                raise SystemExit(f"{name}: {parameter} has no docstring below it")
+            yield f"| `{parameter}` | {_code(kind_text)} | {default} | {description.replace('|', _BAR)} |"
         yield ""
 
 
-def meanings_of(kind: type) -> dict[str, str]:
-    """The text below each field of a class."""
+def descriptions_of(kind: type) -> dict[str, str]:
+    """The docstring below each field of a class."""
     tree = ast.parse(inspect.getsource(kind)).body[0]
     assert isinstance(tree, ast.ClassDef)
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for field, below in zip(tree.body, tree.body[1:], strict=False):
         match field, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                found[name] = " ".join(text.split())
-    return found
+                descriptions[name] = " ".join(text.split())
+    return descriptions
 
 
 def _parameters(function: Callable[..., Any], declared: tuple[type, ...]) -> Iterator[tuple[str, str, str]]:
-    """Name, type and default of each, those of `**options` spelled out."""
+    """Name, type and default of each parameter; `**options` is expanded."""
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name == "self":
             continue
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            yield from _spelled_out(declared)
+            yield from _expanded(declared)
         else:
             yield parameter.name, str(parameter.annotation), _default(parameter.default)
 
 
-def _spelled_out(declared: tuple[type, ...]) -> Iterator[tuple[str, str, str]]:
-    if SendKwargs in declared:
-        for name, text in _annotations(SendKwargs).items():
+def _expanded(declared: tuple[type, ...]) -> Iterator[tuple[str, str, str]]:
+    if SendGiven in declared:
+        for name, text in _annotations(SendGiven).items():
             yield name, text, "now" if name == "timestamp_ms" else "none" if name == "headers" else "`None`"
         return
     fields = inspect.signature(Options).parameters
     for name, text in _annotations(OptionsKwargs).items():
         default = fields[name].default
-        is_made = name == "settings"
-        yield name, text, "none" if is_made else "no retries" if name == "retries" else _default(default)
+        is_created = name == "settings"
+        yield name, text, "none" if is_created else "no retries" if name == "retries" else _default(default)
 
 
 def _annotations(kind: type) -> Mapping[str, str]:
@@ -126,20 +126,20 @@ def _annotations(kind: type) -> Mapping[str, str]:
     }
 
 
-def _default(given: object) -> str:
-    if given is inspect.Parameter.empty:
-        return "needed"
-    if callable(given):
-        return "JSON and typed values" if getattr(given, "__name__", "") == "encode" else f"`{given!r}`"
-    if isinstance(given, int) and not isinstance(given, bool) and given >= 10_000:
-        return f"`{given:_}`"
-    if isinstance(given, str):
-        return f'`"{given}"`'
-    return f"`{given!r}`"
+def _default(default: object) -> str:
+    if default is inspect.Parameter.empty:
+        return "required"
+    if callable(default):
+        return "JSON and typed values" if getattr(default, "__name__", "") == "encode" else f"`{default!r}`"
+    if isinstance(default, int) and not isinstance(default, bool) and default >= 10_000:
+        return f"`{default:_}`"
+    if isinstance(default, str):
+        return f'`"{default}"`'
+    return f"`{default!r}`"
 
 
 _BAR = "\\|"
-"""As it is written in a table."""
+"""Escaped for a table."""
 
 ALIASES = {
     "Acks": '"all" | 1 | 0',
@@ -158,7 +158,7 @@ ALIASES = {
     "Callable[[Message], str]": "function",
     "ProcessedIds": "SqliteIds | RedisIds | own",
 }
-"""Types as a reader wants them, without a look into the code."""
+"""Types as readers understand them without the code."""
 
 
 def _code(text: str) -> str:

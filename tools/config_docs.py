@@ -1,4 +1,4 @@
-"""Write docs/config.md from the settings as they are declared; with --check, only say whether it is up to date."""
+"""Write docs/config.md from the declarations of the settings; `--check` fails when it is out of date."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PAGE = Path(__file__).parent.parent / "docs" / "config.md"
 INTRODUCTION = """\
 # Settings
 
-This page is written by `tools/config_docs.py` from the declarations in `src/millpond/config/`.
+`tools/config_docs.py` generates this page from the declarations in `src/millpond/config/`.
 
-A node takes its settings when it starts. Those marked *live* can also be changed while it runs, for one broker or for
-all of them, and a topic's or a group's settings for each of them, with any tool that speaks IncrementalAlterConfigs.
-The strongest one counts: the topic's or group's own, then that of the running broker, that of all brokers, what the
-node was started with, and the default.
+A node reads its settings when it starts. Those marked *live* can also be changed while it runs, for one broker or for
+all of them; settings of topics and groups can always be changed. Use `millpond config` or any tool with
+IncrementalAlterConfigs. The order of precedence is: the topic or group, the running broker, all brokers, the settings
+that the node was started with, the default.
 """
 
 
@@ -39,7 +39,7 @@ def _lines() -> Iterator[str]:
     for title, settings in SECTIONS.items():
         yield f"\n### {title}\n"
         yield from _table(settings, "Live", lambda setting: "live" if setting.live else "")
-    yield "\nLarger units are understood too, the finest one given counts: "
+    yield "\nLarger units are accepted too; the finest one wins: "
     yield ", ".join(f"`{name}`" for name in COARSE) + "."
     yield "\n## A topic's settings\n"
     yield from _table(TOPIC, "Default comes from", _inherited)
@@ -47,8 +47,8 @@ def _lines() -> Iterator[str]:
     yield from _table(GROUP, "Default comes from", _inherited)
     yield "\n## A subscription's settings (client metrics)\n"
     yield from _table(CLIENT_METRICS, "Default comes from", _inherited)
-    yield "\n## Names of Kafka's that a broker shows\n"
-    yield "Tools that ask a broker for these find what is true here. They cannot be set.\n"
+    yield "\n## Kafka's names that a broker reports\n"
+    yield "These are read-only, for tools that ask for them.\n"
     for name, own in OTHERWISE.items():
         yield f"- `{name}`: Kafka's name for `{own.name}`."
     yield from (f"- `{setting.name}`: {setting.doc}" for setting in WITHOUT_EFFECT)
@@ -59,7 +59,7 @@ def _inherited(setting: AnySetting) -> str:
 
 
 def _table(settings: Iterable[AnySetting], title: str, last: Callable[[AnySetting], str]) -> Iterator[str]:
-    yield f"| Setting | Type | Default | What it does | {title} |"
+    yield f"| Setting | Type | Default | Description | {title} |"
     yield "|---|---|---|---|---|"
     for setting in settings:
         if not setting.internal:

@@ -1,4 +1,4 @@
-"""A part of a page that a program writes, between two marks; `--check` says when it is out of date."""
+"""Generated sections of pages, between two markers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 
 def write_or_check(page: Path, begin: str, end: str, text: str) -> int:
-    """The exit code: 1 if it was only to be checked, and is not what it should be."""
-    before = page.read_text()
-    head, _, rest = before.partition(begin)
+    """Write the section, or with `--check` compare it. The exit code is 1 if it is out of date."""
+    old = page.read_text()
+    head, _, rest = old.partition(begin)
     _, _, tail = rest.partition(end)
-    fresh = f"{head}{begin}\n{text}{end}{tail}"
+    new = f"{head}{begin}\n{text}{end}{tail}"
     if "--check" not in sys.argv:
-        page.write_text(fresh)
-    elif fresh != before:
+        page.write_text(new)
+    elif new != old:
         print(f"docs/{page.name} is out of date")
         return 1
     return 0

@@ -1,7 +1,7 @@
-"""`pip install`, with a line for each step while it runs, and all that pip says when it fails.
+"""`pip install` with one line per step, and pip's full output on failure.
 
-It takes a minute or two the first time, and whoever has just come should see that something happens. Runs before
-anything is installed, so it needs nothing but Python.
+The first install takes a minute or two, and a newcomer should see progress. It runs before anything is installed, so
+it needs nothing but Python.
 
 Usage: python tools/installation.py ARGUMENTS-OF-PIP-INSTALL
 """
@@ -20,7 +20,7 @@ ALL = re.compile(r"Installing collected packages: (?P<names>.+)$")
 
 
 def step_of(line: str) -> str | None:
-    """What a line of pip's means to people; None when it is not worth a line of its own."""
+    """The step that a line of pip's output reports, if any."""
     line = line.strip()
     if ".metadata (" in line:
         return None
@@ -29,7 +29,7 @@ def step_of(line: str) -> str | None:
     if found := BUILD.match(line):
         return f"building {found['name']}"
     if TOOLS.match(line):
-        return "downloading what it is built with"
+        return "downloading build dependencies"
     if found := ALL.match(line):
         count = len(found["names"].split(","))
         return f"installing {count} package{'s' if count > 1 else ''}"
@@ -37,16 +37,15 @@ def step_of(line: str) -> str | None:
 
 
 def run_showing_steps(command: Sequence[str]) -> int:
-    """The exit code of the command."""
-    said: list[str] = []
+    output: list[str] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            said.append(line)
+            output.append(line)
             if step := step_of(line):
                 print(f"  {step} …", flush=True)
     if process.returncode:
-        sys.stderr.write("".join(said))
+        sys.stderr.write("".join(output))
     return process.returncode
 
 

@@ -1,4 +1,4 @@
-"""Writes the table of claims and lessons in docs/simulator.md; `--check` fails when it is out of date."""
+"""Write the table of claims and lessons in docs/simulator.md; `--check` fails when it is out of date."""
 
 from __future__ import annotations
 

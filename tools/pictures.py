@@ -1,7 +1,7 @@
-"""Makes the pictures of docs/images anew: `python tools/pictures.py [trace topic …]`, then look at them.
+"""Take the screenshots in docs/images: `python tools/pictures.py [trace topic …]`; check the result by eye.
 
-A cluster of three nodes gets something to show, the console runs beside it, and Chromium opens its pages. What is
-measured is measured here and now, so that no two pictures are the same to the last number.
+The script fills a cluster of three nodes, runs the console and opens its pages in Chromium. The figures are measured
+live, so screenshots differ from run to run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# The console as a process, as its tests start it.
+# For the console process of the tests.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from millpond.client import dead_letters
@@ -31,7 +31,7 @@ RECORDS_PER_SECOND = 200
 HOT_SHARE = 0.4
 LETTERS = 60
 GROWTH_SECONDS = 8.0
-"""So long a page is watched before it is taken: its charts need some points."""
+"""How long to wait before a screenshot: the charts need some points."""
 
 
 def overview(page: Any) -> None:
@@ -78,7 +78,7 @@ PICTURES: dict[str, tuple[Callable[[Any], None], dict[str, Any], bool]] = {
     "trace": (trace, {"color_scheme": "dark"}, True),
     "simulator": (simulator, {}, True),
 }
-"""How each comes to be, how the browser is set, and whether all of the page is taken, however long it is."""
+"""For each: how to reach it, browser options, and whether to capture the full page."""
 
 
 def fill(cluster: Ponds) -> None:
@@ -106,13 +106,13 @@ def fill(cluster: Ponds) -> None:
 
 
 @contextmanager
-def written(cluster: Ponds) -> Iterator[None]:
-    """Orders come all the while, many of them of one customer."""
-    over = threading.Event()
+def continuous_writes(cluster: Ponds) -> Iterator[None]:
+    """Write orders continuously, many of them by one customer."""
+    stop = threading.Event()
 
     def write() -> None:
         number = 0
-        while not over.wait(0.1):
+        while not stop.wait(0.1):
             some = []
             for _ in range(RECORDS_PER_SECOND // 10):
                 number += 1
@@ -125,7 +125,7 @@ def written(cluster: Ponds) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        stop.set()
         thread.join()
 
 
@@ -136,7 +136,7 @@ def take(names: list[str], folder: Path) -> None:
         fill(cluster)
         console = Console(cluster.bootstrap)
         try:
-            with written(cluster), sync_playwright() as run:
+            with continuous_writes(cluster), sync_playwright() as run:
                 browser = run.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
                 for name in names:
                     make, options, is_whole = PICTURES[name]
@@ -153,12 +153,14 @@ def take(names: list[str], folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(PICTURES)}; all without")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"one or more of {', '.join(PICTURES)}; default: all"
+    )
     parser.add_argument("--into", type=Path, default=IMAGES, metavar="FOLDER")
-    given = parser.parse_args()
-    if unknown := [each for each in given.names if each not in PICTURES]:
-        parser.error(f"there is no picture {unknown[0]}: there are {', '.join(PICTURES)}")
-    take(given.names or list(PICTURES), given.into)
+    arguments = parser.parse_args()
+    if unknown := [each for each in arguments.names if each not in PICTURES]:
+        parser.error(f"unknown picture {unknown[0]}; choose from {', '.join(PICTURES)}")
+    take(arguments.names or list(PICTURES), arguments.into)
 
 
 if __name__ == "__main__":

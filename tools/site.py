@@ -1,7 +1,6 @@
-"""Gather the pages of the site: README as its first page, docs, decisions, the examples' READMEs and the changes.
+"""Collect the pages of the site: README, docs, decisions, READMEs of the examples and the changelog.
 
-In the repository links go from file to file. Here they go from page to page; what is no page (a folder of source, a
-program) is named and not linked.
+Links between files become links between pages; a link to anything else (source code) becomes plain text.
 """
 
 from __future__ import annotations
@@ -20,34 +19,34 @@ FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 
 def pages(root: Path) -> dict[Path, str]:
-    """Each file that is a page, and its place in the site."""
-    found = {root / "README.md": "index.md", root / "CHANGELOG.md": "CHANGELOG.md"}
+    """Each page's file, with its path in the site."""
+    site_paths = {root / "README.md": "index.md", root / "CHANGELOG.md": "CHANGELOG.md"}
     for page in sorted((root / "docs").rglob("*.md")):
-        found[page] = str(page.relative_to(root / "docs"))
+        site_paths[page] = str(page.relative_to(root / "docs"))
     for page in sorted((root / "examples").rglob("*.md")):
-        found[page] = str(page.relative_to(root))
-    return found
+        site_paths[page] = str(page.relative_to(root))
+    return site_paths
 
 
 def gather(root: Path, out: Path) -> None:
     if out.exists():
         shutil.rmtree(out)
-    known = pages(root)
-    for page, place in known.items():
-        target = out / place
+    site_paths = pages(root)
+    for page, site_path in site_paths.items():
+        target = out / site_path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(_relinked(page, known), encoding="utf-8")
+        target.write_text(_relinked(page, site_paths), encoding="utf-8")
     if (root / "docs" / IMAGES).is_dir():
         shutil.copytree(root / "docs" / IMAGES, out / IMAGES)
 
 
-def _relinked(page: Path, known: dict[Path, str]) -> str:
+def _relinked(page: Path, site_paths: dict[Path, str]) -> str:
     text = page.read_text(encoding="utf-8")
     parts: list[str] = []
     at = 0
     for start, end in [*_fences(text), (len(text), len(text))]:
-        linked = LINK.sub(lambda match: _link(match, page, known), text[at:start])
-        parts.append(IMAGE.sub(lambda match: _image(match, known[page]), linked))
+        linked = LINK.sub(lambda match: _link(match, page, site_paths), text[at:start])
+        parts.append(IMAGE.sub(lambda match: _image(match, site_paths[page]), linked))
         parts.append(text[start:end])
         at = end
     return "".join(parts)
@@ -58,24 +57,24 @@ def _fences(text: str) -> Iterator[tuple[int, int]]:
         yield match.span()
 
 
-def _link(match: re.Match[str], page: Path, known: dict[Path, str]) -> str:
+def _link(match: re.Match[str], page: Path, site_paths: dict[Path, str]) -> str:
     target, hash_sign, anchor = match["target"].partition("#")
     if re.match(r"[a-z]+:", match["target"]) or not target:
         return match[0]
-    wanted = (page.parent / target).resolve()
-    wanted = wanted / "README.md" if wanted.is_dir() else wanted
-    if wanted not in known:
+    linked = (page.parent / target).resolve()
+    linked = linked / "README.md" if linked.is_dir() else linked
+    if linked not in site_paths:
         return match["text"]
-    here = Path(known[page]).parent
-    way = Path(*[".."] * len(here.parts), known[wanted])
-    return f"[{match['text']}]({way}{hash_sign}{anchor})"
+    here = Path(site_paths[page]).parent
+    relative = Path(*[".."] * len(here.parts), site_paths[linked])
+    return f"[{match['text']}]({relative}{hash_sign}{anchor})"
 
 
-def _image(match: re.Match[str], place: str) -> str:
-    """Pictures are in one folder, below which no other is."""
+def _image(match: re.Match[str], site_path: str) -> str:
+    """All pictures are in one flat folder."""
     if re.match(r"[a-z]+:", match["target"]):
         return match[0]
-    up = [".."] * (len(Path(place).parts) - 1)
+    up = [".."] * (len(Path(site_path).parts) - 1)
     return f"![{match['text']}]({Path(*up, IMAGES, Path(match['target']).name)})"
 
 

@@ -1,4 +1,4 @@
-"""Write docs/spark_options.md from the options as they are declared; with --check, only say if it is up to date."""
+"""Write docs/spark_options.md from the declarations of the options; `--check` fails when it is out of date."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PAGE = Path(__file__).parent.parent / "docs" / "spark_options.md"
 INTRODUCTION = """\
 # Options of the Spark source and sink
 
-This page is written by `tools/spark_docs.py` from the declarations in `src/millpond/spark/options.py`.
+`tools/spark_docs.py` generates this page from the declarations in `src/millpond/spark/options.py`.
 
-Names and defaults are those of Spark's own Kafka source and sink. An option that is not known is refused, with the
-name that was probably meant. Upper and lower case are the same. `kafka.*` is passed on to the connection without its
-prefix; a setting that no client of Kafka has is refused, and one that has no effect here is warned of. These have
-one: `kafka.bootstrap.servers` (else `MILLPOND_BOOTSTRAP`, else `127.0.0.1:9092`), `kafka.security.protocol`,
-`kafka.sasl.*`, `kafka.ssl.*`, `kafka.client.id`, `kafka.isolation.level`, `kafka.max.partition.fetch.bytes`,
-`kafka.request.timeout.ms`, `kafka.default.api.timeout.ms`, and for the sink the producer's.
+Names and defaults are those of Spark's own Kafka source and sink. An unknown option is refused with the nearest known
+name. Case does not matter. `kafka.*` is passed to the connection without its prefix; a setting that no Kafka client
+has is refused, and one without effect here is logged. These have an effect: `kafka.bootstrap.servers` (else
+`MILLPOND_BOOTSTRAP`, else `127.0.0.1:9092`), `kafka.security.protocol`, `kafka.sasl.*`, `kafka.ssl.*`,
+`kafka.client.id`, `kafka.isolation.level`, `kafka.max.partition.fetch.bytes`, `kafka.request.timeout.ms`,
+`kafka.default.api.timeout.ms`, and for the sink the producer's settings.
 """
 
 PLACES = {"read": "batch", "readStream": "stream", "write": "batch", "writeStream": "stream"}
@@ -40,8 +40,8 @@ def _lines() -> Iterator[str]:
     yield from _table([each for each in OPTIONS if each.where & READS])
     yield '\n## Writing: `df.write.format("millpond")`, `df.writeStream.format("millpond")`\n'
     yield from _table([each for each in OPTIONS if each.where & WRITES])
-    yield "\n## Settings of Kafka's clients that are refused\n"
-    yield "| Setting | When | Why, and what to do |"
+    yield "\n## Refused settings of Kafka clients\n"
+    yield "| Setting | When | Reason, and what to do |"
     yield "|---|---|---|"
     for name, (where, reason) in KAFKA_REFUSED.items():
         when = " and ".join(word for word, places in (("reading", READS), ("writing", WRITES)) if where & places)
@@ -49,7 +49,7 @@ def _lines() -> Iterator[str]:
 
 
 def _table(options: list[Option[Any]]) -> Iterator[str]:
-    yield "| Option | Default | For | What it does |"
+    yield "| Option | Default | For | Description |"
     yield "|---|---|---|---|"
     for option in options:
         default = option.shown or f"`{str(option.default).lower()}`"

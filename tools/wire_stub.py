@@ -1,4 +1,4 @@
-"""Writes src/millpond/wire/messages.pyi from the schemas, for type checkers and editors.
+"""Write src/millpond/wire/messages.pyi from the schemas, for type checkers and editors.
 
 The classes of wire/messages.py are built on first use, so nothing else declares them. The stub is not in git: an
 install, a wheel build and `make check` write it. Needs nothing but Python, so that it runs in a build environment.
