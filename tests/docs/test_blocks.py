@@ -1,6 +1,6 @@
-"""The code on the pages: Python is run against a node, commands are held against the command line itself.
+"""Code blocks of the docs: Python runs against a node, commands are parsed by the command line.
 
-A block that is not run here has a reason below; `test_every_block_is_run_or_has_a_reason` counts them.
+A block that is not run here needs a reason below.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ ALL = list(blocks())
 
 @dataclass(frozen=True)
 class Run:
-    """How a block of Python is run: what stands before and behind it, and what is changed in it."""
+    """How to run a block of Python: code before and after it, and replacements in it."""
 
     before: str = ""
-    behind: str = ""
-    change: Mapping[str, str] = field(default_factory=dict)
+    after: str = ""
+    replacements: Mapping[str, str] = field(default_factory=dict)
 
 
 TYPED = """
@@ -58,16 +58,16 @@ TO_TYPED = {'"orders"': '"typed"', 'group="billing"': 'group="typed"'}
 
 RUN = {
     "README.md: from confluent_kafka import Producer": Run(),
-    "README.md: from millpond import Message, Retry, worker": Run(change=IDLE),
+    "README.md: from millpond import Message, Retry, worker": Run(replacements=IDLE),
     "docs/admin.md: from millpond.admin.lag import LagWatch": Run(
         "from millpond import Consumer\n"
         'with Consumer(group="billing", topics=["orders"]) as reader:\n    reader.next(5)\n    reader.commit()\n'
     ),
-    "docs/client.md: from millpond import Producer": Run(behind="assert delivery.topic == 'orders'"),
+    "docs/client.md: from millpond import Producer": Run(after="assert delivery.topic == 'orders'"),
     "docs/client.md: from millpond import Consumer": Run(
-        change={"while True": "for _ in range(2)", ", message.json()": ""}
+        replacements={"while True": "for _ in range(2)", ", message.json()": ""}
     ),
-    "docs/client.md: from millpond import Message, Retry, worker": Run(change=IDLE),
+    "docs/client.md: from millpond import Message, Retry, worker": Run(replacements=IDLE),
     ONCE + 'instance=os.environ["POD_NAME"])': Run(
         TYPED, "charge.run(until_idle_s=0.5); assert charge.stats.processed >= 1", TO_TYPED
     ),
@@ -84,15 +84,15 @@ RUN = {
         "from millpond import Consumer\nstate = {}\n", "assert state == {b'ann': {'balance': 1}}"
     ),
 }
-"""By page and first line."""
+"""Blocks by page and first line."""
 
-SPARK = "a part of a Spark job; tests/spark has the whole of it"
-OWN = "a part of a test whose other part is the reader's own; tests/testing tries each call"
+SPARK = "part of a Spark job; tests/spark has complete ones"
+OWN = "part of a test with the reader's own code; tests/testing runs each call"
 NOT_RUN = {
-    "README.md: import runpy": "a secure node; tests/cli/test_secure.py takes the settings in the same way",
-    "README.md: import millpond.spark": "Spark: run by test_the_snippet_for_spark_shows_rows",
+    "README.md: import runpy": "a secure node; tests/cli/test_secure.py uses the settings in the same way",
+    "README.md: import millpond.spark": "Spark: run by test_the_spark_example_of_the_readme_shows_rows",
     "docs/client.md: producer = Producer(serializer=registry_serializer(AvroSerializer(registry, schema)))":
-        "needs a schema registry; tests/client/test_payloads.py has stand-ins for one",
+        "needs a schema registry; tests/client/test_payloads.py has stubs of one",
     "docs/monitoring.md": "needs OpenTelemetry; tests/client/test_tracing.py runs the same where it is installed",
     "docs/ecosystem.md": "needs a schema registry; tests/examples/test_avro_registry.py runs the whole program",
     "docs/lake.md": SPARK,
@@ -104,17 +104,17 @@ NOT_RUN = {
 COMMANDS_NOT_RUN = {
     "README.md: make up": "installs; tests/clients/test_readme.py runs it on a clean copy",
     "README.md: . .venv/bin/activate": "tests/clients/test_readme.py runs it on a clean copy",
-    "README.md: millpond cluster up": "three nodes and a pid from a table; tests/cli/cluster kills one so",
+    "README.md: millpond cluster up": "three nodes and a pid from a table; tests/cli/cluster does the same",
     "README.md: millpond up --secure": "tests/cli/test_secure.py runs them",
     "README.md: millpond pipeline run": "Spark; tests/docs/test_tutorial.py runs one",
-    "README.md: pip install": "installs; the tests of the wheels do it in an empty environment",
-    "docs/cli.md": "a profile with a password, a shell's own files; tests/cli runs each of them",
+    "README.md: pip install": "installs; tests/dist does it in an empty environment",
+    "docs/cli.md": "needs a password prompt and shell files; tests/cli runs each of them",
     "docs/console.md": "tests/cli/test_console.py and tests/console run them",
-    "docs/cluster.md": "several machines or nodes; docs/operations.md has the same, and is run",
-    "docs/dead-letters.md": "a list of commands with what each does; tests/cli/test_dlq.py runs all",
+    "docs/cluster.md": "several machines or nodes; docs/operations.md has the same commands",
+    "docs/dead-letters.md": "a list of commands with explanations; tests/cli/test_dlq.py runs all",
     "docs/monitoring.md": "tests/cli/test_monitoring.py and tests/deploy/test_monitoring.py run them",
-    "docs/ecosystem.md": "parts of examples; tests/examples runs them with the archives of Apache Kafka",
-    "docs/planning.md": "what a command prints",
+    "docs/ecosystem.md": "parts of examples; tests/examples runs them with Apache Kafka",
+    "docs/planning.md": "output of a command",
     "docs/simulator.md": "tests/cli/test_sim.py and tests/console/test_simulator.py run them",
     "docs/security.md": "tests/cli/test_secure.py, test_cert.py and test_quota.py run them; settings of nodes",
     "docs/spark.md": "Spark; tests/docs/test_tutorial.py runs the same",
@@ -141,10 +141,10 @@ def test_every_block_is_run_or_has_a_reason() -> None:
     kinds = Counter(each.kind for each in ALL)
     assert set(kinds) <= {"", "sh", "python", "toml", "text", "ini", "yaml", "json", "html", "dockerfile", "java"}
     run = [each for each in PYTHON if key_of(each) in RUN]
-    loose = [each for each in PYTHON if each not in run and reason_of(each, NOT_RUN) is None]
-    loose += [each for each in SHELL if not reason_of(each, COMMANDS_NOT_RUN)]
-    assert list(map(str, loose)) == [], "run them above, or say why not"
-    assert RUN.keys() - {key_of(each) for each in run} == set(), "what is run is not on the pages any more"
+    unexplained = [each for each in PYTHON if each not in run and reason_of(each, NOT_RUN) is None]
+    unexplained += [each for each in SHELL if not reason_of(each, COMMANDS_NOT_RUN)]
+    assert list(map(str, unexplained)) == [], "run them, or add a reason"
+    assert RUN.keys() - {key_of(each) for each in run} == set(), "blocks in RUN that are not on the pages"
     print(f"{len(ALL)} blocks: {len(run)} of {len(PYTHON)} in Python are run here, {len(SHELL)} are commands")
 
 
@@ -167,17 +167,17 @@ def test_python_runs(block: Block, millpond_shared: Any, tmp_path: Path, monkeyp
             if topic in ("accounts", "orders"):
                 pond.produce(topic, ("ann", b'{"balance": 1}'))
     text = block.text.replace("127.0.0.1:9092", pond.bootstrap)
-    for old, new in how.change.items():
+    for old, new in how.replacements.items():
         assert old in text
         text = text.replace(old, new)
     monkeypatch.setenv("MILLPOND_BOOTSTRAP", pond.bootstrap)
     monkeypatch.setenv("POD_NAME", "")
     monkeypatch.chdir(tmp_path)
-    exec(compile(f"{how.before}\n{text}\n{how.behind}\n", str(block), "exec"), {"__name__": "__main__"})
+    exec(compile(f"{how.before}\n{text}\n{how.after}\n", str(block), "exec"), {"__name__": "__main__"})
 
 
 def command_lines() -> Iterator[tuple[str, list[str]]]:
-    """What stands behind `millpond` on each line of the blocks."""
+    """The arguments of `millpond` on each line of the blocks."""
     for block in SHELL:
         text = re.sub(r"\\\n\s*", " ", block.text)
         for line in text.splitlines():
@@ -197,27 +197,27 @@ def _words(text: str) -> list[str]:
     return [each for each in words if not re.fullmatch(r"[0-9]?>.*|&|<.*|\)", each)]
 
 
-def test_commands_are_those_of_the_command_line() -> None:
-    wrong = []
-    for place, words in command_lines():
+def test_the_command_line_accepts_every_command() -> None:
+    errors = []
+    for line, words in command_lines():
         try:
             _parse(words)
-        except click.UsageError as fault:
-            wrong.append(f"{place}: {fault.format_message()}")
-    assert wrong == []
+        except click.UsageError as error:
+            errors.append(f"{line}: {error.format_message()}")
+    assert errors == []
 
 
 def _parse(words: list[str]) -> None:
-    """Down to the last command, without calling it."""
+    """Parse all arguments without running the command."""
     group: click.Command = command
     context = click.Context(group, info_name="millpond")
     while isinstance(group, click.Group):
         if not words or words[0].startswith("-"):
             return
-        found = group.get_command(context, words[0])
-        if found is None:
-            raise click.UsageError(f"there is no command {words[0]}")
-        group, words = found, words[1:]
+        subcommand = group.get_command(context, words[0])
+        if subcommand is None:
+            raise click.UsageError(f"unknown command {words[0]}")
+        group, words = subcommand, words[1:]
         context = click.Context(group, parent=context, info_name=group.name)
     if any(re.fullmatch(r"[A-Z]+|\[.*|…|\.\.\.", each) for each in words) or not words:
         return
@@ -226,16 +226,16 @@ def _parse(words: list[str]) -> None:
 
 
 @with_time
-def test_the_snippet_for_spark_shows_rows(millpond: Any, tmp_path: Path) -> None:
+def test_the_spark_example_of_the_readme_shows_rows(millpond: Any, tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
     (block,) = [each for each in PYTHON if key_of(each).startswith("README.md: import millpond.spark")]
     millpond.create_topic("purchases")
     millpond.produce("purchases", *(f'{{"purchase": {number}}}'.encode() for number in range(3)))
     (tmp_path / "job.py").write_text(block.text)
-    kept = {name: text for name, text in os.environ.items() if not name.startswith("PYSPARK")}
-    done = subprocess.run(
-        [sys.executable, "job.py"], cwd=tmp_path, env=kept | {"MILLPOND_BOOTSTRAP": millpond.bootstrap},
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("PYSPARK")}
+    result = subprocess.run(
+        [sys.executable, "job.py"], cwd=tmp_path, env=environment | {"MILLPOND_BOOTSTRAP": millpond.bootstrap},
         capture_output=True, text=True, check=False, timeout=200,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert '{"purchase": 2}' in done.stdout
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert '{"purchase": 2}' in result.stdout

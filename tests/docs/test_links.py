@@ -1,4 +1,4 @@
-"""Every link of README, docs and examples leads to a file, and to a heading that is there."""
+"""Links of README, docs and examples lead to existing files and headings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALL = [*pages(), *sorted((ROOT / "docs" / "decisions").glob("*.md")), ROOT / "CH
 
 
 def anchors_of(page: Path) -> set[str]:
-    """As GitHub and mkdocs make them of headings."""
+    """Anchors as GitHub and mkdocs derive them from headings."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     plain = (re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", each).lower()) for each in headings)
@@ -23,34 +23,34 @@ def anchors_of(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", ALL, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_to_existing_files_and_headings(page: Path) -> None:
     broken = []
     for target in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
         if re.match(r"[a-z]+:", target):
             continue
         name, _, anchor = target.partition("#")
-        where = (page.parent / name).resolve() if name else page
-        if not where.exists():
-            broken.append(f"{target}: there is no such file")
-        elif anchor and where.suffix == ".md" and anchor not in anchors_of(where):
-            broken.append(f"{target}: there is no such heading")
+        linked = (page.parent / name).resolve() if name else page
+        if not linked.exists():
+            broken.append(f"{target}: no such file")
+        elif anchor and linked.suffix == ".md" and anchor not in anchors_of(linked):
+            broken.append(f"{target}: no such heading")
     assert broken == []
 
 
-def test_every_picture_is_there_and_shown_somewhere() -> None:
-    shown = {
+def test_every_picture_exists_and_is_used() -> None:
+    used = {
         (page.parent / each).resolve() for page in ALL for each in PICTURE.findall(page.read_text(encoding="utf-8"))
     }
-    assert shown == set((ROOT / "docs" / "images").iterdir())
+    assert used == set((ROOT / "docs" / "images").iterdir())
 
 
-def test_every_page_can_be_found_from_the_readme() -> None:
-    seen, ahead = set(), [ROOT / "README.md"]
-    while ahead:
-        page = ahead.pop()
-        if page in seen or page.suffix != ".md" or not page.exists():
+def test_every_page_is_reachable_from_the_readme() -> None:
+    visited, queue = set(), [ROOT / "README.md"]
+    while queue:
+        page = queue.pop()
+        if page in visited or page.suffix != ".md" or not page.exists():
             continue
-        seen.add(page)
+        visited.add(page)
         targets = [each for each in LINK.findall(page.read_text(encoding="utf-8")) if not re.match(r"[a-z]+:", each)]
-        ahead += [(page.parent / each.partition("#")[0]).resolve() for each in targets]
-    assert [str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md") if page not in seen] == []
+        queue += [(page.parent / each.partition("#")[0]).resolve() for each in targets]
+    assert [str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md") if page not in visited] == []

@@ -1,5 +1,7 @@
-"""docs/operations.md is tried as it stands: each section in an empty folder and in a network of its own, whose
-loopback also has the addresses 10.0.0.1 to 10.0.0.9."""
+"""The commands of docs/operations.md work, section by section.
+
+Each runs in an empty folder and a network namespace whose loopback also has the addresses 10.0.0.1 to 10.0.0.9.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ PAGE = "operations.md"
 
 @with_time
 @pytest.mark.parametrize(("name", "script"), [pytest.param(*each, id=each[0]) for each in sections(PAGE)])
-def test_the_commands_do_what_the_page_says(name: str, script: str, tmp_path: Path) -> None:
+def test_the_commands_of_each_section_work(name: str, script: str, tmp_path: Path) -> None:
     run_in_own_network(script, tmp_path)
 
 
@@ -29,19 +31,19 @@ for round in $(seq {FAILOVERS}); do
     ready
 done
 """
-WRITTEN = "seq 1000 | millpond produce orders\n"
+PRODUCE = "seq 1000 | millpond produce orders\n"
 
 
 @with_time
 @pytest.mark.parametrize("name", ["Loss of a majority", "A whole cluster from its backups"])
-def test_a_cluster_that_has_failed_over_often_is_rescued_as_the_page_says(name: str, tmp_path: Path) -> None:
-    """Failovers leave records in the metadata that a new cluster does not have."""
+def test_a_rescue_works_after_many_failovers(name: str, tmp_path: Path) -> None:
+    """Failovers add metadata records that a new cluster does not have."""
     script = dict(sections(PAGE))[name]
-    assert WRITTEN in script
-    script = script.replace(WRITTEN, WRITTEN + FAIL_OVER, 1)
+    assert PRODUCE in script
+    script = script.replace(PRODUCE, PRODUCE + FAIL_OVER, 1)
     run_in_own_network(script, tmp_path, seconds_max=600)
 
 
-def test_every_block_is_of_a_known_kind() -> None:
+def test_every_block_has_a_known_language() -> None:
     assert block_kinds(PAGE) <= {"sh", "text", "toml"}
     assert dict(sections(PAGE))

@@ -1,4 +1,4 @@
-"""The docs as a site: its pages, their links, and the build itself where mkdocs is installed."""
+"""The site of the docs: its pages, their links, and the build if mkdocs is installed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tool() -> Any:
     return module
 
 
-def test_links_go_from_page_to_page(tool: Any, tmp_path: Path) -> None:
+def test_links_lead_to_pages_of_the_site(tool: Any, tmp_path: Path) -> None:
     tool.gather(ROOT, tmp_path)
     broken = []
     for page in tmp_path.rglob("*.md"):
@@ -38,20 +38,20 @@ def test_links_go_from_page_to_page(tool: Any, tmp_path: Path) -> None:
     assert broken == []
 
 
-def test_every_page_has_a_place_in_the_menu(tool: Any) -> None:
+def test_every_page_is_in_the_menu(tool: Any) -> None:
     menu = str(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
-    left_out = [place for place in tool.pages(ROOT).values() if f"'{place}'" not in menu]
-    assert [place for place in left_out if not place.startswith(("decisions/", "examples/"))] == []
+    missing = [page for page in tool.pages(ROOT).values() if f"'{page}'" not in menu]
+    assert [page for page in missing if not page.startswith(("decisions/", "examples/"))] == []
 
 
 @pytest.mark.slow
-def test_the_site_is_built_without_a_warning(tool: Any, tmp_path: Path) -> None:
+def test_the_site_builds_without_warnings(tool: Any, tmp_path: Path) -> None:
     pytest.importorskip("material", reason="pip install 'millpond[docs]'")
     tool.gather(ROOT, tmp_path / "build" / "pages")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict"],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     assert "Twenty minutes" in (tmp_path / "build" / "site" / "index.html").read_text(encoding="utf-8")

@@ -1,8 +1,8 @@
-"""Pages of the documentation as scripts: their commands as a user would type them.
+"""Pages of the documentation as scripts.
 
-The ```sh blocks of a section are one script. A line that ends with `# in a separate terminal` goes on in the
-background; the next one begins when its panel (`Millpond …`) is there. A block with a title is a file of that name.
-What must be true stands in comments that nobody sees: `<!-- check: COMMAND -->`, tried for half a minute.
+The ```sh blocks of a section form one script. A line that ends with `# in a separate terminal` runs in the
+background; the next one starts when its output shows `Millpond …`. A block with a title is a file of that name. Hidden
+comments are assertions: `<!-- check: COMMAND -->` is retried for half a minute.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 PAGES = Path(__file__).resolve().parents[2] / "docs"
-OWN_TERMINAL = "# in a separate terminal"
+SEPARATE_TERMINAL = "# in a separate terminal"
 SECONDS_MAX = 240
 PART = re.compile(
     r"^```sh\n(?P<sh>.*?)^```$"
@@ -34,21 +34,21 @@ for number in 1 2 3 4 5 6 7 8 9; do ip address add 10.0.0.$number/32 dev lo; don
 """
 
 BEGIN = """set -eu
-begin() {  # a command in a terminal of its own, until it is ready
+begin() {  # start a command in the background and wait until it is ready
     number=$((${number:-9} + 1))
     sh -c "exec $1" > terminal-$number.txt 2>&1 &
     for _ in $(seq 300); do
         if grep -q "Millpond [0-9]" terminal-$number.txt; then return; fi
         sleep 0.1
     done
-    cat terminal-$number.txt; echo "it did not begin: $1"; exit 1
+    cat terminal-$number.txt; echo "did not start: $1"; exit 1
 }
 check() {
     for _ in $(seq 60); do
         if sh -c "$1" > check.txt 2>&1; then return; fi
         sleep 0.5
     done
-    cat check.txt; echo "it is not so: $1"; exit 1
+    cat check.txt; echo "check failed: $1"; exit 1
 }
 end() { for job in $(jobs -p); do kill $job; done; wait; }
 trap end EXIT
@@ -56,7 +56,7 @@ trap end EXIT
 
 
 def sections(page: str) -> Iterator[tuple[str, str]]:
-    """The name of each section that has something to run, with its script."""
+    """The name and script of each section with commands."""
     for section in re.split(r"^## ", (PAGES / page).read_text(), flags=re.MULTILINE)[1:]:
         name, _, text = section.partition("\n")
         script = "".join(_lines(text))
@@ -71,8 +71,8 @@ def _lines(text: str) -> Iterator[str]:
         if part["title"]:
             yield f"cat > {shlex.quote(part['title'])} << 'END OF FILE'\n{part['file']}END OF FILE\n"
         for line in (part["sh"] or "").splitlines():
-            command, is_own, _ = line.partition(OWN_TERMINAL)
-            yield f"begin {shlex.quote(command.strip())}\n" if is_own else f"{line}\n"
+            command, is_background, _ = line.partition(SEPARATE_TERMINAL)
+            yield f"begin {shlex.quote(command.strip())}\n" if is_background else f"{line}\n"
 
 
 def block_kinds(page: str) -> set[str]:
@@ -80,14 +80,14 @@ def block_kinds(page: str) -> set[str]:
 
 
 def run_in_own_network(script: str, folder: Path, seconds_max: float = SECONDS_MAX) -> str:
-    """In a network that nobody else is in, so that every port is free; skips where there can be none."""
+    """Run in a new network namespace, where every port is free; skip if that is not possible."""
     if not shutil.which("ip") or not shutil.which("unshare") or subprocess.run([*OWN_NETWORK, "true"]).returncode:
-        pytest.skip("there can be no network of its own here (unshare, ip)")
+        pytest.skip("network namespaces are not available (unshare, ip)")
     return run_script(ADDRESSES + script, folder, OWN_NETWORK, seconds_max)
 
 
 def run_script(script: str, folder: Path, around: Sequence[str] = (), seconds_max: float = SECONDS_MAX) -> str:
-    """What it says; an AssertionError with that where it fails. `around` is the command that runs the shell."""
+    """Return the output of the script, which must succeed. `around` is the command that runs the shell."""
     programs = Path(sys.executable).parent
     process = subprocess.Popen(
         [*around, "bash", "-c", BEGIN + script],
@@ -100,10 +100,10 @@ def run_script(script: str, folder: Path, around: Sequence[str] = (), seconds_ma
         start_new_session=True,
     )
     try:
-        told, _ = process.communicate(timeout=seconds_max)
+        output, _ = process.communicate(timeout=seconds_max)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        told, _ = process.communicate()
-    print(told)
-    assert process.returncode == 0, told
-    return told
+        output, _ = process.communicate()
+    print(output)
+    assert process.returncode == 0, output
+    return output

@@ -1,4 +1,4 @@
-"""The pages that people read, and the blocks of code in them."""
+"""The pages of the documentation and their code blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Block:
     page: str
     line: int
     kind: str
-    """As written behind the fence; nothing is a shell's, or a picture."""
+    """The language after the fence; empty for shell commands and output."""
     title: str | None
     text: str
 
@@ -31,8 +31,8 @@ class Block:
 
 
 def pages() -> list[Path]:
-    found = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("**/README.md")]
-    return sorted(each for each in found if ".venv" not in each.parts)
+    paths = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("**/README.md")]
+    return sorted(each for each in paths if ".venv" not in each.parts)
 
 
 def blocks() -> Iterator[Block]:
