@@ -1,8 +1,8 @@
 """Pages of the documentation as scripts.
 
 The ```sh blocks of a section form one script. A line that ends with `# in a separate terminal` runs in the
-background; the next one starts when its output shows `Millpond …`. A block with a title is a file of that name. Hidden
-comments are assertions: `<!-- check: COMMAND -->` is retried for half a minute.
+background; the next one starts when its output shows `Millpond …`. A block with a title is a file of that name.
+Hidden comments are assertions: `<!-- check: COMMAND -->` is retried for half a minute.
 """
 
 from __future__ import annotations
