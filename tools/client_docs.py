@@ -105,8 +105,8 @@ def _parameters(function: Callable[..., Any], declared: tuple[type, ...]) -> Ite
 
 
 def _expanded(declared: tuple[type, ...]) -> Iterator[tuple[str, str, str]]:
-    if SendGiven in declared:
-        for name, text in _annotations(SendGiven).items():
+    if SendKwargs in declared:
+        for name, text in _annotations(SendKwargs).items():
             yield name, text, "now" if name == "timestamp_ms" else "none" if name == "headers" else "`None`"
         return
     fields = inspect.signature(Options).parameters

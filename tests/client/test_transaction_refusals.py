@@ -24,13 +24,19 @@ PARTITION = TopicPartition("orders", 0)
 class CommitterHarness:
     """A worker's transactions with a stub producer; `letters` has the values of refused Sends."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, stub: StubTransactions, timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        stub: StubTransactions,
+        timeout_s: float = 10.0,
+        instance: str | None = None,
+    ) -> None:
         monkeypatch.setattr(transactions, "make", lambda *_: stub)
         self.stub, self.in_flight = stub, InFlight()
         self.in_flight.assign([PARTITION])
         consumer: Any = SimpleNamespace(raw=SimpleNamespace(consumer_group_metadata=lambda: None))
         self.committer = Transactional(
-            consumer, self.in_flight, bootstrap="x:1", group="g", instance=None, timeout_s=timeout_s, settings={}
+            consumer, self.in_flight, bootstrap="x:1", group="g", instance=instance, timeout_s=timeout_s, settings={}
         )
         self.letters: list[bytes] = []
 
@@ -156,3 +162,42 @@ def test_a_fenced_worker_learns_whether_its_transaction_timed_out(monkeypatch: p
     harness.finish(sends(1))
     with pytest.raises(Fenced, match="its own name"):
         harness.commit_all()
+
+
+class FencedAtAbort(StubTransactions):
+    """Its coordinator was killed before it answered; librdkafka asks the next one the same, and must not go on."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(record_bytes_max=200)
+        self._code = code
+        self.begun_anew = -1
+        self._is_fenced = False
+
+    def init_transactions(self, timeout_s: float) -> None:
+        self.begun_anew += 1
+        self._is_fenced = False
+        super().abort_transaction(timeout_s)
+
+    def abort_transaction(self, timeout_s: float) -> None:
+        self._is_fenced = self._is_fenced or not self.begun_anew
+        if self._is_fenced:
+            raise KafkaException(KafkaError(self._code, "fenced", True))
+        super().abort_transaction(timeout_s)
+
+
+@pytest.mark.parametrize("code", [KafkaError._FENCED, KafkaError.INVALID_TXN_STATE])
+def test_a_worker_that_cannot_abort_goes_on_with_a_new_producer(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    harness = CommitterHarness(monkeypatch, stub := FencedAtAbort(code))
+    harness.finish(sends(20, at_3=LARGE))
+    harness.commit_all()
+    assert harness.letters == [LARGE.value]
+    assert stub.committed == [b"letter" if n == 3 else b"%d" % n for n in range(20)]
+    assert stub.begun_anew == 1
+
+
+def test_a_worker_whose_name_another_may_have_stays_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = CommitterHarness(monkeypatch, stub := FencedAtAbort(KafkaError._FENCED), instance="only")
+    harness.finish(sends(20, at_3=LARGE))
+    with pytest.raises(Fenced, match="its own name"):
+        harness.commit_all()
+    assert (stub.committed, stub.begun_anew) == ([], 0)

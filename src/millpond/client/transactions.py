@@ -91,6 +91,8 @@ class Transactional:
         """When the open transaction began."""
         self._is_abandoned = False
         """The worker has stopped waiting: do not start to commit."""
+        self._may_be_replaced = instance is not None
+        """Whether another worker may have the same transactional id, and fences this one for good."""
         own = {
             "transactional.id": f"{group}-{instance or uuid4().hex}",
             "transaction.timeout.ms": int(timeout_s * 1000),
@@ -262,7 +264,17 @@ class Transactional:
         return True
 
     def _abort(self) -> None:
-        self._call("abort", lambda: self._raw.abort_transaction(self._call_s))
+        try:
+            self._call("abort", lambda: self._raw.abort_transaction(self._call_s))
+        except Fenced as fault:
+            if self._may_be_replaced and fault.code in FENCED:
+                raise
+            # A coordinator that ended before it answered fences librdkafka when that asks again, or knows nothing of
+            # the transaction. Nobody else has this transactional id, and a new producer leaves nothing committed.
+            self._count_abort(fault)
+            LOG.warning("a transaction cannot be aborted, starting a new producer: %s", fault)
+            self._calls.close()
+            self._begin()
         self._began_at = None
         self._raw.poll(0)
 
