@@ -11,7 +11,8 @@ from tests.support.permissions import permitted
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
-from millpond.broker.fetch_sessions.parked import FEW
+from millpond.broker.fetch import consumer_fetch
+from millpond.broker.fetch.pending_fetches import FEW
 from millpond.broker.replication.partitions import Partition
 from millpond.log.partition_log import PartitionLog
 from millpond.wire import messages as m
@@ -180,13 +181,13 @@ def test_an_append_costs_a_waiting_fetch_no_read_until_enough_is_there(
     """Each of a consumer's many partitions was read again at every append, once."""
     partitions = [("pond", 0, 0), ("pond", 1, 0)]
     reads: list[str] = []
-    read = Partition.read
+    read = consumer_fetch.read_committed
 
-    def counted(self: Partition, *args: Any, **fields: Any) -> Any:
-        reads.append(self.name.folder)
-        return read(self, *args, **fields)
+    def counted(partition: Partition, *args: Any, **fields: Any) -> Any:
+        reads.append(partition.name.folder)
+        return read(partition, *args, **fields)
 
-    monkeypatch.setattr(Partition, "read", counted)
+    monkeypatch.setattr(consumer_fetch, "read_committed", counted)
     size = len(play.batch(b"v"))
     for isolation_level in (0, 1):
         play.send(*partitions, min_bytes=10 * size, isolation_level=isolation_level, partition_max_bytes=8 * size)

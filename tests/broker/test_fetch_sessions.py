@@ -11,7 +11,7 @@ import pytest
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.principal import Principal
-from millpond.broker.fetch_sessions.consumer_sessions import EVICTION_MS, FetchContext, FetchSessions
+from millpond.broker.fetch.consumer_sessions import EVICTION_MS, FetchContext, FetchSessions
 from millpond.sim.world.entropy import SeededEntropy
 from millpond.wire import messages as m
 
@@ -78,13 +78,13 @@ class Play:
 
 def read(context: FetchContext) -> list[str]:
     """The partitions that the broker is to read."""
-    return [f"{wanted.key[0]}{wanted.key[2]}" for wanted in context.wanted]
+    return [f"{wanted.key[0]}{wanted.key[2]}" for wanted in context.partitions]
 
 
 def told(context: FetchContext, high_watermark: int = 0, records: bytes = b"", error: int = 0, start: int = 0) -> str:
     """Every partition is found like this: which of them does the client hear of?"""
     kept = []
-    for wanted in list(context.wanted):
+    for wanted in list(context.partitions):
         reply = m.FetchResponse.PartitionData(
             partition_index=wanted.key[2],
             high_watermark=high_watermark,
@@ -92,7 +92,7 @@ def told(context: FetchContext, high_watermark: int = 0, records: bytes = b"", e
             error_code=error,
             records=records,
         )
-        if context.keep_in_reply(wanted, reply):
+        if context.must_send(wanted, reply):
             kept.append(f"{wanted.key[0]}{wanted.key[2]}")
     return " ".join(kept)
 
@@ -132,7 +132,7 @@ def test_the_next_requests_name_only_what_changes(play: Play) -> None:
     assert read(play.fetch(session, 3, [], ["a0", "b7"])) == ["a1", "b0"]
     moved = play.fetch(session, 4, ["a1"], offset=9)
     assert read(moved) == ["a1", "b0"]
-    wishes = [(wanted.fetch_offset, wanted.bytes_max, wanted.leader_epoch) for wanted in moved.wanted]
+    wishes = [(wanted.fetch_offset, wanted.bytes_max, wanted.leader_epoch) for wanted in moved.partitions]
     assert wishes == [(9, 109, 9), (0, 100, 0)]
 
 
@@ -187,7 +187,7 @@ def test_a_session_speaks_of_names_or_of_ids_and_never_of_both(play: Play) -> No
     by_id = play.fetch(0, 0, ["a0"], version=13).session_id
     assert play.refusal(by_id, 1, version=12) == "FETCH_SESSION_TOPIC_ID_ERROR"
     context = play.fetch(by_id, 1, ["b0"], ["a0"], version=13)
-    assert [wanted.key for wanted in context.wanted] == [("", topic_id("b"), 0)]
+    assert [wanted.key for wanted in context.partitions] == [("", topic_id("b"), 0)]
 
 
 def test_the_epoch_begins_again_at_one_after_the_largest(play: Play) -> None:
@@ -235,7 +235,7 @@ def test_who_was_served_goes_to_the_back(play: Play) -> None:
     session = play.fetch(0, 0, ["a0", "a1", "a2"]).session_id
     context = play.fetch(session, 1)
     reply = m.FetchResponse.PartitionData(partition_index=0, records=b"x")
-    assert context.keep_in_reply(context.wanted[0], reply)
+    assert context.must_send(context.partitions[0], reply)
     assert read(play.fetch(session, 2)) == ["a1", "a2", "a0"]
 
 

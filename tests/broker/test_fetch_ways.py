@@ -109,7 +109,7 @@ class Stage:
             ],
             "parked": len(broker.pending_fetches),
             "sessions": [
-                (each.id, each.epoch, each.last_used_ms, list(each.wanted.values())) for each in sessions.values()
+                (each.id, each.epoch, each.last_used_ms, list(each.partitions.values())) for each in sessions.values()
             ],
             "requests": (
                 broker.requests.received[1],
@@ -161,7 +161,7 @@ class Author:
 
     def _again(self, session: Any) -> list[tuple[str, dict[str, int]]]:
         """What the session has first, from elsewhere on."""
-        for name, topic_id, index in session.wanted:
+        for name, topic_id, index in session.partitions:
             topic = self._stage.desk.broker.image.topics_by_id.get(topic_id)
             return [(topic.name if topic is not None else name or "plain", self._wanted(index))]
         return []

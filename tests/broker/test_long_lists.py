@@ -12,7 +12,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.broker.apis import APIS
-from millpond.broker.apis.k01_fetch import AT_ONCE_MAX, STEP_PARTITIONS
+from millpond.broker.fetch.consumer_fetch import AT_ONCE_MAX, STEP_PARTITIONS
 from millpond.broker.requests.connection import Connection
 from millpond.broker.serving.api import AT_ONCE_ITEMS
 from millpond.broker.serving.dispatch import Dispatcher

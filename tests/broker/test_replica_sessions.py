@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.fetch_sessions import replica_sessions as sessions
-from millpond.broker.fetch_sessions.replica_sessions import _Session
+from millpond.broker.fetch import replica_sessions as sessions
+from millpond.broker.fetch.replica_sessions import ReplicaSession
 from millpond.broker.replication.partitions import Partition
 from millpond.metadata.records import (
     BrokerEndpoint,
@@ -143,13 +143,13 @@ def everything(offset: int = 0) -> dict[int, int]:
 
 def test_a_session_looks_only_at_partitions_with_news(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    read_one = _Session._read_one
+    read_one = ReplicaSession._read_one
 
     def counted(self: Any, wanted: Any, *args: Any, **options: Any) -> Any:
         looks.append(wanted.key[1])
         return read_one(self, wanted, *args, **options)
 
-    monkeypatch.setattr(_Session, "_read_one", counted)
+    monkeypatch.setattr(ReplicaSession, "_read_one", counted)
     play.begin(everything())
     assert sorted(looks) == list(range(COUNT))
     looks.clear()
@@ -336,9 +336,9 @@ def test_a_leader_that_hears_of_all_at_once_obeys_the_new_settings_in_its_new_ro
 def test_more_partitions_than_are_looked_at_in_a_turn_are_all_told(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "LOOKED_AT_ONCE", 2)
-    monkeypatch.setattr(sessions, "WISHES_AT_ONCE", 1)
-    monkeypatch.setattr(sessions, "WISHES_PER_STEP", 2)
+    monkeypatch.setattr(sessions, "READ_AT_ONCE", 2)
+    monkeypatch.setattr(sessions, "REQUESTED_AT_ONCE", 1)
+    monkeypatch.setattr(sessions, "REQUESTED_PER_STEP", 2)
     for index in range(COUNT):
         play.write(index)
     play.ask(everything())
@@ -353,8 +353,8 @@ def test_more_partitions_than_are_looked_at_in_a_turn_are_all_told(
 def test_the_last_of_many_partitions_is_told_though_the_first_have_no_news(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "LOOKED_AT_ONCE", 2)
-    monkeypatch.setattr(sessions, "WISHES_AT_ONCE", 1)
+    monkeypatch.setattr(sessions, "READ_AT_ONCE", 2)
+    monkeypatch.setattr(sessions, "REQUESTED_AT_ONCE", 1)
     play.write(COUNT - 1)
     play.ask(everything())
     (told,) = play.settle()
@@ -364,8 +364,8 @@ def test_the_last_of_many_partitions_is_told_though_the_first_have_no_news(
 def test_a_session_that_ends_while_its_wishes_are_taken_watches_nothing(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "WISHES_AT_ONCE", 1)
-    monkeypatch.setattr(sessions, "WISHES_PER_STEP", 1)
+    monkeypatch.setattr(sessions, "REQUESTED_AT_ONCE", 1)
+    monkeypatch.setattr(sessions, "REQUESTED_PER_STEP", 1)
     play.ask(everything())
     (session,) = play.desk.broker.replica_sessions._sessions.values()
     session.end()

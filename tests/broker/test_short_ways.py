@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from millpond.broker.fetch import short_path as short_fetches
+from millpond.broker.fetch import short_path
+from millpond.broker.fetch.partition_reads import PartitionRead
 from millpond.broker.replication import partitions
 from millpond.broker.replication.partitions import Partition
 from millpond.coordinators.groups.shard import GroupShard
@@ -47,7 +50,12 @@ def tell(seed: int) -> None:
 
 
 def test_a_reader_of_committed_records_who_is_told_too_little_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(short_fetches, "_are_aborted", lambda *_: False)
+    read = short_path.read_committed
+
+    def careless(*args: Any, **options: Any) -> PartitionRead:
+        return read(*args, **options)._replace(aborted=[])
+
+    monkeypatch.setattr(short_path, "read_committed", careless)
     assert is_found()
 
 

@@ -94,12 +94,12 @@ class SmallRequests:
         if version < 7:
             epoch = -1
         elif sessions and self._chance(0.75):
-            session = self._one([each for each in sessions if len(each.wanted) == 1] or sessions)
+            session = self._one([each for each in sessions if len(each.partitions) == 1] or sessions)
             session_id, epoch = session.id, session.epoch + self._mostly((0,), 1)
             if not self._chance(0.03):
                 version = self._one((13, 15, 17)) if session.uses_topic_ids else self._mostly((12,), 11)
-            if session.wanted and self._chance(0.95):
-                name, topic_id, index = self._one(session.wanted)
+            if session.partitions and self._chance(0.95):
+                name, topic_id, index = self._one(session.partitions)
                 topic = name or getattr(self._first.broker.image.topics_by_id.get(topic_id), "name", topic)
                 names_one = self._chance(0.5)
             if self._chance(0.02):

@@ -149,7 +149,7 @@ class Side:
                 dict(log.producers._unwritten),
             )
         found["sessions"] = [
-            (each.id, each.epoch, each.last_used_ms, each.owner, list(each.wanted.values()))
+            (each.id, each.epoch, each.last_used_ms, each.owner, list(each.partitions.values()))
             for each in broker.fetch_sessions._sessions.values()
         ]
         found["parked"] = len(broker.pending_fetches)

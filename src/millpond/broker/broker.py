@@ -43,9 +43,10 @@ from millpond.broker.coordination.markers import Markers
 from millpond.broker.coordination.permissions import Permissions
 from millpond.broker.coordination.producer_ids import ProducerIds, block_of, no_block
 from millpond.broker.coordination.rebalance_counts import RebalanceCounts
-from millpond.broker.fetch_sessions.consumer_sessions import FetchSessions
-from millpond.broker.fetch_sessions.parked import PendingFetches
-from millpond.broker.fetch_sessions.replica_sessions import ReplicaSessions, Source
+from millpond.broker.fetch.consumer_sessions import FetchSessions
+from millpond.broker.fetch.pending_fetches import PendingFetches
+from millpond.broker.fetch.replica_sessions import ReplicaSessions
+from millpond.broker.fetch.source import FetchSource
 from millpond.broker.housekeeping import Housekeeping
 from millpond.broker.loop.journal import Journal
 from millpond.broker.loop.loggers import Loggers
@@ -177,19 +178,6 @@ class Broker:
             lambda: self.settings[MAX_FETCH_SESSION_PARTITIONS],
             self.limits.note,
         )
-        self.replica_sessions = ReplicaSessions(
-            Source(
-                clock=world.clock,
-                workers=world.workers,
-                entropy=world.entropy,
-                partitions=self.partitions,
-                settings=lambda: self.settings,
-                absence=self.absence,
-                broker_epoch_of=self._broker_epoch_of,
-                doubt=self._doubt,
-                throttle=Throttle(lambda: self.settings[node.LEADER_THROTTLED_RATE]),
-            )
-        )
         kept_bytes = settings[AUDIT_LOG_MAX_BYTES] * settings[AUDIT_LOG_FILES]
         self.audit = Audit(audit, world.clock, settings[node.NODE_ID], kept_bytes)
         self.quotas = Quotas(world.clock, lambda: self.settings)
@@ -207,6 +195,26 @@ class Broker:
         self.addresses = self.controller.addresses if is_one_way else NodeAddresses(settings, self.image)
         """Where the other nodes are, for all that is not asked of the controller."""
         self.access = access_of(settings, self.image, self.audit.refused)
+        self.fetch_source = FetchSource(
+            node_id=self.node_id,
+            clock=world.clock,
+            workers=world.workers,
+            entropy=world.entropy,
+            settings=lambda: self.settings,
+            access=self.access,
+            image=self.image,
+            requests=self.requests,
+            partitions=self.partitions,
+            absence=self.absence,
+            sessions=self.fetch_sessions,
+            pending=self.pending_fetches,
+        )
+        self.replica_sessions = ReplicaSessions(
+            self.fetch_source,
+            self._broker_epoch_of,
+            self._doubt,
+            Throttle(lambda: self.settings[node.LEADER_THROTTLED_RATE]),
+        )
         self.token_proofs = token_proofs_of(settings, self.image)
         self.logins = make_logins(
             *(world, lambda: self.settings, self.image, listeners_of(settings)),
@@ -417,8 +425,7 @@ class Broker:
                 flusher=self.flusher,
                 checkpoints=self.checkpoints,
                 disk_watch=self.disk_watch,
-                fetch_sessions=self.fetch_sessions,
-                pending_fetches=self.pending_fetches,
+                fetch_source=self.fetch_source,
                 replica_sessions=self.replica_sessions,
                 replica_peers=self.replica_peers,
                 producer_ids=self.producer_ids,

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from millpond.broker.coordination.permissions import Permissions
     from millpond.broker.coordination.producer_ids import ProducerIds
     from millpond.broker.coordination.rebalance_counts import RebalanceCounts
-    from millpond.broker.fetch_sessions.consumer_sessions import FetchSessions
-    from millpond.broker.fetch_sessions.parked import PendingFetches
-    from millpond.broker.fetch_sessions.replica_sessions import ReplicaSessions
+    from millpond.broker.fetch.replica_sessions import ReplicaSessions
+    from millpond.broker.fetch.source import FetchSource
     from millpond.broker.loop.journal import Journal
     from millpond.broker.loop.loggers import Loggers
     from millpond.broker.membership.heartbeats import Heartbeats
@@ -146,8 +145,7 @@ class DataContext:
     flusher: Flusher
     checkpoints: CheckpointWriter
     disk_watch: DiskWatch
-    fetch_sessions: FetchSessions
-    pending_fetches: PendingFetches
+    fetch_source: FetchSource
     replica_sessions: ReplicaSessions
     replica_peers: Peers
     producer_ids: ProducerIds

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from millpond.base.later import Later, done
-from millpond.broker.apis import k01_fetch
 from millpond.broker.controller.controller import Controller
+from millpond.broker.fetch.consumer_fetch import ConsumerFetch
 from millpond.broker.storage import flusher
 from millpond.broker.storage.checkpoint_writer import CheckpointWriter
 from millpond.log import durability, recovery, store
@@ -118,7 +118,7 @@ def forget_a_moved_start(patch: Patch) -> None:
 
 
 def read_twice_while_warming(patch: Patch) -> None:
-    patch.setattr(k01_fetch._Fetch, "_is_waiting", lambda self: not self._reply.ended)
+    patch.setattr(ConsumerFetch, "_is_waiting", lambda self: not self.ended)
 
 
 class Mutation(NamedTuple):

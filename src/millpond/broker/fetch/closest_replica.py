@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from millpond.broker.context import MetadataContext, NodeContext
+    from millpond.broker.fetch.source import FetchSource
     from millpond.broker.replication.partitions import Partition
     from millpond.metadata.image import Broker
 
 
-def closest(node: NodeContext, metadata: MetadataContext, partition: Partition, rack: str, offset: int) -> int | None:
-    """The node where a consumer of this rack should go on from this offset; None: here.
+def closest_replica(source: FetchSource, partition: Partition, rack: str, offset: int) -> int | None:
+    """The node where a consumer in this rack should continue from this offset; None if that is here.
 
-    Only leaders send consumers elsewhere. Partitions with several replicas in the rack are shared out among them.
+    Only leaders redirect consumers. Partitions with several replicas in the rack are spread over them.
     """
     leading = partition.leading
-    brokers = metadata.image.brokers
-    if leading is None or _rack_of(brokers.get(node.node_id)) == rack:
+    brokers = source.image.brokers
+    if leading is None or _rack_of(brokers.get(source.node_id)) == rack:
         return None
     near = [node_id for node_id in leading.readable_at(offset) if _rack_of(brokers.get(node_id)) == rack]
     if not near:

@@ -1,1 +1,0 @@
-"""What is kept between the fetches of a consumer or a follower."""
