@@ -21,7 +21,7 @@ FILE_LINES_LONG = 600
 FUNCTION_LINES_LONG = 60
 ABOVE_BROKER = ("remote", "node", "client", "sim", "admin", "testing", "console", "spark", "cli")
 
-NOUNS = {"housekeeping.py"}
+NOUNS = {"housekeeping.py", "pending.py"}
 """Files whose name ends as a participle does and is none."""
 
 PROSE = (".py", ".pyi", ".pyx", ".pxi", ".md", ".js", ".html")
