@@ -268,8 +268,8 @@ class LargeCluster:
         texts = self._texts | {"node.id": str(node_id), "listen": f"{host}:{PORT}"}
         broker = Broker(self.sim.start(host), node_settings(texts), _untold)
         # No machine has room for the logs of all.
-        broker._replica_manager.open_all = _nothing  # type: ignore[method-assign]
-        broker._replica_manager.on_records = _followed  # type: ignore[method-assign]
+        broker.replica_manager.open_all = _nothing  # type: ignore[method-assign]
+        broker.replica_manager.on_records = _followed  # type: ignore[method-assign]
         broker.start()
         self.real[node_id] = broker
 

@@ -384,7 +384,9 @@ def test_a_topic_that_a_node_learns_of_by_catching_up_is_not_deleted_without_the
     heard: list[m.DeleteTopicsResponse] = []
     broker = play.cluster.nodes[play.node_id].broker
     access: Any = SimpleNamespace(is_on=True)
-    k20_delete_topics.forward(broker, Denied(None, 6, "client", access=access), request).then(heard.append)
+    k20_delete_topics.forward(broker.contexts.metadata, Denied(None, 6, "client", access=access), request).then(
+        heard.append
+    )
     assert play.sim.run_until(lambda: bool(heard), within_ms=20_000)
     assert {each.topic_id: each.error_code for each in heard[0].responses} == {
         topic_id: ErrorCode.TOPIC_AUTHORIZATION_FAILED,

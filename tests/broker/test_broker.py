@@ -166,7 +166,7 @@ def test_a_broker_that_listens_everywhere_tells_each_client_the_address_it_came_
     broker.start()
     for local_host in ("192.168.0.7", "10.1.1.1"):
         connection: Any = broker.connections.accept(make_link(local_host=local_host))
-        assert broker.addresses_for(connection) == [(1, local_host, 9092, None)]
+        assert broker.contexts.node.addresses_for(connection) == [(1, local_host, 9092, None)]
 
 
 def test_an_advertised_address_is_told_to_all(make_desk: Any) -> None:

@@ -57,7 +57,7 @@ class Play:
             store=self.store,
             flusher=Flusher(self.world.workers, self.world.disk, self.store.folder),
             checkpoints=CheckpointWriter(self.store, self.world.workers),
-            sweep=self._sweep,
+            sweeps=(self._sweep,),
             note_high_watermarks=lambda: None,
             journal=self._write,
         )

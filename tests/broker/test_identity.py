@@ -75,7 +75,7 @@ def test_each_client_is_told_the_addresses_of_its_own_listener(several: Any, mak
     told = {}
     for listener, certificate in (("CLEAR", None), ("NODES", "CN=node,OU=mill"), ("USERS", "CN=a,OU=mill")):
         connection = arrive(several, make_link, listener, certificate)
-        told[listener] = [port for _, _, port, _ in several.broker.addresses_for(connection)]
+        told[listener] = [port for _, _, port, _ in several.broker.contexts.node.addresses_for(connection)]
     assert told == {"CLEAR": [9092], "NODES": [9093], "USERS": [9094]}
     (me,) = several.broker.image.brokers.values()
     # First the one for nodes: who connects to a node takes that.

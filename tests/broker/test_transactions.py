@@ -276,7 +276,7 @@ def test_a_partition_that_is_offline_at_commit_gets_its_marker_when_it_is_back(p
     assert (play.pond.last_stable_offset, play.pond.committed_offset) == (2, 2), (
         "one marker, however often it is tried"
     )
-    play.desk.broker._replica_manager._open(play.desk.broker.image.topics["pond"], 1)
+    play.desk.broker.replica_manager._open(play.desk.broker.image.topics["pond"], 1)
     play.desk.run(20_000)
     assert play.stable() == [(2, 2), (2, 2)]
     (state,) = play.ask(m.DescribeTransactionsRequest(transactional_ids=["tx"]), 0).transaction_states

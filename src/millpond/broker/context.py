@@ -1,6 +1,6 @@
 """What the handlers of APIs work with, as five narrow values.
 
-A handler names those that it needs as its first parameters, in the order of `Contexts`; the dispatcher passes them.
+A handler names the contexts that it needs as its first parameters; the dispatcher passes them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ from inspect import signature
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from millpond.config.effective import NodeLayers
+from millpond.metadata.image import ALL_BROKERS, Resource
+from millpond.metadata.records import ResourceType
+
 if TYPE_CHECKING:
     from uuid import UUID
 
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
     from millpond.base.ids import NodeId
     from millpond.base.later import Later
     from millpond.base.ports import Clock, Entropy, Workers, World
-    from millpond.base.settings import Settings
+    from millpond.base.settings import Setting, Settings
     from millpond.broker.audit.audit import Audit
     from millpond.broker.authentication.logins import Logins
     from millpond.broker.connections.connections import Connections
@@ -52,18 +56,17 @@ if TYPE_CHECKING:
     from millpond.broker.storage.checkpoint_writer import CheckpointWriter
     from millpond.broker.storage.disk_watch import DiskWatch
     from millpond.broker.storage.flusher import Flusher
-    from millpond.config.effective import NodeLayers
     from millpond.coordinators.groups.shard import GroupShard
     from millpond.coordinators.transactions.shard import TransactionShard
     from millpond.log.store import LogStore
     from millpond.metadata.image import Image
-    from millpond.wire import messages as m
 
 R = TypeVar("R")
+V = TypeVar("V", bool, int, float, str, tuple[str, ...])
 
 
 class ServedApi(Protocol):
-    """An API as clients hear of it."""
+    """An API as clients see it."""
 
     @property
     def key(self) -> int: ...
@@ -81,13 +84,39 @@ class ServedApi(Protocol):
     def is_advertised(self) -> bool: ...
 
 
+class LiveSettings:
+    """The settings of this node as they are now: the static ones, overridden by what the metadata sets."""
+
+    __slots__ = ("_static", "current", "layers")
+
+    def __init__(self, static: Settings) -> None:
+        self._static = static
+        self.layers = NodeLayers(static)
+        self.current = static
+
+    def get(self) -> Settings:
+        return self.current
+
+    def get_layers(self) -> NodeLayers:
+        return self.layers
+
+    def reader(self, setting: Setting[V]) -> Callable[[], V]:
+        """A function that returns the present value of one setting."""
+        return lambda: self.current[setting]
+
+    def follow(self, image: Image, node_id: NodeId) -> None:
+        """Take over what the metadata says of this node and of all brokers."""
+        own = image.config_of(Resource(ResourceType.BROKER, str(node_id)))
+        self.layers = NodeLayers(self._static, own, image.config_of(ALL_BROKERS))
+        self.current = self.layers.settings()
+
+
 @dataclass(slots=True)
 class NodeContext:
     """This node: its settings, its world, and the connections of its clients."""
 
     node_id: NodeId
-    settings: Settings
-    layers: NodeLayers
+    live_settings: LiveSettings
     world: World
     clock: Clock
     workers: Workers
@@ -99,14 +128,24 @@ class NodeContext:
     addresses_for: Callable[..., list[tuple[int, str, int, str | None]]]
     """Where each broker listens, as a client on this connection reaches it."""
     apis: Callable[[], Sequence[Any]]
+    find_api: Callable[[int], Any | None]
+    """The API with this key, bound to the contexts."""
     api_answers: ApiAnswers
     requests: RequestCounts
     is_stopping: bool = False
 
+    @property
+    def settings(self) -> Settings:
+        return self.live_settings.current
+
+    @property
+    def layers(self) -> NodeLayers:
+        return self.live_settings.layers
+
 
 @dataclass(slots=True)
 class SecurityContext:
-    """Who may do what, and how much of it."""
+    """Authentication, authorization and quotas."""
 
     audit: Audit
     access: Access
@@ -119,7 +158,7 @@ class SecurityContext:
 
 @dataclass(slots=True)
 class MetadataContext:
-    """The metadata of the cluster: the image of this node, and the controller that changes it."""
+    """The metadata of the cluster: its image on this node, and the controller that changes it."""
 
     image: Image
     controller: Controller
@@ -129,9 +168,7 @@ class MetadataContext:
     lifecycle: Lifecycle
     heartbeats: Heartbeats
     once_shown: Callable[[Callable[[], bool], int], Later[None]]
-    """Ends once the image shows it and the logs have followed, or when the time is over."""
-    try_create: Callable[..., Later[m.CreateTopicsResponse | None]]
-    create_topic: Callable[[str, int, Mapping[str, str]], Later[None]]
+    """Ends once the image shows it and the logs have followed, or after so many milliseconds."""
 
 
 @dataclass(slots=True)
@@ -151,7 +188,7 @@ class DataContext:
     producer_ids: ProducerIds
     acknowledgements: Acknowledgements
     unpacking: FairQueue
-    """Unpacking batches for clients: few jobs at once, so that workers are left for everything else."""
+    """Decompresses batches for clients: few jobs at once, so that other work finds idle workers."""
 
 
 @dataclass(slots=True)
@@ -161,7 +198,9 @@ class CoordinationContext:
     groups: Coordination[GroupShard]
     transactions: Coordination[TransactionShard]
     open_coordination: Callable[[Coordination[Any]], Later[None]]
-    """Creates the coordinator's topic; ends when it has been tried."""
+    """Creates the coordinator's topic; ends after the attempt."""
+    create_topic: Callable[[str, int, Mapping[str, str]], Later[None]]
+    """Creates an internal topic; ends after the attempt."""
     addresses: NodeAddresses
     markers: Markers
     marker_peers: Peers
@@ -172,7 +211,7 @@ class CoordinationContext:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """All of them; the names of the fields are those of the parameters."""
+    """All contexts; a field has the name that functions give the parameter."""
 
     node: NodeContext
     security: SecurityContext
@@ -186,8 +225,21 @@ class Contexts:
 
 
 def context_names(function: Callable[..., Any]) -> list[str]:
-    """Which contexts a function takes."""
-    return list(takewhile(_NAMES.__contains__, signature(function).parameters))
+    """The contexts that a function takes, by the names of its first parameters.
+
+    TypeError where a parameter is a context and its name or position does not match: the first request would fail.
+    """
+    parameters = signature(function).parameters
+    names = list(takewhile(_TYPES.__contains__, parameters))
+    for name, parameter in parameters.items():
+        is_context = parameter.annotation in _TYPES.values()
+        if is_context and (name not in names or parameter.annotation != _TYPES[name]):
+            own_name = next(each for each, kind in _TYPES.items() if kind == parameter.annotation)
+            raise TypeError(
+                f"{function.__module__}.{function.__qualname__}: the parameter {name!r} is a {parameter.annotation}; "
+                f"it must be named {own_name!r} and come before all parameters that are no contexts"
+            )
+    return names
 
 
-_NAMES = {each.name for each in fields(Contexts)}
+_TYPES: dict[str, str] = {each.name: str(each.type) for each in fields(Contexts)}

@@ -6,7 +6,7 @@ worker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from millpond.base.errors import Refused, RemoteError
 from millpond.base.ids import TopicPartition
@@ -60,7 +60,7 @@ class Housekeeping:
         store: LogStore,
         flusher: Flusher,
         checkpoints: CheckpointWriter,
-        sweep: Callable[[], None],
+        sweeps: Sequence[Callable[[], None]],
         note_high_watermarks: Callable[[], None],
         journal: Journal,
     ) -> None:
@@ -71,7 +71,8 @@ class Housekeeping:
         self._store = store
         self._flusher = flusher
         self._checkpoints = checkpoints
-        self._sweep_connections = sweep
+        self._sweeps = sweeps
+        """What else runs once a second."""
         self._note_high_watermarks = note_high_watermarks
         self._journal = journal
         self._timers: dict[str, Timer] = {}
@@ -115,7 +116,10 @@ class Housekeeping:
     # Connections, and flushing by age.
 
     def _sweep(self) -> None:
-        self._sweep_connections()
+        for sweep in self._sweeps:
+            sweep()
+        if self._store.files.room.is_short:
+            self.make_room()
         now_ms = self._clock.monotonic_ms()
         dirty = {
             partition: self._dirty_since_ms.get(partition, now_ms)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from millpond.base.errors import ErrorCode
+from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
 from millpond.broker.peers.controller_channel import SHOWN_MS
+from millpond.metadata.image import INTERNAL_TOPICS
 from millpond.metadata.topics import NewTopic
 from millpond.wire import messages as m
 
@@ -63,6 +64,14 @@ def once_made(
         return shown.map(lambda _: response)
 
     return asked.chain(once_shown)
+
+
+def try_create(
+    metadata: MetadataContext, topics: Sequence[NewTopic], *, by_broker: bool = False
+) -> Later[m.CreateTopicsResponse | None]:
+    """The controller's response, or None where there is no controller. Clients cannot create internal topics."""
+    request = request_for([each for each in topics if by_broker or each.name not in INTERNAL_TOPICS])
+    return create_topics(metadata, request, VERSION, CREATE_MS).recover(Refused, lambda _: None)
 
 
 def request_for(topics: Sequence[NewTopic]) -> m.CreateTopicsRequest:

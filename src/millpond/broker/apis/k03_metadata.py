@@ -14,7 +14,7 @@ from millpond.base.ids import NO_TOPIC_ID, topic_name_fault
 from millpond.base.later import Later, done
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.rights import AclResource, Operation
-from millpond.broker.administration.topic_creation import request_for
+from millpond.broker.administration.topic_creation import request_for, try_create
 from millpond.broker.authorization.authorized_operations import NOT_ASKED_FOR, operations_on, operations_on_cluster
 from millpond.broker.authorization.partition_mutations import within_quota
 from millpond.broker.authorization.required_rights import Need, by_handler, demand_topic, may_by_cluster
@@ -115,7 +115,7 @@ def _describe_once_created(
     # Auto-creation is audited, also as a side effect of another request.
     audit = security.audit
     tell = audit.deed(call, API.key, API.name, request_for(wanted)) if audit.is_on and not call.is_from_node else None
-    created = metadata.try_create(wanted)
+    created = try_create(metadata, wanted)
     # Not cancelled when the client disconnects: the topics are created anyway, and the audit log must record it.
     answer: Later[Response] = Later()
     is_begun = False

@@ -32,17 +32,18 @@ from millpond.wire.header import decode_request_header, response_header
 if TYPE_CHECKING:
     from millpond.broker.context import MetadataContext, NodeContext, SecurityContext
 
-WITHIN: Final[dict[int, Api]] = {
-    each.key: each
+FORWARDED: Final = frozenset(
+    each.API.key
     for each in (
-        k19_create_topics.API,
-        k20_delete_topics.API,
-        k37_create_partitions.API,
-        k38_create_delegation_token.API,
-        k39_renew_delegation_token.API,
-        k40_expire_delegation_token.API,
+        k19_create_topics,
+        k20_delete_topics,
+        k37_create_partitions,
+        k38_create_delegation_token,
+        k39_renew_delegation_token,
+        k40_expire_delegation_token,
     )
-}
+)
+"""The APIs whose requests an envelope may carry."""
 
 
 def handle(
@@ -53,7 +54,7 @@ def handle(
     asker = principal_from_bytes(bytes(request.request_principal))
     frame = memoryview(bytes(request.request_data))
     header = decode_request_header(frame)
-    api = next((each for each in node.apis() if each.key == header.api_key and each.key in WITHIN), None)
+    api: Api | None = node.find_api(header.api_key) if header.api_key in FORWARDED else None
     if api is None or not api.serves(header.api_version):
         return m.EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
     if not metadata.controller.is_active:

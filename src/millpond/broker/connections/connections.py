@@ -60,7 +60,11 @@ class Connections:
         settings: Callable[[], Settings],
         arrivals: Arrivals,
         listeners: Sequence[ListenerSettings] = (),
+        *,
+        witness: Witness | None = None,
+        begin_login: Callable[[str], Login | None] | None = None,
     ) -> None:
+        """`witness` hears of certificates; `begin_login` makes the login of a connection to the listener it names."""
         self._dispatcher = dispatcher
         self._clock = clock
         self._settings = settings
@@ -76,10 +80,8 @@ class Connections:
         self._unweighed: dict[Connection, None] = {}
         """Those to which something was added since."""
         self.newcomers = Newcomers()
-        self.witness: Witness | None = None
-        """Who is told of certificates that were shown."""
-        self.begin_login: Callable[[str], Login | None] | None = None
-        """Makes the login of a connection that comes in by a listener of this name."""
+        self._witness = witness
+        self._begin_login = begin_login
         self._numbers = count()
         self._per_host: Counter[str] = Counter()
         self._per_listener: Counter[str] = Counter()
@@ -152,8 +154,8 @@ class Connections:
         """Who a new peer is, as far as its listener says so."""
         listener = self._listeners[connection.link.listener]
         connection.protocol = listener.protocol
-        if listener.protocol.has_login and self.begin_login is not None:
-            connection.login = self.begin_login(listener.name)
+        if listener.protocol.has_login and self._begin_login is not None:
+            connection.login = self._begin_login(listener.name)
         # Whoever has not agreed on keys is a newcomer, too: nobody knows yet whether they ever will.
         is_known = not listener.protocol.has_login and not connection.link.is_encrypted
         self.identify(connection, ANONYMOUS if is_known else None)
@@ -170,13 +172,13 @@ class Connections:
         host = link.peer.rpartition(":")[0]
         if user is None:
             reason = f"no rule of {PRINCIPAL_MAPPING_RULES.name} knows the certificate of {name}"
-            if self.witness is not None:
-                self.witness.not_logged_in(name, host, link.listener, BY_CERTIFICATE, reason)
+            if self._witness is not None:
+                self._witness.not_logged_in(name, host, link.listener, BY_CERTIFICATE, reason)
             raise UnknownCertificate(reason)
         principal = Principal(USER, user)
         self.identify(connection, principal)
-        if self.witness is not None:
-            self.witness.logged_in(principal, host, link.listener, BY_CERTIFICATE)
+        if self._witness is not None:
+            self._witness.logged_in(principal, host, link.listener, BY_CERTIFICATE)
 
     def identify(self, connection: Connection, principal: Principal | None) -> None:
         """It is known now who asks by this connection; None where they have to log in (again) first.

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from millpond.config.listeners import ListenerSettings
+from millpond.config.listeners import WILDCARDS, ListenerSettings
 from millpond.metadata.records import BrokerEndpoint
 
 if TYPE_CHECKING:
     from millpond.base.ports import Link, LinkHandler, Listener, Network
+    from millpond.broker.requests.connection import Connection
+    from millpond.metadata.image import Image
 
 
 class Listeners:
@@ -73,6 +75,24 @@ class Listeners:
 
 def _text(name: str, host: str, port: int) -> str:
     return f"{name}://[{host}]:{port}" if ":" in host else f"{name}://{host}:{port}"
+
+
+def addresses_for(
+    image: Image, connection: Connection, *, with_fenced: bool = False
+) -> list[tuple[int, str, int, str | None]]:
+    """Id, host, port and rack of every live broker, as a client on this connection reaches it.
+
+    That is by the broker's listener of the same name. Where a node listens on every address, the client gets the one
+    that it connected to: other nodes that do so are on the same machine.
+    """
+    addresses = []
+    for broker in list(image.brokers.values()):
+        end_point = end_point_of(broker.end_points, connection.link.listener)
+        if (broker.fenced and not with_fenced) or end_point is None:
+            continue
+        host = connection.link.local_host if end_point.host in WILDCARDS else end_point.host
+        addresses.append((int(broker.id), host, end_point.port, broker.rack))
+    return addresses
 
 
 def end_point_of(end_points: Sequence[BrokerEndpoint], listener: str) -> BrokerEndpoint | None:

@@ -550,7 +550,7 @@ class Controller:
         pending = self._pending.take_all()
         for observer in self._role_observers:
             observer(False)
-        end_all(pending, Refused(ErrorCode.NOT_CONTROLLER, "this node is the active controller no more"))
+        end_all(pending, Refused(ErrorCode.NOT_CONTROLLER, "this node is no longer the active controller"))
 
     def _stop(self, error: OSError) -> None:
         """The log is closed for good: nobody knows what of it would survive, so nothing may be answered."""

@@ -69,10 +69,12 @@ class MarkerNeeds(Protocol):
     marker_peers: Peers
     groups: Coordination[GroupShard]
     transactions: Coordination[TransactionShard]
-    is_stopping: bool
 
     @property
     def image(self) -> Image: ...
+
+    @property
+    def is_stopping(self) -> bool: ...
 
 
 class Markers:

@@ -57,7 +57,7 @@ def keep_history(
     if HISTORY_TOPIC in metadata.image.topics:
         _write(node, metadata, data, coordination, batch, TRIES_MAX)
     else:
-        metadata.create_topic(HISTORY_TOPIC, 1, HISTORY_CONFIG).then(
+        coordination.create_topic(HISTORY_TOPIC, 1, HISTORY_CONFIG).then(
             lambda _: _write(node, metadata, data, coordination, batch, TRIES_MAX)
         )
 

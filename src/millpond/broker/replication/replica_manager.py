@@ -204,6 +204,21 @@ class ReplicaManager:
         indexes = self._to_open.get(topic_id, ())
         return bool(indexes) if index is None else index in indexes
 
+    def absence(self, topic: str | UUID, index: int) -> ErrorCode:
+        """Why a partition is not open here: it does not exist, is yet to be created, or is offline until repaired."""
+        if isinstance(topic, str):
+            image_topic, unknown = self._image.topics.get(topic), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            image_topic, unknown = self._image.topics_by_id.get(topic), ErrorCode.UNKNOWN_TOPIC_ID
+        if image_topic is None:
+            return unknown
+        if not 0 <= index < len(image_topic.partitions):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if self._node_id not in image_topic.partitions[index].replicas or self.is_to_open(image_topic.id, index):
+            # Every client retries this one, unlike LEADER_NOT_AVAILABLE, which no Fetch response may carry.
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.KAFKA_STORAGE_ERROR
+
     def stop(self) -> None:
         """Make nothing more: the next start does. What is deleted goes now, or that start would keep its files."""
         self._is_stopping = True

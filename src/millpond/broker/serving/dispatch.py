@@ -90,10 +90,14 @@ class Dispatcher:
         self._entries |= {api.key: _Entry(api.bound(self._contexts)) for api in self._load_apis()}
         self.requests.serve(self._entries)
 
-    @property
-    def apis(self) -> Sequence[Api]:
+    def all_apis(self) -> Sequence[Api]:
         self.load()
         return [entry.api for entry in self._entries.values()]
+
+    def find_api(self, key: int) -> Api | None:
+        self.load()
+        entry = self._entries.get(key)
+        return None if entry is None else entry.api
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
         """Serve one request. Raises RemoteError when the connection cannot go on."""
