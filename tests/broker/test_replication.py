@@ -293,7 +293,7 @@ def test_no_batch_overtakes_one_that_came_while_too_few_were_in_sync(pair: Pair)
 @pytest.mark.parametrize("topic", ["pond", POND])
 def test_no_batch_overtakes_one_that_came_before_its_partition(pair: Pair, topic: str | UUID) -> None:
     first = pair.batch(b"v0", producer_id=9, producer_epoch=0, base_sequence=0)
-    pair.nodes[A].broker.partitions.note_refused(topic, 0, first)
+    pair.nodes[A].broker.partitions.unopened_refusals.note(topic, 0, first)
     pair.create()
     written_in_order(pair, "OUT_OF_ORDER_SEQUENCE_NUMBER")
 

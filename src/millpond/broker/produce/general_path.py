@@ -123,13 +123,13 @@ class ProduceRun:
         partition = self._absent.get(key) or _partition_or_absence(self._data, version, topic, entry.index)
         if isinstance(partition, ErrorCode):
             name = topic.topic_id if version >= TOPIC_IDS_FROM else topic.name
-            self._data.partitions.note_refused(name, entry.index, entry.records)
+            self._data.partitions.unopened_refusals.note(name, entry.index, entry.records)
             return self._refuse(entry.index, partition, partition.name)
         permit = self._permits.get(partition.name)
         faults = self._call.record_faults
         try:
             if isinstance(permit, Refused):
-                partition.note_unpermitted(entry.records, permit.code)
+                partition.refusals.note_unpermitted(entry.records, permit.code)
                 raise permit
             appended = partition.append(
                 entry.records,

@@ -10,15 +10,15 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.histogram import Histogram
-from millpond.base.ids import TOPIC_NAME_LENGTH_MAX, LeaderEpoch, TopicPartition
+from millpond.base.ids import LeaderEpoch, TopicPartition
 from millpond.base.later import Later, done, failed
 from millpond.base.ports import Buffer
 from millpond.base.settings import Settings
 from millpond.base.words import counted
 from millpond.broker.replication.leader_role import CUT_OFF, LeaderRole
 from millpond.broker.replication.partition_context import PartitionContext
-from millpond.broker.replication.refusals import PASSING, Refusals
-from millpond.broker.replication.throttle import is_named
+from millpond.broker.replication.refusals import TRANSIENT, Refusals, UnopenedRefusals
+from millpond.broker.replication.throttle import UNTHROTTLED, throttle_of
 from millpond.config import topic as topic_settings
 from millpond.log.checks import RecordFaults
 from millpond.log.limits import FOREVER
@@ -55,9 +55,6 @@ UNCERTAIN: Final = "another node may lead by now, and this one cannot judge"
 
 BEGINNINGS_MS: Final = 60_000
 """For so long after an election a producer may wait for what it sent to the leader of before: as librdkafka does."""
-
-REFUSED_MAX: Final = 1_000
-"""Of so many partitions that are not open here, and of so many producers each, the first batch is remembered."""
 
 _INDEX = Struct(">i")
 
@@ -100,10 +97,7 @@ class Partition:
         "_clock",
         "_context",
         "_high_watermark",
-        "_is_throttled_follower",
-        "_is_throttled_leader",
         "_min_isr",
-        "_refusals",
         "acknowledged",
         "acknowledges_after_sync",
         "copied_bytes",
@@ -117,7 +111,9 @@ class Partition:
         "log",
         "name",
         "read_bytes",
+        "refusals",
         "replica_watchers",
+        "throttle",
         "topic_id",
         "view",
         "watchers",
@@ -146,8 +142,7 @@ class Partition:
         self.follower: PartitionFollower | None = None
         """While another node leads it."""
         self.is_internal = name.topic in INTERNAL_TOPICS
-        self._refusals: Refusals | None = None
-        """Made with the first."""
+        self.refusals = Refusals(log, context.clock)
         # A dictionary, because a set would wake its members in an order that differs from run to run.
         self.watchers: dict[Watcher, None] = {}
         """Those who wait for the committed offset to move."""
@@ -158,7 +153,7 @@ class Partition:
         self.flush_ack = "auto"
         self._min_isr = 1
         self._high_watermark = high_watermark
-        self._is_throttled_leader = self._is_throttled_follower = False
+        self.throttle = UNTHROTTLED
         self.acknowledged = Histogram()
         """How long producers waited for their acknowledgement. All partitions of a topic share one."""
         self.written_bytes = self.written_records = 0
@@ -318,25 +313,20 @@ class Partition:
         """Obey changed settings from the next request on."""
         self.flush_ack = settings[topic_settings.FLUSH_ACK]
         self._min_isr = settings[topic_settings.MIN_INSYNC_REPLICAS]
-        self._configure_throttle(settings)
+        self.throttle = throttle_of(settings, self.name.partition, self._context.node_id)
         self.acknowledges_after_sync = self.flush_ack != "never"
         self.flush_messages = settings[topic_settings.FLUSH_MESSAGES]
         if self.leading is not None:
             self.leading.configure(self.flush_ack, self._min_isr)
 
-    def _configure_throttle(self, settings: Settings) -> None:
-        at = self.name.partition, self._context.node_id
-        self._is_throttled_leader = is_named(settings[topic_settings.LEADER_THROTTLED_REPLICAS], *at)
-        self._is_throttled_follower = is_named(settings[topic_settings.FOLLOWER_THROTTLED_REPLICAS], *at)
-
     def holds_back(self, follower: int) -> bool:
-        """Whether a follower is to get no more than the rate for replicas that are not in sync."""
-        return self._is_throttled_leader and self.view is not None and follower not in self.view.isr
+        """Whether this leader throttles a follower that is not in sync."""
+        return self.throttle.as_leader and self.view is not None and follower not in self.view.isr
 
     @property
     def is_held_back(self) -> bool:
-        """Whether this replica is to take no more than that."""
-        return self._is_throttled_follower and self.view is not None and self._context.node_id not in self.view.isr
+        """Whether this follower, not in sync, throttles its own fetches."""
+        return self.throttle.as_follower and self.view is not None and self._context.node_id not in self.view.isr
 
     # Writing.
 
@@ -356,7 +346,7 @@ class Partition:
         `checks.checked_headers` for the last two.
         """
         if not self.is_leader:
-            self._note_refused(records, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.refusals.note(records, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self.check_leads()
         if not records:
             raise Refused(ErrorCode.INVALID_RECORD, "the request has no records for this partition")
@@ -368,9 +358,8 @@ class Partition:
             raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer")
         if acks_all and self.leading is not None and (not self.leading.is_writable or self.leading.is_doubtful):
             is_doubtful = self.leading.is_doubtful
-            self._note_refused(
-                records, ErrorCode.NOT_LEADER_OR_FOLLOWER if is_doubtful else ErrorCode.NOT_ENOUGH_REPLICAS
-            )
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_doubtful else ErrorCode.NOT_ENOUGH_REPLICAS
+            self.refusals.note(records, code)
             self._check_writable()
         try:
             appended = self.log.append(
@@ -386,8 +375,7 @@ class Partition:
             # The transaction that is open here may have ended at the next leader: what looks like its batch is
             # another one then, and stands nowhere.
             self.check_certain()
-        if self._refusals:
-            self._refusals.on_written(batch.read_header(records))
+        self.refusals.on_written(records)
         if not appended.duplicate:
             self.written_records += appended.last_offset - appended.first_offset + 1
             self._on_grown(len(records))
@@ -413,8 +401,8 @@ class Partition:
             return None
         if offset is None:
             return None
-        if short.producer_id >= 0 and self._refusals:
-            self._refusals.on_written(batch.read_header(short.records))
+        if short.producer_id >= 0 and self.refusals.by_producer:
+            self.refusals.on_written(short.records)
         self.written_records += short.record_count
         if leading is None and not self.watchers:
             self.written_bytes += short.size
@@ -424,23 +412,6 @@ class Partition:
             self._context.flush(log)
         return offset
 
-    def _note_refused(self, records: Buffer | None, code: ErrorCode) -> None:
-        """A batch was refused that its producer sends again, here perhaps: no later one may be written before it."""
-        if records is not None and len(records) >= batch.HEADER_BYTES:
-            header = batch.read_header(records)
-            self.log.producers.note_unwritten((header,))
-            self._remember_refused(header, code)
-
-    def note_unpermitted(self, records: Buffer | None, code: ErrorCode) -> None:
-        """A batch of a transaction whose coordinator could not be asked: those behind it hear the same."""
-        if code in PASSING and records is not None and len(records) >= batch.HEADER_BYTES:
-            self._remember_refused(batch.read_header(records), code)
-
-    def _remember_refused(self, header: batch.BatchHeader, code: ErrorCode) -> None:
-        if self._refusals is None:
-            self._refusals = Refusals()
-        self._refusals.note(header, code, self._clock.monotonic_ms())
-
     def _refusal(self, refused: Refused, records: memoryview) -> Refused:
         """What a producer is told whose batch the log did not take."""
         self._on_unwritten(refused)
@@ -448,13 +419,13 @@ class Partition:
             return Refused(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, f"{refused}, and may not survive yet")
         if isinstance(refused, Unbegun) and (self.leading is None or self.leading.age_ms >= BEGINNINGS_MS):
             self.log.producers.awaits_beginnings = False
-        if refused.code in PASSING:
-            self._note_refused(records, refused.code)
+        if refused.code in TRANSIENT:
+            self.refusals.note(records, refused.code)
         elif refused.code in VERDICTS:
             if self.leading is not None and not self.leading.is_certain:
                 return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{UNCERTAIN}; {refused}")
-            if refused.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._refusals:
-                code = self._refusals.before(batch.read_header(records), self._clock.monotonic_ms())
+            if refused.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                code = self.refusals.before(records)
                 if code is not None:
                     return Refused(code, f"a batch before it was refused, and comes first; {refused}")
         return refused
@@ -660,8 +631,7 @@ class Partitions:
         self._acknowledged: dict[UUID, Histogram] = {}
         self._raw: dict[UUID, tuple[bytes, bytes]] = {}
         """The name and id of each topic as bytes, once for all of its partitions."""
-        self._refused: dict[tuple[str | UUID, int], dict[int, batch.BatchHeader]] = {}
-        """The first batch of each producer that came for a partition before the partition was here."""
+        self.unopened_refusals = UnopenedRefusals()
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._by_name.values()))
@@ -693,23 +663,8 @@ class Partitions:
             raw = self._raw[partition.topic_id] = (name.encode(), partition.topic_id.bytes)
         self._by_raw_name[raw[0] + _INDEX.pack(index)] = partition
         self._by_raw_id[raw[1] + _INDEX.pack(index)] = partition
-        if not self._refused:
-            return
-        for key in (name, partition.topic_id):
-            partition.log.producers.note_unwritten([*self._refused.pop((key, index), {}).values()])
-
-    def note_refused(self, topic: str | UUID, index: int, records: Buffer | None) -> None:
-        """As a partition's own, for one that is not open yet: it may be in a moment."""
-        if records is None or len(records) < batch.HEADER_BYTES:
-            return
-        if isinstance(topic, str) and len(topic) > TOPIC_NAME_LENGTH_MAX:
-            return
-        header = batch.read_header(records)
-        known = self._refused.setdefault((topic, index), {})
-        if header.producer_id >= 0 and len(known) < REFUSED_MAX:
-            known.setdefault(header.producer_id, header)
-        if len(self._refused) > REFUSED_MAX:
-            del self._refused[next(iter(self._refused))]
+        if headers := self.unopened_refusals.take(name, partition.topic_id, index):
+            partition.log.producers.note_unwritten(headers)
 
     def discard(self, partition: Partition) -> None:
         """Forget a partition; whoever watches it finds it gone."""

@@ -1,19 +1,25 @@
-"""Batches that a leader could not take for now, so that those behind them hear the same.
+"""Batches that a partition refused for now, so that the batches behind them get the same answer.
 
-A producer has several batches under way. When one is refused for a reason that passes, those behind it seem to come
-out of order. Told so, clients begin a new epoch and send again under it what they do not know to be written: it is
-there twice then. Told the same as the one before them, they send all of them again, in order.
+A producer has several batches in flight. When one is refused for a transient reason, those behind it seem to be out
+of order. A client that gets this error begins a new epoch and sends again, under it, whatever it does not know to be
+written: records are duplicated. A client that gets the error of the first batch sends all of them again, in order.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from millpond.base.errors import ErrorCode
+from millpond.base.ids import TOPIC_NAME_LENGTH_MAX
 from millpond.base.named_tuple import NamedTuple
-from millpond.wire.batch import BatchHeader
+from millpond.wire.batch import HEADER_BYTES, BatchHeader, read_header
 
-PASSING: Final = frozenset(
+if TYPE_CHECKING:
+    from millpond.base.ports import Buffer, Clock
+    from millpond.log.partition_log import PartitionLog
+
+TRANSIENT: Final = frozenset(
     {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 )
 
@@ -21,6 +27,9 @@ WAIT_MS: Final = 10_000
 """How long after its last refusal a batch may be retried; later batches are then refused as out of order."""
 
 PRODUCERS_MAX: Final = 1_000
+
+UNOPENED_MAX: Final = 1_000
+"""How many partitions that are not open here, and how many producers of each, are remembered."""
 
 
 class _Refusal(NamedTuple):
@@ -31,40 +40,87 @@ class _Refusal(NamedTuple):
 
 
 class Refusals:
-    """Of one partition, by producer: the first batch of its epoch that was refused and has not been written since."""
+    """The refusals of one partition: by producer, the first batch of its epoch that has not been written since."""
 
-    __slots__ = ("_by_producer",)
+    __slots__ = ("_clock", "_log", "by_producer")
 
-    def __init__(self) -> None:
-        self._by_producer: dict[int, _Refusal] = {}
+    def __init__(self, log: PartitionLog, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self.by_producer: dict[int, _Refusal] | None = None
+        """None until the first one: few partitions ever have any."""
 
-    def __bool__(self) -> bool:
-        return bool(self._by_producer)
+    def note(self, records: Buffer | None, code: ErrorCode) -> None:
+        """A batch was refused that its producer sends again, perhaps here: no later one may be written before it."""
+        if records is not None and len(records) >= HEADER_BYTES:
+            header = read_header(records)
+            self._log.producers.note_unwritten((header,))
+            self._remember(header, code)
 
-    def note(self, header: BatchHeader, code: ErrorCode, now_ms: int) -> None:
+    def note_unpermitted(self, records: Buffer | None, code: ErrorCode) -> None:
+        """A batch was refused because the coordinator of its transaction could not be asked."""
+        if code in TRANSIENT and records is not None and len(records) >= HEADER_BYTES:
+            self._remember(read_header(records), code)
+
+    def _remember(self, header: BatchHeader, code: ErrorCode) -> None:
         if header.producer_id < 0:
             return
-        earlier = self._by_producer.pop(header.producer_id, None)
+        if self.by_producer is None:
+            self.by_producer = {}
+        now_ms = self._clock.monotonic_ms()
+        earlier = self.by_producer.pop(header.producer_id, None)
         sequence = header.base_sequence
-        if earlier is not None and _is_waited_for(earlier, header.producer_epoch, now_ms):
+        if earlier is not None and _is_awaited(earlier, header.producer_epoch, now_ms):
             # The producer is still retrying, however long the outage takes: only its last refusal counts.
             sequence = min(sequence, earlier.sequence)
-        self._by_producer[header.producer_id] = _Refusal(header.producer_epoch, sequence, code, now_ms)
-        if len(self._by_producer) > PRODUCERS_MAX:
-            del self._by_producer[next(iter(self._by_producer))]
+        self.by_producer[header.producer_id] = _Refusal(header.producer_epoch, sequence, code, now_ms)
+        if len(self.by_producer) > PRODUCERS_MAX:
+            del self.by_producer[next(iter(self.by_producer))]
 
-    def before(self, header: BatchHeader, now_ms: int) -> ErrorCode | None:
-        """Why a batch before this one was refused, if that may still come again."""
-        known = self._by_producer.get(header.producer_id)
-        if known is None or not _is_waited_for(known, header.producer_epoch, now_ms):
+    def before(self, records: Buffer) -> ErrorCode | None:
+        """Why a batch before this one was refused, if it may still be sent again."""
+        if not self.by_producer:
             return None
-        return known.code if known.sequence < header.base_sequence else None
+        header = read_header(records)
+        refusal = self.by_producer.get(header.producer_id)
+        if refusal is None or not _is_awaited(refusal, header.producer_epoch, self._clock.monotonic_ms()):
+            return None
+        return refusal.code if refusal.sequence < header.base_sequence else None
 
-    def on_written(self, header: BatchHeader) -> None:
-        known = self._by_producer.get(header.producer_id)
-        if known is not None and (known.epoch, known.sequence) <= (header.producer_epoch, header.base_sequence):
-            del self._by_producer[header.producer_id]
+    def on_written(self, records: Buffer) -> None:
+        if not self.by_producer:
+            return
+        header = read_header(records)
+        refusal = self.by_producer.get(header.producer_id)
+        if refusal is not None and (refusal.epoch, refusal.sequence) <= (header.producer_epoch, header.base_sequence):
+            del self.by_producer[header.producer_id]
 
 
-def _is_waited_for(known: _Refusal, epoch: int, now_ms: int) -> bool:
-    return known.epoch == epoch and now_ms - known.since_ms < WAIT_MS
+def _is_awaited(refusal: _Refusal, epoch: int, now_ms: int) -> bool:
+    return refusal.epoch == epoch and now_ms - refusal.since_ms < WAIT_MS
+
+
+class UnopenedRefusals:
+    """The first batch of each producer that was refused because its partition was not open yet."""
+
+    def __init__(self) -> None:
+        self._headers: dict[tuple[str | UUID, int], dict[int, BatchHeader]] = {}
+
+    def note(self, topic: str | UUID, index: int, records: Buffer | None) -> None:
+        """A batch came for a partition that is not open here; it may be in a moment."""
+        if records is None or len(records) < HEADER_BYTES:
+            return
+        if isinstance(topic, str) and len(topic) > TOPIC_NAME_LENGTH_MAX:
+            return
+        header = read_header(records)
+        by_producer = self._headers.setdefault((topic, index), {})
+        if header.producer_id >= 0 and len(by_producer) < UNOPENED_MAX:
+            by_producer.setdefault(header.producer_id, header)
+        if len(self._headers) > UNOPENED_MAX:
+            del self._headers[next(iter(self._headers))]
+
+    def take(self, name: str, topic_id: UUID, index: int) -> list[BatchHeader]:
+        """The batches of a partition that has been opened."""
+        if not self._headers:
+            return []
+        return [header for key in (name, topic_id) for header in self._headers.pop((key, index), {}).values()]
