@@ -122,5 +122,5 @@ def test_handlers_that_cannot_be_are_refused() -> None:
         Handler(unresolved)
     with pytest.raises(ConfigError, match="no argument"):
         Handler(lambda: None)
-    with pytest.raises(ConfigError, match="too much"):
+    with pytest.raises(ConfigError, match="too many arguments"):
         Handler(lambda _a, _b, _c: None)

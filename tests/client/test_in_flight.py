@@ -149,7 +149,7 @@ def test_who_waits_for_room_is_woken_when_there_is_enough_and_when_a_runner_is_i
         looks.append(len(in_flight))
         return len(in_flight) <= 5
 
-    waiting = Thread(target=in_flight.wait_for, args=(has_room, 60.0), kwargs={"crowd": 5})
+    waiting = Thread(target=in_flight.wait_for, args=(has_room, 60.0), kwargs={"wake_at_count": 5})
     waiting.start()
     assert eventually(lambda: looks == [10])
     for _ in range(5):
@@ -159,7 +159,7 @@ def test_who_waits_for_room_is_woken_when_there_is_enough_and_when_a_runner_is_i
     waiting.join()
     assert looks == [10, 5], "not at each that ended"
     idle: list[bool] = []
-    waiting = Thread(target=in_flight.wait_for, args=(lambda: bool(idle), 60.0), kwargs={"crowd": 0})
+    waiting = Thread(target=in_flight.wait_for, args=(lambda: bool(idle), 60.0), kwargs={"wake_at_count": 0})
     waiting.start()
     assert eventually(lambda: in_flight._is_watched)
     with in_flight.mutex:
