@@ -9,7 +9,8 @@ import pytest
 
 from millpond.sim.clients.committed_reader import CommittedReader
 from millpond.sim.clients.copy_worker import CopyWorker, WorkerStyle
-from millpond.sim.clients.group_member import GroupTopic, Membership
+from millpond.sim.clients.group_member import GroupTopic
+from millpond.sim.clients.requests import Membership
 from millpond.sim.coordination.checkers import check_copied, check_sightings, check_transactions
 from millpond.sim.history.groups import CoordinationHistory
 from millpond.sim.history.records import Promise

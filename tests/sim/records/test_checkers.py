@@ -130,7 +130,7 @@ def test_a_changed_value_is_found_and_a_changed_time_where_the_broker_stamps_is_
 
 def test_a_refused_record_that_is_there_is_found(evidence: Evidence) -> None:
     evidence.history.batches[1].status = Status.REFUSED
-    assert "told that it was not written" in evidence.findings()
+    assert "although its write was refused" in evidence.findings()
 
 
 def test_a_duplicate_is_found(evidence: Evidence) -> None:

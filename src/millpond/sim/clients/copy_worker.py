@@ -16,9 +16,9 @@ from typing import NamedTuple
 from millpond.base.errors import ErrorCode
 from millpond.sim.clients.client import Client
 from millpond.sim.clients.committed_reader import TRANSACTION_HEADER
-from millpond.sim.clients.group_member import GroupTopic, Membership
+from millpond.sim.clients.group_member import GroupTopic
 from millpond.sim.clients.group_reader import fetch_records
-from millpond.sim.clients.requests import GROUP_KEY, RETRY_MS, fetch_offsets, find_coordinator
+from millpond.sim.clients.requests import GROUP_KEY, RETRY_MS, Membership, fetch_offsets, find_coordinator
 from millpond.sim.clients.script import Script, ScriptRunner, SendAll, Sleep
 from millpond.sim.clients.transactions import FENCING, Fenced, TransactionalProducer, TransactionFailed
 from millpond.sim.history.groups import CoordinationHistory, CopyTransaction, Fate

@@ -13,7 +13,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 from millpond.base.errors import ErrorCode
 from millpond.sim.clients.assignors import cooperative_sticky, ranges
 from millpond.sim.clients.client import Client
-from millpond.sim.clients.requests import GROUP_KEY, RETRY_MS, find_coordinator
+from millpond.sim.clients.requests import GROUP_KEY, RETRY_MS, Membership, find_coordinator
 from millpond.sim.clients.script import Script, Send, Sleep
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
@@ -23,7 +23,6 @@ SYNC_VERSION: Final = 5
 JOINING_EPOCH: Final = 0
 LEAVING_EPOCH: Final = -1
 STATIC_LEAVING_EPOCH: Final = -2
-NO_GENERATION: Final = -1
 
 UNKNOWN_MEMBER: Final = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND)
 """The coordinator does not know the member: it has to join again."""
@@ -46,17 +45,6 @@ class MemberTimes:
     def lease_ms(self) -> int:
         """For this long after a heartbeat the member's partitions cannot belong to another member."""
         return min(self.session_ms, self.rebalance_ms)
-
-
-@dataclass(slots=True)
-class Membership:
-    """How the coordinator knows a member; sent with its commits."""
-
-    group_id: str
-    member_id: str = ""
-    generation: int = NO_GENERATION
-    instance_id: str | None = None
-    partitions: frozenset[int] = frozenset()
 
 
 class RebalanceListener:

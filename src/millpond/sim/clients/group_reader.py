@@ -7,8 +7,15 @@ from random import Random
 
 from millpond.base.errors import ErrorCode
 from millpond.sim.clients.client import Client
-from millpond.sim.clients.group_member import GroupTopic, Membership
-from millpond.sim.clients.requests import COMMIT_VERSION, RETRY_MS, commit_request, fetch_offsets, fetch_request
+from millpond.sim.clients.group_member import GroupTopic
+from millpond.sim.clients.requests import (
+    COMMIT_VERSION,
+    RETRY_MS,
+    Membership,
+    commit_request,
+    fetch_offsets,
+    fetch_request,
+)
 from millpond.sim.clients.script import Script, ScriptRunner, Send, Sleep
 from millpond.sim.history.groups import CoordinationHistory, Fate, OffsetCommit
 from millpond.sim.world.clock import VirtualClock

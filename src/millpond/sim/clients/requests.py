@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from millpond.base.ids import NO_TOPIC_ID
@@ -12,16 +13,25 @@ from millpond.sim.clients.script import Script, Send, Sleep
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 
-if TYPE_CHECKING:
-    from millpond.sim.clients.group_member import Membership
-
 RETRY_MS: Final = 100
 COMMIT_VERSION: Final = 9
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 READ_COMMITTED: Final = 1
+NO_GENERATION: Final = -1
 
 OnOffset = Callable[[int, int, int], None]
 """Gets the time at which an offset was requested, the partition, and the offset."""
+
+
+@dataclass(slots=True)
+class Membership:
+    """How the coordinator knows a member; sent with its commits."""
+
+    group_id: str
+    member_id: str = ""
+    generation: int = NO_GENERATION
+    instance_id: str | None = None
+    partitions: frozenset[int] = frozenset()
 
 
 def find_coordinator(client: Client, kind: int, key: str) -> Script[None]:

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from millpond.base.errors import ErrorCode
 from millpond.sim.clients.client import Client
-from millpond.sim.clients.group_member import Membership
-from millpond.sim.clients.requests import RETRY_MS, TRANSACTION_KEY, find_coordinator, produce_request
+from millpond.sim.clients.requests import RETRY_MS, TRANSACTION_KEY, Membership, find_coordinator, produce_request
 from millpond.sim.clients.script import Script, Send, Sleep
 from millpond.wire import messages as m
 from millpond.wire.messages import Message

@@ -14,11 +14,11 @@ from millpond.sim.clients.group_member import (
     ConsumerMember,
     GroupMember,
     GroupTopic,
-    Membership,
     MemberTimes,
     RebalanceListener,
 )
 from millpond.sim.clients.group_reader import ReadJob
+from millpond.sim.clients.requests import Membership
 from millpond.sim.clients.script import Script, ScriptRunner
 from millpond.sim.coordination.plan import Churn, ChurnPlan, CoordinationPlan, Sharing, Work
 from millpond.sim.history.groups import CoordinationHistory

@@ -1,1 +1,1 @@
-"""Pure machines alone, on virtual time: quick enough for very many seeds."""
+"""The pure state machines alone, on virtual time: fast enough for very many seeds."""

@@ -1,4 +1,4 @@
-"""A log of numbers that keeps, over a power cut, only a prefix of what was not synced."""
+"""An in-memory log of numbers that loses part of its unsynced entries in a power cut."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millpond.quorum.voters import Voter
 _ENTRY = Struct(">iq")
 LEADER_CHANGE = -1
 VOTERS = -(1 << 32)
-"""Less a number whose bits say which nodes vote."""
+"""An entry at or below this names voters: its bits are the node ids."""
 SNAPSHOT_CHUNK_BYTES = 24
 
 
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
 
 
 def named_voters(value: int) -> tuple[Voter, ...] | None:
-    """Whom an entry names as voters, if it is about them."""
+    """The voters that an entry names, if any."""
     if value > VOTERS:
         return None
     bits = VOTERS - value
@@ -34,7 +34,7 @@ def named_voters(value: int) -> tuple[Voter, ...] | None:
 
 
 class _Content:
-    """What a log holds: a snapshot's worth of folded entries, and the entries behind it."""
+    """The contents of a log: the entries of a snapshot, and those after it."""
 
     __slots__ = ("entries", "folded", "snapshot", "start", "voters")
 
@@ -44,7 +44,7 @@ class _Content:
         self.folded: list[Entry] = []
         self.entries: list[Entry] = []
         self.voters: list[tuple[int, tuple[Voter, ...]]] = []
-        """Each set of voters with its offset, also of what is folded."""
+        """Each set of voters with its offset, including those in the snapshot."""
 
     def extend(self, entries: list[Entry]) -> None:
         for offset, entry in enumerate(entries, self.start + len(self.entries)):
@@ -68,15 +68,15 @@ class MemoryLog:
         self._disk = _Content()
         self._unsynced: deque[Change] = deque()
 
-    # What the disk keeps.
+    # The disk.
 
     def mark(self) -> int:
-        """How many changes are waiting; a sync that begins now makes these durable."""
+        """The number of unsynced changes, which a sync that starts now makes durable."""
         return len(self._unsynced)
 
     @property
     def synced_end(self) -> int:
-        """Below this offset everything would survive a power cut, as it is seen now."""
+        """All entries below this offset would survive a power cut now."""
         return min(self._disk.start + len(self._disk.entries), self.end_offset) if self._unsynced else self.end_offset
 
     def synced(self, changes: int) -> None:
@@ -187,7 +187,7 @@ class MemoryLog:
         self._change(install)
         return True
 
-    # What its owner does.
+    # For its owner.
 
     def take_snapshot(self, end_offset: int) -> None:
         """Fold everything below `end_offset`, which must be committed, into a snapshot."""

@@ -1,6 +1,6 @@
-"""One run by seed: virtual time, a network that misbehaves, and a story to read when something goes wrong.
+"""One seeded run: virtual time, an unreliable network, and a trace to read when a check fails.
 
-The same seed is the same run. Everything is decided by one generator, and nothing looks at a real clock.
+The same seed is the same run: one generator makes all decisions, and no real clock is read.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import ClassVar
 
 STORY_LINES = 400
 LOOK_MS = 250
-"""How often a run that is healed is asked whether all is well."""
+"""How often a healed run is checked for remaining problems."""
 WELL_MS = 3_000
-"""How long all must be well before a run ends: longer than any timer of the machines."""
+"""How long a run must be without problems before it ends: longer than any timer of the machines."""
 NOT_HEALED = "healed, and yet not well"
 
 
 class Violation(Exception):
-    """A broken promise; the first words name which."""
+    """A violated invariant; the first words name it."""
 
 
 @dataclass(slots=True)
 class Weather:
-    """How the network and the disks behave for now."""
+    """How the network and the disks behave at present."""
 
     loss: float = 0.0
     copies: float = 0.0
@@ -36,7 +36,7 @@ class Weather:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run showed; `violation` is None when nothing went wrong."""
+    """The result of a run; `violation` is None if no invariant was violated."""
 
     seed: int
     violation: str | None = None
@@ -46,12 +46,12 @@ class Outcome:
     elections: int = 0
     faults: dict[str, int] = field(default_factory=dict)
     trace: int = 0
-    """The same for the same run, another for another."""
+    """Equal for equal runs."""
     story: list[str] = field(default_factory=list)
 
 
 class Host:
-    """A machine in a run: it can be paused, and each of its lives has a number."""
+    """A machine in a run, which can be paused and restarted."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
@@ -64,7 +64,7 @@ class Run:
 
     faults: ClassVar[tuple[str, ...]] = ()
     trouble_ms = 12_000
-    """How long there is trouble; after that everything is healed."""
+    """How long faults happen; after that everything is healed."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -80,7 +80,7 @@ class Run:
     # Time.
 
     def at(self, time_ms: int, host: Host | None, action: Callable[[], None]) -> None:
-        """Do it at that time, or, where the host is paused by then, when it goes on."""
+        """Act at this time, or, if the host is paused by then, when it resumes."""
         self._count += 1
         heappush(self._queue, (time_ms, self._count, host, action))
 
@@ -106,13 +106,13 @@ class Run:
         self.outcome.events += events
         self.now_ms = end_ms
 
-    def run_until_well(self, within_ms: int, trouble: Callable[[], str | None]) -> None:
-        """Go on until `trouble` has found nothing for a while; what it still finds at the end is a violation."""
+    def run_until_well(self, within_ms: int, find_problem: Callable[[], str | None]) -> None:
+        """Run until `find_problem` has found nothing for a while; a problem at the end is a violation."""
         end_ms, well_since_ms = self.now_ms + within_ms, self.now_ms
         found: str | None = None
         while self.now_ms < end_ms and self.now_ms - well_since_ms < WELL_MS:
             self.run_until(self.now_ms + LOOK_MS)
-            found = trouble()
+            found = find_problem()
             if found is not None:
                 well_since_ms = self.now_ms
         if found is not None:
@@ -121,7 +121,7 @@ class Run:
     # The network.
 
     def carry(self, sender: int, receiver: int, host: Host | None, deliver: Callable[[], None]) -> None:
-        """Bring a message from node to node: never, once or twice, sooner or later. `host` takes it, if it can."""
+        """Deliver a message between nodes: never, once or twice, sooner or later, if `host` is up."""
         if self._cuts and (sender, receiver) in self._cuts:
             return
         weather = self.weather
@@ -130,7 +130,7 @@ class Run:
                 self.later(self.below(weather.delay_ms_max), host, deliver)
 
     def cut(self, pairs: set[tuple[int, int]]) -> None:
-        """No message from the first to the second of each pair, for a while."""
+        """Drop messages from the first to the second node of each pair for a while."""
         mended = sorted(pairs)
         self._cuts |= pairs
         self.later(self.random.choice((200, 1000, 4000)), None, lambda: self._cuts.difference_update(mended))
@@ -169,10 +169,10 @@ class Run:
     def _fault_slow_disk(self) -> None:
         self.weather.sync_ms_max = self.random.choice((2, 20, 100, 500))
 
-    # The story.
+    # The trace.
 
     def note(self, *parts: object) -> None:
-        """A line of the story; it is put into words only if somebody will read it."""
+        """Add a line to the trace; it is formatted only if it will be printed."""
         self._story.append((self.now_ms, parts))
 
     def trace(self, *numbers: int) -> None:

@@ -1,4 +1,4 @@
-"""A seed of a campaign, played for its story: what nodes and clients did, line by line, and what was found."""
+"""Runs a campaign seed and returns its trace: what nodes and clients did, and the violations."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ MACHINES: Final[Mapping[str, Callable[[int], MachineOutcome]]] = {
     "replication": replication.run_seed,
     "voters": run_voters_seed,
 }
-"""Pure machines without nodes. Of a run in which nothing was found they keep no story."""
+"""Pure state machines without nodes. They keep no trace of a run without violations."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class PlayedSeed:
 
 
 def play_campaign(seed: CampaignSeed) -> PlayedSeed:
-    """Play it to its end, which may be the failure that it is known for."""
+    """Run the seed to its end or its failure."""
     if seed.scenario in SCENARIOS:
         return _play_scenario(seed, SCENARIOS[seed.scenario](seed.seed))
     if seed.scenario in MACHINES:
@@ -91,7 +91,7 @@ def _play_scenario(seed: CampaignSeed, scenario: _Scenario) -> PlayedSeed:
     try:
         played.findings = list(scenario.run().violations)
     except (Exception, PowerCut):
-        # A bug that such a seed is kept for may end the run in any way.
+        # The bug that this seed shows may raise anything.
         played.findings = [*scenario.history.violations, traceback.format_exc(limit=-8)]
     played.lines = list(map(_line, scenario.story()))
     return played
@@ -100,12 +100,12 @@ def _play_scenario(seed: CampaignSeed, scenario: _Scenario) -> PlayedSeed:
 def _play_machine(seed: CampaignSeed, run: Callable[[int], MachineOutcome]) -> PlayedSeed:
     outcome = run(seed.seed)
     found = [] if outcome.violation is None else [outcome.violation]
-    return PlayedSeed(seed.link, "It has none: chance decides as it goes.", list(map(_line, outcome.story)), found)
+    return PlayedSeed(seed.link, "There is none: it is random at every step.", list(map(_line, outcome.story)), found)
 
 
 def _line(text: str) -> Line:
     moment, _, rest = text.strip().partition(" ")
     who, _, what = rest.partition(" ")
-    # A line of a journal: the node, and which of its lives it is.
+    # A line of a node's log begins with the node and its incarnation.
     node, _, life = who.partition("/")
     return Line(int(moment), node, what) if life.isdecimal() else Line(int(moment), "", rest)

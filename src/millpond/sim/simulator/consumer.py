@@ -1,7 +1,7 @@
-"""A simulated consumer to look at: it belongs to a group, polls, works on what it got, and commits before or after.
+"""The simulator's consumer: it joins a group, polls, processes records, and commits before or after that.
 
-It does its work on one thread, as consumers do: what it lets go of it has finished. A crash takes it out of the world
-between two of its steps, and nobody is told.
+Like real consumers it works on one thread, so it has finished with what it gives up. A crash removes it between two
+steps, without any notice to the coordinator.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Consumer(RebalanceListener):
         self.cursors: dict[int, Cursor] = {}
         self.member: GroupMember
         self.busy_with: tuple[int, int] | None = None
-        """The partition and offset in its hands."""
+        """The partition and offset of the record that it is processing."""
         self.crashes_between = False
         self._topic_id = topic_id
         self._partition_count = partition_count
@@ -89,7 +89,7 @@ class Consumer(RebalanceListener):
         self._clients: list[ClusterClient] = []
         self._begin()
 
-    # NodeCluster
+    # Starting and stopping
 
     def _begin(self) -> None:
         plan = self.plan
@@ -126,7 +126,7 @@ class Consumer(RebalanceListener):
             player.start()
 
     def start(self, plan: AddConsumer) -> bool:
-        """Another life, perhaps with other habits; False while it runs."""
+        """Start a new incarnation, perhaps with other options; False while it runs."""
         if self.state == "running":
             return False
         self.plan = plan
@@ -134,7 +134,7 @@ class Consumer(RebalanceListener):
         return True
 
     def leave(self) -> bool:
-        """In order; False when it does not run."""
+        """Leave the group cleanly; False if it is not running."""
         if self.state != "running":
             return False
         self.member.is_leaving = True
@@ -232,7 +232,7 @@ class Consumer(RebalanceListener):
             if index in self.owned:
                 self.cursors[index] = Cursor(max(offset, 0))
         places = ", ".join(f"{index}:{max(offset, 0)}" for index, offset in sorted(committed.items()))
-        self._tell(f"goes on at {places}")
+        self._tell(f"continues at {places}")
 
     def _poll(self, partitions: frozenset[int]) -> Script[list[PolledRecords]]:
         requested = {index: self.cursors[index].position for index in sorted(partitions)}
@@ -272,15 +272,15 @@ class Consumer(RebalanceListener):
         return polled
 
     def _begin_elsewhere(self, cursor: Cursor, part: m.FetchResponse.PartitionData) -> None:
-        """As auto.offset.reset=earliest: what is not there any more is passed over."""
+        """Like auto.offset.reset=earliest: skip records that no longer exist."""
         begin = max(part.log_start_offset, 0)
         if cursor.position < begin:
             self._tell(
                 f"wants {part.partition_index}:{cursor.position}, but the log begins at {begin}: "
-                f"{begin - cursor.position} records are gone unread"
+                f"{begin - cursor.position} records were deleted unread"
             )
         else:
-            # The log ends before: a leader that lacks records was elected.
+            # The log ends before: an unclean leader was elected.
             begin = max(part.high_watermark, begin)
             self._tell(f"wants {part.partition_index}:{cursor.position}, but the log ends at {begin}")
         cursor.position = begin
@@ -317,7 +317,7 @@ class Consumer(RebalanceListener):
             yield Sleep(0)
 
     def handle(self, partition: int, record: Record) -> Script[bool]:
-        """Whether it is done with: else the partition stands still."""
+        """Whether the record is processed; otherwise the partition does not advance."""
         if self.plan.work_ms:
             yield Sleep(self.plan.work_ms)
         record_id = id_of(record)
@@ -329,7 +329,7 @@ class Consumer(RebalanceListener):
                 yield from self._bury(partition, record, record_id)
                 return True
             if tries <= ATTEMPTS_MAX or tries % 10 == 0:
-                self._tell(f"cannot work on {partition}:{record.offset} (attempt {tries})")
+                self._tell(f"cannot process {partition}:{record.offset} (attempt {tries})")
             yield Sleep(RETRY_MS)
             return False
         known = self._ledger.known.setdefault(group, set())
@@ -353,7 +353,7 @@ class Consumer(RebalanceListener):
         )
 
     def _bury(self, partition: int, record: Record, record_id: int) -> Script[None]:
-        """Put it among the dead letters, and wait until it is safe there."""
+        """Send it to the dead-letter topic, and wait for the acknowledgement."""
         letters = f"{self.plan.topic}.dlq"
         heard: list[SentRecord] = []
         letter = self._ledger.new_record(
@@ -373,7 +373,7 @@ class Consumer(RebalanceListener):
         while not heard:
             yield Sleep(5)
         self._ledger.given_up.setdefault(self.plan.group, {})[record_id] = letters
-        self._tell(f"puts {partition}:{record.offset} among the dead letters and goes on")
+        self._tell(f"moves {partition}:{record.offset} to the dead-letter topic and continues")
 
     def _commit(self, offsets: Mapping[int, int]) -> Script[None]:
         if not offsets:
@@ -383,9 +383,9 @@ class Consumer(RebalanceListener):
         codes = [] if reply is None else [part.error_code for topic in reply.topics for part in topic.partitions]
         refused = next((ErrorCode(code).name for code in codes if code), None)
         if refused is not None:
-            self._tell(f"may not commit: {refused}")
+            self._tell(f"cannot commit: {refused}")
 
-    # Exactly once: what it reads, and what it writes, in one transaction
+    # Exactly once: input offsets and output records in one transaction
 
     def _copy(self, polled: list[PolledRecords], ends: dict[int, int]) -> Script[None]:
         output = self.plan.output
@@ -398,7 +398,7 @@ class Consumer(RebalanceListener):
                 if self.plan.work_ms:
                     yield Sleep(self.plan.work_ms)
                 source = id_of(record)
-                # What it does outside, a mail say, is done now, whatever becomes of the transaction.
+                # An external effect, such as an e-mail, happens now, whatever becomes of the transaction.
                 self._ledger.outside.setdefault(self.plan.group, Counter())[source] += 1
                 where = f"{taken.partition}:{record.offset}"
                 key = where if record.key is None else record.key.decode(errors="replace")
@@ -419,7 +419,7 @@ class Consumer(RebalanceListener):
             return
         except Fenced:
             self._end("fenced")
-            self._tell("is fenced: another one has its transactional id, or it took too long")
+            self._tell("is fenced: a newer producer has its transactional id, or its transaction timed out")
             yield Sleep(0)
             return
         self._tell(f"commits a transaction of {len(handled)} records and its offsets")
@@ -434,7 +434,7 @@ class Consumer(RebalanceListener):
             yield from self._transactions.end(committed=False)
         except Fenced:
             yield from self._transactions.initialize()
-        # What is committed tells where to go on.
+        # It continues at the committed offsets.
         for taken in polled:
             self.cursors.pop(taken.partition, None)
 
@@ -443,7 +443,7 @@ class Consumer(RebalanceListener):
 
 
 def id_of(record: Record) -> int:
-    """The record's own id, which it has from its producer."""
+    """The record's id, set by its producer."""
     return int(dict(record.headers).get(ID_HEADER) or b"0")
 
 

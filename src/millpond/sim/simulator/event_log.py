@@ -1,4 +1,4 @@
-"""What happened, line by line: who, when, what. The same for the same tape."""
+"""What happened, line by line: who, when, what. Equal for equal recordings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from millpond.base.named_tuple import NamedTuple
 
 LINES_MAX: Final = 4_000
-"""From then on nothing more is told; a run that long has said what it has to say."""
+"""Later lines are dropped."""
 
 
 class Line(NamedTuple):
@@ -20,7 +20,7 @@ class Line(NamedTuple):
 @dataclass(slots=True)
 class Story:
     origin_ms: int = 0
-    """When the cluster was founded: that is the zero of every line."""
+    """When the cluster was ready; times of lines count from here."""
     lines: list[Line] = field(default_factory=list)
 
     def tell(self, now_ms: int, who: str, text: str) -> None:

@@ -1,6 +1,6 @@
-"""Messages on the wires: every frame between two hosts, from the moment it leaves until it arrives or is lost.
+"""Messages on the wire: every frame between two hosts, from when it is sent until it arrives or is lost.
 
-They are put together from the very bytes that the links carry. What is in one is decoded when somebody asks.
+They are assembled from the bytes on the links, and decoded on request.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _HEAD: Final = Layout(">hhi")
 _CORRELATION: Final = Layout(">i")
 
 KEPT_MAX: Final = 1_000
-"""So many frames that have arrived are remembered."""
+"""How many frames are kept after they have arrived."""
 KEPT_BYTES_MAX: Final = 16 << 10
-"""Of a larger frame only its head is kept, and what is in it cannot be shown."""
+"""Of a larger frame only the start is kept, and its contents cannot be shown."""
 REQUESTS_MAX: Final = 64
 ITEMS_SHOWN: Final = 40
 TEXT_SHOWN: Final = 300
@@ -44,11 +44,11 @@ QUORUM: Final = frozenset({52, 53, 54, 59})
 
 
 class _Load(NamedTuple):
-    """What a frame carries of logs."""
+    """The records that a frame carries."""
 
     records: int
     is_metadata: bool
-    """Whether it is about the metadata's own log."""
+    """Whether they are those of the metadata log."""
 
 
 NOTHING: Final = _Load(0, False)
@@ -79,7 +79,7 @@ class Flight:
 
     @property
     def theme(self) -> str:
-        """What it is about: records, replication, group, transaction, heartbeat, quorum or metadata."""
+        """Its subject: records, replication, group, transaction, heartbeat, quorum or metadata."""
         is_between_nodes = self.source.startswith("node") and self.target.startswith("node")
         match self.api_key:
             case 0:
@@ -100,11 +100,11 @@ class Flight:
 
     @property
     def records(self) -> int:
-        """How many records it carries, as far as it is a whole frame."""
+        """How many records it carries, if the frame is complete."""
         return self._carried().records
 
     def _carried(self) -> _Load:
-        """Worked out once, when the whole frame is there."""
+        """Computed once, when the frame is complete."""
         if self._load is None:
             if not self.data or self.api_key < 0:
                 return NOTHING
@@ -114,7 +114,7 @@ class Flight:
         return self._load
 
     def body(self) -> Struct | None:
-        """The message itself; None where only a part of it was kept, or it is none of ours."""
+        """The decoded message; None if only a part was kept or the API is unknown."""
         if self.api_key < 0 or not self.data:
             return None
         frame = memoryview(self.data)
@@ -129,7 +129,7 @@ class Flight:
             return None
 
     def _parts(self) -> list[tuple[str, int, bytes]]:
-        """Topic, partition and batches of what is written or read."""
+        """Topic, partition and batches of produced or fetched records."""
         body = self.body()
         match body:
             case m.ProduceRequest():
@@ -169,7 +169,7 @@ class Flight:
         }
 
     def details(self, origin_ms: int) -> dict[str, Any]:
-        """For whoever wants to know what is in it."""
+        """Everything in it, for a person."""
         body = self.body()
         return {
             **self.shape(origin_ms),
@@ -190,7 +190,7 @@ class _Stream:
     sent: int = 0
     arrived: int = 0
     rest: bytearray = field(default_factory=bytearray)
-    """What has left and is not yet a whole frame."""
+    """Bytes that are not yet a complete frame."""
     begun: Flight | None = None
     under_way: deque[Flight] = field(default_factory=deque)
     asked: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -198,7 +198,7 @@ class _Stream:
 
 
 class Flights:
-    """A tap that tells frames apart. `since` gives what flew in a stretch of time."""
+    """A tap that assembles frames. `since` returns those of a span of time."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
@@ -274,10 +274,10 @@ class Flights:
             flight.arrived_ms, flight.is_lost = self._clock.now_ms, True
             self._flown.append(flight)
 
-    # For whoever looks
+    # For snapshots
 
     def since(self, moment_ms: int) -> list[Flight]:
-        """All that is under way, and what has arrived or was lost after this moment, oldest first."""
+        """Frames in flight, and those that arrived or were lost after this moment, oldest first."""
         flown = [each for each in self._flown if each.arrived_ms is not None and each.arrived_ms > moment_ms]
         under_way = [each for stream in self._streams.values() for each in stream.under_way]
         return sorted([*flown, *under_way], key=lambda each: each.number)
@@ -288,7 +288,7 @@ class Flights:
 
 
 def record_shapes(data: bytes) -> list[dict[str, Any]]:
-    """The records of whole batches, as far as they can be read."""
+    """The records of complete batches, as far as they can be read."""
     shapes: list[dict[str, Any]] = []
     try:
         for at, header in walk(data):
@@ -302,13 +302,13 @@ def record_shapes(data: bytes) -> list[dict[str, Any]]:
                 for record in decode_batch(data, at)
             ]
     except RemoteError:
-        # A batch that is only partly there.
+        # An incomplete batch.
         pass
     return shapes
 
 
 def as_json(value: Any) -> Any:
-    """A message of the protocol as a person may read it; what is long is cut."""
+    """A protocol message for people to read, with long parts cut."""
     match value:
         case None | bool() | int() | float():
             return value

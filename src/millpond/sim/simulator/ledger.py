@@ -1,4 +1,4 @@
-"""What producers were told about each record, and what consumers did with it: what a run is judged by."""
+"""What producers know about each record, and what consumers did with it; the verdict on a run uses it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from millpond.base.named_tuple import NamedTuple
 
 RECORDS_MAX: Final = 3_000
-"""That one asks for in a run, in all."""
+"""Records that actions may create in a run."""
 ID_HEADER: Final = "id"
 
 
@@ -20,13 +20,13 @@ class Status(StrEnum):
     WAITING = "waiting"
     """It has not left the producer."""
     SENT = "sent"
-    """On its way, or its response is."""
+    """The request or its response is in flight."""
     ACKNOWLEDGED = "acknowledged"
     UNASKED = "unasked"
-    """With acks=0 nobody is told anything."""
+    """With acks=0 there is no response."""
     REFUSED = "refused"
     IN_DOUBT = "in doubt"
-    """Given up without having heard what became of it."""
+    """Given up without a response."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +46,7 @@ class SentRecord:
     transaction: str = ""
     """The transactional id under which it was written."""
     source: int = 0
-    """The id of the record that a consumer made it of."""
+    """The id of the record from which a consumer made this one."""
 
     @property
     def name(self) -> str:
@@ -54,7 +54,7 @@ class SentRecord:
 
 
 class Handled(NamedTuple):
-    """A consumer has done to a record what it is there for."""
+    """A consumer processed a record."""
 
     at_ms: int
     group: str
@@ -64,7 +64,7 @@ class Handled(NamedTuple):
     offset: int
     id: int
     is_repeat: bool
-    """It was recognised as done before, and nothing was done."""
+    """It was recognised as a duplicate and skipped."""
 
 
 @dataclass(slots=True)
@@ -72,21 +72,21 @@ class Ledger:
     records: dict[int, SentRecord] = field(default_factory=dict)
     handled: list[Handled] = field(default_factory=list)
     effects: dict[str, Counter[int]] = field(default_factory=dict)
-    """By group: how often each record had its effect."""
+    """How often each record was processed, by group."""
     outside: dict[str, Counter[int]] = field(default_factory=dict)
-    """By group whose consumers work in transactions: how often each did what cannot be taken back."""
+    """How often each record had an external effect, by group with transactions."""
     given_up: dict[str, dict[int, str]] = field(default_factory=dict)
-    """By group: records that were put among the dead letters, with their topic."""
+    """Records in a dead-letter topic, with that topic, by group."""
     failures: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """How often handling of a record failed, by group and record."""
+    """How often processing failed, by group and record."""
     known: dict[str, set[int]] = field(default_factory=dict)
-    """By group: what a store outside remembers as done."""
+    """Record ids that an external store has seen, by group."""
     _next_id: int = 1
     _promised: int = 0
-    """Records that somebody has asked for, and that come one after the other."""
+    """Records that actions have reserved and not yet created."""
 
     def promise(self, count: int) -> bool:
-        """Whether there is room for so many more, with all that is still to come; then it is kept for them."""
+        """Reserve this many records; False if the run would have too many."""
         if len(self.records) + self._promised + count > RECORDS_MAX:
             return False
         self._promised += count

@@ -1,4 +1,4 @@
-"""A simulated producer to look at: one batch of each partition in flight, retries in order, a buffer with an end."""
+"""The simulator's producer: one batch per partition in flight, ordered retries, and a bounded buffer."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from millpond.wire.records import Record, encode_batch
 
 PRODUCE_VERSION: Final = 9
 LOOK_MS: Final = 10
-"""How long to wait for the metadata to say who leads."""
+"""How long to wait before asking again which node leads."""
 RETRY_MS: Final = 60
 RETRY_MS_MAX: Final = 480
 BATCH_RECORDS_MAX: Final = 10
 DELIVERY_MS: Final = 30_000
-"""How long a record is tried."""
+"""How long a record is retried."""
 WAIT_MS: Final = 1_500
 ACKS: Final = {"0": 0, "1": 1, "all": -1}
 RETRIED: Final = (
@@ -78,13 +78,13 @@ def as_records(records: Sequence[SentRecord], wall_ms: int) -> list[Record]:
 
 
 class Producer:
-    """Sends what it is given. `SendOptions` may change from call to call; a record keeps that of its own."""
+    """Sends records. `SendOptions` may change from call to call; a record keeps its own."""
 
     def __init__(self, client: ClusterClient, clock: VirtualClock, ledger: Ledger, story: Story) -> None:
         self.client = client
         self.name = client.name
         self.blocked: deque[SentRecord] = deque()
-        """What the program wants to send and the buffer has no room for."""
+        """Records for which the buffer has no space."""
         self.blocked_max = 0
         self._clock = clock
         self._ledger = ledger
@@ -98,7 +98,7 @@ class Producer:
 
     @property
     def buffered(self) -> int:
-        """How many records it holds: those that wait, and those without a response."""
+        """How many records are waiting or in flight."""
         return sum(len(queue.waiting) + len(queue.in_flight) for queue in self._queues.values())
 
     @property
@@ -114,19 +114,19 @@ class Producer:
         self._fill()
 
     def close(self) -> None:
-        """Its process is gone: nothing more is sent, and nobody hears what became of the rest."""
+        """End the process: nothing more is sent, and the outcome of the rest stays unknown."""
         self._is_closed = True
         held = [each for queue in self._queues.values() for each in (*queue.waiting, *queue.in_flight)]
         for record in (*self.blocked, *held):
             record.status = Status.IN_DOUBT if record.attempts else Status.REFUSED
 
     def _fill(self) -> None:
-        """Let records into the buffer as long as there is room."""
+        """Move blocked records into the buffer while it has space."""
         while self.blocked and self.buffered < self._options.buffer_max:
             record = self.blocked.popleft()
             queue = self._queues.setdefault((record.topic, record.partition), PartitionQueue())
             queue.waiting.append(record)
-            # Whoever is called in the same moment goes along.
+            # Records of the same moment share a batch.
             self._clock.call_soon(lambda at=(record.topic, record.partition): self._pump(at))  # type: ignore[misc]
         if len(self.blocked) > self.blocked_max:
             if not self.blocked_max:
@@ -147,7 +147,7 @@ class Producer:
         self._send(at, queue, self._next_batch(queue), leader[0])
 
     def _next_batch(self, queue: PartitionQueue) -> list[SentRecord]:
-        """What was sent before goes again as the batch that it was: that is what it is recognised by."""
+        """A retry has to be the same batch as before, so that the broker recognises it."""
         was_sent = queue.waiting[0].attempts > 0
         batch: list[SentRecord] = []
         while queue.waiting and len(batch) < BATCH_RECORDS_MAX and (queue.waiting[0].attempts > 0) == was_sent:
@@ -197,7 +197,7 @@ class Producer:
             if numbered:
                 queue.sequence += len(batch)
             for delta, record in enumerate(batch):
-                # A duplicate of long ago has no offset any more.
+                # The broker no longer knows the offset of an old duplicate.
                 record.offset = answer.base_offset + delta if answer.base_offset >= 0 else -1
                 self._settle(record, Status.ACKNOWLEDGED)
             self._tell_of(batch, f"acknowledged (acks={batch[0].acks})")
@@ -212,7 +212,7 @@ class Producer:
             self._rest(at)
             return
         if code in SEQUENCE_ERRORS:
-            # The log lacks what came before, or does not know the producer: it begins anew, as clients do.
+            # The log lacks earlier batches or does not know the producer: get a new id, as clients do.
             self._producer = -1, -1
             for other in self._queues.values():
                 other.sequence = 0
@@ -224,7 +224,7 @@ class Producer:
         self._pump(at)
 
     def _rest(self, at: tuple[str, int], rest_ms: int = 0) -> None:
-        """Longer after each attempt of what is to be sent next, unless it is said how long."""
+        """Wait, longer after each attempt unless `rest_ms` is given."""
         queue = self._queues[at]
         queue.is_resting = True
         attempts = queue.waiting[0].attempts if queue.waiting else 0
@@ -270,4 +270,4 @@ class Producer:
 
 
 def _ignore(_reply: object) -> None:
-    """Nobody answers a produce with acks=0."""
+    """A produce with acks=0 has no response."""

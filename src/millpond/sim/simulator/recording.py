@@ -1,7 +1,7 @@
-"""A tape: the seed of a world, what was done to it and when, and how long it ran. Played again, it is the same again.
+"""A recording: the seed of a world, the actions with their times, and how long it ran. Equal recordings replay alike.
 
-As a link a tape is one word that an address can hold: its JSON, packed and written in URL-safe Base64. A seed of a
-campaign has a link as well (`campaign.SCENARIO.SEED`). Whatever comes from outside is unpacked with limits.
+The link of a recording is its JSON, compressed, in URL-safe Base64. A campaign seed has a link as well
+(`campaign.SCENARIO.SEED`). Links are untrusted input and are decoded with limits.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from millpond.sim.simulator.actions import Action, BadAction, as_json, from_json
 VERSION: Final = "1"
 CAMPAIGN: Final = "campaign"
 CONSOLE: Final = "127.0.0.1:8080"
-"""Where a console listens unless somebody says otherwise."""
+"""Where a console listens by default."""
 LINK_SIGNS_MAX: Final = 6_000
 UNPACKED_BYTES_MAX: Final = 64 << 10
 ACTIONS_MAX: Final = 200
 SEED_MAX: Final = 2**32 - 1
 NODES_MAX: Final = 5
 RUN_MS_MAX: Final = 10 * 60 * 1000
-"""So much virtual time one tape may have."""
+"""How long a recording may last, in virtual time."""
 
 
 class BadLink(Exception):
-    """It cannot be played; the message says why."""
+    """It cannot be replayed; the message says why."""
 
 
 class Move(NamedTuple):
-    """An action and its moment, in virtual milliseconds since the cluster was founded."""
+    """An action and its time, in virtual milliseconds since the cluster was ready."""
 
     at_ms: int
     action: Action
@@ -49,11 +49,11 @@ class Recording:
     end_ms: int = 0
 
     def cut(self, at_ms: int) -> Recording:
-        """What happened up to this moment; the rest is forgotten."""
+        """The part up to this moment."""
         return replace(self, moves=tuple(each for each in self.moves if each.at_ms <= at_ms), end_ms=at_ms)
 
     def then(self, action: Action) -> Recording:
-        """The same, and at its end this action."""
+        """The same with this action at its end."""
         tape = replace(self, moves=(*self.moves, Move(self.end_ms, action)))
         tape.check()
         return tape
@@ -64,7 +64,7 @@ class Recording:
         return tape
 
     def begins(self, other: Recording) -> bool:
-        """Whether the other is this tape, gone on with."""
+        """Whether the other is a continuation of this one."""
         return (
             (self.seed, self.nodes) == (other.seed, other.nodes)
             and other.moves[: len(self.moves)] == self.moves
@@ -89,7 +89,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class CampaignSeed:
-    """One run of a campaign of ours: what it does follows from its scenario and its seed."""
+    """One run of a campaign, determined by its scenario and seed."""
 
     scenario: str
     seed: int
@@ -99,12 +99,12 @@ class CampaignSeed:
         return f"{CAMPAIGN}.{self.scenario}.{self.seed}"
 
     def where_to_see(self) -> str:
-        """What a campaign prints of a seed that fails."""
+        """What a campaign prints for a failing seed."""
         return f"millpond sim replay {self.link}, or in a console http://{CONSOLE}/simulator?tape={self.link}"
 
 
 def recording_of(steps: Iterable[Action | int], *, seed: int = 1, nodes: int = 3) -> Recording:
-    """A tape of actions with the times between them: a number is so many milliseconds."""
+    """A recording from actions and the milliseconds between them."""
     at_ms = 0
     moves: list[Move] = []
     for step in steps:
@@ -118,7 +118,7 @@ def recording_of(steps: Iterable[Action | int], *, seed: int = 1, nodes: int = 3
 
 
 def encode(tape: Recording) -> str:
-    """The tape as one word. Equal tapes have equal words."""
+    """The link of a recording. Equal recordings have equal links."""
     moves = []
     before = 0
     for at_ms, action in tape.moves:
@@ -130,28 +130,28 @@ def encode(tape: Recording) -> str:
 
 
 def decode(link: str) -> Recording | CampaignSeed:
-    """What a link means; `BadLink` with a sentence where it cannot be played."""
+    """Decode a link; `BadLink` with a sentence if it is invalid."""
     link = _last_part(link.strip())
     if len(link) > LINK_SIGNS_MAX:
-        raise BadLink(f"The link is too long: one has up to {LINK_SIGNS_MAX:,} signs.")
+        raise BadLink(f"The link is too long: the limit is {LINK_SIGNS_MAX:,} characters.")
     version, _, packed = link.partition(".")
     if version == CAMPAIGN:
         return _campaign(packed)
     if version != VERSION:
-        raise BadLink("This is no link of the simulator: one begins with '1.' or with 'campaign.'.")
+        raise BadLink("This is not a link of the simulator: those begin with '1.' or 'campaign.'.")
     try:
         shape = json.loads(_unpack(packed))
         tape = _tape(shape)
     except (ValueError, RecursionError, TypeError) as wrong:
         raise BadLink("The link is damaged: was all of it copied?") from wrong
     except BadAction as wrong:
-        raise BadLink(f"The link has an action that cannot be: {wrong}.") from wrong
+        raise BadLink(f"The link has an invalid action: {wrong}.") from wrong
     tape.check()
     return tape
 
 
 def _last_part(text: str) -> str:
-    """The whole address of a page is as good as the link in it."""
+    """The link in the address of a page, or the text itself."""
     return text.partition("tape=")[2].partition("&")[0] if "tape=" in text else text
 
 
@@ -161,7 +161,7 @@ def _unpack(packed: str) -> bytes:
         unpacker = zlib.decompressobj()
         unpacked = unpacker.decompress(data, UNPACKED_BYTES_MAX)
     except (BadBase64, zlib.error) as wrong:
-        raise ValueError("not packed as a link is") from wrong
+        raise ValueError("not a compressed link") from wrong
     if unpacker.unconsumed_tail or not unpacker.eof:
         if len(unpacked) >= UNPACKED_BYTES_MAX:
             raise BadLink(f"The link unpacks to more than {UNPACKED_BYTES_MAX >> 10} KiB.")
@@ -172,7 +172,7 @@ def _unpack(packed: str) -> bytes:
 def _tape(shape: Any) -> Recording:
     seed, nodes, end_ms, moves = shape
     if not all(type(each) is int for each in (seed, nodes, end_ms)) or not isinstance(moves, list):
-        raise ValueError("not the shape of a tape")
+        raise ValueError("not a recording")
     if len(moves) > ACTIONS_MAX:
         raise BadLink(f"A run may have {ACTIONS_MAX} actions.")
     at_ms = 0
@@ -189,5 +189,5 @@ def _tape(shape: Any) -> Recording:
 def _campaign(text: str) -> CampaignSeed:
     scenario, _, seed = text.partition(".")
     if not scenario.isidentifier() or not seed.isdecimal() or len(seed) > 12:
-        raise BadLink("A link of a campaign is campaign.SCENARIO.SEED, as campaign.faults.17.")
+        raise BadLink("The link of a campaign seed is campaign.SCENARIO.SEED, for example campaign.faults.17.")
     return CampaignSeed(scenario, int(seed))

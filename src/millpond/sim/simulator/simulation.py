@@ -1,7 +1,7 @@
-"""A tape being played: the real engine on simulated nodes, clients that do what the actions say, and a clock to stop.
+"""Runs a recording: the real engine on simulated nodes, with clients that do what the actions say.
 
-Everything is bounded: virtual time, events, records, clients. An action that cannot be carried out is told in the
-story and changes nothing, so that every tape plays to its end.
+Everything is bounded: virtual time, events, records, clients. An action that cannot be carried out is logged and
+changes nothing, so that every recording runs to its end.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from millpond.base.errors import ErrorCode
 from millpond.metadata.image import Image, Partition
 from millpond.sim.admin import SimAdmin
 from millpond.sim.clients.cluster_client import ClusterClient
-from millpond.sim.clients.group_member import Membership
-from millpond.sim.clients.requests import COMMIT_VERSION, commit_request
+from millpond.sim.clients.requests import COMMIT_VERSION, Membership, commit_request
 from millpond.sim.clients.script import Script, ScriptRunner, Sleep
 from millpond.sim.clients.transactions import Fenced, TransactionFailed
 from millpond.sim.cluster.cluster import SimCluster
@@ -58,7 +57,7 @@ LOOK_MS: Final = 5
 EVENTS_MAX: Final = 4_000_000
 EVENTS_BETWEEN_CHECKS: Final = 100
 MADE_RECORDS_MAX: Final = 10 * RECORDS_MAX
-"""With those that consumers make of what they read: one that writes where it reads makes more and more."""
+"""Including those that consumers write: one that writes to its own input never stops."""
 TOPICS_MAX: Final = 8
 PARTITIONS_MAX: Final = 30
 CLIENTS_MAX: Final = 24
@@ -81,11 +80,11 @@ SETTINGS: Final = {
     "log.flush.offset.checkpoint.interval.ms": "2000",
     "leader.imbalance.check.interval.seconds": "10",
 }
-"""Real settings, shorter than usual: nobody wants to watch for minutes."""
+"""Real settings with shorter times than usual, for people who watch."""
 
 
 class TooMuch(Exception):
-    """The run takes more than one may; the message says what."""
+    """The run exceeds a limit, which the message names."""
 
 
 @dataclass(slots=True)
@@ -99,10 +98,10 @@ def never() -> bool:
 
 
 class Simulation:
-    """Made, it is a founded cluster at time zero. `run_to` plays on; nothing is ever taken back."""
+    """Starts as a ready cluster at time zero; `run_to` only moves forward."""
 
     def __init__(self, tape: Recording, is_over: Callable[[], bool] = never) -> None:
-        """`is_over` is asked now and then whether the time for it is up."""
+        """`is_over` is called now and then; it returns whether the real time for the run is up."""
         tape.check()
         self.tape = tape
         self.world = SimWorld(tape.seed)
@@ -116,7 +115,7 @@ class Simulation:
         self.producers: dict[str, Producer] = {}
         self.consumers: dict[str, Consumer] = {}
         self.cuts: dict[tuple[str, str], str] = {}
-        """Ways that are cut or slow, and how."""
+        """Paths that are cut or slow, and how."""
         self.cluster = SimCluster(self.world, tape.nodes, History(), SETTINGS)
         self._is_over = is_over
         self._admin = SimAdmin(self.client("admin"), self.clock, self.cluster.history)
@@ -127,7 +126,7 @@ class Simulation:
         self._was_up = dict.fromkeys(self.cluster.nodes, True)
         self._went_down: list[int] = []
         self._asked: dict[str, int] = {}
-        """How many partitions of each topic somebody has asked for."""
+        """The requested number of partitions of each topic."""
         self._checked_at = 0
         self._found()
 
@@ -135,11 +134,11 @@ class Simulation:
 
     @property
     def now_ms(self) -> int:
-        """Since the cluster was founded."""
+        """Virtual time since the cluster was ready."""
         return self.clock.now_ms - self.story.origin_ms
 
     def run_to(self, at_ms: int) -> None:
-        """Play up to this moment, with every action that is due."""
+        """Run up to this moment, with every action that is due."""
         for move in self.tape.moves[self._done :]:
             if move.at_ms > at_ms:
                 break
@@ -149,16 +148,16 @@ class Simulation:
         self._run_until(at_ms)
 
     def go_on(self, tape: Recording) -> None:
-        """The tape has grown: what was played of it is still its beginning."""
-        assert self.tape.cut(self.now_ms).begins(tape), "another tape"
+        """Continue with a longer recording that begins like this one."""
+        assert self.tape.cut(self.now_ms).begins(tape), "another recording"
         self.tape = tape
 
     def _run_until(self, at_ms: int) -> None:
         left_ms = at_ms - self.now_ms
         if left_ms > 0 and self.world.run_until(self._is_spent, within_ms=left_ms):
             raise TooMuch(
-                f"This run has taken more than its share after {self.now_ms / 1000:.1f} s of its own time: "
-                "do less in it, or go in shorter steps."
+                f"This run was stopped after {self.now_ms / 1000:.1f} s of its own time: "
+                "use fewer actions, or go in shorter steps."
             )
 
     def _is_spent(self) -> bool:
@@ -170,7 +169,7 @@ class Simulation:
         return self.clock.events_run > EVENTS_MAX or self._is_over()
 
     def digest(self) -> str:
-        """The same for the same tape, whoever looked at it meanwhile."""
+        """Equal for equal recordings, however often snapshots were taken."""
         lines = [f"{line.at_ms} {line.who} {line.text}" for line in self.story.lines]
         return hashlib.sha256("\n".join([*lines, str(self.clock.events_run)]).encode()).hexdigest()
 
@@ -180,9 +179,9 @@ class Simulation:
         for node_id in self.cluster.nodes:
             self.cluster.start(node_id)
         if not self.world.run_until(lambda: self._is_founded() or self._is_spent(), within_ms=FOUND_MS):
-            raise TooMuch("The cluster was not founded in time.")
+            raise TooMuch("The cluster was not ready in time.")
         if not self._is_founded():
-            raise TooMuch("The cluster was not founded in time.")
+            raise TooMuch("The cluster was not ready in time.")
         self.story.origin_ms = self.clock.now_ms
         for node_id, node in self.cluster.nodes.items():
             self._journal_told[node_id] = len(node.journal_lines)
@@ -200,7 +199,7 @@ class Simulation:
     def tell(self, who: str, text: str) -> None:
         self.story.tell(self.clock.now_ms, who, text)
 
-    # Looking: what the metadata say, and what nodes say
+    # Changes of the metadata, and log lines of nodes
 
     def _look(self) -> None:
         image = self.cluster.image
@@ -227,15 +226,15 @@ class Simulation:
                     continue
                 if before.leader_epoch != now.leader_epoch:
                     is_led = now.leader in self.cluster.nodes
-                    led = f"node {now.leader} leads from now on" if is_led else "has no leader"
+                    led = f"node {now.leader} is the leader now" if is_led else "has no leader"
                     self.tell("controller", f"{name}-{index}: {led} (leader epoch {now.leader_epoch})")
                 if set(before.isr) != set(now.isr):
-                    self.tell("controller", f"{name}-{index}: in sync {', '.join(map(str, now.isr)) or 'nobody'}")
+                    self.tell("controller", f"{name}-{index}: in sync {', '.join(map(str, now.isr)) or 'none'}")
 
     # Actions
 
     def act(self, action: Action) -> None:
-        """Do it now; what cannot be done is told."""
+        """Carry out the action now, or log why that is impossible."""
         self.tell(PEOPLE, in_words(action))
         match action:
             case CreateTopic():
@@ -269,7 +268,7 @@ class Simulation:
                 self._elect(action)
 
     def _refuse(self, why: str) -> None:
-        self.tell("simulator", f"this cannot be: {why}")
+        self.tell("simulator", f"not possible: {why}")
 
     # Topics
 
@@ -283,7 +282,7 @@ class Simulation:
 
     def _make_topic(self, name: str, partitions: int, replication: int, configs: dict[str, str]) -> None:
         if name in self._asked:
-            self._refuse(f"there is a topic {name} already")
+            self._refuse(f"topic {name} exists already")
             return
         if len(self._asked) >= TOPICS_MAX or sum(self._asked.values()) + partitions > PARTITIONS_MAX:
             self._refuse(f"a simulation may have {TOPICS_MAX} topics and {PARTITIONS_MAX} partitions")
@@ -339,7 +338,7 @@ class Simulation:
         if not self._has_topic(action.topic) or not self._has_room(self.producers, action.producer):
             return
         if not self.ledger.promise(action.count):
-            self._refuse("it has as many records as one may have")
+            self._refuse("the run has reached its limit of records")
             return
         if action.producer not in self.producers:
             client = self.client(action.producer)
@@ -348,7 +347,7 @@ class Simulation:
         self._send_next(self.producers[action.producer], action, options, 0)
 
     def _send_next(self, producer: Producer, action: Produce, options: SendOptions, number: int) -> None:
-        """All of them now, or one after the other."""
+        """Send all records now, or one after the other."""
         if not action.every_ms:
             for each in range(action.count):
                 producer.send(self._record(action, each), options)
@@ -379,7 +378,7 @@ class Simulation:
         if not self._has_topic(action.topic):
             return
         if not self.ledger.promise(action.count):
-            self._refuse("it has as many records as one may have")
+            self._refuse("the run has reached its limit of records")
             return
         client = self.client(action.producer)
         writer = LedgerTransactions(client, self.clock, action.producer)
@@ -427,12 +426,12 @@ class Simulation:
                 self.story,
             )
         elif known.plan.topic != action.topic or not known.start(action):
-            self._refuse(f"{action.consumer} runs already")
+            self._refuse(f"{action.consumer} is running already")
 
     def _with_consumer(self, name: str, act: Callable[[Consumer], bool]) -> None:
         consumer = self.consumers.get(name)
         if consumer is None or not act(consumer):
-            self._refuse(f"{name} does not run")
+            self._refuse(f"{name} is not running")
 
     def _reset(self, action: ResetOffsets) -> None:
         if not self._has_topic(action.topic):
@@ -447,7 +446,7 @@ class Simulation:
 
         self.client("admin").send(request, COMMIT_VERSION, heard)
 
-    # Nodes and ways
+    # Nodes and network
 
     def _stop_node(self, action: StopNode) -> None:
         node_id = self._node(action.node, action.topic, action.partition)
@@ -458,7 +457,7 @@ class Simulation:
         self._went_down.append(node_id)
         if action.power:
             self.cluster.crash(node_id)
-            self.tell(f"node {node_id}", "loses its power, and what was only in the cache of its disk")
+            self.tell(f"node {node_id}", "loses power, and the data in its page cache")
         else:
             self.cluster.kill(node_id)
             self.tell(f"node {node_id}", "is killed")
@@ -481,7 +480,7 @@ class Simulation:
             self.tell(f"node {node_id}", f"starts (incarnation {incarnation})" if is_up else "cannot start")
 
     def _node(self, word: str, topic: str, index: int) -> int | None:
-        """Who is meant, by what the metadata say now."""
+        """The node that a role names, by the present metadata."""
         if word.isdigit():
             return int(word) if int(word) in self.cluster.nodes else None
         if word == "controller":
@@ -511,7 +510,7 @@ class Simulation:
         ones = self._hosts(action.one, action)
         ways = [(one, other) for one in ones for other in self._hosts(action.other, action, one) if one != other]
         if not ways:
-            self._refuse("nobody of that name is here")
+            self._refuse("there is no node of that name")
         network = self.world.network
         for one, other in ways:
             if isinstance(action, Slow):
@@ -541,7 +540,7 @@ class Simulation:
 
         self.client("admin").send(request, 2, heard)
 
-    # For whoever looks
+    # For snapshots
 
     def nodes_up(self) -> Iterator[int]:
         for node_id, node in self.cluster.nodes.items():

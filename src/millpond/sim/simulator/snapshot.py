@@ -1,7 +1,7 @@
-"""One look at a simulation, as JSON: read from the engine's own state, disks and messages; nothing is changed.
+"""A snapshot of a simulation as JSON, read from the engine's state, its disks and messages without changing them.
 
-The records of a log are read from the files on the simulated disk, so that those of a node that is down can be seen,
-too. What was lost, done twice or passed over is found by comparing logs with what producers and consumers know.
+Records are read from the files on the simulated disks, so that those of a node that is down are visible, too. Lost,
+duplicate and skipped records are found by comparing logs with what producers and consumers know.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from millpond.wire.messages import ConsumerProtocolAssignment
 from millpond.wire.records import Record, decode_batch
 
 RECORDS_SHOWN: Final = 16
-"""Of each log, the last ones."""
+"""The last records of each log."""
 NAMES_SHOWN: Final = 12
 HANDLED_SHOWN: Final = 40
 FLIGHTS_SHOWN: Final = 300
@@ -41,12 +41,12 @@ class LogRecord:
     key: str | None
     value: str | None
     kind: str = "record"
-    """record, marker, or what became of the transaction that it is part of: open, committed, aborted."""
+    """record, marker, or the state of its transaction: open, committed, aborted."""
 
 
 @dataclass(slots=True)
 class Logs:
-    """Logs as they lie on the disks. Files that have not changed are not read again."""
+    """Logs on the disks. Unchanged files are not read again."""
 
     simulation: Simulation
     _read: dict[tuple[str, str], tuple[bytes, list[LogRecord]]] = field(default_factory=dict)
@@ -80,7 +80,7 @@ def _decode(data: bytes) -> list[LogRecord]:
             elif header.is_transactional:
                 open_ones.setdefault(header.producer_id, []).extend(made)
     except RemoteError:
-        # A torn end, as a power cut leaves it: the next start cuts it off.
+        # A torn end, as a power cut leaves it; the next start truncates it.
         pass
     return records
 
@@ -103,14 +103,14 @@ def _text(data: bytes | None) -> str | None:
 
 
 class Observer:
-    """Looks at one simulation, again and again."""
+    """Takes snapshots of one simulation."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._logs = Logs(simulation)
 
     def look(self, since_ms: int = 0, story_from: int = 0) -> dict[str, Any]:
-        """Everything as it is now; messages since a moment, and the story from a line on."""
+        """The present state, the messages since a moment, and the event log from a line on."""
         simulation = self._simulation
         origin_ms = simulation.story.origin_ms
         image = self._image()
@@ -137,7 +137,7 @@ class Observer:
     # Nodes and logs
 
     def _image(self) -> Image | None:
-        """What the controller knows; without one, what any node knows."""
+        """The controller's metadata; without a controller, that of any node."""
         simulation = self._simulation
         if simulation.cluster.image is not None:
             return simulation.cluster.image
@@ -210,7 +210,7 @@ class Observer:
         return facts
 
     def leader_log(self, topic: str, index: int) -> tuple[int, list[LogRecord]] | None:
-        """Where the log begins and what is in it, at whoever leads; None while nobody does."""
+        """The start offset and records of the leader's log; None while there is no leader."""
         image = self._image()
         known = None if image is None else image.partition(topic, index)
         nodes = self._simulation.cluster.nodes
@@ -226,7 +226,7 @@ class Observer:
     # Groups
 
     def _groups(self) -> dict[str, tuple[AnyGroup, GroupShard]]:
-        """Those of coordinators that serve now."""
+        """The groups of active coordinators."""
         found: dict[str, tuple[AnyGroup, GroupShard]] = {}
         for node_id in self._simulation.nodes_up():
             for home in self._simulation.cluster.nodes[node_id].broker.groups.shard_hosts():
@@ -276,7 +276,7 @@ class Observer:
         ]
 
     def _lag(self, topic: str, offsets: dict[int, int]) -> dict[int, int]:
-        """End less committed, by partition, also where nothing has been committed."""
+        """End offset minus committed offset by partition, also where nothing is committed."""
         lags: dict[int, int] = {}
         for index in range(self._simulation.partition_count(topic) if topic in self._simulation.topics else 0):
             found = self.leader_log(topic, index)
@@ -337,10 +337,10 @@ class Observer:
             "is_repeat": each.is_repeat,
         }
 
-    # What it came to
+    # Verdict
 
     def verdict(self) -> dict[str, Any]:
-        """What was acknowledged and is gone; what is in a log twice; what groups did twice, or passed over."""
+        """Acknowledged records that are lost, duplicates in logs, and records that groups repeated or skipped."""
         ledger = self._simulation.ledger
         places: dict[str, Counter[int]] = {}
         reachable: dict[tuple[str, int], int] = {}
@@ -390,7 +390,7 @@ class Observer:
         return {each.plan.output for each in self._simulation.consumers.values() if each.plan.output}
 
     def _group_verdict(self, group: str) -> dict[str, Any]:
-        """By records of its topic that were acknowledged to somebody, or that nobody was asked to acknowledge."""
+        """Over the topic's records that were acknowledged or sent with acks=0."""
         ledger = self._simulation.ledger
         topic = self._group_topics()[group]
         found = self._groups().get(group)
@@ -430,7 +430,7 @@ class Observer:
         }
 
     def _outputs(self, topic: str) -> dict[str, Any]:
-        """What a reader of committed records sees of what consumers made: of which sources, and how often."""
+        """How often a read_committed reader sees the output for each source record."""
         ledger = self._simulation.ledger
         seen: Counter[int] = Counter()
         hidden = 0

@@ -1,1 +1,1 @@
-"""The metadata quorum alone, on virtual time: replicas over a toy log, with faults by seed and checkers."""
+"""The metadata quorum alone, on virtual time: replicas over an in-memory log, with faults and checkers."""

@@ -1,7 +1,7 @@
-"""A cluster whose first leader dies at once, when one voter alone has heard of it, and with it what it had written.
+"""A cluster whose first leader dies at once with its records, when only one voter has heard of it.
 
-The leader's disk is slow, the others lose their power as soon as they have voted, and the one that has the first
-record forgets who sent it. When all are back, somebody must be elected.
+The leader's disk is slow, the others lose power as soon as they have voted, and the replica that has the first record
+forgets its sender. When all are back, they must elect a leader.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Founding(Scenario):
         self.make_hosts(VOTERS)
         self.trouble_ms = DIES_WITHIN_MS
         self._heir: QuorumHost | None = None
-        """The one that will have the first record."""
+        """The replica that will have the first record."""
 
     def _live(self) -> None:
         for host in self.hosts:
@@ -50,7 +50,7 @@ class Founding(Scenario):
 
     def _look_at_leader(self, host: QuorumHost, replica: Replica, event: Event) -> None:
         if self.now_ms < self.trouble_ms:
-            # From now on its disk does not answer.
+            # From now on its disk does not respond.
             host.is_syncing = True
         super()._look_at_leader(host, replica, event)
 

@@ -1,4 +1,4 @@
-"""One run of a quorum by seed: replicas, disks that forget, and a client that counts."""
+"""One seeded run of a quorum: replicas, disks that lose data, and a client that writes numbers."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from millpond.sim.machines.run import Host, Outcome, Run, Violation
 
 HEALING_MS = 8_000
 PATIENCE_MS = 2_000
-"""Longer than the client of a quorum that is well ever waits, from one write to the commit of the next."""
+"""Longer than a client of a healthy quorum ever waits from one write to the commit of the next."""
 TIMING = Timing(election_ms=300, fetch_ms=600, fetch_wait_ms=150, retry_ms=30, backoff_ms_max=300)
-"""Quick, so that much happens between two faults."""
+"""Short, so that much happens between two faults."""
 SNAPSHOT_ENTRIES = 12
 LATE_MS = 50
 TURN_MS = 30
-"""How long a starved host runs at most before it stands still again."""
+"""How long a starved host runs at most before its next pause."""
 CUT_OFF = 3
-"""So many times as long as a leader waits for a majority, for clocks that run slow."""
+"""As a multiple of how long a leader waits for a majority, for slow clocks."""
 
 
 class QuorumHost(Host):
-    """One machine: a replica while it runs, and a disk that outlives it."""
+    """One machine: a replica while it runs, and a disk that survives it."""
 
     def __init__(self, scenario: Scenario, node_id: int, directory: int) -> None:
         super().__init__(node_id)
@@ -52,7 +52,7 @@ class QuorumHost(Host):
         self.wake_ms = -1
         self.led_since_ms = -1
         self.heard_ms: dict[int, int] = {}
-        """When each node last came to fetch, whatever the replica made of it."""
+        """When each node last fetched, whatever the replica answered."""
         self.acknowledging: deque[tuple[int, int, int]] = deque()
 
     def now_ms(self) -> int:
@@ -68,7 +68,7 @@ class QuorumHost(Host):
         self.set_timer()
 
     def stop(self, *, power: bool) -> None:
-        """A killed process leaves what it wrote to the kernel, a power cut only what was synced, and some more."""
+        """A killed process loses nothing it wrote; a power cut loses part of what was not synced."""
         self.replica = None
         self.life += 1
         self.acknowledging.clear()
@@ -111,7 +111,7 @@ class QuorumHost(Host):
         self.set_timer()
 
     def persist(self, version: int) -> None:
-        """Save and sync everything as it is now; what comes meanwhile waits for the next round."""
+        """Save and sync the present state; later changes wait for the next round."""
         if self.is_syncing or self.replica is None:
             return
         self.is_syncing = True
@@ -147,7 +147,7 @@ class QuorumHost(Host):
             if self.life == life and self.replica is not None and self.wake_ms == wake_ms:
                 late_ms = self.scenario.now_ms - wake_ms
                 if late_ms > LATE_MS:
-                    # It stood still: what has come meanwhile is looked at before the time is.
+                    # It was paused: it handles what arrived meanwhile before it checks its timers.
                     self.scenario.later(1, self, lambda: tell(late_ms))
                 else:
                     tell()
@@ -208,7 +208,7 @@ class Scenario(Run):
             host.saved = self.first_election(host)
 
     def first_election(self, host: QuorumHost) -> Election:
-        """What is on the disk of one that begins."""
+        """What is on the disk of a new replica."""
         return Election(is_new=host.key in self.voters)
 
     def make_replica(self, host: QuorumHost) -> Replica:
@@ -257,7 +257,7 @@ class Scenario(Run):
             if sender.life == life:
                 sender.step(Answered(ask, response))
 
-    # Looking.
+    # Checks.
 
     def after_step(self, host: QuorumHost, replica: Replica, event: Event) -> None:
         log, high_watermark, end = host.log, replica.high_watermark, host.log.end_offset
@@ -280,7 +280,7 @@ class Scenario(Run):
             log.take_snapshot(high_watermark)
 
     def _look_at_leader(self, host: QuorumHost, replica: Replica, event: Event) -> None:
-        """A leader must not go on without a majority that comes to fetch."""
+        """A leader must resign without a majority that fetches."""
         if host.led_since_ms < 0:
             host.led_since_ms = self.now_ms
             self.outcome.elections += 1
@@ -300,7 +300,7 @@ class Scenario(Run):
         if heard <= len(voters) // 2:
             raise Violation(f"{CUT_OFF_LEADER}: node {host.node_id} leads epoch {replica.epoch} and nobody comes")
 
-    # What happens.
+    # Events.
 
     def run(self) -> Outcome:
         outcome = self.play(self._live)
@@ -319,7 +319,7 @@ class Scenario(Run):
         self._check_acknowledged()
 
     def _propose_again(self) -> None:
-        """A client writes to whoever says it leads; once all is healed, it does so whenever its turn comes."""
+        """A client writes to any node that claims to lead; after healing it does so at every turn."""
         for host in self.hosts:
             replica = host.replica
             if replica is None or host.paused_until_ms > self.now_ms:
@@ -361,11 +361,11 @@ class Scenario(Run):
             host.start()
 
     def _fault_doomed_leaders(self) -> None:
-        """The next leaders get no further than their first steps: that is where epochs go wrong."""
+        """The next leaders fail right after their election, where mistakes with epochs show."""
         self._strikes += self.random.randint(1, 3)
 
     def _fault_doomed_voters(self) -> None:
-        """The next voters lose their power right after they have voted."""
+        """The next voters lose power right after they have voted."""
         self._voter_strikes += self.random.randint(2, 6)
 
     def _strike(self, host: QuorumHost) -> None:
@@ -378,7 +378,7 @@ class Scenario(Run):
         self._any_host().paused_until_ms = self.now_ms + self.random.choice((50, 300, 1000, 3000))
 
     def _fault_starve(self) -> None:
-        """All hosts share a machine that has far too little CPU: each stands still again and again."""
+        """All hosts share a machine with far too little CPU: each pauses again and again."""
         stall_ms, end_ms = self.random.choice((300, 700)), self.now_ms + self.random.choice((1000, 4000))
         for host in self.hosts:
             self.starve(host, stall_ms, min(end_ms, self.trouble_ms))
@@ -415,7 +415,7 @@ class Scenario(Run):
                 host.step(Stop())
 
     def _fault_wipe(self) -> None:
-        """A disk is replaced by an empty one. The quorum must be able to spare it: one at a time."""
+        """A disk is replaced by an empty one, one at a time and only if the quorum can lose it."""
         host = self._any_host()
         if not self._can_spare(host):
             return

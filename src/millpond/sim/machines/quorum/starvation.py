@@ -1,6 +1,6 @@
-"""A quorum on a machine with far too little CPU: each node stands still again and again, for longer than votes take.
+"""A quorum on a machine with far too little CPU: each node pauses again and again, for longer than votes take.
 
-Nothing is healed: the quorum has to do its work so. What is judged is how long it was without a leader at a time.
+Nothing is healed: the quorum has to work like this. The check limits how long it is without a leader.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ VOTERS = 5
 RUN_MS = 60_000
 LOOK_MS = 100
 STALL_MS = 3 * TIMING.election_ms
-"""Up to this long a node stands still each time: longer than the others wait for its vote at first."""
+"""The longest pause of a node: longer than the others wait for its vote at first."""
 LEADERLESS_MS_MAX = 20_000
 
 

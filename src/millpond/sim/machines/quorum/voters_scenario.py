@@ -1,7 +1,7 @@
-"""A quorum whose voters come and go: the same trouble as ever, and changes in the middle of it.
+"""A quorum whose voters change under the usual faults.
 
-Nodes that are no founders begin as observers that know nobody but whom to ask, as whoever joins a running cluster
-does, and so does one whose disk was wiped.
+Nodes that are not founders, or whose disk was wiped, start as observers that know only which nodes to contact, like
+nodes that join a running cluster.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from millpond.sim.machines.run import Outcome
 CHANGE_TRIES = 25
 CHANGE_AGAIN_MS = 80
 SPARED_MS = 2_000
-"""How long no voter is removed after a disk was lost: the leader could not know yet that it has one less to go by."""
+"""How long no voter is removed after the loss of a disk, which the leader may not know yet."""
 
 Change = Callable[[set[int]], set[int]]
 
 
 class VotersScenario(Scenario):
     faults: ClassVar[tuple[str, ...]] = (
-        # A quorum that is starved changes hardly anything.
+        # A starved quorum makes hardly any changes.
         *(each for each in Scenario.faults if each != "starve"),
         *("add_voter",) * 5,
         *("remove_voter",) * 5,
@@ -69,7 +69,7 @@ class VotersScenario(Scenario):
     def _change(
         self, change: Change, then: Callable[[QuorumHost], None] | None = None, tries: int = CHANGE_TRIES
     ) -> None:
-        """Ask whoever says it leads, also one that is wrong about it; again, until one has begun it."""
+        """Ask any node that claims to lead, until one has started the change."""
         is_begun = False
         for host in self.hosts:
             replica = host.replica
@@ -92,8 +92,8 @@ class VotersScenario(Scenario):
             self.later(CHANGE_AGAIN_MS, None, lambda: self._change(change, then, tries - 1))
 
     def _has_fresh_disk(self, voters: set[int]) -> bool:
-        """Whether one of these was wiped and the leader has not noticed: here its disk has the same id as before. It
-        votes for nobody, and two voters would need its vote."""
+        """Whether one of these was wiped and the leader has not noticed, as the disk keeps its id here. It does not
+        vote, and two voters would need its vote."""
         return any(host.saved.is_new for host in self.hosts if host.node_id in voters & self._joined)
 
     def _adding(self) -> Change:
@@ -114,7 +114,7 @@ class VotersScenario(Scenario):
         self._change(self._removing())
 
     def _fault_two_changes(self) -> None:
-        """At once, by two who know nothing of each other."""
+        """Two changes at once, by clients that do not know of each other."""
         one, other = self._any_change(), self._any_change()
         self._change(one)
         self._change(other)
@@ -124,18 +124,18 @@ class VotersScenario(Scenario):
         self._change(lambda voters: voters - set(leaders))
 
     def _fault_remove_who_is_away(self) -> None:
-        """It does not hear of it, and asks for votes when it is back."""
+        """The removed voter is down, and asks for votes when it is back."""
         host = self._any_host()
         self.isolate(host.node_id, self._nodes)
         self._change(lambda voters: voters - {host.node_id})
 
     def _fault_change_and_die(self) -> None:
-        """In the middle of it, the leader is gone or cut off."""
+        """The leader dies or is isolated in the middle of a change."""
         change = self._any_change()
         self._change(change, lambda host: self.later(self.random.randrange(40), None, lambda: self._strike(host)))
 
     def _can_spare(self, host: QuorumHost) -> bool:
-        """By whatever set of voters anybody may still go."""
+        """All sets of voters that any node may still use."""
         for each in self.hosts:
             named = each.log.voters
             voters = {key.node_id for key in self.voters} if named is None else {one.node_id for one in named}

@@ -1,4 +1,4 @@
-"""What must never happen to a replicated partition, looked at after every event."""
+"""Invariants of a replicated partition, checked after every event."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One run of a replicated partition by seed: brokers that fail, a controller that decides, a client that counts.
+"""One seeded run of a replicated partition: brokers that fail, a controller, and a client that writes numbers.
 
-The controller is one that never fails, for the quorum has runs of its own; every message to and from it may be lost,
-late, doubled or out of order. Where nothing is synced before it counts, power cuts come one at a time: that is what
-`min.insync.replicas` promises to survive. Where replicas sync first, they come as they like.
+The controller never fails, as the quorum has its own scenarios; but messages to and from it may be lost, late,
+duplicated or out of order. Where records are acknowledged before they are synced, power cuts come one at a time, as
+`min.insync.replicas` promises to survive. Where replicas sync first, they come at any time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from millpond.sim.machines.run import Host, Outcome, Run, Violation
 
 HEALING_MS = 12_000
 PATIENCE_MS = 2_000
-"""Longer than the client of a partition that is well ever waits, from one write to the next acknowledgement."""
+"""Longer than a client of a healthy partition ever waits from one write to the next acknowledgement."""
 LAG_MS_MAX = 1_500
 SESSION_MS = 1_000
 HEARTBEAT_MS = 250
@@ -55,7 +55,7 @@ class Session:
 
 
 class Controller:
-    """Registers brokers, fences those that are silent, and changes the leadership as `metadata` decides."""
+    """Registers brokers, fences silent ones, and changes the leadership as `metadata` decides."""
 
     def __init__(self, run: Scenario, replicas: tuple[int, ...], rules: leadership.Rules) -> None:
         self.run = run
@@ -63,7 +63,7 @@ class Controller:
         self.state = Leadership(replicas, (), NO_LEADER)
         self.sessions: dict[int, Session] = {}
         self.version = 0
-        """As the offset of the metadata log would be: it rises with every change."""
+        """Stands for the offset of the metadata log: it rises with every change."""
 
     def can_lead(self, broker: int) -> bool:
         session = self.sessions.get(broker)
@@ -74,10 +74,10 @@ class Controller:
         return session.epoch if session else -2
 
     def register(self, broker: int, incarnation: int, directory: int, clean_epoch: int) -> int | None:
-        """A new life of a broker. One that does not bring the epoch of its last life may have lost records, and one
-        with another disk has lost all.
+        """Register a new incarnation. Without the epoch of its last one, a broker may have lost records; with another
+        disk, it has lost all.
 
-        None for an old request that comes late: connections end with the life that made them.
+        None for an old request that arrives late: connections end with the incarnation that opened them.
         """
         known = self.sessions.get(broker)
         if known is not None and known.incarnation == incarnation:
@@ -108,7 +108,7 @@ class Controller:
                 self.apply(leadership.back(self.state, broker, self.rules, self.can_lead))
 
     def found(self) -> None:
-        """The partition is created once all its replicas are there."""
+        """Create the partition once all its replicas have registered."""
         if all(self.can_lead(broker) for broker in self.state.replicas):
             replicas = self.state.replicas
             self.apply(Leadership(replicas, replicas, replicas[0], leader_epoch=1, partition_epoch=1))
@@ -163,9 +163,9 @@ class BrokerHost(Host):
         self.log = MemoryLog(run.read_entries_max)
         self.directory = 0
         self.clean_epoch = -1
-        """What the disk says of the last life that registered: its epoch, unless a power cut came after it."""
+        """The epoch of the last registered incarnation, from the disk, unless a power cut came after it."""
         self.pending = -1
-        """The incarnation that has asked to be registered, and has not heard its epoch yet; also on the disk."""
+        """The incarnation that is being registered and has no epoch yet; also on the disk."""
         self.checkpoint = 0
         self.is_up = False
         self.epoch = -1
@@ -182,7 +182,7 @@ class BrokerHost(Host):
         self.may_have_lost = False
         self.power_cuts = 0
 
-    # Life.
+    # Starting and stopping.
 
     def start(self) -> None:
         self.life += 1
@@ -190,7 +190,7 @@ class BrokerHost(Host):
         self.epoch = self.partition_epoch = self.leader_epoch = -1
         self.leader = self.follower = None
         self.is_syncing = False
-        # What an earlier life wrote and never synced is there to be read, and still not safe.
+        # Data that an earlier incarnation wrote and never synced can be read, and is still not durable.
         self.synced_end = self.log.synced_end
         self.seen_end = self.log.end_offset
         if self.pending < 0:
@@ -206,7 +206,7 @@ class BrokerHost(Host):
         self.leader = self.follower = None
         self.acknowledging.clear()
         self.parked.clear()
-        # A process that was killed loses nothing that it wrote: the kernel has it, and is still the same one.
+        # A killed process loses nothing that it wrote: the kernel still has it.
         if power:
             self.power_cuts += 1
             self.log.cut_power(self.run.random)
@@ -238,7 +238,7 @@ class BrokerHost(Host):
         def answered(epoch: int) -> None:
             if not self._waits(life):
                 return
-            # A life that ends before this leaves the epoch of the one before it, and goes on as the same incarnation:
+            # An incarnation that ends before this leaves the epoch of the one before it and continues it:
             # neither of them has lost anything.
             self.epoch = self.clean_epoch = epoch
             self.pending = -1
@@ -268,7 +268,7 @@ class BrokerHost(Host):
     # Metadata.
 
     def on_view(self, view: PartitionView, version: int) -> None:
-        # What is older than our own registration was said to an earlier life, which may have had more records.
+        # Views older than our registration were for an earlier incarnation, which may have had more records.
         if not self.is_up or self.epoch < 0 or version < self.epoch:
             return
         if view.partition_epoch <= self.partition_epoch or view.leader_epoch < self.leader_epoch:
@@ -332,7 +332,7 @@ class BrokerHost(Host):
         self.run.later(100, self, lambda: self.look_at_isr() if self.leader is leader and self.life == life else None)
 
     def ask_for_isr(self, leader: PartitionLeader, asked: IsrRequest) -> None:
-        """Until there is an answer or the metadata tells: again and again."""
+        """Repeat the request until there is a response or a metadata change."""
         if self.leader is not leader or leader.pending is not asked:
             return
         change = IsrChange(self.node_id, self.epoch, asked.leader_epoch, asked.partition_epoch, asked.isr)
@@ -344,13 +344,13 @@ class BrokerHost(Host):
 
         self.run.carry(self.node_id, CONTROLLER, None, at_controller)
         if self.run.late_copies.random() < LATE_COPY_SHARE:
-            # A connection that was given up may be read much later.
+            # An abandoned connection may be read much later.
             late_ms = self.run.late_copies.randint(REQUEST_TIMEOUT_MS, LATE_COPY_MS_MAX)
             self.run.later(late_ms, None, partial(self._alter_late, change))
         self.run.later(REQUEST_TIMEOUT_MS, self, lambda: self.ask_for_isr(leader, asked))
 
     def _alter_late(self, change: IsrChange) -> None:
-        """Nobody waits for the answer any longer."""
+        """The response is ignored."""
         self.run.controller.alter(change)
 
     def on_isr_response(self, leader: PartitionLeader, asked: IsrRequest, error: ErrorCode) -> None:
@@ -391,7 +391,7 @@ class BrokerHost(Host):
         if follower is None:
             return
         if self.run.sync_first and self.synced_end < self.log.end_offset:
-            # The offset of the next fetch says what we have: it waits for the disk.
+            # The next fetch offset reports what we have, so it waits for the disk.
             self.sync(self.fetch)
             return
         asked = follower.fetch()
@@ -456,7 +456,7 @@ class BrokerHost(Host):
     # After everything.
 
     def after(self) -> None:
-        """Answer who waits, and look at what there is."""
+        """Answer pending requests, and check everything."""
         run, log = self.run, self.log
         end = log.end_offset
         if end > self.seen_end:
@@ -529,14 +529,14 @@ class Scenario(Run):
         self._acknowledged: list[tuple[int, int, int]] = []
         self._acknowledged_ms = 0
 
-    # What hosts ask of the run.
+    # For hosts.
 
     def new_incarnation(self, host: BrokerHost) -> int:
         self._power_cuts.append(host.power_cuts)
         return len(self._power_cuts) - 1
 
     def saw_loss(self, broker: int, before: int, now: int, loss: Loss) -> None:
-        """The controller has taken one incarnation of a broker for one that lost something after another."""
+        """The controller decided what a broker lost between two incarnations."""
         if loss is not Loss.NOTHING and self._power_cuts[before] == self._power_cuts[now]:
             raise Violation(f"{LOSS_INVENTED}: node {broker} is taken for one that lost {loss.name}")
 
@@ -552,7 +552,7 @@ class Scenario(Run):
         return mine if mine.epoch != asked.last_epoch or mine.end_offset < asked.offset else None
 
     def on_follow(self, host: BrokerHost) -> None:
-        """For bugs that show when somebody begins to follow."""
+        """A hook for mutants."""
 
     def acknowledge(self, record: tuple[int, int, int]) -> None:
         self._acknowledged.append(record)
@@ -581,7 +581,7 @@ class Scenario(Run):
             doomed = self.hosts[state.leader - 1]
             self.later(self.random.randrange(400), None, lambda: self._strike(doomed))
 
-    # What happens.
+    # Events.
 
     def run(self) -> Outcome:
         outcome = self.play(self._live)
@@ -630,7 +630,7 @@ class Scenario(Run):
         """With records in page caches only, as many machines may fail at once as the topic's settings allow for."""
         host = self._any_host()
         if host.is_up and (self.sync_first or self._is_whole()):
-            # Until it has said that it may have lost something, nobody can know.
+            # Until it has reported a possible loss, the controller cannot know.
             host.may_have_lost |= not self.sync_first
             self._stop(host, power=True)
 
