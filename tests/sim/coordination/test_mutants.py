@@ -244,7 +244,7 @@ MUTANTS: dict[Callable[[Patch], None], Mutation] = {
     let_a_late_end_decide_the_next_transaction: Mutation(
         "before its commit was asked for", CALM, Work.COPY, None, 0, (True,)
     ),
-    take_offline_for_deleted: Mutation(f"{TWICE}|counts in part", ("offline partition",) * 3, Work.COPY, first=24),
+    take_offline_for_deleted: Mutation(f"{TWICE}|counts in part", ("offline partition",) * 3, Work.COPY, first=124),
     forget_a_partition: Mutation("a transaction hangs", CALM, Work.COPY),
     let_transactions_last: Mutation(STUCK, CALM, Work.COPY),
     commit_what_was_aborted_by_a_successor: Mutation(TOO_EARLY, CALM, Work.COPY),
