@@ -41,7 +41,7 @@ def test_a_taken_port_is_no_reason_not_to_start(start_node: Callable[..., Any]) 
         assert node.panel["metrics"].startswith(f"none: 127.0.0.1:{port}: ")
         assert node.panel["metrics"].endswith("see --metrics")
         node.process.terminate()
-        assert "metrics are not served" in node.process.communicate(timeout=60)[1].decode()
+        assert "cannot serve metrics" in node.process.communicate(timeout=60)[1].decode()
 
 
 def test_without_metrics_there_is_no_word_of_them(start_node: Callable[..., Any]) -> None:
@@ -63,6 +63,6 @@ def test_the_journal_as_json(start_node: Callable[..., Any], cores: tuple[str, .
         lines = [json.loads(line) for line in node.process.communicate(timeout=60)[1].decode().splitlines()]
     # Another core's port may be taken, too, by whoever else runs here.
     told = next(each for each in lines if each.get("address") == f"127.0.0.1:{port}")
-    assert told["event"].startswith("metrics are not served")
+    assert told["event"].startswith("cannot serve metrics")
     assert told.get("core") == (1 if cores else None)
     assert all(each["time"].endswith("Z") for each in lines)

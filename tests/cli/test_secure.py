@@ -396,7 +396,7 @@ def test_a_secure_folder_that_lost_its_settings_does_not_come_up_open(
     # All of it: neither open, nor with a new admin whom the metadata do not know.
     os.rename(first.security, tmp_path / "elsewhere")
     refused = Command()("up", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--no-console")
-    assert (refused.code, "has asked so far who comes" in refused.err) == (1, True), refused.err
+    assert (refused.code, "has required authentication so far" in refused.err) == (1, True), refused.err
     refused = Command()("up", "--secure", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--no-console")
     assert (refused.code, "put the folder security back" in refused.err) == (1, True), refused.err
     assert not first.security.exists()

@@ -68,7 +68,7 @@ def test_hostile_bytes_close_only_their_own_connection(node, raw, what):
         hostile.send_bytes(HOSTILE[what])
         assert hostile.is_closed(), what
     assert raw.call(m.ApiVersionsRequest(), 0).error_code == ErrorCode.NONE
-    assert OUR_FAULT not in node.wait_for_word("the client broke the protocol")
+    assert OUR_FAULT not in node.wait_for_word("protocol error")
 
 
 def test_no_mutation_of_a_request_is_our_own_fault(make_node):

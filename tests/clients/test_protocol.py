@@ -47,9 +47,9 @@ def test_an_api_that_is_not_served_is_no_fault_of_the_clients(make_node):
         body = encode_request_header(73, 0, 1, "asks")
         other.send_bytes(LENGTH.pack(len(body)) + body)
         assert other.is_closed()
-    journal = node.wait_for_word("not served  peer=")
+    journal = node.wait_for_word("unsupported request  peer=")
     assert "AssignReplicasToDirs (API key 73)" in journal
-    assert "broke the protocol" not in journal
+    assert "protocol error" not in journal
 
 
 def test_telemetry_is_not_advertised_and_refused_in_words(raw):

@@ -53,7 +53,7 @@ def test_certificates_change_and_the_controller_dies_while_it_is_written_to() ->
         wait_for(lambda: {certificate_at(each) for each in addresses}.isdisjoint(before))
         renewed = {certificate_at(each) for each in addresses}
         for node in ponds:
-            wait_for(lambda node=node: any("certificates were read again" in line for line in node.journal))
+            wait_for(lambda node=node: any("certificates reloaded" in line for line in node.journal))
 
         # One that cannot be used counts for nobody, and the one before goes on.
         good = folder / "good"

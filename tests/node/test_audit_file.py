@@ -67,7 +67,7 @@ def test_a_disk_that_fails_costs_lines_which_are_counted(tmp_path: Path, monkeyp
     file("after")
     file.close()
     assert lines(tmp_path / "audit.jsonl") == ["before", '{"event":"dropped","count":5}', "after"]
-    assert told == ["the audit log cannot be written"]
+    assert told == ["cannot write the audit log"]
     assert file.dropped_total == 5
 
 

@@ -51,12 +51,12 @@ def test_soon_then_daily_then_over(path: Path) -> None:
     play = Play(path)
     assert not play.run(20)
     ((event, facts),) = play.run(10)
-    assert "ends soon" in event
+    assert "expires soon" in event
     assert (facts["file"], facts["days"]) == (str(path), 29)
     assert facts["subject"].startswith("CN=mill")
     assert len(play.run(24)) == 1
     told = play.run(31 * 24)
-    assert [event for event, _ in told if "has ended" in event]
+    assert [event for event, _ in told if "expired" in event]
     path.write_bytes(pem(START + timedelta(days=400)))
     play.run(1)
     assert not play.run(48), "it was renewed"

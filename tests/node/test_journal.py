@@ -104,13 +104,13 @@ def test_the_traceback_of_a_bug_is_told_to_a_slow_reader_too() -> None:
 def test_as_json_each_event_is_an_object_on_one_line() -> None:
     out = io.StringIO()
     journal = LineJournal(out, shape=as_json)
-    journal("the node stood still", longest_ms=812, reason=OSError("no\nroom"), traceback="a\nb")
+    journal("event loop stalled", stall_ms=812, reason=OSError("no\nroom"), traceback="a\nb")
     journal("plain")
     first, second = map(json.loads, written(journal, out).splitlines())
     assert first.pop("time").endswith("Z")
     assert first == {
-        "event": "the node stood still",
-        "longest_ms": 812,
+        "event": "event loop stalled",
+        "stall_ms": 812,
         "reason": "no\nroom",
         "traceback": "a\nb",
     }

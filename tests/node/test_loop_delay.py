@@ -59,7 +59,7 @@ def test_the_longest_stand_is_kept_and_a_long_one_told() -> None:
     assert play.lines == []
     play.stand_still(3 * STALL_MS)
     assert play.delay.stalls_total == 1
-    assert play.lines == [f"the node stood still {{'longest_ms': {play.delay.longest_ms}, 'times': 1}}"]
+    assert play.lines == [f"event loop stalled {{'stall_ms': {play.delay.longest_ms}, 'times': 1}}"]
 
 
 def test_many_stands_are_one_line() -> None:
@@ -80,8 +80,8 @@ def test_a_stand_for_want_of_a_core_is_told_as_one() -> None:
     play.waited_ms += 2 * STALL_MS
     play.stand_still(3 * STALL_MS)
     assert play.lines == [
-        f"the node stood still {{'longest_ms': {3 * STALL_MS - INTERVAL_MS}, 'times': 1, "
-        f"'without_a_core_ms': {2 * STALL_MS}}}"
+        f"event loop stalled {{'stall_ms': {3 * STALL_MS - INTERVAL_MS}, 'times': 1, "
+        f"'cpu_starved_ms': {2 * STALL_MS}}}"
     ]
 
 

@@ -32,7 +32,7 @@ def test_nodes_that_the_others_know_start(texts: dict[str, str]) -> None:
     [
         (
             {"authorizer.class.name": STANDARD_AUTHORIZER},
-            "the listener of the nodes, PLAINTEXT, asks nobody who comes",
+            "the listener of the nodes, PLAINTEXT, requires no authentication",
         ),
         (LOGIN | {"super.users": "User:admin"}, "it logs in as User:miller"),
     ],

@@ -32,5 +32,5 @@ def test_those_that_cannot_be_reached_are_named_again_and_again(monkeypatch: pyt
         told = queue.Queue()
         looking = Reachability(nodes[:1], 1, journal)
         looking.start()
-        assert told.get(timeout=60) == "none; they have not let this node in yet"
+        assert told.get(timeout=60) == "none; this node is not registered yet"
         looking.stop()

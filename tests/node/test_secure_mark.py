@@ -32,7 +32,7 @@ def test_settings_that_ask_nobody_do_not_count_any_more(tmp_path: Path, texts: d
         check_mark(node_settings(folder | texts))
         leave_mark(node_settings(folder | texts))
     assert stat.S_IMODE((tmp_path / SECURE_MARK).stat().st_mode) == 0o600
-    with pytest.raises(Misconfigured, match="has asked so far who comes"):
+    with pytest.raises(Misconfigured, match="has required authentication so far"):
         check_mark(node_settings(folder))
     for others in CLOSED:
         check_mark(node_settings(folder | others))

@@ -119,7 +119,7 @@ def test_a_client_that_breaks_the_protocol_is_told_of_in_the_journal(child: Chil
     assert child.api_versions() > 10
     code, journal = child.stop(signal.SIGTERM)
     assert code == 0
-    assert "the client broke the protocol" in journal
+    assert "protocol error" in journal
     assert "Traceback" not in journal
 
 
@@ -157,7 +157,7 @@ def test_a_bug_ends_the_process_with_its_traceback_and_the_next_start_recovers(t
         )
     _, journal = child.process.communicate(timeout=60)
     assert child.process.returncode == EXIT_CODE
-    assert "the node ends because of a bug in it" in journal
+    assert "exiting because of a bug in Millpond" in journal
     assert "ZeroDivisionError" in journal
     assert journal.count("Traceback") == 1
     again = Child(tmp_path / "data")

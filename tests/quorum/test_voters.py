@@ -96,7 +96,7 @@ def test_one_comes_at_a_time_and_only_once_the_last_change_is_committed() -> Non
     play.sync()
     play.fetch(2)
     play.fetch(3)
-    assert play.objection(1, 2, 3) == "only one voter at a time may come or go"
+    assert play.objection(1, 2, 3) == "only one voter at a time may be added or removed"
     play.change(1, 2)
     assert play.replica.voters == (key(1), key(2)), "in force from now on"
     play.sync()
@@ -110,7 +110,7 @@ def test_one_comes_at_a_time_and_only_once_the_last_change_is_committed() -> Non
 
 @pytest.mark.parametrize(
     ("offset", "is_new", "why"),
-    [(0, False, "node 2 has not caught up with the metadata"), (None, True, "node 2 has just begun")],
+    [(0, False, "node 2 has not caught up with the metadata"), (None, True, "node 2 has just started")],
 )
 def test_who_is_not_ready_does_not_vote(offset: int | None, is_new: bool, why: str) -> None:
     play = Alone()
@@ -124,7 +124,7 @@ def test_nobody_is_removed_whom_the_rest_needs() -> None:
     play.now_ms += 10_000
     play.fetch(2)
     assert play.objection(1, 2) is None
-    assert play.objection(1, 3) == "too few of those who would vote are there"
+    assert play.objection(1, 3) == "too few of the new voters are up"
     assert Alone().objection() is not None
 
 

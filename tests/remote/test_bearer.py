@@ -102,9 +102,9 @@ def test_a_token_is_asked_for_once_while_it_is_good(giver: Giver) -> None:
     ("code", "answer", "told"),
     [
         (401, b"{}", "401"),
-        (200, b"no json", "makes no sense"),
-        (200, b"{}", "makes no sense"),
-        (200, b"[]", "no sense"),
+        (200, b"no json", "invalid response"),
+        (200, b"{}", "invalid response"),
+        (200, b"[]", "invalid response"),
     ],
 )
 def test_who_gives_no_token_is_named(giver: Giver, code: int, answer: bytes, told: str) -> None:

@@ -41,7 +41,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"MILLPOND_CLIENT_CONFIG: .*none\.properties cannot be read: No such file"):
         read_client_file(str(tmp_path / "none.properties"), VARIABLE)
     (tmp_path / "odd").write_bytes(b"a=\xff\xfe")
-    with pytest.raises(ConfigError, match="no text in UTF-8"):
+    with pytest.raises(ConfigError, match="not UTF-8 text"):
         read_client_file(str(tmp_path / "odd"))
 
 

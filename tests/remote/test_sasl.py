@@ -41,7 +41,7 @@ def test_a_name_with_signs_of_the_notation_is_quoted() -> None:
         (b"r=nX,s=AAAA,i=99999999", "rounds"),
         (b"r=nX,s=AAAA,i=0", "rounds"),
         (b"r=nX,s=AAAA,i=-1", "rounds"),
-        (b"r=nX,s=!,i=4096", "makes no sense"),
+        (b"r=nX,s=!,i=4096", "is invalid"),
         (b"e=unknown-user", "unknown-user"),
         (b"\xff\xfe", "nonce"),
     ],

@@ -37,7 +37,7 @@ class Stand(NamedTuple):
     without_core_ms: int
 
 
-STAND: Final = re.compile(r"the node stood still  longest_ms=(\d+) .*without_a_core_ms=(\d+)")
+STAND: Final = re.compile(r"event loop stalled  stall_ms=(\d+) .*cpu_starved_ms=(\d+)")
 
 
 @dataclass(eq=False)

@@ -89,7 +89,7 @@ def test_a_failing_test_shows_what_its_broker_reported(pytester: pytest.Pytester
     )
     done = run(pytester)
     done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(["*millpond 127.0.0.1:*", "*broke the protocol*"])
+    done.stdout.fnmatch_lines(["*millpond 127.0.0.1:*", "*protocol error*"])
 
 
 def test_a_project_that_does_not_use_it_pays_nothing() -> None:

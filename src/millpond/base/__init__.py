@@ -1,1 +1,1 @@
-"""Ids, errors, ports and the settings machinery. Standard library only; every other room stands on this one."""
+"""Ids, errors, ports and the settings machinery. Standard library only; every other package builds on this one."""

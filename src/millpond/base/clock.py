@@ -1,4 +1,4 @@
-"""The clock of the outside world, as everything below `node` sees it; `ports.py` has the rest of that world."""
+"""The clock port, as everything below `node` sees it; `ports.py` has the other ports."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Time, and the one loop that everything runs on."""
+    """Time, and the loop that everything runs on."""
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970. May jump either way: use it for timestamps, never for durations."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since some fixed moment; never falls."""
+        """Milliseconds since some fixed moment; never decreases."""
         ...
 
     def monotonic_us(self) -> int:
-        """The same in microseconds, to measure how long something took."""
+        """The same in microseconds, to measure durations."""
         ...
 
     def boottime_ms(self) -> int:
-        """As `monotonic_ms`, but time in which the machine was suspended counts, too.
+        """As `monotonic_ms`, but includes time in which the machine was suspended.
 
-        Leases go by this one: others do not wait for a machine that sleeps. Timers do not fire by it.
+        Leases use this clock: other nodes do not wait for a suspended machine. Timers do not.
         """
         ...
 

@@ -1,7 +1,7 @@
-"""Three kinds of wrong: a peer's fault, an expected outcome with its wire code, and (as `assert`) our own bug.
+"""Three kinds of errors: a peer's fault, an expected outcome with its wire code, and (as `assert`) our own bug.
 
-`ErrorCode` is the one table of wire codes. A domain outcome that a client must hear of is raised or returned as a
-`Refused` that carries its code; each API puts that where its response has a field for it.
+`ErrorCode` is the table of wire codes. A domain outcome that a client must learn of is raised or returned as a
+`Refused` with its code; each API puts that in the matching response field.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from enum import IntEnum
 
 
 class RemoteError(Exception):
-    """A peer sent what the protocol forbids. Its connection is closed; nobody else notices."""
+    """A peer violated the protocol. Only its connection is closed."""
 
 
 class MalformedMessage(RemoteError):
-    """Bytes that do not decode: a length past the end, a count that cannot be, a truncated field."""
+    """Bytes that do not decode: a length past the end, an impossible count, a truncated field."""
 
 
 class TooManyItems(MalformedMessage):
-    """Its lists have, all together, more items than the reader takes."""
+    """The lists of a message have, all together, more items than the reader accepts."""
 
 
 class ErrorCode(IntEnum):
@@ -162,7 +162,7 @@ class ErrorCode(IntEnum):
 
 
 class Refused(Exception):
-    """An expected outcome that the client hears as `code`; the message says what to do about it."""
+    """An expected outcome that the client receives as `code`; the message says what to do about it."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(message or code.name)
@@ -171,7 +171,7 @@ class Refused(Exception):
 
 
 class LimitMet(Refused):
-    """There is as much of something as there may be. The message names the setting, and the operator hears of it."""
+    """A limit was reached. The message names the setting, and the event is logged for the operator."""
 
     def __init__(self, code: ErrorCode, limit: str, most: int, message: str) -> None:
         super().__init__(code, message)

@@ -1,4 +1,4 @@
-"""Typed integers and names: what a plain int or str means where it crosses a seam."""
+"""Typed integers and names for values that cross package boundaries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class EpochEnd(NamedTuple):
-    """Where a leader epoch ends in somebody's log."""
+    """Where a leader epoch ends in a replica's log."""
 
     epoch: int
     end_offset: int
@@ -43,7 +43,7 @@ class TopicPartition(NamedTuple):
 
 
 def topic_name_fault(name: str) -> str | None:
-    """Why `name` cannot name a topic, in words for the person who chose it; None when it can."""
+    """Why `name` is not a valid topic name, for the user who chose it; None if it is valid."""
     if not name:
         return "a topic name cannot be empty"
     if name in (".", ".."):

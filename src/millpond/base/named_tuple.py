@@ -1,7 +1,7 @@
-"""`NamedTuple` as `typing` has it, but its constructor is made when the first value is.
+"""`typing.NamedTuple`, except that the constructor is created with the first value.
 
-A node declares seventy of them. The standard library compiles the annotation of every field, and a constructor for
-every class, at once; both are left here until somebody asks.
+A node declares seventy of these. The standard library compiles every field's annotation and every class's constructor
+at once; here both wait until they are needed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ else:
     from _collections import _tuplegetter
 
     class _Declaration(type):
-        """Turns what a class statement declares into a tuple with names."""
+        """Turns a class statement into a tuple with names."""
 
         def __new__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> type:
             if not bases:
@@ -42,11 +42,11 @@ else:
             return made[0]
 
     class NamedTuple(metaclass=_Declaration):
-        """What a class statement names as its base."""
+        """The base class to name in a class statement."""
 
 
 def _constructor_of(cls: Any) -> Any:
-    """The constructor, from now on the class's own."""
+    """Create the constructor and store it in the class."""
     scope = {"_new": tuple.__new__} | {f"_{name}": value for name, value in cls._field_defaults.items()}
     given = ", ".join(f"{name}=_{name}" if name in cls._field_defaults else name for name in cls._fields)
     values = "".join(f"{name}, " for name in cls._fields)

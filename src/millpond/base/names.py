@@ -1,4 +1,4 @@
-"""Names of topics that mean something; and, of a name that nobody knows, the known one that was probably meant."""
+"""Topic names with a meaning, and suggestions for unknown names."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Final
 
 DEAD_LETTERS_ENDING: Final = ".dlq"
-"""Behind a topic's name: where its dead letters go. Whoever names a topic so says that it holds such."""
+"""The suffix of dead-letter topics. A topic with this suffix is assumed to hold dead letters."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the known one that was probably meant, if there is one."""
+    """The end of a message about an unknown name: a suggestion, if a known name is similar."""
     import difflib
 
     near = difflib.get_close_matches(name, list(known), n=1)

@@ -1,8 +1,8 @@
-"""What the outside world gives: a clock, a disk, a network, worker threads, entropy.
+"""The ports to the outside world: a clock, a disk, a network, worker threads, entropy.
 
-Nothing below `node` touches the world except through these. `node` gives the real ones, `sim` the fake ones; the
-whole broker runs under either. Everything here is called from one thread, the loop's, unless a docstring says
-otherwise. Failures of the disk are `OSError` in both worlds.
+Code below `node` uses the outside world only through these. `node` has the real ones, `sim` the simulated ones; the
+whole broker runs on either. Everything here is called from the loop's thread unless a docstring says otherwise. Disk
+failures are `OSError` in both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def append(self, parts: Sequence[Buffer]) -> None:
-        """Write all parts, in order, at the end, whole or raise. After a failure the tail is undefined."""
+        """Append all parts in order, completely, or raise. After a failure the tail is undefined."""
         ...
 
     def read_at(self, position: int, length: int) -> bytes:
@@ -38,11 +38,11 @@ class File(Protocol):
         ...
 
     def is_cached(self, position: int, length: int) -> bool:
-        """A cheap guess: would reading this range be answered from memory, without waiting for the disk?"""
+        """A cheap guess whether reading this range would not wait for the disk."""
         ...
 
     def read_cached(self, position: int, length: int) -> Buffer | None:
-        """So many bytes, if that range is there and can be had without waiting for the disk; else None."""
+        """These bytes, if they exist and can be read without waiting for the disk; else None."""
         ...
 
     def truncate(self, size: int) -> None: ...
@@ -52,17 +52,17 @@ class File(Protocol):
         ...
 
     def descriptor(self) -> int | None:
-        """A file descriptor for the kernel's own copy (sendfile); None where there is no such thing."""
+        """A file descriptor for sendfile; None if there is none."""
         ...
 
     def retain(self) -> None:
-        """Keep the file readable until a matching `release`, even if it is closed or removed meanwhile."""
+        """Keep the file readable until a matching `release`, even if it is closed or removed in the meantime."""
         ...
 
     def release(self) -> None: ...
 
     def is_held(self) -> bool:
-        """Whether a `retain` waits for its `release`."""
+        """Whether a `retain` is waiting for its `release`."""
         ...
 
     def close(self) -> None:
@@ -117,21 +117,21 @@ class Disk(Protocol):
         ...
 
     def write_aside(self, path: str, data: bytes) -> str:
-        """Write `data` to a file beside `path`, not yet safe; its name, for `put_in_place`."""
+        """Write `data` to a file beside `path`, not yet durable; its name, for `put_in_place`."""
         ...
 
     def put_in_place(self, aside: str, path: str) -> None:
-        """Give what `write_aside` wrote its name, at once or not at all. Durable only after `sync_folder`.
+        """Rename what `write_aside` wrote to `path`, atomically. Durable only after `sync_folder`.
 
-        What had the name may stay aside, for the next time: to free a file costs some disks milliseconds.
+        The replaced file may be kept for the next time: on some disks freeing a file costs milliseconds.
         """
         ...
 
     def sync_everything(self, path: str) -> bool:
-        """Make all that was written so far, on the file system of `path`, survive a power cut: names too.
+        """Make everything written so far on the file system of `path` survive a power cut, including names.
 
-        One call instead of thousands. False, with nothing promised, where the system has no such call. So it is, too,
-        once a call has failed: whose bytes were lost only a sync of each file tells, and only the first time.
+        One call instead of thousands. False, with no guarantee, if the system has no such call, or once a call has
+        failed: only syncing each file tells whose bytes were lost, and only the first time.
         """
         ...
 
@@ -144,19 +144,19 @@ class Disk(Protocol):
     def total_bytes(self, path: str) -> int: ...
 
     def mark(self, folder: str) -> str | None:
-        """What tells this very folder from a copy of it, for as long as it is there; None where nobody can tell."""
+        """An identifier that differs between this folder and any copy of it while it exists; None if unavailable."""
         ...
 
     def lock(self, path: str) -> FileLock:
-        """Take an exclusive lock that dies with the process. BlockingIOError if another process holds it."""
+        """Take an exclusive lock that ends with the process. BlockingIOError if another process holds it."""
         ...
 
 
 class Workers(Protocol):
-    """Where slow work (fsync, cold reads, compaction) goes so that the loop never waits."""
+    """Threads for slow work (fsync, cold reads, compaction), so that the loop never waits."""
 
     def run(self, job: Callable[[], T]) -> Later[T]:
-        """Run `job` off the loop; what it returns or raises is told on the loop."""
+        """Run `job` off the loop; its result or exception arrives on the loop."""
         ...
 
 
@@ -170,7 +170,8 @@ class Entropy(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class FileRange:
-    """Bytes of a file that a reply carries without reading them. The maker retains the file; the sender releases."""
+    """Bytes of a file that a response carries without reading them. The creator retains the file; the sender
+    releases it."""
 
     file: File
     position: int
@@ -189,15 +190,15 @@ class Link(Protocol):
     peer: str
     """The peer's host:port."""
     local_host: str
-    """The address of ours that the peer came in by."""
+    """Our address that the peer connected to."""
     listener: str
-    """The name of the listener that the peer came in by; empty where we have connected to it."""
+    """The name of the listener that the peer connected to; empty for outgoing connections."""
     is_encrypted: bool
     certificate_name: str | None
-    """The distinguished name (RFC 2253) in the certificate that the peer has shown and that was found good."""
+    """The distinguished name (RFC 2253) in the peer's verified certificate."""
     on_secured: Callable[[], None] | None
-    """Who accepts an encrypted link sets this: called once, when the peer's certificate is known and no byte of the
-    peer has been received yet."""
+    """Set by the acceptor of an encrypted link: called once, when the peer's certificate is known and before any
+    of its data is received."""
 
     def send(self, parts: Sequence[ReplyPart]) -> None:
         """Queue for sending, in order; never blocks. File ranges are released once sent or once the link is gone."""
@@ -206,7 +207,7 @@ class Link(Protocol):
     def unsent_bytes(self) -> int: ...
 
     def unsent_memory_bytes(self) -> int:
-        """How many of them are in memory, and not in files. Costs in proportion to the queue."""
+        """How many of the unsent bytes are in memory rather than in files. Takes time proportional to the queue."""
         ...
 
     def pause_reading(self) -> None: ...
@@ -223,22 +224,22 @@ class Link(Protocol):
 
 
 class LinkHandler(Protocol):
-    """What a link tells its owner."""
+    """The callbacks of a link's owner."""
 
     def buffer(self) -> memoryview:
-        """Where the next bytes should be read to; never empty. Valid until the next call of any method."""
+        """Where to read the next bytes to; never empty. Valid until the next call of any method."""
         ...
 
     def received(self, count: int) -> None:
-        """`count` bytes now stand at the start of what `buffer` gave."""
+        """`count` bytes are now at the start of `buffer`."""
         ...
 
     def drained(self) -> None:
-        """Everything queued has left."""
+        """Everything queued has been sent."""
         ...
 
     def closed(self) -> None:
-        """The link is gone, whoever closed it. Called exactly once."""
+        """The link is gone, whichever side closed it. Called exactly once."""
         ...
 
 
@@ -247,7 +248,7 @@ class Listener(Protocol):
     port: int
 
     def close(self) -> None:
-        """Accept no more; open links go on."""
+        """Accept no more; existing links stay open."""
         ...
 
 
@@ -260,34 +261,34 @@ class Network(Protocol):
         tls: ServerTls | None = None,
         name: str = "",
     ) -> Listener:
-        """Accept links from now on. `accept` returns the handler, or None to turn the peer away at once: also before
-        the peer of an encrypted link has shown anything."""
+        """Accept links from now on. `accept` returns the handler, or None to reject the peer: for an encrypted
+        link before the handshake."""
         ...
 
     def connect(
         self, host: str, port: int, make_handler: Callable[[Link], LinkHandler], tls: ClientTls | None = None
     ) -> Link:
-        """A link to a peer that listens, usable at once: what is sent waits for the connection. A peer that cannot be
-        reached shows as `closed`. `host` is an address, because looking up a name would take its time."""
+        """A link to a listening peer, usable at once: sends wait for the connection. An unreachable peer shows as
+        `closed`. `host` is an address, because resolving a name takes time."""
         ...
 
 
 @dataclass(slots=True, frozen=True)
 class World:
-    """All ports together, as a node or the simulator hands them to a broker."""
+    """All ports together, as a node or the simulator passes them to a broker."""
 
     clock: Clock
     disk: Disk
     network: Network
     workers: Workers
     sync_workers: Workers
-    """For syncs alone: an acknowledgement must not wait behind cold reads, compaction and removal."""
+    """For syncs only: acknowledgements must not wait behind cold reads, compaction and removal."""
     login_workers: Workers
-    """For logins alone: no other work may lock users out."""
+    """For logins only: no other work may lock users out."""
     entropy: Entropy
     boot_id: str
-    """Another one after every loss of power; the same over the lives of a process. What a process wrote and never
-    synced is still there while it is the same."""
+    """Changes with every boot; stays the same across restarts of the process. While it is the same, data that a
+    process wrote without a sync is still there."""
     fetch: Callable[[str], Later[bytes]] | None = None
-    """The small document at a URL; OSError or ValueError where it cannot be had. It takes nobody's place: the workers
-    do not wait for other machines. None where there is no such thing."""
+    """The small document at a URL; OSError or ValueError if it cannot be fetched. It does not use the workers,
+    which must not wait for other machines. None if unsupported."""

@@ -1,4 +1,4 @@
-"""Who is asking: `User:alice`, as Kafka writes it in its ACLs and quotas."""
+"""Who sends a request: `User:alice`, as Kafka writes it in ACLs and quotas."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ USER: Final = "User"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A kind and a name. Two with the same are one and the same, however they have shown who they are."""
+    """A type and a name. Principals with the same are equal, however they authenticated."""
 
     kind: str
     name: str
     by_token: bool = field(default=False, compare=False)
-    """Whether a delegation token was shown, in place of the user's own password."""
+    """Whether it authenticated with a delegation token instead of the user's password."""
     by_password: bool = field(default=False, compare=False)
-    """Whether it was a password that the metadata know: without it there is no such user any more."""
+    """Whether it authenticated with a password from the metadata: removing that removes the user."""
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
 
     @classmethod
     def parse(cls, text: str) -> Principal:
-        """From `User:alice`; the name may have colons of its own. ValueError where there is no kind or no name."""
+        """Parse `User:alice`; the name may contain colons. ValueError without a type or a name."""
         kind, colon, name = text.partition(":")
         if not colon or not kind or not name:
             raise ValueError(f"{text!r} is not a principal of the form User:name")
@@ -34,4 +34,4 @@ class Principal:
 
 
 ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
-"""Whoever comes by a listener that asks nobody who they are."""
+"""The principal on a listener without authentication."""

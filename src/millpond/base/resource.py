@@ -1,4 +1,4 @@
-"""What is held and must be closed in the end."""
+"""Resources that must be closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of rights, by the numbers of the protocol: what is done, and to what."""
+"""The vocabulary of ACLs with the numbers of the protocol: operations, resources, patterns, permissions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Operation(IntEnum):
-    """What somebody may do. ANY stands only in filters, ALL only in ACLs."""
+    """An operation. ANY is valid only in filters, ALL only in ACLs."""
 
     ANY = 1
     ALL = 2
@@ -27,7 +27,7 @@ class Operation(IntEnum):
 
 
 class AclResource(IntEnum):
-    """What a right is about. ANY stands only in filters."""
+    """The kind of resource that an ACL covers. ANY is valid only in filters."""
 
     ANY = 1
     TOPIC = 2
@@ -39,7 +39,7 @@ class AclResource(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How an ACL names what it is about. ANY and MATCH stand only in filters."""
+    """How an ACL names its resource. ANY and MATCH are valid only in filters."""
 
     ANY = 1
     MATCH = 2
@@ -48,7 +48,7 @@ class PatternType(IntEnum):
 
 
 class Permission(IntEnum):
-    """What an ACL says. ANY stands only in filters."""
+    """What an ACL does. ANY is valid only in filters."""
 
     ANY = 1
     DENY = 2
@@ -56,7 +56,7 @@ class Permission(IntEnum):
 
 
 CLUSTER_NAME: Final = "kafka-cluster"
-"""The one name of the resource that is the cluster itself."""
+"""The only name of the cluster resource."""
 
 WILDCARD: Final = "*"
-"""As the name of a resource, as a host, or as a user: all of them."""
+"""As a resource name, a host or a user: all of them."""

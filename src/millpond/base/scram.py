@@ -1,7 +1,6 @@
-"""SCRAM (RFC 5802, 7677), without channel binding: what follows from a password, and the client's side as a
-conversation, bytes in, bytes out.
+"""SCRAM (RFC 5802, 7677) without channel binding: key derivation, and the client side as bytes in, bytes out.
 
-Names and passwords are taken as they are (UTF-8), as Kafka takes them; they are not normalised.
+Names and passwords are used as they are (UTF-8), like in Kafka; they are not normalised.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from typing import Final
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 ITERATIONS_MAX: Final = 1_000_000
-"""A broker that asks for more wants our processor, not our password."""
+"""A broker that asks for more is after our CPU, not our password."""
 
 TOKEN_EXTENSION: Final = "tokenauth"
-"""Says in a client's first message that the user is the id of a delegation token."""
+"""The attribute in a client's first message that makes the user name a delegation token id."""
 
 NO_BINDING: Final = "biws"
 """`n,,` in base 64."""
 
 
 class ScramFault(Exception):
-    """The other side says what it should not."""
+    """The other side violated the protocol."""
 
 
 def salted(hash_name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
@@ -47,7 +46,7 @@ def client_key_of(hash_name: str, salted_password: bytes) -> bytes:
 
 
 def keys_of(hash_name: str, salted_password: bytes) -> tuple[bytes, bytes]:
-    """The stored key and the server's: what a broker keeps."""
+    """The stored key and the server key: what a broker keeps."""
     stored_key = digest(hash_name, client_key_of(hash_name, salted_password))
     return stored_key, mac(hash_name, salted_password, b"Server Key")
 
@@ -57,7 +56,7 @@ def xor(one: bytes, other: bytes) -> bytes:
 
 
 def attributes(said: str) -> dict[str, str]:
-    """The parts of a message by their letters, or by the names of extensions; the first of each counts."""
+    """The parts of a message by attribute or extension name; the first of each counts."""
     found: dict[str, str] = {}
     for part in said.split(","):
         name, equals, value = part.partition("=")
@@ -82,7 +81,7 @@ def escaped(name: str) -> str:
 
 
 class ScramClient:
-    """The broker must show, too, that it knows the password."""
+    """The client side. The broker must prove that it knows the password, too."""
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class ScramClient:
         is_token: bool = False,
         stretch: Callable[[bytes, int], bytes] | None = None,
     ) -> None:
-        """`stretch` knows what the password comes to with a salt and so many iterations: nothing is hashed then."""
+        """`stretch` returns the salted password for a salt and an iteration count without hashing."""
         self._hash = HASHES[mechanism]
         self._stretch = stretch
         self._password = password.encode()
@@ -107,7 +106,7 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def next(self, heard: bytes) -> bytes | None:
-        """What to answer; None when there is no more to say."""
+        """The next message; None when the conversation is over."""
         if self.is_over:
             return None
         text = heard.decode(errors="replace")
@@ -145,4 +144,4 @@ def _sense(text: str) -> bytes:
     try:
         return from_base64(text)
     except ScramFault:
-        raise ScramFault("the broker's answer to the login makes no sense") from None
+        raise ScramFault("the broker's response to the login is invalid") from None

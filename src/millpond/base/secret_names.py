@@ -1,6 +1,7 @@
-"""Which settings hold secrets, by their names alone: those of Kafka's clients, of Spark, and of stores of objects.
+"""Recognises settings that hold secrets by name: those of Kafka clients, Spark and object stores.
 
-One list for all that shows settings. To hide too much costs a look into a file; to show too much cannot be undone.
+Everything that shows settings uses this list. Hiding too much costs a look into a file; showing too much cannot be
+undone.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ import re
 from typing import Final
 
 HIDDEN: Final = "(hidden)"
-"""What stands in the place of a secret."""
+"""What replaces a secret."""
 
 _SECRET: Final = re.compile(
     r"passw|passphrase|secret|token|jaas|credential|private|oauthbearer\.config"
-    # Keys that open something, and not those that only have a place (ssl.key.location) or name a column.
+    # Keys that grant access, but not those that only have a location (ssl.key.location) or name a column.
     r"|key\.pem|\.key$|(?:access|account|api|sas|shared|storage)[._-]?key|connection[._-]?string"
     r"|(?:^|[._-])sas(?:[._-]|$)",
     re.IGNORECASE,
@@ -21,11 +22,11 @@ _SECRET: Final = re.compile(
 
 
 _HARMLESS: Final = re.compile(r"[._](?:bytes|class|file|ms|rate|seconds|type)$", re.IGNORECASE)
-"""How names end that say how long, how much, or where: `delegation.token.max.lifetime.ms`, `password.file`."""
+"""Suffixes of names that state a duration, an amount or a location: `delegation.token.max.lifetime.ms`."""
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a setting of this name is one that is not shown."""
+    """Whether the value of this setting must not be shown."""
     return _SECRET.search(name) is not None and _HARMLESS.search(name) is None
 
 

@@ -1,4 +1,4 @@
-"""A setting is declared once; the command line, DescribeConfigs, validation and docs read it from there."""
+"""Settings are declared once; the command line, DescribeConfigs, validation and docs use the declaration."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Value = bool | int | float | str | tuple[str, ...]
 V = TypeVar("V", bool, int, float, str, tuple[str, ...])
 
 Check = Callable[[Value], str | None]
-"""Says what is wrong with a value, or None."""
+"""Returns what is wrong with a value, or None."""
 
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,30}")
 
 
 class Kind(Enum):
-    """The type of a setting as the protocol names it in DescribeConfigs."""
+    """The type of a setting as DescribeConfigs reports it."""
 
     BOOLEAN = 1
     STRING = 2
@@ -32,7 +32,7 @@ class Kind(Enum):
 
 
 class SettingError(ValueError):
-    """A value or a name that cannot be; the message says what would do."""
+    """An invalid value or name; the message says what is valid."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ class Setting(Generic[V]):
                 return Kind.STRING
 
     def parse(self, text: str) -> V:
-        """Turn text from a person, a file or the wire into a checked value."""
+        """Parse and check text from a user, a file or the wire."""
         value = self._read(text.strip())
         fault = self.check(value) if self.check else None
         if fault:
@@ -83,7 +83,7 @@ class Setting(Generic[V]):
                     raise SettingError(f"{self.name}={text}: must be true or false")
                 value = text.lower() == "true"
             case Kind.LONG | Kind.INT:
-                # int() alone would also take "1_000" and digits of other scripts, which no other tool reads.
+                # int() alone would also accept "1_000" and non-ASCII digits, which no other tool reads.
                 if not _WHOLE_NUMBER.fullmatch(text):
                     raise SettingError(f"{self.name}={text}: must be a whole number")
                 value = int(text)
@@ -139,7 +139,7 @@ def each_of(*choices: str) -> Check:
 
 
 class Registry:
-    """All settings of one kind of thing (the node, a topic), by name, in the order of declaration."""
+    """All settings of one scope (the node, a topic), by name, in the order of declaration."""
 
     def __init__(self, what: str, settings: Iterable[AnySetting]) -> None:
         self.what = what
@@ -156,10 +156,10 @@ class Registry:
         return name in self._by_name
 
     def get(self, name: str) -> AnySetting:
-        """The setting of this name; an unknown name is an error that offers the nearest one."""
+        """The setting of this name; the error for an unknown name suggests the nearest one."""
         setting = self._by_name.get(name)
         if setting is None:
-            from difflib import get_close_matches  # seldom needed, and a node starts sooner without it
+            from difflib import get_close_matches  # rarely needed, and startup is faster without it
 
             near = get_close_matches(name, self._by_name, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""

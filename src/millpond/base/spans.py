@@ -1,4 +1,4 @@
-"""Lengths of time as people write them."""
+"""Durations in human notation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PART: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]+)\s*")
 
 
 def read_span(text: str) -> int | None:
-    """Milliseconds of a length of time such as `5m`, `1h30m` or `2 days`; None if it is none."""
+    """Milliseconds of a duration such as `5m`, `1h30m` or `2 days`; None if it is not one."""
     text = text.strip()
     total, position = 0.0, 0
     while position < len(text):

@@ -1,4 +1,4 @@
-"""What a listener or a connection is told of TLS: plain values, from which the network makes what it needs.
+"""The TLS settings of a listener or a connection, as plain values.
 
 Files are named, not read: the network reads them, and again when they change.
 """
@@ -15,7 +15,7 @@ VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 
 
 class ClientAuth(Enum):
-    """Whether clients have to show a certificate of their own, by Kafka's words."""
+    """Whether clients must present a certificate, in Kafka's terms."""
 
     NONE = "none"
     REQUESTED = "requested"
@@ -24,14 +24,14 @@ class ClientAuth(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where the certificate, its key and the authorities stand, as PEM. An empty name is a file that is not used."""
+    """The paths of the certificate, its key and the authorities, in PEM. An empty path is unused."""
 
     certificate: str = ""
-    """The chain; the key may stand in the same file."""
+    """The chain; the same file may contain the key."""
     key: str = ""
     key_password: str = field(default="", repr=False)
     authorities: str = ""
-    """Whose certificates are believed."""
+    """The trusted certificates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ServerTls:
     client_auth: ClientAuth = ClientAuth.NONE
     versions: tuple[str, ...] = VERSIONS
     ciphers: tuple[str, ...] = ()
-    """For TLS 1.2, by the names of OpenSSL; none for our own choice."""
+    """For TLS 1.2, by OpenSSL names; empty for the default."""
     handshake_ms_max: int = 10_000
 
 
@@ -48,7 +48,7 @@ class ServerTls:
 class ClientTls:
     files: TlsFiles
     checks_host: bool = True
-    """Whether the peer's certificate has to name the host that was asked for."""
+    """Whether the peer's certificate must name the requested host."""
     versions: tuple[str, ...] = VERSIONS
     ciphers: tuple[str, ...] = ()
     handshake_ms_max: int = 10_000

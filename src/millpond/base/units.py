@@ -1,4 +1,4 @@
-"""Amounts as people write them: `1KiB`, `20TB`, `1GB/s`, `10Gbit/s`, `100k/s`; and back."""
+"""Amounts in human notation: `1KiB`, `20TB`, `1GB/s`, `10Gbit/s`, `100k/s`; and back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PER_SECOND: Final = re.compile(r"\s*(?:/\s*s(?:ec(?:ond)?)?|ps)$")
 
 
 def read_bytes(text: str) -> float:
-    """A number of bytes. ValueError if it is none; a number alone counts bytes."""
+    """A number of bytes; bytes are the default unit. ValueError if it is not one."""
     amount = _read(text, _BYTES, allow_bare=True)
     if amount is None:
         raise ValueError(f"{text!r} is no size; write it like 1KB, 1KiB or 20TB")
@@ -26,7 +26,7 @@ def read_bytes(text: str) -> float:
 
 
 def read_byte_rate(text: str) -> float:
-    """Bytes per second, of `10MB/s` or `10Gbit/s`."""
+    """Bytes per second, from `10MB/s` or `10Gbit/s`."""
     bare = _PER_SECOND.sub("", text.strip())
     amount = _read(bare, _BYTES, allow_bare=False)
     if amount is None:
@@ -63,7 +63,7 @@ def _read(text: str, words: tuple[str, ...], *, allow_bare: bool) -> float | Non
 
 
 def show_bytes(count: float) -> str:
-    """With three digits that count: 86.4 TB, 605 TB, 1.81 PB."""
+    """With three significant digits: 86.4 TB, 605 TB, 1.81 PB."""
     for unit in ("B", "KB", "MB", "GB", "TB"):
         if count < 999.5:
             return f"{show_number(count)} {unit}"
@@ -76,7 +76,7 @@ def show_byte_rate(per_second: float) -> str:
 
 
 def show_number(number: float) -> str:
-    """Three digits that count, and no zeros behind the point; whole numbers stay whole."""
+    """Three significant digits without trailing zeros; whole numbers stay whole."""
     if number == round(number):
         return f"{number:,.0f}"
     digits = max(0, 2 - floor(log10(abs(number))))

@@ -1,15 +1,15 @@
-"""Words for people that go by number or by sound: `1 record`, `2 records`, `a dict`, `an int`; names of others."""
+"""Wording helpers: plurals (`1 record`, `2 records`), articles (`a dict`, `an int`), and quoted names."""
 
 from __future__ import annotations
 
 from typing import Final
 
 NAME_SHOWN_MAX: Final = 250
-"""No name that is of use to anybody is longer; one of 32 KiB would take a millisecond each time it is told."""
+"""No useful name is longer; formatting one of 32 KiB would take a millisecond each time."""
 
 
 def quoted(name: str) -> str:
-    """A name that somebody else chose, for a message: a long one is cut, and nothing in it begins a line."""
+    """A name chosen by somebody else, for a message: shortened, and without line breaks."""
     return repr(name) if len(name) <= NAME_SHOWN_MAX else f"{name[:NAME_SHOWN_MAX]!r}…"
 
 

@@ -1,1 +1,1 @@
-"""Groups and transactions as replicated state machines over internal topics, on one runtime that they share."""
+"""Groups and transactions as replicated state machines over internal topics, on a shared runtime."""

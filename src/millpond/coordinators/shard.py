@@ -21,7 +21,7 @@ from millpond.base.values import dataclass
 from millpond.wire.messages import Message
 
 Sees: TypeAlias = Callable[[str], bool]
-"""Whether somebody may see a topic of this name."""
+"""Whether a client may see a topic of this name."""
 
 
 def sees_all(topic: str) -> bool:
@@ -30,19 +30,19 @@ def sees_all(topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks of a coordinator: the message as it came, and who sent it."""
+    """A request to a coordinator: the message, and who sent it."""
 
     body: Message
     version: int
     token: Any
-    """Stands for the one who waits for the reply; handed back with it, never looked into."""
+    """Identifies the waiting client; returned with the response, and otherwise opaque."""
     client_id: str = ""
     client_host: str = ""
     sees: Sees = sees_all
 
 
 class CoordinatorRecord(NamedTuple):
-    """One record of the internal topic, encoded; a null value forgets the key."""
+    """One encoded record of the internal topic; a null value is a tombstone."""
 
     key: bytes
     value: bytes | None
@@ -51,19 +51,19 @@ class CoordinatorRecord(NamedTuple):
 class Reply(NamedTuple):
     token: Any
     response: Any
-    """A message, or whatever else the one who waits takes for it."""
+    """A message, or anything else that the recipient accepts."""
 
 
 @dataclass(slots=True)
 class Effects:
-    """What a step has decided."""
+    """The decisions of a step."""
 
     records: list[CoordinatorRecord] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     orders: list[Any] = field(default_factory=list)
-    """Things for others to do once the records are committed (transaction markers to write); see each coordinator."""
+    """Work for others once the records are committed (transaction markers to write); see each coordinator."""
     met: LimitMet | None = None
-    """A limit that somebody was refused by: the operator hears of it."""
+    """A limit that caused a refusal: it is logged for the operator."""
 
     def reply(self, token: Any, response: Any) -> None:
         self.replies.append(Reply(token, response))
@@ -76,32 +76,32 @@ class Effects:
 
 
 class Shard(Protocol):
-    """`now_ms` is the coordinator's own time (see `runtime.CoordinatorTime`): how long things last goes by it."""
+    """`now_ms` is coordinator time (see `runtime.CoordinatorTime`), for durations."""
 
     def at(self, now_ms: int, wall_ms: int) -> None:
-        """What time it is, before a step and before records are replayed; the wall clock is for stamps alone."""
+        """Set the time, before a step and before records are replayed; the wall clock is for timestamps only."""
         ...
 
     def step(self, request: Request, now_ms: int) -> Effects:
-        """Decide what a request leads to. The reply may come in a later step, when others have been heard."""
+        """Decide a request. The response may come in a later step, after others."""
         ...
 
     def on_time(self, now_ms: int) -> Effects:
-        """Decide what the passing of time leads to."""
+        """Handle expired timers."""
         ...
 
     def next_deadline_ms(self) -> int | None:
-        """When `on_time` wants to be called next; None when nothing waits for the clock."""
+        """When `on_time` must be called next; None without timers."""
         ...
 
     def replay(self, offset: int, key: bytes, value: bytes | None) -> None:
-        """Take in one committed or just appended record."""
+        """Apply one committed or just appended record."""
         ...
 
     def unload(self, code: ErrorCode) -> Effects:
-        """The log is out of reach: answer everybody whose request is parked here with `code`."""
+        """The log is out of reach: fail all pending requests with `code`."""
         ...
 
     def on_loaded(self, now_ms: int) -> Effects:
-        """All records have been replayed: time begins to run for those who were there before."""
+        """All records have been replayed: start the timers of those who were there before."""
         ...

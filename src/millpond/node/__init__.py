@@ -1,1 +1,2 @@
-"""The real world behind the ports: sockets, files, the clock, threads; and the process that runs a broker on them."""
+"""The real implementations of the ports: sockets, files, the clock, threads; and the process that runs a broker on
+them."""

@@ -1,9 +1,9 @@
-"""How fast newcomers are let in: those who work have most of the loop, however many come and go.
+"""How fast new connections are accepted, so that existing connections keep most of the loop.
 
-What a newcomer costs is more than to let him in: he asks, is answered, goes, and nobody can tell beforehand. So it is
-counted how much of a core the loop has used from one to the next, whatever for. As long as that is no more than its
-share, all come in at once. Beyond it they wait in the kernel, one at a time, though never for long: a loop that has
-much to do for others lets somebody in, too.
+A new connection costs more than its accept: it sends requests, is answered and leaves, which cannot be predicted. So
+this measures how much CPU time the loop has used between two accepts, for whatever purpose. While that is within its
+share, connections are accepted at once. Beyond it they wait in the kernel, one at a time, but never for long: even a
+busy loop keeps accepting.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from __future__ import annotations
 from typing import Final
 
 SHARE: Final = 4.0
-"""Newcomers are let in without a rest while no more than one part in so many of the loop's time is used."""
+"""Connections are accepted without a pause while the loop uses at most one part in this many of its time."""
 
 CREDIT_SECONDS: Final = 0.02
-"""So much of the time that nobody used may be used later at once."""
+"""How much unused time may be saved up for a burst."""
 
 REST_SECONDS_MIN: Final = 0.001
-"""A timer of the loop can be no shorter. What is less adds up."""
+"""The shortest timer of the loop. Shorter pauses add up."""
 
 REST_SECONDS_MAX: Final = 0.003
 
 
 class AcceptPace:
-    """Times are in seconds: `now` by the clock on the wall, `used` by the core."""
+    """Times are in seconds: `now` on the monotonic clock, `used` in CPU time."""
 
     def __init__(self, now: float, used: float) -> None:
         self._now = now
         self._used = used
         self._owed = 0.0
-        """How much longer the loop has to be left to the others; below zero, how much it was left to nobody."""
+        """How much longer the loop must be left to others; below zero, how long it was idle."""
 
     def rest_seconds(self, now: float, used: float) -> float:
-        """Somebody has been let in: how long the next one has to wait."""
+        """How long the next connection must wait after one was accepted."""
         owed = self._owed + SHARE * (used - self._used) - (now - self._now)
         self._owed = min(max(owed, -CREDIT_SECONDS), REST_SECONDS_MAX)
         self._now, self._used = now, used

@@ -1,9 +1,8 @@
-"""Those who were fetched from the kernel and wait to be let in, each address in its turn.
+"""Accepted sockets that wait to be served, with a fair turn for each address.
 
-The kernel hands them out first come first served: behind a crowd everybody waits for all of it. Here whoever comes
-with many waits for himself, and somebody from another address comes next. There is only so much room. Where it is
-full, the address with the most loses the one that came last: others still find a place, and those of a crowd that
-have waited longest keep theirs.
+The kernel returns them in order: behind a burst everyone waits for all of it. Here a client with many connections
+waits for itself, and another address comes next. The queue is bounded. If it is full, the address with the most
+entries loses its newest one: others still find a place, and the oldest of a burst keep theirs.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ class AcceptQueue(Generic[T]):
         """By address, in the order of their turns."""
         self._count = 0
         self._by_size: dict[int, dict[str, None]] = {}
-        """The addresses of which so many wait, whoever came to that last at the end."""
+        """Addresses by their number of waiting connections, most recently changed last."""
         self._most = 0
-        """So many wait of the address with the most."""
+        """The largest number that any address has waiting."""
 
     def __len__(self) -> int:
         return self._count
 
     def put(self, address: str, newcomer: T) -> T | None:
-        """Let somebody wait; who has to go for that, if somebody has."""
+        """Queue a connection; the one that is dropped for it, if any."""
         waiting = self._waiting.setdefault(address, deque())
         waiting.append(newcomer)
         self._count += 1
@@ -37,7 +36,7 @@ class AcceptQueue(Generic[T]):
         return self._last_of_crowd() if self._count > self._count_max else None
 
     def next(self) -> T | None:
-        """Whose turn it is. The next one of the same address comes after those of all others."""
+        """The next connection. Its address then goes behind all others."""
         if not self._waiting:
             return None
         address = next(iter(self._waiting))
@@ -66,7 +65,7 @@ class AcceptQueue(Generic[T]):
         return last
 
     def _resize(self, address: str, before: int, now: int) -> None:
-        """One more or one less of an address. The address with the most is known without looking at all of them."""
+        """Move an address to another count. The address with the most entries is found without a search."""
         if before:
             alike = self._by_size[before]
             del alike[address]

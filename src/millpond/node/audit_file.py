@@ -1,8 +1,8 @@
-"""The audit log as files that are kept: lines at their end, a new one when it is large, the oldest removed.
+"""The audit log as rotated files: lines are appended, a large file is replaced, the oldest is removed.
 
-Each chapter has files of its own, so that one that grows fast costs nothing of the others, and a thread that writes
-them. What it cannot write in time, because the disk is slow or full, is dropped and counted: the node goes on, and
-the next line that can be written says how many are missing.
+Each chapter has its own files, so that a busy one does not displace the others, and a thread that writes them. Lines
+that cannot be written in time, because the disk is slow or full, are dropped and counted: the node continues, and the
+next line that is written carries the number of missing ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CLOSE_SECONDS: Final = 5.0
 
 
 def open_audit(settings: Settings, journal: Journal) -> AuditFiles | None:
-    """The audit log that these settings ask for, if any. OSError where its folder cannot be had."""
+    """The audit log that these settings request, if any. OSError if its folder cannot be used."""
     asked = settings[AUDIT_LOG]
     if asked == "off" or (asked == "auto" and not asks_for_rights(settings)):
         return None
@@ -41,7 +41,7 @@ def open_audit(settings: Settings, journal: Journal) -> AuditFiles | None:
 
 
 class AuditFiles:
-    """Takes lines with the chapter that they belong to (it is called with both), until it is closed."""
+    """Takes lines with their chapter (by being called) until it is closed."""
 
     def __init__(self, folder: Path, bytes_max: int, files_max: int, journal: Callable[..., None]) -> None:
         self.by_chapter = {each: AuditFile(folder, bytes_max, files_max, journal, each.value) for each in Chapter}
@@ -50,7 +50,7 @@ class AuditFiles:
         self.by_chapter[chapter](line)
 
     def flush(self, seconds: float) -> None:
-        """Wait until all is written, for so long at the most."""
+        """Wait until everything is written, at most this long."""
         for each in self.by_chapter.values():
             each.flush(seconds / len(self.by_chapter))
 
@@ -60,7 +60,7 @@ class AuditFiles:
 
 
 class AuditFile:
-    """Takes lines (it is called with one), until it is closed."""
+    """Takes lines (by being called) until it is closed."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class AuditFile:
         journal: Callable[..., None] = lambda *_, **__: None,
         name: str = "audit",
     ) -> None:
-        """`bytes_max` of one file; `files_max` of them are kept, the one that is written among them."""
+        """`bytes_max` limits one file; `files_max` of them are kept, including the current one."""
         make_private_folder(folder)
         self.path = folder / f"{name}.jsonl"
         self._name = name
@@ -100,12 +100,12 @@ class AuditFile:
             self._changed.notify_all()
 
     def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
-        """Whether all is written by then."""
+        """Whether everything is written by then."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting, seconds)
 
     def close(self) -> None:
-        """Write what waits, and make it safe from a power cut."""
+        """Write what is queued, and sync it."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -139,12 +139,12 @@ class AuditFile:
                     self.dropped_total += len(lines) - at
                 if not self._has_failed:
                     self._has_failed = True
-                    self._journal("the audit log cannot be written", path=self.path, reason=error)
+                    self._journal("cannot write the audit log", path=self.path, reason=error)
                 return
         self._has_failed = False
 
     def _write_one(self, line: bytes) -> None:
-        """With how many are missing before it. They are missing until that is written, however often it fails."""
+        """Write a line with the number of missing ones before it. They count as missing until a line is written."""
         with self._changed:
             missing = self._dropped
         if missing:
@@ -163,15 +163,16 @@ class AuditFile:
             while left:
                 left = left[os.write(self._descriptor, left) :]
         except OSError:
-            # Half a line would spoil the one that comes next.
+            # Half a line would corrupt the next one.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, size)
             raise
 
     def _turn(self) -> None:
-        """`audit.jsonl`, say, becomes `audit.1.jsonl`, that one `audit.2.jsonl`; the last goes."""
+        """Rotate: `audit.jsonl` becomes `audit.1.jsonl`, that one `audit.2.jsonl`, and so on; the last is removed."""
         os.fdatasync(self._descriptor)
-        # Where a new file could not be made the last time, all have had their turn: once more would cost the oldest.
+        # If creating the new file failed the last time, the files are rotated already: once more would cost the
+        # oldest.
         if self.path.exists():
             self._shift()
         fresh = self._open()
@@ -194,6 +195,6 @@ class AuditFile:
         size = os.fstat(descriptor).st_size
         with contextlib.suppress(OSError):
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                # A crash has left half a line, which would spoil the one that comes next.
+                # A crash left half a line, which would corrupt the next one.
                 os.write(descriptor, b"\n")
         return descriptor

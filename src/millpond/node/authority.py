@@ -1,8 +1,8 @@
-"""An authority of one's own: it vouches for the nodes of one cluster and for those who come with a certificate.
+"""A certificate authority for one cluster: it signs the certificates of nodes and clients.
 
-Everything is in one folder: `ca.pem` may be given to anybody, `ca.key` signs and stays, `NAME.pem` has a key with its
-certificate, as nodes and clients take it (`ssl.keystore.location`). Keys are elliptic (P-256): as safe as RSA with
-3,072 bits, and a handshake costs a fraction. docs/decisions/0020 says why a library makes them.
+Everything is in one folder: `ca.pem` is public, `ca.key` signs and stays private, `NAME.pem` holds a key with its
+certificate, as nodes and clients expect it (`ssl.keystore.location`). Keys are elliptic (P-256): as safe as 3,072-bit
+RSA, with much cheaper handshakes. docs/decisions/0020-certificate-authority.md explains the choice of library.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ Kind = Literal["node", "client"]
 AUTHORITY_DAYS: Final = 3650
 CERTIFICATE_DAYS: Final = 730
 SKEW: Final = timedelta(minutes=10)
-"""So much the clock of another machine may be behind ours."""
+"""How far the clock of another machine may be behind ours."""
 
 CERTIFICATE: Final = "ca.pem"
 KEY: Final = "ca.key"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
-"""Of a certificate: it is the name of a file, and of a user."""
+"""A certificate's name, which is also a file name and a user name."""
 
 
 class NoAuthority(Exception):
-    """There is none in this folder, or its files make no sense; the text says which."""
+    """There is no authority in this folder, or its files are invalid; the text says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a certificate says."""
+    """The contents of a certificate."""
 
     name: str
     path: Path
@@ -68,12 +68,12 @@ class Authority:
 
     @property
     def path(self) -> Path:
-        """What everybody needs who checks a certificate."""
+        """The file that anyone who verifies a certificate needs."""
         return self.folder / CERTIFICATE
 
     @classmethod
     def create(cls, folder: Path, name: str = "Millpond", days: int = AUTHORITY_DAYS) -> Authority:
-        """A new one. Raises FileExistsError where one is: those whom it vouched for would be strangers."""
+        """Create one. FileExistsError if one exists: the certificates it issued would become invalid."""
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -81,7 +81,7 @@ class Authority:
         make_private_folder(folder)
         for each in (CERTIFICATE, KEY):
             if (folder / each).exists():
-                raise FileExistsError(f"{folder / each} is there already")
+                raise FileExistsError(f"{folder / each} already exists")
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _subject(f"{name} authority")
         now = datetime.now(UTC)
@@ -93,7 +93,7 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - SKEW)
             .not_valid_after(now + timedelta(days=days))
-            # It signs those who connect, and no further authorities.
+            # It signs end-entity certificates, and no further authorities.
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs=True), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -124,13 +124,13 @@ class Authority:
     def issue(
         self, name: str, kind: Kind, hosts: Sequence[str] = (), days: int = CERTIFICATE_DAYS, *, replace: bool = False
     ) -> Path:
-        """A key and its certificate in one file, `NAME.pem`. Raises FileExistsError unless `replace`.
+        """Write a key and its certificate to one file, `NAME.pem`. FileExistsError unless `replace`.
 
-        A node's is for both sides: it answers by it, and shows it to the other nodes.
+        A node's certificate is valid for both sides: as a server, and as a client of other nodes.
         """
         path = self.folder / f"{name}.pem"
         if path.exists() and not replace:
-            raise FileExistsError(f"{path} is there already")
+            raise FileExistsError(f"{path} already exists")
         write_private(path, self.issued(name, kind, hosts, days))
         return path
 
@@ -167,7 +167,7 @@ class Authority:
 
 
 def read_facts(path: Path) -> Facts:
-    """What the first certificate of a file says. ValueError if there is none."""
+    """The contents of a file's first certificate. ValueError if there is none."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.x509.oid import ExtendedKeyUsageOID as Purpose
@@ -196,7 +196,7 @@ def read_facts(path: Path) -> Facts:
 
 
 def list_facts(folder: Path) -> list[Facts]:
-    """Of every certificate in the folder, the authority's first; what is none is left out."""
+    """The contents of every certificate in the folder, the authority's first; other files are skipped."""
     found = []
     for path in sorted(folder.glob("*.pem")):
         try:
@@ -241,7 +241,7 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
 def _key_pem(key: EllipticCurvePrivateKey) -> bytes:
     from cryptography.hazmat.primitives import serialization
 
-    # The one way of writing a key that Java reads.
+    # The only key format that Java reads.
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

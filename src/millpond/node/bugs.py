@@ -1,7 +1,7 @@
-"""What a bug does to a node: its traceback is printed and the process ends.
+"""What a bug does to a node: its traceback is printed and the process exits.
 
-An exception that reaches the loop was expected by nobody. What it left half done is unknown: a flag may stand that
-makes everybody wait for ever, in a node that looks well. A start after a crash is tested, half a life is not.
+An exception that reaches the loop was unexpected, and what it interrupted is unknown: the node might look healthy
+while requests wait forever. Recovery from a crash is tested; running on half-broken is not.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from millpond.broker.loop.journal import Journal
 from millpond.node.journal import LineJournal
 
 EXIT_CODE = 70
-"""What the system's own headers call an internal software error."""
+"""EX_SOFTWARE in sysexits.h: an internal software error."""
 
 
 def watch_for_bugs(loop: asyncio.AbstractEventLoop, journal: Journal, end: Callable[[BaseException], None]) -> None:
-    """Call `end` with the first exception that reaches the loop; it is in the journal already."""
+    """Call `end` with the first exception that reaches the loop, after logging it."""
 
     def on_exception(_: object, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if error is None:
-            journal("the loop reports a fault", message=context.get("message"))
+            journal("event loop error", message=context.get("message"))
             return
         lines = "".join(traceback.format_exception(error)).rstrip()
-        journal("the node ends because of a bug in it, please report this", traceback=f"\n{lines}")
+        journal("exiting because of a bug in Millpond, please report it", traceback=f"\n{lines}")
         end(error)
 
     loop.set_exception_handler(on_exception)
 
 
 def leave(journal: LineJournal) -> NoReturn:
-    """End the process now: nothing more is written, and the next start takes the folder as one of a crash."""
+    """Exit now: nothing more is written, and the next start recovers as after a crash."""
     journal.flush()
     os._exit(EXIT_CODE)

@@ -1,4 +1,4 @@
-"""Says in time that a certificate ends: from that day on nobody would believe this node, or it nobody else."""
+"""Warns before a certificate expires: afterwards no peer would accept this node, or it would accept no peer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SOON_DAYS: Final = 30
 LOOK_MS: Final = 3_600_000
 AGAIN_MS: Final = 24 * 3_600_000
-"""So often the same is said."""
+"""How often a warning is repeated."""
 
 _DAY_SECONDS: Final = 86_400
 _CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
@@ -29,7 +29,7 @@ _FORMS: Final = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
 
 
 class End(NamedTuple):
-    """The first certificate of a file to end."""
+    """The earliest expiry among the certificates of a file."""
 
     path: str
     subject: str
@@ -37,7 +37,7 @@ class End(NamedTuple):
 
 
 class CertificateWatch:
-    """Looks at the files of all listeners, once an hour: they may be changed while the node runs."""
+    """Checks the files of all listeners once an hour: they may change while the node runs."""
 
     def __init__(
         self, clock: Clock, workers: Workers, listeners: Iterable[ServerTls | None], journal: Journal
@@ -50,7 +50,7 @@ class CertificateWatch:
         self._workers = workers
         self._journal = journal
         self._said: dict[str, tuple[End, bool, int]] = {}
-        """What was said of each file, whether that was of its end, and when."""
+        """The last warning about each file, whether it was about an actual expiry, and when it was given."""
         self._timer: Timer | None = None
 
     def start(self) -> None:
@@ -73,9 +73,7 @@ class CertificateWatch:
                 continue
             self._said[end.path] = end, is_over, self._clock.monotonic_ms()
             self._journal(
-                "a certificate has ended, and nobody believes it any more: renew it"
-                if is_over
-                else "a certificate ends soon: renew it",
+                "certificate expired: renew it" if is_over else "certificate expires soon: renew it",
                 file=end.path,
                 subject=end.subject,
                 ends=end.at.strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -88,7 +86,7 @@ class CertificateWatch:
 
 
 def first_end(path: str) -> End | None:
-    """None of a file that cannot be read: whoever uses it says so."""
+    """None if the file cannot be read: its user reports that."""
     try:
         texts = _CERTIFICATE.findall(Path(path).read_text(encoding="utf-8", errors="replace"))
         ends = [_end(path, ssl.PEM_cert_to_DER_cert(each)) for each in texts]
@@ -102,6 +100,6 @@ def _end(path: str, certificate: bytes) -> End:
     tag, text = children(validity)[1]
     form = _FORMS.get(tag)
     if form is None:
-        raise ValueError("the certificate does not say when it ends")
+        raise ValueError("the certificate has no expiry date")
     at = datetime.strptime(bytes(text).decode("ascii"), form).replace(tzinfo=UTC)
     return End(path, subject_of(certificate), at)

@@ -1,4 +1,4 @@
-"""Time as the machine tells it, and the asyncio loop that everything runs on."""
+"""The machine's clocks, and the asyncio loop that everything runs on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from time import monotonic_ns, time_ns
 from typing import Final, cast
 
 BOOT_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Counts while the machine is suspended, too. On macOS, which has no CLOCK_BOOTTIME, CLOCK_MONOTONIC does."""
+"""Also counts while the machine is suspended. On macOS, which has no CLOCK_BOOTTIME, CLOCK_MONOTONIC does."""
 
 
 class LoopClock:
@@ -19,7 +19,7 @@ class LoopClock:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # The loop's own method, without a layer: this is on the way of every reply.
+        # The loop's own method, without a wrapper: every reply goes through it.
         self.call_soon = cast("Callable[[Callable[[], None]], None]", loop.call_soon)
 
     def wall_ms(self) -> int:

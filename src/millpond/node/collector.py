@@ -1,8 +1,8 @@
-"""The garbage collector of a node's process, kept from standing in everybody's way.
+"""The garbage collector of a node's process, tuned to pause the loop only briefly.
 
-Requests make no cycles, and what a node knows of its partitions lives as long as they do: a node with thousands of
-them has millions of objects, and to walk them all takes the loop half a second. So each collection is kept small, and
-what one has walked in vain that took long is not walked again.
+Requests create no cycles, and a partition's objects live as long as the partition: a node with thousands of them has
+millions of objects, and scanning them all blocks the loop for half a second. So each collection is kept small, and
+objects that survived a slow one are not scanned again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final
 from millpond.base.ports import Clock
 
 THRESHOLDS: Final = (20_000, 2, 5)
-"""New objects, and collections of the young, until the next older ones have their turn. More of them, and a million
-objects of middle age come together, which takes as long as everything."""
+"""New objects, and collections of younger generations, until the next generation is collected. With more of them,
+a million objects accumulate in the middle generation, which takes as long as a full collection."""
 
 LONG_MS: Final = 10
 OLDEST: Final = 2
@@ -29,11 +29,11 @@ class Collector:
 
     @staticmethod
     def hold() -> None:
-        """Collect nothing while the node starts, code and all: nearly everything that is made then stays."""
+        """Collect nothing while the node starts: nearly everything created then stays."""
         gc.disable()
 
     def calm(self) -> None:
-        """What a start leaves behind need not be walked at all; nor again what comes later and stays."""
+        """Exclude what startup created from collection, and later whatever survives."""
         gc.freeze()
         gc.enable()
         gc.set_threshold(*THRESHOLDS)
@@ -41,7 +41,7 @@ class Collector:
 
     @staticmethod
     def let_go() -> None:
-        """The start has come to its end, whichever."""
+        """Startup has ended, successfully or not."""
         gc.enable()
 
     def stop(self) -> None:
@@ -55,5 +55,5 @@ class Collector:
         if phase == "start":
             self._began_ms = self._clock.monotonic_ms()
         elif self._clock.monotonic_ms() - self._began_ms >= LONG_MS:
-            # They are freed by their counts as ever. Only what becomes a cycle of garbage later on stays for good.
+            # They are still freed by reference counts. Only what later becomes a garbage cycle leaks.
             gc.freeze()

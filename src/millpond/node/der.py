@@ -1,4 +1,4 @@
-"""As much of DER as certificates need: a tag, a length, and the bytes."""
+"""The part of DER that certificates need: a tag, a length, and the bytes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ _VERSION: Final = 0xA0
 
 
 def fields_of(certificate: bytes) -> list[tuple[int, memoryview]]:
-    """Serial number, signature, issuer, validity, subject and more; without the version, which old ones lack.
+    """Serial number, signature, issuer, validity, subject and more; without the version, which is optional.
 
-    ValueError or IndexError where that is no certificate.
+    ValueError or IndexError if this is not a certificate.
     """
     fields = children(_first(_first(memoryview(certificate))))
     return fields[fields[0][0] == _VERSION :]
 
 
 def children(data: memoryview) -> list[tuple[int, memoryview]]:
-    """Tag and value of all that follow each other."""
+    """Tag and value of consecutive elements."""
     found = []
     while data:
         tag, value, data = _read(data)
@@ -35,19 +35,19 @@ def encoded(tag: int, value: memoryview) -> bytes:
 
 
 def _first(data: memoryview) -> memoryview:
-    """What is in the sequence that stands first."""
+    """The content of the sequence at the start."""
     tag, value, _ = _read(data)
     if tag != _SEQUENCE:
-        raise ValueError("the certificate is not one of X.509")
+        raise ValueError("not an X.509 certificate")
     return value
 
 
 def _read(data: memoryview) -> tuple[int, memoryview, memoryview]:
-    """Tag and value of what stands first, and the rest."""
+    """Tag and value of the first element, and the rest."""
     tag, length, position = data[0], data[1], 2
     if length & 0x80:
         position += length & 0x7F
         length = int.from_bytes(data[2:position], "big")
     if position + length > len(data):
-        raise ValueError("the certificate ends too soon")
+        raise ValueError("the certificate is truncated")
     return tag, data[position : position + length], data[position + length :]

@@ -1,4 +1,4 @@
-"""The real disk: positional appends, pread, fdatasync, and names that are synced with their folder."""
+"""The real disk: positional appends, pread, fdatasync, and directory entries that are synced with their folder."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from millpond.node.private_files import FILE_MODE, FOLDER_MODE
 REPLACE_SUFFIX = ".tmp"
 
 _GET_GENERATION = 0x80087601
-"""FS_IOC_GETVERSION: a number that a file system draws for every file and folder that it makes."""
-"""What `replace` writes first; a file of this name is a leftover of a power cut and may be removed."""
+"""FS_IOC_GETVERSION: a number that a file system assigns to every file and folder it creates."""
+"""The suffix of what `replace` writes first; such a file is left over from a power cut and may be removed."""
 
 SPARE_SUFFIX = ".spare"
-"""What `write_aside` writes; it may stay for ever, and holds nothing that anybody needs."""
+"""The suffix of what `write_aside` writes; the file may stay, and holds nothing that is needed."""
 
 _AT_CWD = -100
 _EXCHANGE = 2
-"""Of renameat2: both names stay, and each has the other's file."""
+"""A renameat2 flag: both names stay and swap their files."""
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 16
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
@@ -38,9 +38,9 @@ _PROBE = bytearray(1)
 
 @cache
 def _find_syncfs() -> Callable[[int], int] | None:
-    """Syncs a whole file system and gives an error number; None where that cannot be had.
+    """Syncs a whole file system and returns an error number; None if unavailable.
 
-    The call is not in the standard library, and tells its errors only since Linux 5.8.
+    The call is not in the standard library, and reports errors only since Linux 5.8.
     """
     if not sys.platform.startswith("linux") or _kernel_version() < (5, 8):
         return None
@@ -55,7 +55,7 @@ def _find_syncfs() -> Callable[[int], int] | None:
 
 @cache
 def _find_exchange() -> Callable[[str, str], int] | None:
-    """Lets two names change their files and gives an error number; None where that cannot be had."""
+    """Swaps the files of two names and returns an error number; None if unavailable."""
     if not sys.platform.startswith("linux"):
         return None
     import ctypes
@@ -78,23 +78,23 @@ def _kernel_version() -> tuple[int, int]:
 
 
 def _write_at(descriptor: int, parts: Sequence[Buffer], position: int) -> int:
-    """One write of as much as the kernel takes."""
+    """One write of as much as the kernel accepts."""
     if len(parts) > _IOV_MAX:
         parts = parts[:_IOV_MAX]
     if len(parts) == 1:
-        # What nearly every append is. A call with one buffer costs less than one with a list of them.
+        # Nearly every append has one buffer, and this call is cheaper than one with a list.
         written = os.pwrite(descriptor, parts[0], position)
     elif _HAS_PWRITEV:
         written = os.pwritev(descriptor, parts, position)
     else:
         written = os.pwrite(descriptor, b"".join(parts), position)
     if not written and any(parts):
-        raise OSError(errno.EIO, "the disk took nothing and gave no reason")
+        raise OSError(errno.EIO, "the disk accepted no bytes and reported no error")
     return written
 
 
 def _after(parts: Sequence[Buffer], count: int) -> list[Buffer]:
-    """What is left of `parts` once their first `count` bytes have been written."""
+    """What is left of `parts` after their first `count` bytes have been written."""
     for index, part in enumerate(parts):
         if count < len(part):
             return [memoryview(part)[count:], *parts[index + 1 :]]
@@ -103,19 +103,19 @@ def _after(parts: Sequence[Buffer], count: int) -> list[Buffer]:
 
 
 def _sync(descriptor: int) -> None:
-    """Push data, and the metadata needed to find it, through the drive's own cache."""
+    """Flush data, and the metadata needed to find it, through the drive's cache."""
     if _FULL_SYNC is not None:
-        # There fsync only reaches the drive's cache, which a power cut empties.
+        # On macOS fsync only reaches the drive's cache, which a power cut empties.
         fcntl.fcntl(descriptor, _FULL_SYNC)
     else:
         os.fdatasync(descriptor)
 
 
 class RealFile:
-    """One open file that one owner appends to.
+    """One open file with a single writer.
 
-    The end is remembered here, so that an append is a single system call. A worker thread that reads or syncs must
-    be covered by `retain`, or the descriptor may belong to another file by then.
+    The end is remembered here, so that an append is one system call. A worker thread that reads or syncs must hold it
+    by `retain`, or the descriptor may belong to another file by then.
     """
 
     __slots__ = ("_closing", "_descriptor", "_end", "_holds", "path")
@@ -142,7 +142,7 @@ class RealFile:
                 if missing:
                     left = _after(left, written)
         except OSError:
-            # Part of it may stand in the file. Say so, as a reopened file would.
+            # Part of it may be in the file. Report the size that a reopened file would have.
             if self._descriptor >= 0:
                 self._end = os.fstat(self._descriptor).st_size
             raise
@@ -152,7 +152,7 @@ class RealFile:
         data = os.pread(self._descriptor, length, position)
         if len(data) == length or not data:
             return data
-        # The kernel may give less than asked (a signal, its 2 GiB limit): only an empty read means the end.
+        # The kernel may return less than requested (a signal, its 2 GiB limit): only an empty read means the end.
         pieces = [data]
         missing = length - len(data)
         while missing:
@@ -197,7 +197,7 @@ class RealFile:
     def sync(self) -> None:
         descriptor = self._descriptor
         if descriptor < 0:
-            # Python calls this a ValueError; to the caller it is a disk that cannot sync.
+            # Python raises ValueError; to the caller it is a disk that cannot sync.
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
         _sync(descriptor)
 
@@ -228,7 +228,7 @@ class RealFile:
 
 
 class RealFileLock:
-    """An exclusive lock on a file; the kernel drops it when the process dies, however it dies."""
+    """An exclusive lock on a file; the kernel releases it when the process dies, however it dies."""
 
     __slots__ = ("_descriptor",)
 
@@ -258,13 +258,13 @@ class RealDisk:
         return RealFile(path, os.open(path, flags, FILE_MODE))
 
     def read(self, path: str) -> bytes:
-        # Not by `open`: its buffers take longer than the file, and a start reads one of every partition.
+        # Not by `open`: its buffers take longer than the file, and startup reads one per partition.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = os.fstat(descriptor).st_size
             data = os.read(descriptor, size + 1)
             if len(data) != size:
-                # It is no plain file, it has grown, or the kernel gave less than asked.
+                # It is not a regular file, it has grown, or the kernel returned less than requested.
                 while more := os.read(descriptor, 1 << 20):
                     data += more
             return data
@@ -307,7 +307,7 @@ class RealDisk:
         os.unlink(path)
 
     def remove_folder(self, path: str) -> None:
-        from shutil import rmtree  # seldom needed, and a node starts sooner without it
+        from shutil import rmtree  # rarely needed, and startup is faster without it
 
         rmtree(path)
 
@@ -326,7 +326,7 @@ class RealDisk:
             written = 0
             while written < len(data):
                 written += _write_at(descriptor, (data[written:],), written)
-            # Not before: to give back the blocks of what was there, and take them again, is the costly part.
+            # Not before: freeing the old blocks and allocating them again is the expensive part.
             os.ftruncate(descriptor, len(data))
         finally:
             os.close(descriptor)
@@ -334,7 +334,7 @@ class RealDisk:
 
     def put_in_place(self, aside: str, path: str) -> None:
         exchange = _find_exchange()
-        # Not every file system can do it, and at first there is nothing to exchange it for.
+        # Not every file system supports it, and at first there is nothing to swap.
         if exchange is None or exchange(aside, path):
             os.rename(aside, path)
 
@@ -342,8 +342,8 @@ class RealDisk:
         syncfs = _find_syncfs()
         if syncfs is None:
             return False
-        # One at a time, on one descriptor for all time: the kernel tells each descriptor of an error once, and tells
-        # a new one nothing of an error that somebody else has heard of already.
+        # One at a time, and always on the same descriptor: the kernel reports an error once per descriptor, and a new
+        # descriptor does not get errors that were already reported to another.
         with self._everything:
             if self._everything_failed:
                 return False
@@ -372,7 +372,7 @@ class RealDisk:
         try:
             generation = bytearray(8)
             fcntl.ioctl(descriptor, _GET_GENERATION, generation)
-            # The number alone is given again when a folder is removed, and some systems make numbers up as they go.
+            # Inode numbers are reused when a folder is removed, and some file systems invent them.
             return f"{os.fstat(descriptor).st_ino}-{int.from_bytes(generation, sys.byteorder)}"
         except OSError:
             return None
@@ -387,7 +387,7 @@ class RealDisk:
             os.close(descriptor)
             raise
         with contextlib.suppress(OSError):
-            # For whoever wants to end this process; that it is there is known by the lock alone.
+            # The pid is for an operator who wants to end this process; the lock alone shows that it runs.
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         return RealFileLock(descriptor)

@@ -1,6 +1,6 @@
-"""The subject of a certificate as RFC 2253 writes it, and as Java and so Kafka's ACLs do: `CN=alice,OU=a\\, b,C=DE`.
+r"""The subject of a certificate in RFC 2253 form, as Java and so Kafka's ACLs write it: `CN=alice,OU=a\, b,C=DE`.
 
-Reads as much of DER as leads to the subject. The certificate has been read and found good before, by OpenSSL.
+Parses only the DER that leads to the subject. OpenSSL has verified the certificate before.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _KEYWORDS: Final = {
     "0.9.2342.19200300.100.1.25": "DC",
     "0.9.2342.19200300.100.1.1": "UID",
 }
-"""What has a name of its own; all else is written with its number."""
+"""Attributes with a short name; all others are written as OIDs."""
 
 _ENCODINGS: Final = {12: "utf-8", 19: "ascii", 20: "latin-1", 22: "ascii", 28: "utf-32-be", 30: "utf-16-be"}
 _ESCAPED: Final = frozenset(',+"\\<>;')
 
 
 def subject_of(certificate: bytes) -> str:
-    """From the whole certificate as DER. ValueError where that is none."""
+    """The subject of a DER certificate. ValueError if it is not one."""
     try:
         _, subject = fields_of(certificate)[4]
         return ",".join("+".join(map(_attribute, children(name))) for _, name in reversed(children(subject)))
@@ -41,13 +41,13 @@ def _attribute(field: tuple[int, memoryview]) -> str:
     keyword = _KEYWORDS.get(name)
     text = _text(tag, value)
     if keyword is None or text is None:
-        # Java writes what it has no name for with its bytes, tag and length among them.
+        # Java writes attributes without a short name as the DER bytes, including tag and length.
         return f"{keyword or name}=#{encoded(tag, value).hex()}"
     return f"{keyword}={_escaped(text)}"
 
 
 def _text(tag: int, value: memoryview) -> str | None:
-    """None where it is none: two that differ must never be written alike."""
+    """None if it is not text: two different values must never be written alike."""
     try:
         return bytes(value).decode(_ENCODINGS[tag])
     except (KeyError, UnicodeDecodeError):

@@ -18,7 +18,7 @@ class SystemEntropy:
 
 
 def boot_id() -> str:
-    """The kernel's own; where it has none, one that counts as another boot each time."""
+    """The kernel's boot id; if there is none, a random one, which counts as another boot each time."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:

@@ -1,10 +1,10 @@
-"""What an operator should know, one line an event on standard error: the time, the event, its facts.
+"""The operator's log: one line per event on standard error, with the time, the event and its facts.
 
-For people that is text; for machines, on request, each line is an object of JSON with `time`, `event` and the facts.
+The default is text; on request each line is a JSON object with `time`, `event` and the facts.
 
-An event that comes again and again (a client that speaks another protocol knocks many times a second) is told in full
-for a while, and then once a second with the number of those left out. A thread of its own writes: a standard error
-that nobody reads, or that is gone, costs lines, which are counted, and never the loop's time.
+A frequent event (such as a client of another protocol that reconnects many times a second) is logged in full for a
+while, and then once a second with the number of lines left out. A separate thread writes: a standard error that is
+not read, or is closed, costs lines, which are counted, but never blocks the loop.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import Final, TextIO
 from millpond.base.values import dataclass
 
 LINES_AT_ONCE_MAX: Final = 200
-"""Of one event; after these, one line a second."""
+"""Per event; after these, one line a second."""
 
 TRACEBACK: Final = "traceback"
-"""The one fact that has lines."""
+"""The only fact that may have several lines."""
 
 WAITING_BYTES_MAX: Final = 256 << 10
-"""What may wait for a reader; what comes on top of it is dropped and counted."""
+"""What may be queued for a slow reader; anything beyond it is dropped and counted."""
 
 
 @dataclass(slots=True)
 class _Allowance:
-    """Lines that may still be told of one event, one more each second; a traceback takes as many as it has."""
+    """Lines that may still be written for one event, one more each second; a traceback uses one per line."""
 
     lines: float
     since: float
@@ -40,7 +40,7 @@ class _Allowance:
 
 
 Shape = Callable[[str, Mapping[str, object]], str]
-"""Makes a line of an event and its facts, without its end."""
+"""Formats an event and its facts as a line, without the newline."""
 
 
 def as_text(event: str, facts: Mapping[str, object]) -> str:
@@ -49,13 +49,13 @@ def as_text(event: str, facts: Mapping[str, object]) -> str:
 
 
 def _harmless(name: str, value: object) -> object:
-    """Strangers choose names, and errors quote them: none begins a line of its own or speaks to a terminal."""
+    """Clients choose names, and errors quote them: no value may start a new line or send terminal escapes."""
     text = str(value)
     return text if name == TRACEBACK or text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def as_json(event: str, facts: Mapping[str, object]) -> str:
-    """Numbers stay numbers; what JSON does not know is told as text."""
+    """Numbers stay numbers; other types that JSON lacks become text."""
     import json
 
     at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -63,7 +63,7 @@ def as_json(event: str, facts: Mapping[str, object]) -> str:
 
 
 SHAPES: Final[Mapping[str, Shape]] = {"text": as_text, "json": as_json}
-"""By what `journal.format` says."""
+"""By `journal.format`."""
 
 
 class LineJournal:
@@ -92,27 +92,27 @@ class LineJournal:
             allowance.left_out = 0
         text = self._shape(event, facts) + "\n"
         allowance.lines -= text.count("\n")
-        # The one line that says why a process ended must not be among those for which there was no room.
+        # The line that explains why a process exits must never be dropped.
         if not self._writer.put(text, always=TRACEBACK in facts):
             self.dropped_total += 1
 
     def _tell_dropped(self, count: int) -> str:
         if self._shape is as_text:
-            return f"({count} events before this one were dropped: nobody read them in time)"
-        return self._shape("events were dropped: nobody read them in time", {"count": count})
+            return f"({count} events before this one were dropped: standard error was not read in time)"
+        return self._shape("events were dropped: standard error was not read in time", {"count": count})
 
     def pass_on(self, line: str) -> None:
-        """A line that another journal has made, with a limit of its own."""
+        """Write a line that another journal has formatted and rate-limited."""
         if not self._writer.put(line + "\n"):
             self.dropped_total += 1
 
     def flush(self, seconds: float = 1.0) -> bool:
-        """Wait until everything is written, though not for ever; whether it is."""
+        """Wait until everything is written, but not forever; whether it is."""
         return self._writer.flush(seconds)
 
 
 class _Writer:
-    """Writes texts in their order on a thread that begins with the first of them."""
+    """Writes texts in order on a thread that starts with the first of them."""
 
     def __init__(self, out: TextIO, tell_dropped: Callable[[int], str]) -> None:
         self._out = out
@@ -124,7 +124,7 @@ class _Writer:
         self._thread: threading.Thread | None = None
 
     def put(self, text: str, *, always: bool = False) -> bool:
-        """False when too much waits already: the text is dropped."""
+        """False if too much is queued already: the text is dropped."""
         with self._changed:
             if not always and self._waiting_bytes + len(text) > WAITING_BYTES_MAX:
                 self._dropped += 1
@@ -161,11 +161,11 @@ class _Writer:
         except (OSError, ValueError):
             self._out.write(text)
             return
-        # Not through Python's own buffer: whoever else flushes it at the end would wait for our lock.
+        # Not through Python's buffer: another flush of it at exit would wait for our lock.
         data = text.encode(errors="replace")
         try:
             while data:
                 data = data[os.write(descriptor, data) :]
         except OSError:
-            # The reader is gone. Nobody is left to be told of it.
+            # The reader is gone, so this cannot be reported.
             self._dropped += 1

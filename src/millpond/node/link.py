@@ -1,7 +1,7 @@
 """One connection: a non-blocking socket that reads into its handler's buffer and sends buffers and file ranges.
 
-On the way of every request, so it is written flat: no layer between the loop and the system call. `handler.closed`
-and `handler.drained` never run inside a call of the link's own methods; the loop calls them.
+Every request passes through here, so the code is flat: no layer between the loop and the system call.
+`handler.closed` and `handler.drained` are always called by the loop, never from within a method of the link.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ READS_PER_WAKE = 4
 """A peer that always fills the buffer gets this many reads before others have their turn."""
 
 SEND_BYTES_PER_WAKE = 256 << 10
-"""The same for sending; a small rest does not wait. Who catches up takes this much of every turn from those who are
-up to date: with 1 MiB their median was twice what it is alone."""
+"""The same for sending; a small rest is sent at once. Every consumer that is catching up delays up-to-date
+consumers by this much per iteration: with 1 MiB their median latency doubled."""
 
 SEND_BYTES_PER_TURN = 2 << 20
-"""What all links may send in one turn of the loop; then whoever has much to send waits for the next one. A thousand
-who ask for much at the same moment, and perhaps never read it, would have everybody else wait for all of it."""
+"""What all links together may send in one iteration of the loop; then large senders wait for the next. Otherwise a
+thousand large responses, perhaps never read, would delay everyone else."""
 
 SEND_BYTES_AT_LEAST = 64 << 10
-"""Little never waits."""
+"""Small responses never wait."""
 
 CROWD = 64
-"""While so many links wait for peers that do not read, each further one leaves little with the kernel."""
+"""While this many links wait for peers that do not read, each further one leaves little in the kernel."""
 
 UNSENT_IN_KERNEL_BYTES = 64 << 10
-"""Without a bound it takes megabytes for each, from memory that all connections of the machine share."""
+"""Without a bound the kernel buffers megabytes per socket, from memory that all connections share."""
 
 INLINE_BYTES_MAX = 8 << 10
-"""A file range up to this size is read and joined with its neighbours: cheaper than a sendfile of its own."""
+"""A file range up to this size is read and joined with its neighbours: cheaper than its own sendfile."""
 
 JOIN_BYTES_MAX = 64 << 10
-"""Buffers up to this size in sum are joined; beyond it the kernel gathers them."""
+"""Buffers up to this total size are joined; beyond it the kernel gathers them."""
 
 CHUNK_BYTES = 256 << 10
-"""How much of a file range is read at a time where there is no sendfile."""
+"""How much of a file range is read at a time without sendfile."""
 
 CLOSE_WAIT_SECONDS = 10.0
 """How long `close` waits for a peer that does not read what is queued for it."""
@@ -57,11 +57,11 @@ _UNSENT_OPTION = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _NO_SENDFILE_HERE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 OnFault = Callable[["SocketLink | None", BaseException], None]
-"""Hears of what went wrong on a link, or (None) while accepting one."""
+"""Called with an error on a link, or (None) while accepting one."""
 
 
 class SendTurns:
-    """How much may still be sent in this turn of the loop, by all links together."""
+    """How much may still be sent in this iteration of the loop, by all links together."""
 
     __slots__ = ("_is_due", "_loop", "left_bytes", "waiting")
 
@@ -70,12 +70,13 @@ class SendTurns:
         self._is_due = False
         self.left_bytes = SEND_BYTES_PER_TURN
         self.waiting = 0
-        """Links with something to send that the kernel does not take now."""
+        """Links with data that the kernel does not accept now."""
 
     def allowance(self) -> int:
-        """For one link, now; nothing, or less, where it is the others' turn."""
+        """For one link, now; zero or less if it is the others' turn."""
         if self.left_bytes <= SEND_BYTES_PER_TURN // 2 and not self._is_due:
-            # The loop runs it between two turns: once half of it is used, so that who sends alone never has to wait.
+            # The loop runs it between two iterations: scheduled once half is used, so that a single sender never
+            # waits.
             self._is_due = True
             self._loop.call_soon(self._begin)
         return min(self.left_bytes, SEND_BYTES_PER_WAKE)
@@ -86,7 +87,7 @@ class SendTurns:
 
 
 class LostLink:
-    """A link for which no socket could be had: nothing is sent, and it ends at once."""
+    """A link without a socket, as none could be opened: it sends nothing, and ends at once."""
 
     local_host = ""
     listener = ""
@@ -184,7 +185,7 @@ class SocketLink:
         self._close_timer: asyncio.TimerHandle | None = None
 
     def start(self, handler: LinkHandler) -> None:
-        """Give the link its owner and begin to read."""
+        """Set the owner and start to read."""
         self._handler = handler
         if not self.alive:
             self._loop.call_soon(self._tell_closed)
@@ -207,7 +208,7 @@ class SocketLink:
                     self._die()
                     return
                 if not count:
-                    # The peer will send no more. It may still read what is queued for it.
+                    # The peer has finished sending. It may still read what is queued for it.
                     self.close()
                     return
                 handler.received(count)
@@ -217,7 +218,8 @@ class SocketLink:
             self._on_fault(self, error)
             self.close()
         except OSError as error:
-            # A fault of the world that no handler has turned into an answer. Anything else is a bug, and the loop's.
+            # An external fault that no handler has turned into a response. Anything else is a bug and reaches the
+            # loop.
             self._on_fault(self, error)
             self._die()
 
@@ -240,7 +242,7 @@ class SocketLink:
             release_parts(parts)
             return
         if len(parts) == 1 and not self._queue and not isinstance(part := parts[0], FileRange):
-            # The common case: one buffer and nothing before it.
+            # The common case: one buffer, and an empty queue.
             try:
                 count = self._send(part)
             except (BlockingIOError, InterruptedError):
@@ -263,7 +265,7 @@ class SocketLink:
             self._flush()
 
     def _admit(self, parts: Sequence[ReplyPart]) -> None:
-        """Put parts in the queue, small file ranges as their bytes."""
+        """Queue parts, small file ranges as their bytes."""
         queue = self._queue
         for index, part in enumerate(parts):
             length = len(part)
@@ -285,7 +287,7 @@ class SocketLink:
         return sum(len(part) for part in self._queue if not isinstance(part, FileRange))
 
     def _flush(self) -> None:
-        """Send until the queue is empty, the kernel takes no more, or it is the others' turn."""
+        """Send until the queue is empty, the kernel accepts no more, or it is the others' turn."""
         queue = self._queue
         turns = self._turns
         budget = turns.allowance()
@@ -310,7 +312,7 @@ class SocketLink:
         except (ConnectionError, TimeoutError):
             self._die()
         except OSError as error:
-            # Not the peer: the file cannot be read, or is shorter than the reply has promised.
+            # Not the peer's fault: the file cannot be read, or is shorter than the response declares.
             self._on_fault(self, error)
             self._die()
 
@@ -362,7 +364,7 @@ class SocketLink:
         return sent
 
     def _unroll(self, part: FileRange) -> int:
-        """Turn the beginning of the range into a buffer, to be sent as one; sends nothing itself."""
+        """Turn the start of the range into a buffer, to be sent later."""
         self._unroll_range(part, CHUNK_BYTES)
         return 0
 
@@ -373,7 +375,7 @@ class SocketLink:
         self._queue.appendleft(data)
 
     def _shorten(self, part: FileRange, count: int) -> None:
-        """Take `count` bytes off the range in front; release it once nothing is left."""
+        """Take `count` bytes off the first range; release it once nothing is left."""
         if count == part.length:
             self._queue.popleft()
             part.file.release()
@@ -387,18 +389,18 @@ class SocketLink:
             self._loop.add_writer(self._descriptor, self._on_writable)
 
     def _stop_waiting(self) -> None:
-        """All has left."""
+        """Everything has been sent."""
         self._writing = False
         self._turns.waiting -= 1
         self._loop.remove_writer(self._descriptor)
         if self._is_held_short:
-            # It reads after all.
+            # The peer reads again.
             self._hold_short(False)
 
     def _hold_short(self, is_short: bool) -> None:
         self._is_held_short = is_short
         if _UNSENT_OPTION is not None:
-            # Nothing (0) is the system's own bound.
+            # 0 restores the system's default.
             self._socket.setsockopt(socket.IPPROTO_TCP, _UNSENT_OPTION, UNSENT_IN_KERNEL_BYTES if is_short else 0)
 
     def _on_writable(self) -> None:
@@ -411,7 +413,7 @@ class SocketLink:
         elif self._handler is not None:
             self._handler.drained()
 
-    # The end
+    # Closing
 
     def close(self) -> None:
         if self._closing:
@@ -427,7 +429,7 @@ class SocketLink:
         self._die()
 
     def _die(self) -> None:
-        """Let go of everything at once; the handler hears of it from the loop."""
+        """Release everything at once; the loop tells the handler."""
         if not self.alive:
             return
         self.pause_reading()
@@ -453,7 +455,7 @@ class SocketLink:
 
 
 def plain_host(address: str) -> str:
-    """An IPv4 address as such, also where it came in by a socket that serves both families."""
+    """An IPv4 address in plain form, even if it was accepted on a dual-stack socket."""
     return address.removeprefix("::ffff:")
 
 
@@ -471,4 +473,4 @@ def _read(data: bytes, length: int, part: ReplyPart) -> bytes:
 
 def _too_short(part: ReplyPart) -> OSError:
     path = part.file.path if isinstance(part, FileRange) else None
-    return OSError(errno.EIO, "the file ends before the bytes that a reply has promised", path)
+    return OSError(errno.EIO, "the file is shorter than the response declares", path)

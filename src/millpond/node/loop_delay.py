@@ -1,8 +1,8 @@
-"""How long the loop keeps everybody waiting: the delay of a timer that does nothing else.
+"""How long the event loop keeps everything waiting: the delay of a timer that does nothing else.
 
-A loop that stands still answers nobody. The longest stand is kept as a gauge; long ones are told to the operator, at
-most one line in a while with the number of them, and how much of the longest one the loop was ready to run and had no
-core: then the machine has too much to do, else the node or its disk is to blame.
+The longest stall is a gauge; long ones are logged, with a limited rate and their number. The line includes how long
+the loop was runnable without getting a CPU during the longest stall: a large share means that the machine is
+overloaded, otherwise the node or its disk is the cause.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from millpond.broker.loop.journal import Journal
 
 INTERVAL_MS: Final = 50
 STALL_MS: Final = 500
-"""From this long on a stand is told of: heartbeats and health checks begin to be late."""
+"""Stalls from this length on are logged: heartbeats and health checks begin to be late."""
 
 QUIET_MS: Final = 10_000
-"""No more than one line in so much time."""
+"""At most one line in this time."""
 
 
 SCHEDSTAT_BYTES: Final = 128
 
 
 class CoreWait:
-    """How long the thread that made this has waited for a core so far, in milliseconds: as Linux counts it."""
+    """How long the creating thread has waited for a CPU so far, in milliseconds, as Linux counts it."""
 
     def __init__(self) -> None:
         self._descriptor: int | None = None
         try:
             self._descriptor = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
         except OSError:
-            # Another system, or one that does not count.
+            # Not Linux, or scheduler statistics are off.
             return
 
     def __call__(self) -> int | None:
-        """None where nobody knows."""
+        """None if unknown."""
         if self._descriptor is None:
             return None
         try:
-            # Time on a core, time spent waiting for one, and how often it had one.
+            # Time on a CPU, time waiting for one, and the number of time slices.
             _, waited_ns, _ = os.pread(self._descriptor, SCHEDSTAT_BYTES, 0).split()
         except (OSError, ValueError):
             return None
@@ -58,7 +58,7 @@ class CoreWait:
 class LoopDelay:
     def __init__(self, clock: Clock, journal: Journal, core_wait: Callable[[], int | None]) -> None:
         self.delays = Histogram()
-        """All of them, for whoever looks later."""
+        """All delays, for metrics."""
         self.last_ms = 0
         self.longest_ms = 0
         self.stalls_total = 0
@@ -71,7 +71,6 @@ class LoopDelay:
         self._core_wait = core_wait
 
     def start(self) -> None:
-        """Measure from now on."""
         due_ms = self._clock.monotonic_ms() + INTERVAL_MS
         waited_ms = self._core_wait()
         self._clock.call_later(INTERVAL_MS, lambda: self._measure(due_ms, waited_ms))
@@ -88,10 +87,10 @@ class LoopDelay:
                 self._untold_longest_ms = self.last_ms
                 self._untold_without_core_ms = _difference(waited_before_ms, self._core_wait())
         if self._untold and (self._told_ms is None or now_ms - self._told_ms >= QUIET_MS):
-            facts = {"longest_ms": self._untold_longest_ms, "times": self._untold}
+            facts = {"stall_ms": self._untold_longest_ms, "times": self._untold}
             if self._untold_without_core_ms is not None:
-                facts["without_a_core_ms"] = self._untold_without_core_ms
-            self._journal("the node stood still", **facts)
+                facts["cpu_starved_ms"] = self._untold_without_core_ms
+            self._journal("event loop stalled", **facts)
             self._untold = self._untold_longest_ms = 0
             self._told_ms = now_ms
         self.start()

@@ -1,4 +1,4 @@
-"""A listening socket that only this machine reaches, unless there is a login: what the console is served on."""
+"""The console's listening socket: loopback only, unless there is a login."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from millpond.config.node import host_and_port, is_loopback
 
 
 def open_listener(listen: str, *, has_login: bool = False) -> socket.socket:
-    """ValueError for an address that others could reach, where there is no login."""
+    """ValueError for an address that others can reach, without a login."""
     host, port = host_and_port(listen)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     if not has_login and not is_loopback(host):

@@ -1,4 +1,4 @@
-"""Where this node is asked how it is (/metrics, /healthz, /readyz), if anywhere: never a reason not to start."""
+"""The node's monitoring endpoint (/metrics, /healthz, /readyz), if configured. A failure never prevents startup."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 class Monitor:
     def __init__(self) -> None:
         self.address: tuple[str, int] | None = None
-        """Where it listens."""
+        """The address it listens on."""
         self.fault: OSError | None = None
-        """Why it does not, though it should."""
+        """Why it could not listen."""
         self._listener: MetricsListener | None = None
 
     def open(self, settings: Settings, broker: Broker, process: ProcessMetrics) -> None:
         if not settings[METRICS_LISTENER]:
             return
-        # Read only where it is used: a node starts sooner without.
+        # Imported only when used: the node starts faster without it.
         from millpond.broker.metrics.listener import MetricsListener
 
         listener = broker.contexts.bind(MetricsListener)((process.collect,))
@@ -33,7 +33,7 @@ class Monitor:
         except OSError as fault:
             self.fault = fault
             broker.journal(
-                "metrics are not served, and the node goes on without: choose another metrics.listener",
+                "cannot serve metrics, continuing without: choose another metrics.listener",
                 address=settings[METRICS_LISTENER],
                 reason=fault,
             )

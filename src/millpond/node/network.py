@@ -1,4 +1,4 @@
-"""The real network: sockets that listen and sockets that connect; each connection becomes a link."""
+"""The real network: listening and connecting sockets; each connection becomes a link."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ from millpond.node.workers import ThreadWorkers
 
 BACKLOG = 1024
 EXHAUSTED_PAUSE_SECONDS = 0.2
-"""Out of descriptors, accepting again at once would only burn the core that could free some."""
+"""Without free descriptors, accepting again at once would only burn the CPU that could free some."""
 
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 FETCHED_AT_ONCE = 16
-"""So many are fetched from the kernel in a turn of the loop, of whom one is let in. To fetch them takes little."""
+"""How many sockets are taken from the kernel per iteration, of which one is served. Taking them is cheap."""
 
 FETCH_AGAIN_SECONDS = 0.003
-"""When the kernel has no more, and some wait here, it is asked again after this time: to ask in vain takes as long as
-to fetch somebody."""
+"""If the kernel has none left and some wait here, it is polled again after this time: a failing accept costs as
+much as a successful one."""
 
 GONE_SECONDS = 1.0
-"""Of those who have waited for so long it is looked whether they are still there."""
+"""Sockets that have waited this long are checked for a disconnect."""
 
 WAITING_MAX = 1024
-"""So many that were fetched wait at the most. More are left to the kernel, for a while."""
+"""The most accepted sockets that may wait. More stay in the kernel for a while."""
 
 PATIENCE_SECONDS = 60.0
-"""When it has been full for so long, that is no burst of an honest program, which comes to an end. From then on some
-of the crowd are turned away, so that those of others are found among them."""
+"""A queue that has been full for this long is no burst of a legitimate program. From then on some of its sockets
+are closed, so that others get a place."""
 
 TELL_SECONDS = 10.0
-"""So often it is told that some were turned away because too many wait."""
+"""How often closed connections are logged."""
 
 HANDSHAKE_THREADS = 1
-"""Of each listener, and of all that we connect to. However many strangers want to agree on keys, they take no more
-than one core, never the loop's time, and none from another listener."""
+"""Per listener, and for all outgoing connections. TLS handshakes, however many, use at most one CPU, no loop time,
+and no capacity of another listener."""
 
 SCRATCH_BYTES = 64 << 10
-"""What all encrypted links read into, before it is decrypted. OpenSSL keeps as much memory for each of them."""
+"""The shared buffer that encrypted links read into before decryption. OpenSSL keeps as much memory for each link."""
 
 Accept = Callable[[Link], LinkHandler | None]
 
 
 class Tls(NamedTuple):
-    """With what a listener, or a kind of connection, is encrypted."""
+    """The encryption of a listener, or of a kind of connection."""
 
     context: TlsContext
     handshakes: FairQueue
@@ -67,11 +67,11 @@ class Tls(NamedTuple):
 
 
 class TooManyWait(Exception):
-    """Somebody was turned away because as many wait to be let in as can."""
+    """A connection was closed because too many wait to be served."""
 
 
 class Fetched(NamedTuple):
-    """A connection that waits to be let in."""
+    """An accepted socket that waits to be served."""
 
     sock: socket.socket
     address: tuple[str, int]
@@ -95,18 +95,18 @@ class SocketListener:
         self._pace = AcceptPace(time.monotonic(), time.thread_time())
         self._waiting: AcceptQueue[Fetched] = AcceptQueue(network.waiting_max)
         self._fetch_from = 0.0
-        """Until then nobody is fetched."""
+        """No socket is accepted before this time."""
         self._full_since: float | None = None
-        """From when on as many waited as can, and never less than half of them since."""
+        """Since when the queue has been full, and never less than half full."""
         self._tell_from = 0.0
         self._open = True
         self._is_reading = False
-        """Whether the loop tells of those who come: not while some wait here, nor in a rest."""
+        """Whether the loop reports new connections: not while some wait here, nor during a pause."""
         self._next_turn: asyncio.Handle | None = None
         self._go_on()
 
     def _go_on(self) -> None:
-        """Wait for somebody to come; where some wait already, it is their turn."""
+        """Wait for new connections; serve those that already wait."""
         if not self._open:
             return
         self._next_turn = None
@@ -120,7 +120,7 @@ class SocketListener:
             self._loop.add_reader(self._socket.fileno(), self._on_acceptable)
 
     def _on_acceptable(self) -> None:
-        """Fetch some, and let one in. Whoever else waits comes in the next turn of the loop, after those who work."""
+        """Accept some sockets and serve one. Others wait for the next iteration, after existing connections."""
         now = time.monotonic()
         if now >= self._fetch_from:
             self._fetch(self._count_to_fetch(now), now)
@@ -132,7 +132,8 @@ class SocketListener:
             if newcomer is not None:
                 self._network.adopt(newcomer.sock, newcomer.address, self._accept, self._name, self._tls)
         finally:
-            # Whatever went wrong with one: the loop does not tell of those who wait here, nobody else would call.
+            # Whatever failed with one: the loop does not report sockets that wait here, so nothing else would call
+            # this again.
             rest_seconds = self._pace.rest_seconds(time.monotonic(), time.thread_time())
             if rest_seconds or len(self._waiting) or not self._is_reading:
                 self._rest(rest_seconds)
@@ -166,7 +167,7 @@ class SocketListener:
                 self._tell_too_many(too_many.address[0])
 
     def _next(self, now: float) -> Fetched | None:
-        """Whose turn it is, but for those who have gone meanwhile; not all of those are looked at in one turn."""
+        """The next socket that is still connected; only a few are checked per iteration."""
         for _ in range(FETCHED_AT_ONCE):
             newcomer = self._waiting.next()
             if newcomer is None or now - newcomer.since < GONE_SECONDS or not _has_gone(newcomer.sock):
@@ -178,11 +179,11 @@ class SocketListener:
         now = time.monotonic()
         if now >= self._tell_from:
             self._tell_from = now + TELL_SECONDS
-            waiting = f"{len(self._waiting)} connections wait to be let in, most of them from {plain_host(address)}"
+            waiting = f"{len(self._waiting)} connections wait to be served, most of them from {plain_host(address)}"
             self._network.on_fault(None, TooManyWait(waiting))
 
     def _pause(self, error: OSError) -> None:
-        """Turn one peer away with the descriptor kept for that, then leave the rest in the backlog for a moment."""
+        """Turn one peer away with the reserved descriptor, then leave the rest in the backlog for a moment."""
         if error.errno in _EXHAUSTED and self._reserve is not None:
             os.close(self._reserve)
             with contextlib.suppress(OSError):
@@ -194,7 +195,7 @@ class SocketListener:
         self._network.on_fault(None, error)
 
     def _rest(self, seconds: float) -> None:
-        """Let nobody in for a moment, or until the next turn."""
+        """Serve no new connection for a moment, or until the next iteration."""
         if not self._open:
             return
         if self._is_reading:
@@ -218,12 +219,11 @@ class SocketListener:
 
 
 class SocketNetwork:
-    """The network port over the machine's own sockets.
+    """The network port over the machine's sockets.
 
-    `on_fault(link, error)` hears of everything that went wrong on a link: a `RemoteError` is the peer's fault, an
-    OSError that of the world. The link is closed either way, and only it. Any other error is a bug and reaches the
-    loop. `sendfile=False` copies through Python.
-    `on_reload` hears of certificates that were read again, or could not be.
+    `on_fault(link, error)` receives every error on a link: a `RemoteError` is the peer's fault, an OSError an
+    external one. Only that link is closed. Any other error is a bug and reaches the loop. `sendfile=False` copies
+    through Python. `on_reload` receives reloaded certificates, or the errors.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class SocketNetwork:
         on_reload: OnReload | None = None,
         waiting_max: int = WAITING_MAX,
     ) -> None:
-        """`waiting_max` connections of each listener may have been fetched and wait to be let in."""
+        """`waiting_max` limits the accepted sockets of each listener that wait to be served."""
         self.loop = loop
         self.waiting_max = waiting_max
         self.on_fault = on_fault
@@ -248,13 +248,13 @@ class SocketNetwork:
     def listen(
         self, host: str, port: int, accept: Accept, tls: ServerTls | None = None, name: str = ""
     ) -> SocketListener:
-        """OSError where the address cannot be had, or the files of `tls` cannot be used."""
+        """OSError if the address cannot be bound, or the files of `tls` cannot be used."""
         own = None if tls is None else self._new_tls(tls)
         family, address = _resolve(host, port)
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # Those that are accepted inherit these.
+            # Accepted sockets inherit these.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if family == socket.AF_INET6:
@@ -278,8 +278,8 @@ class SocketNetwork:
             own = None if tls is None else self._client_tls(tls)
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
-            # No descriptor is free now, no certificate, or a name in place of an address. To whoever asks that is a
-            # peer that cannot be reached.
+            # No free descriptor, no certificate, or a name instead of an address. To the caller the peer is
+            # unreachable.
             self.on_fault(None, error)
             lost = LostLink(self.loop, f"{host}:{port}")
             lost.start(make_handler(lost))
@@ -287,7 +287,7 @@ class SocketNetwork:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        # Whether it came to anything, the first read or write tells.
+        # The first read or write reports whether it succeeded.
         sock.connect_ex(address)
         link = self._new_link(sock, f"{host}:{port}", own, host)
         link.start(make_handler(link))
@@ -296,14 +296,14 @@ class SocketNetwork:
     def adopt(
         self, sock: socket.socket, address: tuple[str, int], accept: Accept, name: str, tls: Tls | None
     ) -> None:
-        """Make a link of an accepted socket, if `accept` wants it."""
+        """Turn an accepted socket into a link, unless `accept` declines it."""
         try:
             sock.setblocking(False)
             peer = f"{plain_host(address[0])}:{address[1]}"
             link = self._new_link(sock, peer, tls)
             link.listener = name
         except OSError:
-            # Gone before it was ours.
+            # Closed before it was ours.
             sock.close()
             return
         handler = accept(link)
@@ -313,7 +313,7 @@ class SocketNetwork:
             link.start(handler)
 
     def _new_link(self, sock: socket.socket, peer: str, tls: Tls | None, host: str | None = None) -> SocketLink:
-        """`host` is the one that was asked for, where we connect."""
+        """`host` is the requested one, for outgoing connections."""
         if tls is None:
             return SocketLink(self.loop, sock, peer, self._sendfile, self.on_fault, self._turns)
 
@@ -347,14 +347,14 @@ class SocketNetwork:
         return Tls(TlsContext(tls, self._tell_reload), handshakes, tls.handshake_ms_max)
 
     def _tell_reload(self, path: str, fault: Exception | None) -> None:
-        """Heard on a worker, told on the loop."""
-        # A loop that is closed has nobody left to tell.
+        """Called on a worker; reports on the loop."""
+        # The loop may be closed already.
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._on_reload, path, fault)
 
 
 def _resolve(host: str, port: int) -> tuple[int, tuple[object, ...]]:
-    """The address to bind. A name with both kinds of address gets the IPv4 one, which every client tries."""
+    """The address to bind. A name with both kinds of address yields the IPv4 one, which every client tries."""
     addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     addresses.sort(key=lambda entry: entry[0] != socket.AF_INET)
     family, _, _, _, address = addresses[0]
@@ -362,7 +362,7 @@ def _resolve(host: str, port: int) -> tuple[int, tuple[object, ...]]:
 
 
 def _has_gone(sock: socket.socket) -> bool:
-    """Whether whoever connected has left without a word: to let them in would take as long as anybody."""
+    """Whether the peer has already disconnected: serving it would cost as much as any other."""
     try:
         return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except (BlockingIOError, InterruptedError):

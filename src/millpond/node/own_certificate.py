@@ -1,4 +1,4 @@
-"""Whether the other nodes will take this one for a node: better said at its start than guessed from their silence."""
+"""A startup check that the other nodes will accept this one's certificate: clearer than their refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIRST: Final = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-
 
 
 def check_own_certificate(settings: Settings) -> None:
-    """Misconfigured where nodes know each other by certificates, and the one of this node is of no super user."""
+    """Misconfigured if nodes authenticate by certificates and this node's certificate is not a super user's."""
     if len(cluster_nodes(settings)) < 2 and not settings[CLUSTER_CONTACTS]:
         return
     for listener in listeners_of(settings):
@@ -40,11 +40,11 @@ def _check(settings: Settings, listener: ListenerSettings) -> None:
     except (OSError, ValueError):
         name = None
     if name is None:
-        # The listener needs it, too, and says what is wrong with it.
+        # The listener needs it too, and reports what is wrong.
         return
     user = listener.rules.user_of(name)
     if user is None:
-        raise Misconfigured(f"no rule of {PRINCIPAL_MAPPING_RULES.name} knows the name in {path}, {name}")
+        raise Misconfigured(f"no rule of {PRINCIPAL_MAPPING_RULES.name} matches the name in {path}, {name}")
     if Principal(USER, user) not in super_users(settings):
         raise Misconfigured(
             f"the other nodes would take this one for a client: {path} is of User:{user}, who is not one of "

@@ -1,4 +1,4 @@
-"""Whether this node may do at the others what nodes do: better said at its start than guessed from their refusals."""
+"""A startup check that the other nodes will authorize this one: clearer than their refusals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millpond.config.security import SUPER_USERS, super_users
 
 
 def check_own_rights(settings: Settings) -> None:
-    """Misconfigured where rights are asked for, and the nodes come as somebody who has none."""
+    """Misconfigured if authorization is on and the nodes' user is not a super user."""
     has_others = len(cluster_nodes(settings)) > 1 or bool(settings[CLUSTER_CONTACTS])
     if not has_others or not asks_for_rights(settings):
         return
@@ -30,7 +30,7 @@ def check_own_rights(settings: Settings) -> None:
         elif not listener.authenticates and ANONYMOUS not in super_users(settings):
             named_by = INTER_BROKER_LISTENER if listener.is_preferred else CONTROLLER_LISTENERS
             raise Misconfigured(
-                f"rights are asked for, and the listener of the nodes, {listener.name}, asks nobody who comes: let "
-                f"them come by one that does ({named_by.name}), or, where nobody else reaches it, have {ANONYMOUS} "
-                f"among {SUPER_USERS.name}"
+                f"authorization is on, but the listener of the nodes, {listener.name}, requires no authentication: "
+                f"choose one that does ({named_by.name}), or, if nobody else can reach it, add {ANONYMOUS} to "
+                f"{SUPER_USERS.name}"
             )

@@ -1,7 +1,7 @@
-"""Files that nobody but their owner reads, and folders that nobody else may change.
+"""Files that only their owner can read, and folders that nobody else can change.
 
-Written beside their place and then put there: whoever reads meanwhile sees the old or the new content, and no moment
-exists in which somebody else could have opened them.
+Files are written beside their place and renamed: a reader sees the old or the new content, and at no moment could
+somebody else have opened them.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ FILE_MODE: Final = 0o600
 LINKS_MAX: Final = 40
 """As many as Linux follows."""
 PUBLIC_MODE: Final = 0o644
-"""Of what may be given to anybody, as a certificate without its key."""
+"""For files that are public, such as a certificate without its key."""
 
 
 def make_private_folder(path: Path) -> None:
-    """Make it, and the folders above it; only the last one is for its owner alone."""
+    """Create it and its parents; only the last one is private."""
     path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
 
 
 class OpenToOthers(Exception):
-    """Others could change what is in a folder that holds data; the text says who, and what to do."""
+    """Others could change what is in a data folder; the text says who, and what to do."""
 
 
 def guard_data_folder(folder: str, note: Callable[..., None]) -> None:
-    """Refuse a folder that others can write to, and close one to others that they can only look into.
+    """Refuse a folder that others can write to, and close one that they can only read.
 
-    A folder that its owner opened to a group alone stays open to it: somebody meant that.
+    A folder that its owner opened to a group alone stays open to it: that was deliberate.
     """
     path = Path(folder).absolute()
     if (who := who_else_writes(path)) is not None:
@@ -42,17 +42,17 @@ def guard_data_folder(folder: str, note: Callable[..., None]) -> None:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & stat.S_IRWXO:
             path.chmod(mode & ~0o077)
-            note("the data folder is closed to other users from now on", folder=path, before=f"{mode:03o}")
+            note("closed the data folder to other users", folder=path, before=f"{mode:03o}")
 
 
 def private_opener(path: str, flags: int) -> int:
-    """For `open`: a file that it makes is for its owner alone."""
+    """For `open`: files it creates are private to their owner."""
     return os.open(path, flags, FILE_MODE)
 
 
 def write_private(path: Path, data: bytes, mode: int = FILE_MODE) -> None:
-    """All of it or nothing, safe from a power cut."""
-    from tempfile import mkstemp  # few nodes write one, and a node starts sooner without it
+    """Write all of it or nothing, and sync it."""
+    from tempfile import mkstemp  # few nodes write one, and startup is faster without it
 
     descriptor, draft = mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
@@ -76,8 +76,8 @@ def write_private(path: Path, data: bytes, mode: int = FILE_MODE) -> None:
 def who_else_writes(path: Path) -> str | None:
     """Who else could change what is in this folder, as a part of a sentence; None if nobody could.
 
-    Also by the folders above it: whoever may rename a folder can put another one into its place. Root can do all of
-    it anyway, and a sticky folder such as /tmp lets everybody change only what is their own.
+    This includes the parent folders: renaming one allows replacing its content. Root can do anything anyway, and in a
+    sticky folder such as /tmp users can change only their own files.
     """
     folders, links = _way_to(path)
     for link in links:
@@ -97,15 +97,15 @@ def who_else_writes(path: Path) -> str | None:
         if facts.st_mode & stat.S_IWGRP and (others := _others_of_group(facts.st_gid)):
             return f"the group {others} can write to {where}"
         if facts.st_uid not in (0, os.geteuid()) and os.geteuid():
-            # Root is a container more often than not, and the folder that of whoever started it.
+            # Root often means a container, with a folder that belongs to whoever started it.
             return f"{where} belongs to {_user(facts.st_uid)}"
     return None
 
 
 def _way_to(path: Path) -> tuple[list[Path], list[Path]]:
-    """The folder and all that are looked into on the way to it, and the links that lead there.
+    """The folder, all folders on its path, and the links that lead there.
 
-    Whoever can put another link into the place of one leads us elsewhere, so that every step counts.
+    Replacing a link redirects the path, so every step counts.
     """
     at = Path("/")
     folders: list[Path] = [path.absolute()]
@@ -126,7 +126,7 @@ def _way_to(path: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _others_of_group(number: int) -> str | None:
-    """The group's name if it has members beside ourselves. A user's own group, or one that has no name, has none."""
+    """The group's name if it has other members. A user's private group, or an unnamed one, has none."""
     import grp
     import pwd
 
@@ -145,4 +145,4 @@ def _user(number: int) -> str:
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:
-        return f"the user with the number {number}"
+        return f"the user with id {number}"

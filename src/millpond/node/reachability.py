@@ -1,4 +1,5 @@
-"""While a node waits for its cluster it says whom it cannot reach: a name, a port or a firewall is most often why."""
+"""While a node waits for its cluster, it logs which nodes it cannot reach: usually a name, a port or a firewall is
+wrong."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ CONNECT_SECONDS_MAX: Final = 3.0
 
 
 class Reachability:
-    """Tries the addresses of all nodes on a thread of its own, from time to time until it is stopped.
+    """Tries the addresses of all nodes on its own thread, repeatedly until it is stopped.
 
-    The node's own address is tried, too: what it cannot reach itself, the others cannot.
+    The node's own address is tried, too: if it cannot reach that, neither can the others.
     """
 
     def __init__(self, nodes: Sequence[ClusterNode], own_id: int, journal: Journal) -> None:
@@ -40,13 +41,13 @@ class Reachability:
             if self._is_over.is_set():
                 return
             self._journal(
-                "not ready: waiting for the other nodes of the cluster; most must run, at the first start all",
-                cannot_be_reached=", ".join(away) or "none; they have not let this node in yet",
+                "not ready: waiting for the other nodes of the cluster (a majority; all of them at the first start)",
+                cannot_be_reached=", ".join(away) or "none; this node is not registered yet",
             )
             seconds = AGAIN_SECONDS
 
     def _away(self, node: ClusterNode) -> str:
-        """Why a connection cannot be made; nothing if it can."""
+        """Why a connection cannot be made; empty if it can."""
         try:
             socket.create_connection((node.host, node.port), CONNECT_SECONDS_MAX).close()
         except TimeoutError:

@@ -1,8 +1,8 @@
-"""The folder `security` within a data folder: all that makes a node a secure one, made once.
+"""The folder `security` within a data folder: everything that makes a node secure, created once.
 
-An authority of its own, a certificate, a user `admin` with a random password, a user by whom nodes know each other,
-and the settings that go with it (`node.properties`). For clients there is the same in three forms:
-`client.properties` for Kafka's own tools and all of ours, `client.py` for Python, `kcat.conf` for kcat.
+A certificate authority, a certificate, a user `admin` with a random password, a user for the nodes themselves, and
+the matching settings (`node.properties`). The same for clients comes in three forms: `client.properties` for Kafka's
+tools and ours, `client.py` for Python, `kcat.conf` for kcat.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ KCAT_SETTINGS: Final = "kcat.conf"
 ADMIN: Final = "admin"
 ADMIN_PASSWORD: Final = "admin.password"
 NODE_USER: Final = "millpond-node"
-"""Whom nodes know each other as, by a password or by this name in a certificate."""
+"""The user that nodes authenticate as, by password or by this name in a certificate."""
 NODE_PASSWORD: Final = "node.password"
 USERS: Final = "initial.users"
 MECHANISM: Final = "SCRAM-SHA-512"
 PASSWORD_BYTES: Final = 24
-"""More than anybody could guess, and 32 signs that need no quotes anywhere."""
+"""Too many to guess, and 32 characters that need no quoting anywhere."""
 
 PYTHON: Final = """\
 # How programs in Python log in to this cluster.
@@ -57,14 +57,14 @@ def for_aiokafka():
 
 _FILES: Final = ("ssl.keystore.location", "ssl.truststore.location")
 _FILE_ENDINGS: Final = (".password.file", ".users.file")
-"""Settings of `node.properties` that name files, which are in the same folder unless they say otherwise."""
+"""Settings of `node.properties` that name files, relative to this folder unless absolute."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecureFolder:
     path: Path
     is_new: bool = False
-    """Whether it has just been made."""
+    """Whether it has just been created."""
 
     @property
     def client_file(self) -> Path:
@@ -79,11 +79,11 @@ class SecureFolder:
         return self.path / "ca.pem"
 
     def password(self) -> str:
-        """The admin's. Nobody but the owner of the folder can read it."""
+        """The admin's password. Only the owner of the folder can read it."""
         return self.password_file.read_text(encoding="utf-8").strip()
 
     def node_texts(self) -> dict[str, str]:
-        """The settings of the node, with paths that are true wherever the folder is now. ConfigError, OSError."""
+        """The settings of the node, with paths resolved to the folder's current location. ConfigError, OSError."""
         texts = read_client_file(str(self.path / NODE_SETTINGS), "the node's settings")
         return {
             name: str(self.path / text) if text and (name in _FILES or name.endswith(_FILE_ENDINGS)) else text
@@ -91,7 +91,7 @@ class SecureFolder:
         }
 
     def client_settings(self) -> dict[str, str]:
-        """Those of the admin, as Kafka's own tools take them."""
+        """The admin's client settings, as Kafka's tools take them."""
         return read_client_file(str(self.client_file))
 
     def library_settings(self, bootstrap: str) -> dict[str, str]:
@@ -99,18 +99,18 @@ class SecureFolder:
         return _for_library(self.path, bootstrap, self.password())
 
     def certificate_of(self, user: str) -> Path:
-        """A key and a certificate by which this user comes in at a listener that asks for one; made if need be."""
+        """A key and a certificate for this user, for listeners that require one; created if necessary."""
         path = self.path / f"{user}.pem"
         return path if path.exists() else Authority.load(self.path).issue(user, "client")
 
     def change_password(self, password: str) -> None:
-        """The admin has another one now: let the files have it, too."""
+        """Update the files after the admin's password was changed."""
         write_private(self.password_file, f"{password}\n".encode())
         write_private(self.path / USERS, _users({ADMIN: password}))
         _write_clients(self.path, self.client_settings()["bootstrap.servers"], password)
 
     def tell_clients(self, bootstrap: str) -> None:
-        """Let the files for clients name this address. Somebody may have taken them away: then they stay away."""
+        """Write this address into the client files. Files that were removed stay removed."""
         if not self.client_file.exists() or not self.password_file.exists():
             return
         known = self.client_settings()
@@ -120,26 +120,26 @@ class SecureFolder:
 
 
 def secure_folder(data: str) -> SecureFolder | None:
-    """What makes the node of this data folder a secure one, if it is one."""
+    """The secure folder of this data folder, if it has one."""
     folder = Path(data).absolute() / SECURITY_FOLDER
     return SecureFolder(folder) if (folder / NODE_SETTINGS).exists() else None
 
 
 class CannotSecure(Exception):
-    """What is in this data folder does not go with a new admin; the text says why, and what to do."""
+    """This data folder cannot get a new admin; the text says why, and what to do."""
 
 
 def is_half_made(data: str) -> bool:
-    """Whether it was to be a secure one, and the settings that make it so are missing."""
+    """Whether creation was interrupted: the settings that make the node secure are missing."""
     folder = Path(data).absolute() / SECURITY_FOLDER
     has_some = any((folder / name).exists() for name in (ADMIN_PASSWORD, NODE_PASSWORD, USERS))
     return has_some and not (folder / NODE_SETTINGS).exists()
 
 
 def make_secure_folder(data: str, hosts: Iterable[str]) -> SecureFolder:
-    """Make it so, for a node that is reached at `hosts`; one that is secure already stays as it is.
+    """Create it, for a node that is reached at `hosts`; an existing one stays unchanged.
 
-    OpenToOthers, CannotSecure, FolderInUse or OSError where the data folder cannot be used; nothing was changed then.
+    OpenToOthers, CannotSecure, FolderInUse or OSError if the data folder cannot be used; then nothing was changed.
     """
     known = secure_folder(data)
     if known is not None:
@@ -156,7 +156,7 @@ def make_secure_folder(data: str, hosts: Iterable[str]) -> SecureFolder:
 
 
 def _check_data(folder: Path, *, has_admin: bool) -> None:
-    """Of what is there already: that no node has it, and that its metadata will have the admin among their users."""
+    """Check existing data: no node uses it, and its metadata will accept the admin as a user."""
     from millpond.broker.rescue.survivor import METADATA_FOLDER, CannotRescue, read_metadata
     from millpond.metadata.features import METADATA_VERSION, SECURITY_FROM, metadata_version
 
@@ -170,12 +170,12 @@ def _check_data(folder: Path, *, has_admin: bool) -> None:
     try:
         image = read_metadata(disk, str(folder / METADATA_FOLDER)).image
     except CannotRescue:
-        # The node itself says what is wrong with it.
+        # The node itself reports what is wrong with it.
         return
-    # Before its first node is registered nothing counts yet, and a start begins with the newest level.
+    # Before its first node is registered nothing is decided yet, and the first start uses the newest level.
     if image.brokers and (level := metadata_version(image)) < SECURITY_FROM:
         raise CannotSecure(
-            f"it is of an older version, with {METADATA_VERSION} {level}, and users need {SECURITY_FROM}. Start it "
+            f"it is from an older version, with {METADATA_VERSION} {level}, and users need {SECURITY_FROM}. Start it "
             "without --secure, run `millpond cluster upgrade`, stop it, and give --secure then"
         )
     if image.scram.users() and not has_admin:
@@ -187,7 +187,7 @@ def _check_data(folder: Path, *, has_admin: bool) -> None:
 
 
 def own_hosts() -> list[str]:
-    """How this machine is called, by itself and by others."""
+    """This machine's names, as itself and others know it."""
     names = ["localhost", "127.0.0.1", "::1", socket.gethostname()]
     with contextlib.suppress(OSError):
         names += [str(each[4][0]).partition("%")[0] for each in socket.getaddrinfo(socket.gethostname(), None)]
@@ -197,7 +197,7 @@ def own_hosts() -> list[str]:
 def _make(folder: Path, hosts: list[str]) -> None:
     authority = _authority(folder)
     authority.issue(NODE_USER, "node", hosts, replace=True)
-    # What is there already may count already: the metadata can have these users.
+    # Existing passwords may be in use: the metadata can have these users.
     if not (folder / NODE_PASSWORD).exists():
         write_private(folder / NODE_PASSWORD, f"{secrets.token_urlsafe(PASSWORD_BYTES)}\n".encode())
     made = SecureFolder(folder)
@@ -214,20 +214,20 @@ def _make(folder: Path, hosts: list[str]) -> None:
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": "ca.pem",
         "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
-        # PLAIN for older clients: librdkafka before 2.6.1 (the kcat of Debian 12) has a mistake in its SCRAM.
+        # PLAIN for older clients: librdkafka before 2.6.1 (the kcat of Debian 12) has a SCRAM bug.
         "sasl.enabled.mechanisms": "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN",
         "super.users": f"User:{ADMIN};User:{NODE_USER}",
         "inter.broker.sasl.username": NODE_USER,
         "inter.broker.sasl.password.file": NODE_PASSWORD,
         "initial.users.file": USERS,
     }
-    head = "What makes this node a secure one; --set and --config go before it. Files are those of this folder."
-    # Last: what is there from here on is whole.
+    head = "The settings that make this node secure; --set and --config override them. Files are in this folder."
+    # Last: its existence means that everything is complete.
     write_private(folder / NODE_SETTINGS, _properties(settings, head))
 
 
 def _authority(folder: Path) -> Authority:
-    """A start that was interrupted goes on with what it had made."""
+    """An interrupted run continues with what it had created."""
     try:
         return Authority.load(folder)
     except NoAuthority:
@@ -237,7 +237,7 @@ def _authority(folder: Path) -> Authority:
 
 
 def _users(passwords: Mapping[str, str]) -> bytes:
-    """The users that a cluster begins with: what SCRAM keeps of their passwords."""
+    """The initial users of a cluster, with the SCRAM credentials of their passwords."""
     from millpond.metadata.initial_users import credential_of, written
     from millpond.metadata.scram import SALT_BYTES_USUAL, Mechanism
 
@@ -265,13 +265,14 @@ def _write_clients(folder: Path, bootstrap: str, password: str) -> None:
     write_private(folder / CLIENT_SETTINGS, _properties(for_tools, head))
     for_kcat = {**for_library, "sasl.mechanism": "PLAIN"}
     write_private(
-        folder / KCAT_SETTINGS, _properties(for_kcat, "For kcat -F; by PLAIN, because old ones err in SCRAM.")
+        folder / KCAT_SETTINGS,
+        _properties(for_kcat, "For kcat -F; with PLAIN, because old versions have a SCRAM bug."),
     )
     write_private(folder / PYTHON_SETTINGS, _python(for_library, ca).encode())
 
 
 def _python(settings: Mapping[str, str], ca: Path) -> str:
-    """The same as a program in Python would have them."""
+    """The same for a Python program."""
     by_keyword = {
         "bootstrap_servers": settings["bootstrap.servers"].split(","),
         "security_protocol": settings["security.protocol"],

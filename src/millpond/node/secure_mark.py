@@ -1,4 +1,5 @@
-"""A data folder whose node asked who comes stays one: whoever loses the settings must not open it to everybody."""
+"""A data folder whose node required authentication keeps requiring it: losing the settings must not open it to
+everyone."""
 
 from __future__ import annotations
 
@@ -16,18 +17,18 @@ TEXT: Final = b"The node of this folder asks who comes. Without this file it wou
 
 
 def check_mark(settings: Settings) -> None:
-    """Misconfigured where it asked who comes, and these settings ask nobody. Before anything is opened."""
+    """Misconfigured if the folder requires authentication and these settings do not. Before anything is opened."""
     folder = settings[DATA_FOLDER]
     path = Path(folder) / SECURE_MARK
     if path.exists() and not asks_for_rights(settings):
         raise Misconfigured(
-            f"the node of {folder} has asked so far who comes, and these settings ask nobody: start it with those "
-            f"that it had, or remove {path} to open it to everybody"
+            f"the node of {folder} has required authentication so far, and these settings do not: restore its "
+            f"settings, or remove {path} to open it to everyone"
         )
 
 
 def leave_mark(settings: Settings) -> None:
-    """Once the node runs with settings that ask who comes."""
+    """Called once the node runs with settings that require authentication."""
     path = Path(settings[DATA_FOLDER]) / SECURE_MARK
     if asks_for_rights(settings) and not path.exists():
         write_private(path, TEXT)

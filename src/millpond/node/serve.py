@@ -1,4 +1,4 @@
-"""One node as a process: the real world, a broker in it, and the signals that end it."""
+"""One node as a process: the real ports, a broker on them, and the signals that end it."""
 
 from __future__ import annotations
 
@@ -49,26 +49,26 @@ from millpond.node.web import Web
 from millpond.node.workers import LOGIN_THREADS, SYNC_THREADS, ThreadWorkers
 
 DESCRIPTORS_RESERVED = 32
-"""For what workers open for a moment, and for the process itself."""
+"""For files that workers open briefly, and for the process itself."""
 
 LAST_LINES_SECONDS = 1.0
-"""So long a node that ends because of a bug waits for its audit log."""
+"""How long a node that exits because of a bug waits for its audit log."""
 
 WAITING_SHARE = 20
-"""One descriptor in so many may be that of a connection which waits to be let in, not counting the first ones."""
+"""One descriptor in this many may belong to a connection that waits to be served, beyond the first ones."""
 
 FIRST_DESCRIPTORS = 128
-"""A node that has hardly more needs them for files and for those who are in."""
+"""With hardly more than these, a node needs them for files and existing connections."""
 
 PARTITIONS_PER_FILE = 32
-"""So many may share an open file: with more of them files would be opened and closed all the time."""
+"""How many partitions may share an open file: with more, files would be reopened all the time."""
 
 CONNECTIONS_ENOUGH = 1_000
-"""With room for so many, nobody is told that there could be more."""
+"""Above this connection limit, no warning suggests raising it."""
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop where it is installed: it answers more than twice as many requests a second."""
+    """uvloop if it is installed: it answers more than twice as many requests a second."""
     try:
         import uvloop
     except ImportError:
@@ -78,7 +78,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def load() -> None:
-    """Read what a node reads as it starts: for a process that waits to become one."""
+    """Import what a node imports at startup: for a process that waits to become one."""
     load_apis()
     load_coordinators()
     new_loop().close()
@@ -87,10 +87,10 @@ def load() -> None:
 def serve(
     settings: Settings, journal: LineJournal, on_ready: Callable[[Broker], None], monitor: Monitor | None = None
 ) -> None:
-    """Run a node until it is told to stop, then let it finish what it owes and close its logs."""
+    """Run a node until it is asked to stop, then complete what is pending and close its logs."""
     signals = stop_signals()
     notes: list[Callable[[], None]] = []
-    # Kept until the node has started: whoever cannot start it needs that reason and no other.
+    # Kept until the node has started: if it cannot start, that reason should be the only output.
     note = lambda event, **facts: notes.append(partial(journal, event, **facts))  # noqa: E731
     descriptors = _raise_descriptor_limit()
     settings = fitted(settings, descriptors, note)
@@ -150,8 +150,8 @@ def serve(
                 end()
 
         for number in signals:
-            # Noted until the loop runs: it would forget one, or be torn by one that raises in its first step. And
-            # before anybody hears that the node is ready: whoever stops it right then means a clean end.
+            # Collected until the loop runs, which could lose a signal or be interrupted in its first iteration.
+            # Installed before the node reports ready: a stop right then must be clean, too.
             signal.signal(number, lambda number, _: asked.append(number))
         refused: list[Exception] = []
 
@@ -164,7 +164,7 @@ def serve(
         def begin(_: None) -> None:
             waiting.stop()
             on_ready(broker)
-            # Not on the loop: the first client would hold up all others while its code is read.
+            # Not on the loop: the first client would block all others while the code is imported.
             workers.run(load_apis).then(lambda _: None)
 
         if cluster_nodes(settings):
@@ -193,7 +193,7 @@ def serve(
             broker.audit.flush()
             audit.close()
         if is_clean:
-            # From here on nobody handles signals: being asked once more must not make a clean end look like a crash.
+            # No handlers from here on: another signal must not make a clean exit look like a crash.
             signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         loop.close()
         for number in signals:
@@ -202,9 +202,9 @@ def serve(
 
 
 def _leave(journal: LineJournal, broker: Broker, audit: AuditFiles | None) -> NoReturn:
-    """End now, but for the audit log: it may tell who made the node end."""
+    """Exit now, but write the audit log first: it may show who caused this."""
     if audit is not None:
-        # Whatever is broken, that it cannot be told is no reason to stay.
+        # A failure here is no reason not to exit.
         with contextlib.suppress(Exception):
             broker.audit.flush()
         audit.flush(LAST_LINES_SECONDS)
@@ -212,53 +212,56 @@ def _leave(journal: LineJournal, broker: Broker, audit: AuditFiles | None) -> No
 
 
 def _end_offline(broker: Broker, journal: LineJournal, audit: AuditFiles | None, error: OSError) -> None:
-    """A node that hears nothing of the cluster any more would lead on what others should lead."""
+    """Exit if the node can no longer follow the cluster: it would keep leading partitions that others lead now."""
     if not broker.controller.is_alone:
-        journal("the metadata log is offline: this node ends, start it again", reason=error)
+        journal("metadata log is offline, exiting: restart the node", reason=error)
         _leave(journal, broker, audit)
 
 
 def fault_reporter(journal: Journal) -> Callable[[SocketLink | None, BaseException], None]:
-    """What a network tells of its links, as lines for the operator."""
+    """Log the network's errors."""
 
     def report(link: SocketLink | None, error: BaseException) -> None:
         peer = link.peer if link is not None else "-"
         if isinstance(error, TlsRefused | UnknownCertificate):
-            journal("connection closed: no TLS that this node accepts", peer=peer, reason=error)
+            journal("connection closed: TLS handshake failed", peer=peer, reason=error)
         elif isinstance(error, UnservedRequest):
-            journal("connection closed: the client asked for what is not served", peer=peer, reason=error)
+            journal("connection closed: unsupported request", peer=peer, reason=error)
         elif isinstance(error, UnwritableReply):
-            journal("connection closed: its answer cannot be written as asked for", peer=peer, reason=error)
+            journal(
+                "connection closed: the response cannot be encoded in the requested version", peer=peer, reason=error
+            )
         elif isinstance(error, IllegalLoginState):
-            journal("connection closed: the client has not logged in", peer=peer, reason=error)
+            journal("connection closed: client is not authenticated", peer=peer, reason=error)
         elif isinstance(error, LoginNotTaken):
-            journal("another node does not let this one in", peer=peer, reason=error)
+            journal("another node rejected this node's login", peer=peer, reason=error)
         elif isinstance(error, RemoteError):
-            journal("connection closed: the client broke the protocol", peer=peer, reason=error)
+            journal("connection closed: protocol error", peer=peer, reason=error)
         elif isinstance(error, TooManyWait):
-            journal("connections were turned away", reason=error)
+            journal("connections rejected", reason=error)
         elif link is None:
-            journal("connections cannot be opened for a moment", reason=error)
+            journal("cannot open connections for now", reason=error)
         else:
-            journal("connection closed: what it asked for could not be done", peer=peer, reason=repr(error))
+            journal("connection closed: request failed", peer=peer, reason=repr(error))
 
     return report
 
 
 def reload_reporter(journal: Journal) -> OnReload:
-    """The same of certificates that have changed while the node runs."""
+    """Log certificates that changed while the node runs."""
 
     def report(path: str, fault: Exception | None) -> None:
         if fault is None:
-            journal("certificates were read again", file=path)
+            journal("certificates reloaded", file=path)
         else:
-            journal("changed certificates cannot be used: those from before go on", reason=fault)
+            journal("cannot use changed certificates, keeping the previous ones", reason=fault)
 
     return report
 
 
 def _raise_descriptor_limit() -> int:
-    """Every connection and every partition needs descriptors: take what the system allows, and say how many."""
+    """Raise the descriptor limit as far as the system allows, as every connection and partition needs some; the
+    limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
@@ -267,16 +270,16 @@ def _raise_descriptor_limit() -> int:
 
 
 def waiting_in_all(descriptors: int) -> int:
-    """How many connections may wait to be let in, by all listeners: each takes a descriptor, as an open one does."""
+    """How many connections may wait to be served, over all listeners: each takes a descriptor."""
     if descriptors == resource.RLIM_INFINITY:
         return WAITING_MAX
     return min(WAITING_MAX, max((descriptors - FIRST_DESCRIPTORS) // WAITING_SHARE, 1))
 
 
 def fitted(settings: Settings, descriptors: int, journal: Journal) -> Settings:
-    """The settings with limits that so many descriptors can bear: some are for files, the rest for connections.
+    """The settings, lowered to what this many descriptors support: some are for files, the rest for connections.
 
-    That is worth a word where somebody asked for more, or where it is little.
+    Logged if a configured limit was lowered, or if the result is small.
     """
     if descriptors == resource.RLIM_INFINITY:
         return settings
@@ -290,5 +293,5 @@ def fitted(settings: Settings, descriptors: int, journal: Journal) -> Settings:
         return settings
     if lowered.keys() & settings.overrides.keys() or borne[MAX_CONNECTIONS] < CONNECTIONS_ENOUGH:
         facts = {name.replace(".", "_"): most for name, most in lowered.items()}
-        journal("few files may be open; raise `ulimit -n` for more", descriptors=descriptors, **facts)
+        journal("the limit of open files is low; raise `ulimit -n`", descriptors=descriptors, **facts)
     return Settings(settings.registry, {**settings.overrides, **lowered})

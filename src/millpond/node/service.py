@@ -1,7 +1,7 @@
-"""What a service manager is told: that the node is ready, and that it is about to end (sd_notify, by hand).
+"""Tells a service manager that the node is ready, and that it is about to stop (sd_notify).
 
-systemd names a socket in `NOTIFY_SOCKET` for a unit of `Type=notify`, and takes lines of NAME=VALUE there. Elsewhere
-nobody listens, and nothing is said.
+systemd sets a socket in `NOTIFY_SOCKET` for a unit of `Type=notify`, and reads NAME=VALUE lines from it. Elsewhere
+this does nothing.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import socket
 
 
 def tell_manager(*lines: str) -> None:
-    """It never waits, and a manager that does not listen is no reason to stop."""
+    """Never blocks, and ignores errors."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
-    if address.startswith("@"):  # a name without a file
+    if address.startswith("@"):  # an abstract socket
         address = "\0" + address[1:]
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.setblocking(False)

@@ -1,4 +1,4 @@
-"""The signals that end a process in order."""
+"""The signals that stop a process cleanly."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import signal
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """SIGTERM, SIGINT, and SIGHUP, which a closed terminal sends; under nohup the last one ends nothing."""
+    """SIGTERM, SIGINT, and SIGHUP, which a closed terminal sends; under nohup SIGHUP is ignored."""
     is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return (signal.SIGTERM, signal.SIGINT, *(() if is_kept else (signal.SIGHUP,)))

@@ -1,6 +1,6 @@
-"""What OpenSSL needs for a listener or a connection: made from PEM files, and made again when they have changed.
+"""OpenSSL contexts for listeners and connections: created from PEM files, and recreated when they change.
 
-Called from the threads that do handshakes: reading files and keys would make the loop wait.
+Called from the handshake threads: reading files and keys would block the loop.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Final
 from millpond.base.tls import ClientAuth, ClientTls, ServerTls, TlsFiles
 
 LOOK_SECONDS: Final = 1.0
-"""So often the files are looked at, and only while somebody connects."""
+"""How often the files are checked, and only while clients connect."""
 
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""For TLS 1.2: keys that are gone when the connection is, and encryption that shows whether anything was changed."""
+"""For TLS 1.2: forward secrecy, and authenticated encryption."""
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY: Final = {
@@ -30,7 +30,7 @@ _VERIFY: Final = {
 Stamp = tuple[tuple[int, int, int] | None, ...]
 
 OnReload = Callable[[str, Exception | None], None]
-"""Hears, on some thread, of files that were read again (the name of the first one), or why they could not be."""
+"""Called on any thread with files that were reloaded (the first one's name), or why they could not be."""
 
 
 class UnusableFiles(OSError):
@@ -38,9 +38,9 @@ class UnusableFiles(OSError):
 
 
 class TlsContext:
-    """The context of one listener or one kind of connection. UnusableFiles where it cannot be made to begin with.
+    """The context of one listener or one kind of connection. UnusableFiles if it cannot be created at first.
 
-    Files that change are read again; while that fails what was read before goes on to count.
+    Changed files are reloaded; while that fails the previous ones stay in use.
     """
 
     def __init__(self, tls: ServerTls | ClientTls, on_reload: OnReload) -> None:
@@ -63,7 +63,7 @@ class TlsContext:
         stamp = _stamp(self._tls.files)
         if stamp == self._stamp:
             return
-        # Noted first: files that cannot be used are tried, and spoken of, again when they have changed once more.
+        # Set first: unusable files are retried, and reported again, only after another change.
         self._stamp = stamp
         try:
             self._context = _made(self._tls)
@@ -74,7 +74,7 @@ class TlsContext:
 
 
 def _stamp(files: TlsFiles) -> Stamp:
-    """Differs when a file was written or put in place anew, or is gone."""
+    """Differs if a file was written, replaced or removed."""
     stamps: list[tuple[int, int, int] | None] = []
     for path in filter(None, (files.certificate, files.key, files.authorities)):
         try:
@@ -99,7 +99,7 @@ def _made(tls: ServerTls | ClientTls) -> ssl.SSLContext:
     try:
         context.set_ciphers(":".join(tls.ciphers) or CIPHERS)
     except ssl.SSLError:
-        raise UnusableFiles(0, f"OpenSSL knows none of the ciphers {', '.join(tls.ciphers)}") from None
+        raise UnusableFiles(0, f"OpenSSL supports none of the ciphers {', '.join(tls.ciphers)}") from None
     _load(context, tls.files)
     return context
 
@@ -107,7 +107,7 @@ def _made(tls: ServerTls | ClientTls) -> ssl.SSLContext:
 def _load(context: ssl.SSLContext, files: TlsFiles) -> None:
     if files.certificate:
         try:
-            # A key that needs a password and has none must not ask for it on the terminal.
+            # An encrypted key without a password must not prompt on the terminal.
             context.load_cert_chain(files.certificate, files.key or None, lambda: files.key_password)
         except OSError as error:
             names = files.certificate if files.key in ("", files.certificate) else f"{files.certificate}, {files.key}"
@@ -120,10 +120,10 @@ def _load(context: ssl.SSLContext, files: TlsFiles) -> None:
 
 
 def _why(error: OSError) -> str:
-    """OpenSSL has names for what people do wrong; what it says of files that are no PEM is no help to anybody."""
+    """OpenSSL names common mistakes; its errors for files that are not PEM are no help."""
     reason = getattr(error, "reason", None)
     if isinstance(error, ssl.SSLError):
         if reason in (None, "PEM lib", "PEM_LIB", "NO_START_LINE"):
-            return "it has to be PEM, with the private key and the certificate that belong together"
+            return "it must be PEM with a private key and its matching certificate"
         return str(reason).lower().replace("_", " ")
     return (error.strerror or str(error)).lower()

@@ -1,8 +1,8 @@
-"""A link whose bytes are encrypted: OpenSSL works on buffers in memory, and the socket stays ours.
+"""An encrypted link: OpenSSL works on buffers in memory, and the socket stays ours.
 
-So all that was sent in one turn leaves by one system call, and what arrived is decrypted straight into the handler's
-buffer. To agree on keys takes a millisecond of computing, which a stranger can ask for at will: that is done on a
-thread of its own, each address in its turn, and the loop does not wait for it.
+So everything sent in one iteration leaves in one system call, and received data is decrypted directly into the
+handler's buffer. A handshake takes a millisecond of CPU, which any client can request: it runs on a separate thread,
+with a fair turn for each address, and the loop does not wait for it.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from millpond.node.link import (
 )
 
 SEAL_BYTES: Final = 64 << 10
-"""How much is encrypted at a time. OpenSSL keeps as much memory for each link that has ever sent so much; more at a
-time is no quicker."""
+"""How much is encrypted at a time. OpenSSL keeps as much memory for each link that has sent that much; more is not
+faster."""
 
 SEALED_BYTES_MAX: Final = 1 << 20
-"""A peer that makes us answer in the protocol of TLS itself, again and again, and does not read that."""
+"""The limit for a peer that keeps triggering TLS protocol responses and does not read them."""
 
 RECORDS_PER_WAKE: Final = 64
-"""A peer may put a single byte into each record of TLS, which costs us nearly as much as a full one: after so many it
-is the others' turn."""
+"""A peer may send one byte per TLS record, which costs nearly as much as a full one: after this many it is the
+others' turn."""
 
 Wrap = Callable[[ssl.MemoryBIO, ssl.MemoryBIO], ssl.SSLObject]
-"""Begins a connection of TLS over two buffers, what arrives and what leaves. Runs on a worker thread."""
+"""Starts a TLS connection over two buffers, incoming and outgoing. Runs on a worker thread."""
 
 
 class TlsRefused(RemoteError):
-    """The peer does not speak TLS, or not as it has to, or its certificate is not believed."""
+    """The peer does not speak acceptable TLS, or its certificate is not trusted."""
 
 
 class TlsLink(SocketLink):
-    """The link port over one connected socket and TLS. Until keys are agreed on, what is sent waits."""
+    """The link port over one connected socket and TLS. Until the handshake is done, sends are queued."""
 
     __slots__ = (
         "_engine",
@@ -94,9 +94,9 @@ class TlsLink(SocketLink):
         self._engine: ssl.SSLObject | None = None
         self._is_secured = False
         self._has_rest = False
-        """What has arrived is told in the next turn of the loop; until then nothing more is read."""
+        """Received data is delivered in the next iteration; until then nothing more is read."""
         self._sealed: memoryview = memoryview(b"")
-        """What is encrypted and the kernel has not taken yet."""
+        """Encrypted data that the kernel has not accepted yet."""
         self._patience = handshake_ms_max / 1000
         self._patience_timer: asyncio.TimerHandle | None = None
 
@@ -111,10 +111,10 @@ class TlsLink(SocketLink):
         else:
             self._agree()
 
-    # Agreeing on keys
+    # Handshake
 
     def _on_hello(self) -> None:
-        """The peer has said something, and it is our turn to answer."""
+        """The peer has sent handshake data."""
         try:
             count = self._recv_into(self._scratch)
         except (BlockingIOError, InterruptedError):
@@ -176,7 +176,7 @@ class TlsLink(SocketLink):
             return
         if not self._paused and not self._closing:
             self._loop.add_reader(self._descriptor, self._on_readable)
-            # It may have sent its first request along with its last word of the handshake.
+            # Its first request may have come with the last handshake message.
             self._deliver()
 
     def _on_refused(self, failure: Exception) -> None:
@@ -185,7 +185,7 @@ class TlsLink(SocketLink):
         if not isinstance(failure, OSError | ValueError):
             raise failure
         self._on_fault(self, _refusal(failure))
-        # OpenSSL has written what is wrong, for the peer to read; there is no time to wait for it.
+        # OpenSSL has written an alert for the peer; there is no time to wait until it is read.
         self._take_outgoing()
         self._send_last()
         self._die()
@@ -203,14 +203,14 @@ class TlsLink(SocketLink):
             self._die()
             return
         if not count:
-            # The peer will send no more. It may still read what is queued for it.
+            # The peer has finished sending. It may still read what is queued for it.
             self.close()
             return
         self._incoming.write(self._scratch[:count])
         self._deliver()
 
     def _deliver(self) -> None:
-        """Give the handler what has arrived, as far as it wants it."""
+        """Give the handler what has arrived, as far as it accepts it."""
         handler, engine, incoming = self._handler, self._engine, self._incoming
         assert handler is not None
         assert engine is not None
@@ -222,12 +222,12 @@ class TlsLink(SocketLink):
                 is_over = False
                 try:
                     while count < len(buffer):
-                        # One record of TLS at the most; a handler had rather hear of many at once.
+                        # At most one TLS record; handlers prefer to get many at once.
                         arrived: int = engine.read(len(buffer) - count, buffer[count:])  # type: ignore[assignment]
                         count += arrived
                         records += 1
                         is_over = not arrived
-                        # To ask for more where nothing is left would cost an exception.
+                        # Reading more when nothing is left would cost an exception.
                         if is_over or records >= RECORDS_PER_WAKE or not (incoming.pending or engine.pending()):
                             break
                 except ssl.SSLWantReadError:
@@ -250,15 +250,16 @@ class TlsLink(SocketLink):
             self._on_fault(self, error)
             self.close()
         except OSError as error:
-            # A fault of the world that no handler has turned into an answer. Anything else is a bug, and the loop's.
+            # An external fault that no handler has turned into a response. Anything else is a bug and reaches the
+            # loop.
             self._on_fault(self, error)
             self._die()
 
     def _answer_in_tls(self) -> None:
-        """TLS itself has something to say: keys that change, a peer that is told what is wrong."""
+        """Send TLS protocol messages: key updates, alerts."""
         self._take_outgoing()
         if len(self._sealed) > SEALED_BYTES_MAX:
-            raise TlsRefused("the peer wants answers that it does not read")
+            raise TlsRefused("the peer does not read TLS responses that it requests")
         if not self._writing:
             self._flush()
 
@@ -275,7 +276,7 @@ class TlsLink(SocketLink):
         was_paused = self._paused
         super().resume_reading()
         if was_paused and not self._closing:
-            # What was read from the socket before has still to be told.
+            # Data read from the socket before is still to be delivered.
             self._deliver_soon()
 
     def _deliver_soon(self) -> None:
@@ -310,7 +311,7 @@ class TlsLink(SocketLink):
         return super().unsent_memory_bytes() + len(self._sealed)
 
     def _flush(self) -> None:
-        """Encrypt and send until nothing is left, the kernel takes no more, or it is the others' turn."""
+        """Encrypt and send until nothing is left, the kernel accepts no more, or it is the others' turn."""
         turns = self._turns
         budget = max(turns.allowance(), SEND_BYTES_AT_LEAST)
         if turns.waiting >= CROWD and not self._is_held_short and self._queued_bytes > JOIN_BYTES_MAX:
@@ -333,12 +334,12 @@ class TlsLink(SocketLink):
         except (ConnectionError, TimeoutError, ssl.SSLError):
             self._die()
         except OSError as error:
-            # Not the peer: the file cannot be read, or is shorter than the reply has promised.
+            # Not the peer's fault: the file cannot be read, or is shorter than the response declares.
             self._on_fault(self, error)
             self._die()
 
     def _seal(self) -> None:
-        """Encrypt what is next in the queue, not more than goes out at once."""
+        """Encrypt what is next in the queue, at most what one send takes."""
         engine = self._engine
         assert engine is not None
         rest = memoryview(self._next_bytes())
@@ -348,7 +349,7 @@ class TlsLink(SocketLink):
         self._take_outgoing()
 
     def _next_bytes(self) -> Buffer:
-        """Taken from the front of the queue. Small parts are joined: each would be a record of TLS of its own."""
+        """The next bytes of the queue. Small parts are joined: each would become its own TLS record."""
         queue = self._queue
         if isinstance(queue[0], FileRange):
             self._unroll_range(queue[0], SEAL_BYTES)
@@ -386,7 +387,7 @@ class TlsLink(SocketLink):
         elif self._handler is not None:
             self._handler.drained()
 
-    # The end
+    # Closing
 
     def close(self) -> None:
         if self._closing:
@@ -402,10 +403,10 @@ class TlsLink(SocketLink):
             self._end()
 
     def _end(self) -> None:
-        """All has been sent: say so in the way of TLS, so that nobody can have cut off the end."""
+        """Everything has been sent: send close_notify, which proves that nothing was cut off."""
         assert self._engine is not None
         with contextlib.suppress(ssl.SSLError):
-            # It would wait for the peer to say the same.
+            # It would wait for the peer's close_notify.
             self._engine.unwrap()
         self._take_outgoing()
         self._send_last()
@@ -425,7 +426,7 @@ class TlsLink(SocketLink):
         if not self._is_secured:
             self._loop.remove_reader(self._descriptor)
         if self._step is not None:
-            # Its turn need not come any more.
+            # It is no longer needed.
             self._step.cancel()
         super()._die()
         self.on_secured = None
@@ -434,6 +435,6 @@ class TlsLink(SocketLink):
 
 def _refusal(failure: Exception) -> TlsRefused:
     if isinstance(failure, ssl.SSLCertVerificationError):
-        return TlsRefused(f"the peer's certificate is not believed: {failure.verify_message}")
+        return TlsRefused(f"the peer's certificate is not trusted: {failure.verify_message}")
     reason = getattr(failure, "reason", None)
     return TlsRefused(f"TLS: {str(reason).lower().replace('_', ' ') if reason else failure}")

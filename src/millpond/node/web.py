@@ -1,4 +1,4 @@
-"""What a node fetches from elsewhere: small documents by https, or from a file."""
+"""Small documents that a node fetches by https, or from a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PIECE_BYTES: Final = 64 << 10
 
 
 class Web:
-    """Implements `World.fetch`: each document on a thread of its own, for which nobody waits at the end."""
+    """Implements `World.fetch`: each document on its own thread, which shutdown does not wait for."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -33,7 +33,7 @@ class Web:
         try:
             data = fetch(url)
         except Exception as error:
-            # Also a bug: told on the loop, it ends the process as any other.
+            # Bugs too: raised on the loop, they end the process like any other.
             self._tell(later.fail, error)
         else:
             self._tell(later.finish, data)
@@ -42,13 +42,13 @@ class Web:
         try:
             self._loop.call_soon_threadsafe(callback, value)
         except RuntimeError:
-            # The loop closed meanwhile; there is nobody left to tell.
+            # The loop may have closed in the meantime.
             if not self._loop.is_closed():
                 raise
 
 
 def fetch(url: str) -> bytes:
-    """The whole document; waits for it. OSError where it cannot be had, ValueError for a URL that is not fetched."""
+    """The whole document, blocking. OSError if it cannot be fetched, ValueError for an unsupported URL."""
     from http.client import HTTPException
     from urllib.parse import urlsplit
     from urllib.request import HTTPRedirectHandler, HTTPSHandler, build_opener, url2pathname
@@ -60,7 +60,7 @@ def fetch(url: str) -> bytes:
     if parts.scheme != "https" and not (
         parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")
     ):
-        # In the clear anybody on the way could put his own keys there.
+        # Over plain http, anyone on the path could substitute their own keys.
         raise ValueError("only https and file URLs are fetched")
 
     class NoRedirect(HTTPRedirectHandler):
@@ -74,14 +74,14 @@ def fetch(url: str) -> bytes:
             while len(data) <= BYTES_MAX and (piece := response.read1(PIECE_BYTES)):
                 data += piece
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"it takes longer than {TIMEOUT_SECONDS} s")
+                    raise TimeoutError(f"timed out after {TIMEOUT_SECONDS} s")
     except HTTPException as fault:
-        # What the other side says is no HTTP; no error of the system to urllib.
-        raise OSError(f"the answer makes no sense: {type(fault).__name__}") from None
+        # The response is not HTTP, which urllib does not report as an OSError.
+        raise OSError(f"invalid response: {type(fault).__name__}") from None
     return _all_of(data)
 
 
 def _all_of(data: bytes) -> bytes:
     if len(data) > BYTES_MAX:
-        raise ValueError(f"it has more than {BYTES_MAX} bytes")
+        raise ValueError(f"the document has more than {BYTES_MAX} bytes")
     return data

@@ -1,4 +1,4 @@
-"""A few threads for work that would make the loop wait."""
+"""A few threads for work that would block the loop."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ THREADS = 4
 """Enough to overlap cold reads with compaction and removal; more would only queue at the same disk."""
 
 SYNC_THREADS = 3
-"""For syncs alone, so that nobody's acknowledgement waits behind other work: the rounds of the flusher, and one for
-the metadata log."""
+"""For syncs only, so that acknowledgements never wait behind other work: the flusher's rounds, and one for the
+metadata log."""
 
 
 LOGIN_THREADS = 2
-"""For hashing passwords alone: a user must not wait behind what other clients ask for."""
+"""For password hashing only: logins must not wait behind other clients' work."""
 
 
 class ThreadWorkers:
-    """The workers port over a few threads. Results come back on the loop, in the order in which jobs end.
+    """The workers port over a few threads. Results arrive on the loop, in the order in which jobs end.
 
-    The threads take their jobs from a queue, and there is no future for each: of what a sync of one record takes of
-    the processor, the hand-over is much.
+    Threads take jobs from a queue, without a future for each: for the sync of one record the hand-over is a large
+    part of the CPU time.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = THREADS) -> None:
@@ -42,7 +42,7 @@ class ThreadWorkers:
         if self._closed:
             raise RuntimeError("these workers are closed")
         if len(self._threads) < self._threads_max:
-            # Nobody but `close` waits for its end.
+            # Only `close` waits for its end.
             thread = Thread(target=self._serve, name=f"millpond-worker-{len(self._threads)}", daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -53,17 +53,17 @@ class ThreadWorkers:
     def _serve(self) -> None:
         while (taken := self._jobs.get()) is not None:
             self._work(*taken)
-            # What it was about must not live on until the next one comes.
+            # The job must not be kept alive until the next one comes.
             del taken
 
     def _work(self, job: Callable[[], T], later: Later[T]) -> None:
-        # It ends as the loop's own callback: what its reader raises reaches the loop's exception handler.
+        # It ends as a loop callback: what its reader raises reaches the loop's exception handler.
         try:
             result = job()
         except Exception as error:
             self._tell(later.fail, error)
         except BaseException as error:
-            # It would end this thread, and the caller would wait for ever.
+            # Otherwise it would end this thread, and the caller would wait forever.
             self._tell(_raise, error)
         else:
             self._tell(later.finish, result)
@@ -72,12 +72,12 @@ class ThreadWorkers:
         try:
             self._loop.call_soon_threadsafe(callback, value)
         except RuntimeError:
-            # The loop closed before its last job ended; there is nobody left to tell.
+            # The loop may have closed before its last job ended.
             if not self._loop.is_closed():
                 raise
 
     def close(self) -> None:
-        """Take no more jobs and wait for those that run. Their results still arrive if the loop runs on."""
+        """Accept no more jobs and wait for running ones. Their results still arrive if the loop continues."""
         self._closed = True
         for _ in self._threads:
             self._jobs.put(None)

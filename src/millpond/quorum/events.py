@@ -1,4 +1,4 @@
-"""What can happen to a replica of the quorum."""
+"""The events of a quorum replica."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millpond.quorum.voters import Voter
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request came in; `request_id` names it in the reply."""
+    """A request arrived; `request_id` identifies it in the reply."""
 
     request_id: int
     request: Request
@@ -20,51 +20,51 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The response to one of our own requests, or None when there will be none."""
+    """The response to one of our requests, or None if there will be none."""
 
     ask: Ask
     response: Response | None
     is_cut: bool = False
-    """Without a response: the connection was closed or refused, which a node that lives and is busy does not do."""
+    """Without a response: the connection was closed or refused, which a live but busy node does not do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hung:
-    """Whoever sent this request has gone; nobody waits for its reply."""
+    """The sender of this request has disconnected; its reply is no longer needed."""
 
     request_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Nothing but time has passed."""
+    """Time has passed, and nothing else."""
 
     late_ms: int = 0
-    """How long this node itself stood still: in that time it would have heard nobody."""
+    """How long this node itself was stalled: in that time it could not have received anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The owner of the log wrote to it, as only the leader's may."""
+    """The owner of the leader's log appended to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewVoters:
-    """The leader's owner wants these voters, and the leader had no objection."""
+    """The leader's owner requests these voters, and the leader has accepted."""
 
     voters: tuple[Voter, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """The leader's owner wants to know whether these replicas still follow: answer their fetches that wait."""
+    """The leader's owner checks whether these replicas still follow: answer their pending fetches."""
 
     replicas: frozenset[ReplicaKey]
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Hand over: resign if leading, and tell the others who should follow."""
+    """Hand over: resign if leading, and propose successors."""
 
 
 Event: TypeAlias = Asked | Answered | Hung | Time | Appended | NewVoters | Poll | Stop | Durable

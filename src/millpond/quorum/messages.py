@@ -1,4 +1,4 @@
-"""What replicas of the quorum say to each other, as values: one request and one response per API of the protocol."""
+"""The messages between quorum replicas: one request and one response per API of the protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_LEADER = -1
 
 
 class ReplicaKey(NamedTuple):
-    """One replica on one disk. A wiped disk has another directory id, and so is a stranger."""
+    """One replica on one disk. A wiped disk has another directory id, so it is a different replica."""
 
     node_id: int
     directory_id: UUID
@@ -29,7 +29,7 @@ class SnapshotId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """Vote (52): may I lead? With `pre_vote` the epoch is not raised and nothing is promised."""
+    """Vote (52). With `pre_vote` the epoch is not raised and nothing is promised."""
 
     epoch: int
     candidate: ReplicaKey
@@ -43,7 +43,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class BeginQuorumEpoch:
-    """BeginQuorumEpoch (53): I lead this epoch; come and fetch."""
+    """BeginQuorumEpoch (53): the sender leads this epoch; fetch from it."""
 
     epoch: int
     leader_id: int
@@ -52,7 +52,7 @@ class BeginQuorumEpoch:
 
 @dataclass(frozen=True, slots=True)
 class EndQuorumEpoch:
-    """EndQuorumEpoch (54): I lead no more; the first of `successors` should stand at once."""
+    """EndQuorumEpoch (54): the sender has resigned; the first of `successors` should stand at once."""
 
     epoch: int
     leader_id: int
@@ -61,7 +61,7 @@ class EndQuorumEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Fetch (1) of the metadata log. Its offset says what this replica has, so it promises that much."""
+    """Fetch (1) of the metadata log. Its offset acknowledges everything below."""
 
     epoch: int
     replica: ReplicaKey
@@ -70,7 +70,7 @@ class Fetch:
     high_watermark: int
     wait_ms: int
     is_new: bool = False
-    """Whether a new voter asks: what it has does not count yet."""
+    """Whether the sender is a new voter: what it has does not count yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class EpochResponse:
 
 @dataclass(frozen=True, slots=True)
 class FetchResponse:
-    """At most one of `diverging`, `snapshot` and `records` says something."""
+    """At most one of `diverging`, `snapshot` and `records` is set."""
 
     error: ErrorCode
     epoch: int
@@ -115,8 +115,8 @@ class FetchResponse:
     snapshot: SnapshotId | None = None
     records: bytes | None = None
     is_confirmed: bool = False
-    """To a new voter: a majority of the others has followed this leader since it came. Whoever has all that is
-    committed here can have promised nothing that is not."""
+    """For a new voter: a majority of the others has followed this leader since it joined. If it has everything
+    that is committed here, it cannot have promised anything else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
-"""How long a replica of the quorum waits for others: at random, and longer while elections come to nothing.
+"""The timeouts of a quorum replica: random, and longer while elections fail.
 
-On a machine with far too little CPU nodes stand still for longer than an election waits: each new candidate
-overthrows the one before it, and so it would go on for ever. So whoever sees one epoch follow another without a
-leader that stays waits twice as long, and twice again; who has heard a leader for a while, half as long. The first
-election after a quiet time is as quick as ever.
+On an overloaded machine nodes stall for longer than an election timeout: each new candidate would depose the one
+before it, forever. So a replica that sees epochs pass without a stable leader doubles its timeouts, repeatedly; one
+that has heard from a leader for a while halves them. The first election after a quiet time is as quick as ever.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ OTHER_DOUBLINGS_MAX = 2
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long the quorum waits, in milliseconds."""
+    """The timeouts of the quorum, in milliseconds."""
 
     election_ms: int = 1000
-    """At least; as much again at random, so that two seldom stand at once."""
+    """The minimum; up to as much again is added at random, so that two candidates rarely stand at once."""
     fetch_ms: int = 2000
     fetch_wait_ms: int = 500
     retry_ms: int = 100
     backoff_ms_max: int = 1000
     cut_ms: int = 50
-    """At random up to so long a follower waits for others to notice, once its leader's connection is closed and a new
-    one is refused: a process that is gone. The pre-vote keeps it from disturbing a leader that others still have."""
+    """A follower waits at random up to this long for others to notice once its leader's connection is closed and a
+    new one is refused: the process is gone. The pre-vote keeps it from disturbing a leader that others still have."""
 
     @property
     def calm_ms(self) -> int:
-        """A leader that was heard for so long stays."""
+        """A leader that was heard from for this long is stable."""
         return self.fetch_ms * 2
 
 
@@ -40,13 +39,13 @@ class Patience:
         self.timing = timing
         self._chance = chance
         self._is_calm = True
-        """Whether a leader of this epoch has stayed, or it is the one that we began with."""
+        """Whether a leader of this epoch was stable, or it is the initial epoch."""
         self._strain = 0
         self._silent_rounds = 0
         self._rounds_lost = 0
         self._heard_since_ms: int | None = None
 
-    # What has happened.
+    # Observations.
 
     def on_epoch(self) -> None:
         """An epoch has begun."""
@@ -55,7 +54,7 @@ class Patience:
         self._is_calm = False
 
     def on_leader(self) -> None:
-        """There is a leader, as far as we know; it has to be heard yet."""
+        """A leader is known, but has not been heard from yet."""
         self._rounds_lost = self._silent_rounds = 0
         self._heard_since_ms = None
 
@@ -72,37 +71,37 @@ class Patience:
         """Too few have answered a call for votes in time."""
         self._silent_rounds = min(self._silent_rounds + 1, OTHER_DOUBLINGS_MAX)
 
-    # How long to wait.
+    # Timeouts.
 
     @property
     def doubt_ms(self) -> int:
-        """A leader is heard far more often than this: who has not been may let others find out what they can do."""
+        """A leader is heard from far more often than this: after it, a replica lets others try an election."""
         return self._stretched(self.timing.fetch_ms * 2 // 3)
 
     @property
     def check_quorum_ms(self) -> int:
-        # Longer than the followers' own patience: a leader should not go while they still believe in it.
+        # Longer than the followers' timeout: a leader should not resign while they still follow it.
         return self._stretched(self.timing.fetch_ms * 3 // 2)
 
     def with_leader_ms(self) -> int:
-        """Not the same for all: they hear it, and miss it, in the same moment."""
+        """Randomised: the followers hear from the leader, and lose it, at the same moment."""
         return self._stretched(self.timing.fetch_ms + self._chance.below(self.timing.fetch_ms // 10))
 
     def for_pre_vote_ms(self) -> int:
-        """Always the same: it disturbs nobody, and whoever is there again should hear of it soon."""
+        """Constant: a pre-vote disturbs nobody, and a replica that is back should receive it soon."""
         return self.timing.election_ms + self._chance.below(self.timing.election_ms)
 
     def for_election_ms(self) -> int:
         return self.for_pre_vote_ms() << self._strain
 
     def answer_ms(self, *, is_fetch: bool) -> int:
-        """After so long an answer is worth nothing: nobody believes in the leader, or in the candidate, any more."""
+        """A later response is worthless: the leader or candidate has been given up."""
         if is_fetch:
             return self._stretched(self.timing.fetch_ms)
         return self.timing.election_ms << min(max(self._strain, self._silent_rounds), OTHER_DOUBLINGS_MAX)
 
     def backoff_ms(self) -> int:
-        """Longer after each lost round, at random, so that rivals part."""
+        """Longer after each lost round, at random, so that rivals separate."""
         self._rounds_lost = min(self._rounds_lost + 1, 10)
         retry_ms = self.timing.retry_ms
         wait_ms = retry_ms + self._chance.below(retry_ms << (self._rounds_lost + self._strain))

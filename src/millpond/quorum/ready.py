@@ -1,4 +1,4 @@
-"""The order of disk and network as types: what promises something can be sent only by showing that it is durable."""
+"""The order of disk and network as types: a promise can be sent only with proof that it is durable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millpond.quorum.ports import Election
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """Said by the disk alone: everything up to `version` of this replica survives a power cut."""
+    """Created by the disk alone: everything up to `version` of this replica survives a power cut."""
 
     version: int
 
@@ -28,7 +28,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The response to a request that came in as `request_id`."""
+    """The response to a request that arrived as `request_id`."""
 
     request_id: int
     response: Response
@@ -38,7 +38,7 @@ Outgoing: TypeAlias = Ask | Reply
 
 
 class Promise:
-    """A message that would be a lie if the disk forgot. Only `Outbox.release` opens it, and only for a `Durable`."""
+    """A message that would be false if the disk lost data. Only `Outbox.release` opens it, given a `Durable`."""
 
     __slots__ = ("_message", "version")
 
@@ -47,16 +47,16 @@ class Promise:
         self.version = version
 
     def open(self, durable: Durable) -> Outgoing:
-        assert durable.version >= self.version, "promised before it was durable"
+        assert durable.version >= self.version, "sent before it was durable"
         return self._message
 
 
 @dataclass(slots=True)
 class Ready:
-    """What a step wants of the outside world.
+    """The output of a step.
 
     `send` may go now. `save` must be made durable, together with the log as it is now, and be reported as
-    `Durable(version)`; what waits for that stays with the replica until then.
+    `Durable(version)`; messages that wait for it stay with the replica until then.
     """
 
     version: int
@@ -70,18 +70,18 @@ class Ready:
 
 
 class Outbox:
-    """Messages of one replica on their way out, held back until what they promise is durable."""
+    """Outgoing messages of one replica, held back until what they promise is durable."""
 
     def __init__(self) -> None:
         self._now: list[Outgoing] = []
         self._held: deque[Promise] = deque()
 
     def send(self, message: Outgoing) -> None:
-        """For what promises nothing."""
+        """For messages that promise nothing."""
         self._now.append(message)
 
     def promise(self, message: Outgoing, version: int, durable: Durable) -> None:
-        """For what counts on everything up to `version` being durable."""
+        """For messages that require everything up to `version` to be durable."""
         self._held.append(Promise(message, version))
         self.release(durable)
 

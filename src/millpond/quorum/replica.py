@@ -1,8 +1,8 @@
 """One replica of the metadata quorum: an event and the time go in; what to persist and what to send come out.
 
-The log is read and written here, as seen by everyone on this node at once. That it survives is another matter: each
-change of the log or of the election raises `version`, and what promises something (a vote, a fetch whose offset is an
-acknowledgement) waits in the outbox until the disk has reported that version as durable.
+The log is read and written here, and everyone on this node sees that at once. Durability is separate: each change of
+the log or of the election state raises `version`, and messages that promise something (a vote, a fetch whose offset
+is an acknowledgement) wait in the outbox until the disk has reported that version as durable.
 """
 
 from __future__ import annotations
@@ -51,37 +51,37 @@ from millpond.quorum.voters import Voter, fault_of_change
 
 OBSERVERS_MAX = 1000
 ROUNDS_COUNTED = 4
-"""For so many calls in a row an answer to any of them counts."""
+"""A response to any of this many calls in a row still counts."""
 
 
 class QuorumBroken(Exception):
-    """What is committed would change. The replica must stop at once: going on would spread it."""
+    """A committed record would change. The replica must stop at once: continuing would spread the damage."""
 
 
 class Replica:
-    """A voter, or an observer when `me` is none of the `voters`.
+    """A voter, or an observer if `me` is not one of the `voters`.
 
-    The voters are the founders, until a record of the log says otherwise: the last one counts from the moment that it
-    is written, committed or not, and one that is cut off again counts no more (`quorum/voters.py` has the rules). So
-    two replicas may disagree on who votes. A vote is given to whoever asks, by observers, too, because the one that
-    asks may know the later record; only the candidate counts, by its own.
+    The voters are the founders until a record of the log names others. The last such record counts as soon as it is
+    written, committed or not, and stops counting if it is truncated (`quorum/voters.py` has the rules). So two
+    replicas may disagree on who votes. Any replica that is asked gives its vote, even an observer, because the
+    candidate may know the later record; only the candidate counts votes, by its own record.
 
     A voter whose disk is empty is *new*: it may have been wiped, and have forgotten votes and records that it had
-    promised to keep. It votes only for a candidate that is new, too, and such a one needs the votes of all, so it
-    leads only where nobody has more than it; the very first leader is elected so. What a new voter has fetched does
-    not count. It is new no more
+    promised to keep. It votes only for a candidate that is also new, and such a candidate needs the votes of all, so
+    it leads only if nobody has more records; the very first leader is elected this way. What a new voter has fetched
+    does not count. A voter stops being new
 
     - as a leader, once something of its epoch is committed;
-    - when the one it voted for as a new voter turns out to have been elected, hence by all;
+    - when the candidate it voted for as a new voter turns out to have been elected, hence by all;
     - as a *founder*, which has voted for a candidate without any records: nobody had any then, so nothing was
-      committed, and nothing was forgotten that counts. A founder needs only to hear that the cluster was founded: of
-      a leader, or from one that has records or is new no more. Without it a first leader that dies when only some
-      know of it would leave a cluster where nobody can be elected: who is new votes for new ones alone, and those
-      cannot have the votes of all;
-    - as a follower that has all that is committed, once a majority of the other voters has shown to the leader, since
-      it came, that it follows it. Then nothing that it promised in its earlier life can still come true elsewhere.
+      committed, and nothing that counts was forgotten. A founder only has to learn that the cluster was founded: from
+      a leader, or from a replica that has records or is no longer new. Without this rule, a first leader that dies
+      when only some know of it would leave a cluster in which nobody can be elected: new voters vote only for new
+      candidates, and those cannot have the votes of all;
+    - as a follower that has everything committed, once a majority of the other voters has shown the leader, since it
+      joined, that they follow it. Then nothing that it promised before can still take effect elsewhere.
 
-    Once the log names the voters there is nothing to found, and a new one does not stand at all: the record that it
+    Once the log names the voters there is nothing to found, and a new voter does not stand at all: the record that it
     knows may be an old one, which names it alone.
     """
 
@@ -120,15 +120,15 @@ class Replica:
         self._durable_end = log.end_offset
         self._ends: deque[tuple[int, int]] = deque()
         self.leader_heard_ms: int | None = None
-        """When another replica was last heard as the leader."""
+        """When another replica was last heard from as the leader."""
         self._resigned: tuple[int, int] | None = None
-        """An epoch and its leader, which has said itself that it leads no more."""
+        """An epoch and its leader, which has announced its resignation."""
         if log.last_epoch > election.epoch:
             self._elect(log.last_epoch)
-        # Whoever may have led an epoch never leads it again: a power cut may have taken records of it that others
-        # have seen, and the same offset in the same epoch must always be the same record.
+        # A replica that may have led an epoch never leads it again: a power cut may have taken records of it that
+        # others have seen, and the same offset in the same epoch must always be the same record.
         led = election.leader_id == me.node_id or election.voted == me
-        # A voter on its own has nobody to wait for.
+        # A single voter has nobody to wait for.
         deadline_ms = now_ms + (self._patience.for_election_ms() if self._others else 0)
         self.role: Role = Resigned(deadline_ms) if led and self.is_voter else Unattached(deadline_ms, now_ms)
 
@@ -146,8 +146,8 @@ class Replica:
     def _may_stand(self) -> bool:
         if self.is_new and (self.log.voters is not None or self.election.is_restored):
             return False
-        # Whoever was removed by a record that may not be committed, and that nobody else may have, is needed until it
-        # is: the others would neither outvote nor outrun it. It counts the new voters, and not itself.
+        # A voter that was removed by an uncommitted record, which others may lack, is needed until it is committed:
+        # the others would neither outvote nor overtake it. It counts the new voters, and not itself.
         return self.is_voter or (self._was_voter and self._is_changing)
 
     @property
@@ -166,15 +166,15 @@ class Replica:
 
     @property
     def check_quorum_ms(self) -> int:
-        """How long this replica leads on without a majority."""
+        """How long this replica keeps leading without a majority."""
         return self._patience.check_quorum_ms
 
     def answer_ms(self, request: Request) -> int:
-        """How long to wait for the answer."""
+        """How long to wait for the response."""
         return self._patience.answer_ms(is_fetch=isinstance(request, Fetch | FetchSnapshot))
 
     def next_deadline_ms(self) -> int | None:
-        """When `Time` should come at the latest."""
+        """When `Time` must be sent at the latest."""
         match self.role:
             case Leader() as role:
                 if self.voters == (self.me,) and not role.parked:
@@ -221,7 +221,7 @@ class Replica:
                     self.role.deadline_ms += min(late_ms, self._timing.fetch_ms)
                 self._on_time(now_ms)
             case Appended():
-                assert isinstance(self.role, Leader), "only a leader's log is written to"
+                assert isinstance(self.role, Leader), "only the leader appends to its log"
                 self._log_changed()
                 self._answer_parked(now_ms)
             case NewVoters(voters):
@@ -291,7 +291,7 @@ class Replica:
             case _:
                 assert_never(self.role)
 
-    # What is remembered.
+    # Durable state.
 
     def _elect(self, epoch: int, leader_id: int = NO_LEADER, voted: ReplicaKey | None = None) -> None:
         self._remember(replace(self.election, epoch=epoch, leader_id=leader_id, voted=voted))
@@ -304,12 +304,12 @@ class Replica:
         )
 
     def _settle_in(self) -> None:
-        """What this voter may have forgotten is of no account any more."""
+        """What this voter may have forgotten no longer matters."""
         self._remember(replace(self.election, is_new=False, is_founder=False, is_restored=False))
 
     def _remember(self, election: Election) -> None:
         if election != self.election:
-            assert election.epoch >= self.election.epoch, "an epoch never falls"
+            assert election.epoch >= self.election.epoch, "epochs never decrease"
             if election.epoch > self.election.epoch:
                 self._patience.on_epoch()
             self.election = election
@@ -326,7 +326,7 @@ class Replica:
         self._outbox.promise(message, self.version, self._durable)
 
     def _reply(self, request_id: int, response: Response) -> None:
-        """A reply names our epoch, so it waits until that is durable."""
+        """A reply carries our epoch, so it waits until that is durable."""
         self._promise(Reply(request_id, response))
 
     # Changing roles.
@@ -340,7 +340,7 @@ class Replica:
             self._patience.on_leader()
 
     def _become_unattached(self, epoch: int, now_ms: int) -> None:
-        """A higher epoch is known and its leader is not. What is left of the patience stays as it is."""
+        """A higher epoch is known and its leader is not. The remaining timeout is kept."""
         match self.role:
             case Unattached(deadline_ms=deadline_ms) | Resigned(deadline_ms=deadline_ms):
                 pass
@@ -355,7 +355,7 @@ class Replica:
         voted = self.election.voted if epoch == self.election.epoch else None
         self._elect(epoch, leader_id, voted)
         if self.election.is_founder or (voted is not None and voted.node_id == leader_id):
-            # A new voter's vote goes to nobody but one who needs all of them: nobody knew better.
+            # A new voter's vote goes only to a candidate that needs all votes: nobody knew better.
             self._settle_in()
         role = Follower(leader_id, now_ms + self._patience.with_leader_ms())
         self._enter(role, now_ms)
@@ -386,10 +386,10 @@ class Replica:
     def _become_leader(self, role: Candidate, now_ms: int) -> None:
         epoch_start = self.log.end_offset
         if not self.log.append_leader_change(self.epoch, self.me.node_id):
-            # Without room on its disk it would lead nothing: another may have some.
+            # With a full disk it could not lead: another replica may have space.
             role.deadline_ms = min(role.deadline_ms, now_ms + self._patience.backoff_ms())
             return
-        # Not saved by itself: a vote for itself says all that matters after a restart, and there is one.
+        # Not saved separately: the vote for itself is enough after a restart, and that is saved.
         self.election = replace(self.election, leader_id=self.me.node_id)
         self._enter(Leader(epoch_start, now_ms, now_ms + self._timing.fetch_ms // 2), now_ms)
         self._log_changed()
@@ -405,33 +405,33 @@ class Replica:
         self._enter(Resigned(now_ms + self._patience.for_election_ms()), now_ms)
 
     def _learn(self, epoch: int, leader_id: int, now_ms: int) -> None:
-        """Somebody says that this is the epoch, and who leads it."""
+        """Apply an epoch and its leader as another replica reports them."""
         if epoch > self.epoch:
-            # They may remember us as a leader that we have forgotten to be; that epoch is over for us.
+            # They may remember us as a leader while we have forgotten it; that epoch is over for us.
             if leader_id in (NO_LEADER, self.me.node_id):
                 self._become_unattached(epoch, now_ms)
             else:
                 self._become_follower(epoch, leader_id, now_ms)
         elif epoch == self.epoch and leader_id not in (NO_LEADER, self.me.node_id, self.leader_id):
             if (epoch, leader_id) == self._resigned:
-                # Whoever says so has not heard of it yet: following it again would take the time of a dead leader.
+                # The sender does not know of the resignation yet: following again would wait for a dead leader.
                 return
             if self._contradicts(epoch, leader_id):
                 raise QuorumBroken(f"epoch {epoch} has two leaders: {self.leader_id} and {leader_id}")
             self._become_follower(epoch, leader_id, now_ms)
 
     def _contradicts(self, epoch: int, leader_id: int) -> bool:
-        """Whether another one is known to lead this epoch than the one that is said to."""
+        """Whether a different leader of this epoch is known."""
         if epoch != self.epoch or leader_id in (NO_LEADER, self.me.node_id, self.leader_id):
             return False
         if (epoch, leader_id) == self._resigned:
             return False
         return isinstance(self.role, Leader) or self.leader_id != NO_LEADER
 
-    # Elections: asking.
+    # Elections: requesting votes.
 
     def _call_for_votes(self, tally: Tally, *, pre_vote: bool) -> None:
-        """Of those who have not answered."""
+        """From those who have not answered."""
         for voter in self._others:
             if voter.node_id in tally.granted or voter.node_id in tally.refused:
                 continue
@@ -456,7 +456,7 @@ class Replica:
             role.tally.count(ask.node_id, response.granted)
             self._judge_candidate(now_ms)
             if not response.granted and self.role is role:
-                # A rival, most often. Whoever has not answered by now may be gone: another round is quicker.
+                # Usually a rival. A voter that has not answered by now may be gone: another round is quicker.
                 role.deadline_ms = min(role.deadline_ms, now_ms + self._patience.backoff_ms())
 
     def _judge_candidate(self, now_ms: int) -> None:
@@ -466,7 +466,7 @@ class Replica:
             self._become_leader(role, now_ms)
 
     def _go_on_pre_vote(self, role: Prospective, now_ms: int) -> None:
-        """Too few have answered. They may be slow: for a while what comes late still counts."""
+        """Too few have answered. They may be slow: for a while late responses still count."""
         self._patience.on_silence()
         role.rounds += 1
         role.tally.needs_all = self.is_new
@@ -477,7 +477,7 @@ class Replica:
         self._call_for_votes(role.tally, pre_vote=True)
 
     def _end_pre_vote(self, role: Prospective, now_ms: int) -> None:
-        """Not now. Whoever leads may still be there; else wait for another to stand, and try again."""
+        """Not now. The leader may still be there; else wait for another candidate, and try again."""
         if role.leader_id != NO_LEADER:
             self._become_follower(self.epoch, role.leader_id, now_ms)
         else:
@@ -491,7 +491,7 @@ class Replica:
             self._reply(request_id, VoteResponse(error, self.epoch, self.leader_id))
             return
         if self.election.is_founder and (vote.end_offset > 0 or not vote.is_new):
-            # There was a leader, and the first one was elected by all: with the vote of this life.
+            # There was a leader, and the first one was elected by all: with this voter's current vote.
             self._settle_in()
         if vote.epoch > self.epoch:
             self._become_unattached(vote.epoch, now_ms)
@@ -508,7 +508,7 @@ class Replica:
             return ErrorCode.INCONSISTENT_VOTER_SET
         if vote.last_epoch > vote.epoch or (vote.last_epoch == vote.epoch and not vote.pre_vote):
             return ErrorCode.INVALID_REQUEST
-        # The epoch goes along, so that a candidate from the past finds its way even when it only asks.
+        # The response carries the epoch, so that an outdated candidate catches up even with a pre-vote.
         return ErrorCode.FENCED_LEADER_EPOCH if vote.epoch < self.epoch else ErrorCode.NONE
 
     def _grants(self, vote: Vote, now_ms: int) -> bool:
@@ -522,7 +522,7 @@ class Replica:
             case Leader():
                 return False
             case Follower(heard_ms=heard_ms, cuts=cuts):
-                # One that refuses connections was heard lately, and is gone.
+                # A leader that refuses connections was heard from recently, and is gone.
                 in_doubt = cuts > 1 or heard_ms is None or now_ms - heard_ms >= self._patience.doubt_ms
                 return vote.pre_vote and in_doubt
             case Candidate() | Resigned():
@@ -533,7 +533,7 @@ class Replica:
                 assert_never(self.role)
 
     def _founds_before(self, vote: Vote) -> bool:
-        """A cluster is founded by all: of two who ask at once neither can win, unless the one with less gives way."""
+        """A cluster is founded by all: of two simultaneous candidates neither can win unless the lesser gives way."""
         if not self.is_new or not isinstance(self.role, Prospective | Candidate):
             return False
         mine = (self.log.last_epoch, self.log.end_offset, -self.me.node_id)
@@ -545,7 +545,7 @@ class Replica:
         elif begin.epoch < self.epoch:
             error = ErrorCode.FENCED_LEADER_EPOCH
         elif self._contradicts(begin.epoch, begin.leader_id):
-            # Anybody may say so. What a leader that we asked ourselves answers is another matter.
+            # Anyone can claim that. The response of a leader that we asked is different.
             error = ErrorCode.INVALID_REQUEST
         else:
             error = ErrorCode.NONE
@@ -565,7 +565,7 @@ class Replica:
         self._reply(request_id, EpochResponse(ErrorCode.NONE, self.epoch, self.leader_id))
 
     def _successor_wait_ms(self, successors: tuple[ReplicaKey, ...]) -> int:
-        """The first stands at once, the next ones later and later, so that they do not stand in each other's way."""
+        """The first stands at once, the next ones later, so that they do not compete."""
         if self.me not in successors:
             return self._patience.for_election_ms()
         rank = successors.index(self.me)
@@ -596,7 +596,7 @@ class Replica:
         self._promise(Ask(voter.node_id, BeginQuorumEpoch(self.epoch, self.me.node_id, voter)))
 
     def _has_lost_quorum(self, role: Leader, now_ms: int) -> bool:
-        """Without a majority that fetches, another may lead already: who cannot commit should not pretend to."""
+        """Without a majority that fetches, another may lead already: a leader that cannot commit should resign."""
         heard = int(self.is_voter)
         for voter in self._others:
             heard += self._is_heard(role, voter, now_ms)
@@ -605,7 +605,7 @@ class Replica:
     # Voters.
 
     def _read_voters(self) -> None:
-        """The log has changed: who votes by now?"""
+        """Update the voters after the log has changed."""
         named = self.log.voters
         voters = self._founders if named is None else tuple(self.key_of(each.node_id) for each in named)
         if voters != self.voters:
@@ -616,7 +616,7 @@ class Replica:
         self._was_voter = self.me in self._founders if before is None else self._is_named(before)
 
     def _is_stranger(self, replica: ReplicaKey) -> bool:
-        """Whether the replica has the node id of a voter, and another directory."""
+        """Whether the replica has the node id of a voter, but another directory."""
         return replica not in self.voters and any(each.node_id == replica.node_id for each in self.voters)
 
     def _is_named(self, voters: tuple[Voter, ...]) -> bool:
@@ -626,10 +626,10 @@ class Replica:
         return ReplicaKey(node_id, self.me.directory_id)
 
     def objection(self, voters: Sequence[Voter], now_ms: int) -> str | None:
-        """Why the voters cannot be changed to these now; None where they can."""
+        """Why the voters cannot be changed to these now; None if they can."""
         role = self.role
         if not isinstance(role, Leader):
-            return "this node does not lead the metadata"
+            return "this node is not the metadata leader"
         known = {each.node_id for each in self.voters}
         return (
             self._change_in_doubt(role)
@@ -639,8 +639,8 @@ class Replica:
         )
 
     def _change_in_doubt(self, role: Leader) -> str | None:
-        # A change of an earlier epoch may be committed by others: with nothing of this one committed, two changes of
-        # the same set of voters could have majorities that do not meet.
+        # An earlier leader's change may be committed by others: until something of this epoch is committed, two
+        # changes of the same voters could have majorities that do not overlap.
         if self.high_watermark <= role.epoch_start:
             return "this leader has committed nothing yet"
         return "the last change of voters is not committed yet" if self._is_changing else None
@@ -651,22 +651,22 @@ class Replica:
 
     @property
     def _is_dismissed(self) -> bool:
-        """Whether this leader is no voter any more, for good."""
+        """Whether this leader has been removed from the voters for good."""
         return not self.is_voter and not self._is_changing
 
     def _not_ready(self, role: Leader, voter: Voter, now_ms: int) -> str | None:
         progress = self._progress(role, self.key_of(voter.node_id))
         if progress.caught_up_ms is None or now_ms - progress.caught_up_ms > self._timing.fetch_ms:
             return f"node {voter.node_id} has not caught up with the metadata"
-        return f"node {voter.node_id} has just begun" if progress.is_new else None
+        return f"node {voter.node_id} has just started" if progress.is_new else None
 
     def _too_few(self, role: Leader, voters: Sequence[Voter], now_ms: int) -> str | None:
-        """A change that could not be committed would be in force all the same, and nothing could take it back."""
+        """A change that cannot be committed would still be in force, and could not be reverted."""
         keys = [self.key_of(each.node_id) for each in voters]
-        # Who has not come at all may be a new one, whose vote nobody gets.
+        # A replica that has not fetched at all may be a new one, whose vote nobody gets.
         come = [each for each in keys if self._progress(role, each).fetched_ms is not None]
         there = [each for each in keys if each == self.me or (each in come and self._is_heard(role, each, now_ms))]
-        return None if len(there) > len(keys) // 2 else "too few of those who would vote are there"
+        return None if len(there) > len(keys) // 2 else "too few of the new voters are up"
 
     def _is_heard(self, role: Leader, replica: ReplicaKey, now_ms: int) -> bool:
         progress = self._progress(role, replica)
@@ -687,13 +687,13 @@ class Replica:
         progress = role.progress.get(replica)
         if progress is None:
             progress = ReplicaProgress()
-            # Anybody may claim to be an observer; only so many are remembered.
+            # Anyone can claim to be an observer; only a limited number is remembered.
             if replica in self.voters or len(role.progress) < OBSERVERS_MAX:
                 role.progress[replica] = progress
         return progress
 
     def forget_progress(self, replica: ReplicaKey) -> None:
-        """Another process is this replica from now on: it has to show itself how much it has."""
+        """Forget a replica's progress, because another process is that replica now."""
         if isinstance(self.role, Leader):
             self.role.progress.pop(replica, None)
 
@@ -703,16 +703,16 @@ class Replica:
         ends = sorted(
             self._durable_end if voter == self.me else self._progress(role, voter).end_offset for voter in self.voters
         )
-        # The offset that a majority has: as many voters are at or beyond it as make one.
+        # The offset that a majority has: enough voters are at or beyond it.
         offset = ends[(len(ends) - 1) // 2]
-        # What earlier epochs left is committed only together with a record of this one: a majority that has it does
-        # not stop a replica with a later epoch from being elected without it.
+        # Records of earlier epochs are committed only together with one of this epoch: a majority that has them does
+        # not prevent the election of a replica with a later epoch that lacks them.
         if offset > role.epoch_start and offset > self.high_watermark:
             self.high_watermark = offset
             self._settle_in()
             self._answer_parked(now_ms)
             if self._is_dismissed:
-                # Not in this very step: its owner hears first that the change is committed.
+                # Not in this step: its owner must learn first that the change is committed.
                 role.begin_ms = now_ms
 
     def _on_fetch(self, request_id: int, fetch: Fetch, now_ms: int) -> None:
@@ -757,7 +757,7 @@ class Replica:
         return FetchResponse(error, self.epoch, self.leader_id)
 
     def _snapshot_for(self, fetch: Fetch) -> SnapshotId | None:
-        """The snapshot to begin with, for a replica whose log cannot be continued from ours."""
+        """The snapshot to start with, for a replica whose log cannot be continued from ours."""
         snapshot = self.log.latest_snapshot
         if snapshot is None:
             return None
@@ -792,12 +792,13 @@ class Replica:
         self._outbox.send(Reply(request_id, response))
 
     def _is_confirmed_to(self, replica: ReplicaKey) -> bool:
-        """Whether a majority without the new voter has come, heard from us and come again since it is here."""
+        """Whether a majority without the new voter has fetched, received a response and fetched again since it
+        joined."""
         role = self.role
         assert isinstance(role, Leader)
         if self._is_stranger(replica) or self._is_changing:
-            # A process with the id of a voter and another directory stays new until the voter has that directory, by
-            # a record that is committed: then the process with the directory before it does not count any more.
+            # A process with a voter's id and another directory stays new until a committed record gives the voter
+            # that directory: then the process with the previous directory no longer counts.
             return False
         since_ms = self._progress(role, replica).new_since_ms
         others = [self._progress(role, voter) for voter in self._others]
@@ -815,7 +816,7 @@ class Replica:
             self._send_records(parked.request_id, parked.fetch)
 
     def _answer_now(self, replicas: Container[ReplicaKey]) -> None:
-        """Answer the fetches of these that wait for news, though there is none."""
+        """Answer the pending fetches of these replicas, even without news."""
         if isinstance(self.role, Leader):
             for parked in [each for each in self.role.parked.values() if each.fetch.replica in replicas]:
                 del self.role.parked[parked.request_id]
@@ -860,7 +861,7 @@ class Replica:
         )
 
     def _look_for_leader(self) -> None:
-        """Whoever is asked to serve a fetch says who leads."""
+        """Any replica that is asked for a fetch names the leader."""
         if self._others:
             voter = self._others[self._chance.below(len(self._others))]
             self._promise(Ask(voter.node_id, self._fetch(0)))
@@ -878,10 +879,10 @@ class Replica:
                 role = self.role
                 if isinstance(role, Prospective) and ask.node_id == role.leader_id and response is not None:
                     if response.error is ErrorCode.NONE and request.epoch == self.epoch:
-                        # It was late, and leads on.
+                        # It was late, and still leads.
                         self._become_follower(self.epoch, role.leader_id, now_ms)
                     return
-                # An answer counts only while everything is still as it was when we asked.
+                # A response counts only if nothing has changed since the request.
                 if not isinstance(role, Follower) or request is not role.asked:
                     return
                 role.asked = None
@@ -897,7 +898,7 @@ class Replica:
                 pass
 
     def _on_cut(self, role: Follower, now_ms: int) -> None:
-        """The leader's process may be gone. One that lives takes a new connection, and answers at once."""
+        """The leader's process may be gone. A live one accepts a new connection and answers at once."""
         role.cuts += 1
         if role.cuts == 1:
             self._fetch_again(role, wait_ms=0)
@@ -917,7 +918,7 @@ class Replica:
             and response.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
             and (response.epoch, response.leader_id) == (self.epoch, NO_LEADER)
         ):
-            # It led this epoch and never will again. What it says of who should come next may be lost, or on its way.
+            # It led this epoch and never will again. Its proposal of successors may be lost or in flight.
             self._resigned = (self.epoch, role.leader_id)
             deadline_ms = now_ms + self._chance.below(self._timing.cut_ms)
             self._enter(Unattached(deadline_ms, now_ms + self._timing.retry_ms), now_ms)

@@ -1,4 +1,4 @@
-"""The roles that a replica of the quorum can have, each with just the state that it needs."""
+"""The roles of a quorum replica, each with the state it needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millpond.quorum.messages import Fetch, FetchSnapshot, ReplicaKey, SnapshotI
 
 @dataclass(slots=True)
 class Tally:
-    """Who answered a call for votes, and how; the caller's own vote is one of them."""
+    """The responses to a call for votes, including the candidate's own vote."""
 
     voters_count: int
     needs_all: bool = False
@@ -33,7 +33,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Unattached:
-    """Knows an epoch and no leader of it; looks for one, and stands for election when none shows up in time."""
+    """Knows an epoch but not its leader; looks for one, and stands for election if none appears in time."""
 
     deadline_ms: int
     look_ms: int
@@ -41,7 +41,7 @@ class Unattached:
 
 @dataclass(slots=True)
 class Prospective:
-    """Asks whether it would be elected, without raising the epoch; keeps looking for a leader meanwhile."""
+    """Asks whether it would be elected, without raising the epoch; keeps looking for a leader."""
 
     leader_id: int
     tally: Tally
@@ -58,7 +58,7 @@ class Candidate:
     vote_version: int
     deadline_ms: int
     again_ms: int
-    """When to ask those again who have not answered: what was sent to them may be lost."""
+    """When to retry those who have not answered: the request may be lost."""
 
 
 @dataclass(slots=True)
@@ -67,19 +67,19 @@ class ReplicaProgress:
 
     end_offset: int = -1
     high_watermark: int = -1
-    """How much it knows to be committed."""
+    """The high watermark it knows."""
     fetched_ms: int | None = None
     caught_up_ms: int | None = None
-    """When it last had all that there was."""
+    """When it last had the whole log."""
     fetched_before_ms: int | None = None
-    """When it had fetched the last time but one: it has heard from this leader since."""
+    """The time of its last fetch but one: it has received a response from this leader since."""
     is_new: bool = False
     new_since_ms: int = 0
 
 
 @dataclass(slots=True)
 class ParkedFetch:
-    """A fetch that waits for news."""
+    """A fetch that waits for new records."""
 
     request_id: int
     fetch: Fetch
@@ -92,7 +92,7 @@ class Leader:
     """The offset of the record that opened this epoch."""
     elected_ms: int
     begin_ms: int
-    """When to call those who have not come to fetch."""
+    """When to notify replicas that have not fetched yet."""
     progress: dict[ReplicaKey, ReplicaProgress] = field(default_factory=dict)
     parked: dict[int, ParkedFetch] = field(default_factory=dict)
 
@@ -106,7 +106,7 @@ class Resigned:
 
 @dataclass(slots=True)
 class Download:
-    """A snapshot on its way from the leader."""
+    """A snapshot being fetched from the leader."""
 
     snapshot: SnapshotId
     data: bytearray = field(default_factory=bytearray)
@@ -120,11 +120,11 @@ class Follower:
     heard_ms: int | None = None
     """When the leader last answered."""
     asked: Fetch | FetchSnapshot | None = None
-    """The one request that is under way; the answer to any other comes too late."""
+    """The request in flight; responses to any other are too late."""
     retry_ms: int | None = None
-    """When to ask again after an answer that helped nobody."""
+    """When to retry after an unsuccessful response."""
     cuts: int = 0
-    """How often in a row the connection to the leader was closed or refused."""
+    """How many times in a row the connection to the leader was closed or refused."""
     download: Download | None = None
 
 

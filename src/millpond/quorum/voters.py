@@ -1,9 +1,9 @@
-"""The voters of the quorum as a record of its own log names them, and how they may change.
+"""The voters of the quorum as recorded in its own log, and how they may change.
 
-One voter comes or goes at a time: then any majority of the old voters and any majority of the new ones meet, so that
-nobody is elected, and nothing committed, by two sets that know nothing of each other. That holds for two sets that
-follow each other, hence a change begins only when the last one is committed, and only once the leader has committed
-something in its own epoch: else an earlier leader's change, which this one has never seen, may still be about.
+One voter is added or removed at a time: then any majority of the old voters and any majority of the new ones overlap,
+so that no two disjoint sets can elect or commit. That holds only for consecutive sets, so a change begins only once
+the last one is committed, and once the leader has committed something in its own epoch: otherwise an earlier leader's
+change, which this one has never seen, may still take effect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from millpond.base.named_tuple import NamedTuple
 
 
 class VoterEndPoint(NamedTuple):
-    """Where a voter is reached by those who go by their listener of this name."""
+    """A voter's address on the listener of this name."""
 
     name: str
     host: str
@@ -23,7 +23,7 @@ class VoterEndPoint(NamedTuple):
 
 
 class Voter(NamedTuple):
-    """A voter as it is written down: which node, on which disk, and where the others reach it."""
+    """A voter as recorded: the node, its disk, and its addresses."""
 
     node_id: int
     directory_id: UUID
@@ -31,24 +31,24 @@ class Voter(NamedTuple):
 
 
 def fault_of_change(old: Set[int], new: Set[int]) -> str | None:
-    """Why these voters may not follow those; the same ones may, with other disks or addresses."""
+    """Why these voters may not follow those; the same nodes may, with other disks or addresses."""
     if not new:
-        return "somebody must vote"
-    return "only one voter at a time may come or go" if len(old ^ new) > 1 else None
+        return "at least one voter is required"
+    return "only one voter at a time may be added or removed" if len(old ^ new) > 1 else None
 
 
 def wanted_count(nodes: int, count_max: int) -> int:
-    """How many of so many nodes should vote: an odd number, as one more would survive no more losses."""
+    """How many of this many nodes should vote: an odd number, as an even one tolerates no more failures."""
     return max(min(nodes - 1 + nodes % 2, count_max - 1 + count_max % 2), 1)
 
 
 def next_voters(
     voters: tuple[Voter, ...], able: Mapping[int, Voter], drained: Set[int], count: int
 ) -> tuple[Voter, ...] | None:
-    """The next step towards so many voters; None where there is none to take.
+    """The next step towards the target number of voters; None if there is none.
 
-    `able` are nodes that are there and may vote. One that is away keeps its vote: it may come back, and only somebody
-    who knows that it does not can say so. `drained` are to be taken away, and go once others vote in their place.
+    `able` are live nodes that may vote. One that is down keeps its vote: it may return, and only an operator can know
+    that it will not. `drained` are to be removed, and go once others vote in their place.
     """
     for index, voter in enumerate(voters):
         known = able.get(voter.node_id, voter)

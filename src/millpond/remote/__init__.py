@@ -1,5 +1,5 @@
-"""Any Kafka cluster on the wire: the one cluster client that `client`, `spark`, `admin` and `cli` share.
+"""A client for any Kafka cluster, shared by `client`, `spark`, `admin` and `cli`.
 
-Batches instead of the single records that confluent-kafka hands out, and every question that librdkafka has no call
-for; over TLS and with passwords, in the newest version that both sides know.
+It reads whole batches instead of confluent-kafka's single records, and has requests that librdkafka has no call for;
+with TLS and authentication, in the newest version that both sides support.
 """

@@ -1,4 +1,4 @@
-"""Where to begin: the addresses of a cluster's first brokers, as people give them."""
+"""The bootstrap addresses of a cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Address(NamedTuple):
 
 
 def bootstrap_servers(given: str | None, otherwise: str | None = None) -> str:
-    """What was given, else MILLPOND_BOOTSTRAP, else `otherwise`, else the local node."""
+    """The given addresses, else MILLPOND_BOOTSTRAP, else `otherwise`, else the local node."""
     return given or os.environ.get(BOOTSTRAP_VARIABLE) or otherwise or BOOTSTRAP_DEFAULT
 
 

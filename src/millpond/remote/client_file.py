@@ -1,7 +1,7 @@
-"""`client.properties`: where a cluster is and how to log in, in one file, as Kafka's own tools take it.
+"""`client.properties`: a cluster's addresses and credentials in one file, as Kafka's tools take it.
 
 `millpond up --secure` writes one. MILLPOND_CLIENT_CONFIG names it for every client of a process: commands, the Python
-client, Spark. What a program or a command says by itself goes before it.
+client, Spark. Explicit settings override it.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ _JAVA: Final = frozenset(
         *("ssl.keystore." + each for each in ("type", "certificate.chain", "key")),
     }
 )
-"""Names of which librdkafka knows only that they are Java's."""
+"""Settings that librdkafka rejects as specific to Java."""
 
 
 def client_settings() -> dict[str, str]:
-    """What the file of MILLPOND_CLIENT_CONFIG says; nothing where there is no such variable."""
+    """The settings in MILLPOND_CLIENT_CONFIG's file; empty without that variable."""
     path = os.environ.get(VARIABLE)
     return read_client_file(path, VARIABLE) if path else {}
 
 
 def read_client_file(path: str, origin: str = "the client's settings") -> dict[str, str]:
-    """The settings in a file of properties. ConfigError, which names no value, where it cannot be read."""
+    """The settings in a properties file. ConfigError if it cannot be read; the message contains no values."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(BYTES_MAX)
     except (OSError, UnicodeDecodeError) as fault:
-        reason = fault.strerror if isinstance(fault, OSError) else "it is no text in UTF-8"
+        reason = fault.strerror if isinstance(fault, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"{origin}: {path} cannot be read: {reason}") from None
     return parse_properties(text)
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """As Java reads them: `name=value`, `name: value`, comments, lines that go on behind a backslash."""
+    """Parse them as Java does: `name=value`, `name: value`, comments, lines continued with a backslash."""
     settings = {}
     lines = iter(text.splitlines())
     for line in lines:
@@ -78,7 +78,7 @@ def _unescaped(text: str) -> str:
 
 
 def for_librdkafka(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same settings, with Java's names of security as librdkafka calls them."""
+    """The same settings with Java's security settings renamed for librdkafka."""
     is_java = (
         settings.keys() & _JAVA
         or str(settings.get("ssl.keystore.location", "")).endswith(".pem")

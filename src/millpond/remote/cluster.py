@@ -1,7 +1,7 @@
-"""The brokers of one cluster: who they are, who leads what, and a connection to each that is needed.
+"""The brokers of one cluster: their addresses, the partition leaders, and a connection to each broker that is needed.
 
-Made from the settings a Kafka client takes (`bootstrap.servers`, `client.id`, `request.timeout.ms`,
-`default.api.timeout.ms`, security); what it has no use for it leaves alone. For one thread at a time.
+Created from a Kafka client's settings (`bootstrap.servers`, `client.id`, `request.timeout.ms`,
+`default.api.timeout.ms`, security); others are ignored. For one thread at a time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ API_TIMEOUT_MS: Final = 60_000
 BACKOFF_SECONDS: Final = 0.05
 BACKOFF_SECONDS_MAX: Final = 1.0
 UNKNOWN_TOPIC_TRIES: Final = 5
-"""A topic that was just created may not be known everywhere; one that is missing should not cost a minute."""
+"""A new topic may not be known everywhere yet; a missing one should not cost a minute."""
 
 SETTINGS: Final = SECURITY_SETTINGS | {
     "bootstrap.servers",
@@ -44,7 +44,7 @@ SETTINGS: Final = SECURITY_SETTINGS | {
     "request.timeout.ms",
     "default.api.timeout.ms",
 }
-"""Every name that a cluster looks at."""
+"""Every setting that a cluster uses."""
 
 CoordinatorKind = Literal["group", "transaction"]
 _RECORDS: Final = "records"
@@ -73,7 +73,7 @@ class TopicInfo:
 
 
 class Cluster(Closable):
-    """The way to every broker."""
+    """Connections to all brokers."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._settings = dict(settings)
@@ -90,11 +90,11 @@ class Cluster(Closable):
 
     @property
     def patience_ms(self) -> int:
-        """How long a broker may take for what it does for us."""
+        """How long a broker may take for an operation."""
         return round(self.patience_seconds * 1000)
 
     def twin(self) -> Cluster:
-        """Connections of its own to the same cluster, for writing while a reader has requests on their way."""
+        """Separate connections to the same cluster, for writing while a reader has requests in flight."""
         return Cluster(self._settings)
 
     def close(self) -> None:
@@ -103,14 +103,14 @@ class Cluster(Closable):
         self._connections.clear()
 
     def topics(self, names: Collection[str] | None = None, *, create: bool = False) -> dict[str, TopicInfo]:
-        """What the cluster knows now of these topics, or of all; one that does not exist is left out.
+        """Current metadata of these topics, or of all; missing ones are left out.
 
-        With `create`, a cluster that creates topics by itself is asked to.
+        With `create`, a cluster that auto-creates topics is asked to.
         """
         return self.retrying("ask for the topics", lambda: self._ask_topics(names, create))
 
     def topic(self, name: str) -> TopicInfo:
-        """One topic, from memory if it was asked for before."""
+        """One topic, cached if it was requested before."""
         known = self._topics.get(name)
         if known is None:
             self.topics([name])
@@ -123,7 +123,7 @@ class Cluster(Closable):
         """The connection to the partition's leader, to be used at once and not kept."""
         info = self.topic(topic).partitions.get(partition)
         if info is None:
-            # What is remembered may be older than the partition.
+            # The cached metadata may be older than the partition.
             self.forget(topic)
             info = self.topic(topic).partitions.get(partition)
         if info is None:
@@ -135,20 +135,20 @@ class Cluster(Closable):
         try:
             return self._connection(address)
         except ClusterError:
-            # Another may lead by now: whoever tries again must not be sent to the one that has gone.
+            # The leader may have changed: a retry must not use the one that is gone.
             self.forget(topic)
             raise
 
     def coordinator(self, kind: CoordinatorKind, key: str) -> BrokerConnection:
-        """The connection to the broker that keeps this group or transactional id."""
+        """The connection to the coordinator of this group or transactional id."""
         address = self._coordinators.get((kind, key))
         if address is None:
             address = self._coordinators[kind, key] = self._find_coordinator(kind, key)
-        # A leader may have answers outstanding; what the coordinator is asked should not wait behind them.
+        # A leader may have responses outstanding; coordinator requests should not wait behind them.
         return self._connection(address, _QUESTIONS)
 
     def any(self) -> BrokerConnection:
-        """A connection to some broker, an open one if there is one."""
+        """A connection to any broker, an open one if there is one."""
         for connection in list(self._connections.values()):
             if not connection.is_closed and not connection.waiting_count and not connection.is_stale:
                 return connection
@@ -161,16 +161,16 @@ class Cluster(Closable):
         raise refusals[0]
 
     def addresses(self) -> dict[int, Address]:
-        """Every broker by its id."""
+        """The address of every broker by id."""
         if not self._brokers:
             self.topics([])
         return dict(self._brokers)
 
     def broker(self, broker_id: int) -> BrokerConnection:
-        """The connection to one broker, for questions that each answers for itself."""
+        """The connection to one broker, for requests that each answers for itself."""
         address = self.addresses().get(broker_id)
         if address is None:
-            # What is remembered may be older than the broker.
+            # The cached metadata may be older than the broker.
             self.topics([])
             address = self._brokers.get(broker_id)
         if address is None:
@@ -181,11 +181,11 @@ class Cluster(Closable):
         return [self.broker(each) for each in self.addresses()]
 
     def controller(self) -> BrokerConnection:
-        """The connection to the broker that changes topics; to any where each of them passes such wishes on."""
+        """The connection to the controller; to any broker if brokers forward such requests."""
         return self.broker(self._controller) if self._controller in self.addresses() else self.any()
 
     def forget(self, topic: str) -> None:
-        """Ask anew for the topic's leaders before it is used again."""
+        """Refresh the topic's leaders before it is used again."""
         self._topics.pop(topic, None)
 
     def forget_coordinator(self, kind: CoordinatorKind, key: str) -> None:
@@ -201,7 +201,8 @@ class Cluster(Closable):
         *,
         newest: int | None = None,
     ) -> R:
-        """Ask the coordinator of a group or transactional id; the next call looks for it anew if it has moved."""
+        """Send a request to the coordinator of a group or transactional id; the next call looks it up again if it
+        has moved."""
         try:
             response = self.coordinator(kind, key).ask(request, answer, newest=newest)
             code = code_of(response)
@@ -213,7 +214,7 @@ class Cluster(Closable):
         return response
 
     def retrying(self, what: str, action: Callable[[], T], *, seconds: float | None = None) -> T:
-        """Do it, again after a pause while the reason is one that passes, for at most `seconds`."""
+        """Run `action`, retrying temporary errors for at most `seconds`."""
         deadline = time.monotonic() + (self.patience_seconds if seconds is None else seconds)
         pause = BACKOFF_SECONDS
         unknown = 0
@@ -280,7 +281,7 @@ class Cluster(Closable):
 
 
 def by_topic(wanted: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
-    """Partitions, or what is said of each, as most requests name them."""
+    """Partitions, or values per partition, grouped by topic as most requests have them."""
     named: dict[str, list[T]] = defaultdict(list)
     for topic, each in wanted:
         named[topic].append(each)
@@ -290,7 +291,7 @@ def by_topic(wanted: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
 def by_connection(
     wanted: Iterable[T], whom: Callable[[T], BrokerConnection], at_once_max: int
 ) -> list[tuple[BrokerConnection, list[T]]]:
-    """What to ask of each broker, at most so much in one request."""
+    """The requested items per broker, limited in number per request."""
     asked: dict[BrokerConnection, list[T]] = defaultdict(list)
     for each in wanted:
         asked[whom(each)].append(each)

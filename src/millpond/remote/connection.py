@@ -1,7 +1,6 @@
-"""One connection to one broker: TCP or TLS, logged in where asked, every question in a version that both sides speak.
+"""One connection to one broker: TCP or TLS, authenticated if required, each request in a version both sides support.
 
-Answers come in the order of the questions, so several may be on their way: `send` several times, then `receive` as
-often.
+Responses arrive in request order, so several may be in flight: call `send` several times, then `receive` as often.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ANSWER_BYTES_MAX: Final = 1 << 30
 RECEIVE_BUFFER_BYTES: Final = 1 << 20
 
 SESSION_SHARE: Final = 0.85
-"""After so much of the time that a broker gives a login, it is done again."""
+"""Re-authenticate after this share of the session lifetime that the broker grants."""
 
 _API_VERSIONS_KEY: Final = 18
 _PREFIX: Final = struct.Struct(">i")
@@ -36,7 +35,7 @@ R = TypeVar("R", bound=m.Message)
 
 
 class BrokerConnection(Closable):
-    """A connection. Unreachable when it breaks; after that it is closed and of no more use."""
+    """A connection. Raises Unreachable when it breaks; after that it is closed and unusable."""
 
     def __init__(
         self,
@@ -70,12 +69,13 @@ class BrokerConnection(Closable):
 
     @property
     def is_stale(self) -> bool:
-        """Whether the time of its login is nearly over (KIP-368), and nothing is waited for: a new one is better."""
+        """Whether its login is about to expire (KIP-368) and no response is outstanding: a new connection is
+        better."""
         return self._renew_at is not None and time.monotonic() > self._renew_at and not self._waiting
 
     @property
     def waiting_count(self) -> int:
-        """Questions whose answers have not been received."""
+        """The number of requests without a response."""
         return len(self._waiting)
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class BrokerConnection(Closable):
         self._socket.close()
 
     def version(self, request: type[m.Message], newest: int | None = None) -> int:
-        """The version of this question that would be used, at most `newest`."""
+        """The version that this request would use, at most `newest`."""
         key = request.API_KEY
         assert key is not None
         theirs = self._versions.get(key, (0, -1))
@@ -95,13 +95,13 @@ class BrokerConnection(Closable):
         return chosen
 
     def ask(self, request: m.Message, answer: type[R], *, newest: int | None = None) -> R:
-        """Send the question and wait for its answer."""
+        """Send the request and wait for its response."""
         assert not self._waiting, "answers are outstanding"
         self.send(request, answer, newest=newest)
         return self.receive(answer)
 
     def ask_as_node(self, request: m.Message, answer: type[R], version: int) -> R:
-        """The same of what nodes ask each other, and clients are not told of."""
+        """The same for inter-broker requests, whose versions clients do not see."""
         assert not self._waiting, "answers are outstanding"
         key = request.API_KEY
         assert key is not None
@@ -109,20 +109,20 @@ class BrokerConnection(Closable):
         return self.receive(answer)
 
     def send(self, request: m.Message, answer: type[m.Message], *, newest: int | None = None) -> None:
-        """Send the question; its answer is to be received later."""
+        """Send the request; its response is received later."""
         key = request.API_KEY
         assert key is not None
         self._send(key, self.version(type(request), newest), request, answer)
 
     def receive(self, answer: type[R], *, seconds: float | None = None) -> R:
-        """The answer to the oldest question that has none. `seconds` is for a broker that was asked to wait."""
+        """The response to the oldest unanswered request. `seconds` is for a broker that was asked to wait."""
         correlation, key, version, expected = self._waiting.popleft()
         assert expected is answer, (expected, answer)
         try:
             self._socket.settimeout(self._answer_seconds if seconds is None else self._answer_seconds + seconds)
             (length,) = _PREFIX.unpack(self._read(_PREFIX.size))
             if not 0 <= length <= ANSWER_BYTES_MAX:
-                raise MalformedMessage(f"an answer of {length} bytes; at most {ANSWER_BYTES_MAX} are taken")
+                raise MalformedMessage(f"an answer of {length} bytes; at most {ANSWER_BYTES_MAX} are accepted")
             frame = memoryview(self._read(length))
             answered, position = decode_response_header(frame, key, version)
             if answered != correlation:
@@ -137,7 +137,7 @@ class BrokerConnection(Closable):
             self.close()
             raise Unreachable(f"the connection to {self.address} broke: {fault}", retriable=True) from fault
         except BaseException:
-            # What is left of the answer would be taken for the next one.
+            # The rest of the response would be taken for the next one.
             self.close()
             raise
         return decoded
@@ -172,7 +172,7 @@ class BrokerConnection(Closable):
         except Unreachable as fault:
             if isinstance(fault.__cause__, TimeoutError):
                 raise
-            # A listener that expects TLS, or another certificate, hangs up without a word that we could read.
+            # A listener that expects TLS, or another certificate, closes without a readable error.
             raise Unreachable(
                 f"{self.address} closed the connection before its first answer: if it is up, check security.protocol "
                 "and, with TLS, that the broker accepts our certificate (ssl.certificate.location, ssl.keystore.*)",

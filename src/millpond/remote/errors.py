@@ -1,6 +1,6 @@
-"""What can go wrong between us and a cluster, in words, and which of it passes by itself.
+"""Errors between us and a cluster, and which of them are temporary.
 
-`ClientError` is the root of all that the client, Spark and the command line say is wrong.
+`ClientError` is the base of all errors of the client, Spark and the command line.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ STALE_LEADER: Final = frozenset(
         _E.INCONSISTENT_TOPIC_ID,
     }
 )
-"""Ask for the leader again, then repeat."""
+"""Refresh the leader, then retry."""
 
 STALE_COORDINATOR: Final = frozenset(
     {_E.COORDINATOR_NOT_AVAILABLE, _E.NOT_COORDINATOR, _E.COORDINATOR_LOAD_IN_PROGRESS}
 )
-"""Ask for the coordinator again, then repeat."""
+"""Refresh the coordinator, then retry."""
 
 PASSING: Final = frozenset(
     {
@@ -49,7 +49,7 @@ PASSING: Final = frozenset(
         _E.UNKNOWN_SERVER_ERROR,
     }
 )
-"""Worth asking again after a moment."""
+"""Worth a retry after a moment."""
 
 ADVICE: Final[Mapping[int, str]] = {
     _E.UNKNOWN_TOPIC_OR_PARTITION: "create the topic first: millpond topic create NAME",
@@ -63,11 +63,11 @@ ADVICE: Final[Mapping[int, str]] = {
     _E.NOT_ENOUGH_REPLICAS: "too few replicas are in sync for acks=all: bring nodes back, or wait",
     _E.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "too few replicas are in sync for acks=all: bring nodes back, or wait",
 }
-"""What to do about a broker's answer, where we know."""
+"""What to do about an error code, where we know."""
 
 
 class ClientError(Exception):
-    """Anything that the client says is wrong. `code` is the protocol's or librdkafka's (negative), 0 for none."""
+    """Base of all client errors. `code` is the protocol's or librdkafka's (negative), 0 for none."""
 
     def __init__(self, message: str, *, code: int = 0, retriable: bool = False) -> None:
         super().__init__(message)
@@ -76,15 +76,15 @@ class ClientError(Exception):
 
 
 class ConfigError(ClientError, ValueError):
-    """An argument or a setting that cannot be."""
+    """An invalid argument or setting."""
 
 
 class SendFailed(ClientError):
-    """A record was not acknowledged. It may or may not be in the log when the reason was a timeout."""
+    """A record was not acknowledged. After a timeout it may or may not be in the log."""
 
 
 class UnknownTopic(ClientError):
-    """A topic that does not exist was asked for."""
+    """The requested topic does not exist."""
 
 
 class Fenced(ClientError):
@@ -92,23 +92,24 @@ class Fenced(ClientError):
 
 
 class ClusterError(ClientError):
-    """The cluster does not do what it was asked."""
+    """The cluster refused or failed a request."""
 
 
 class Unreachable(ClusterError):
-    """No broker answers, or the connection broke. `retriable` unless the address or the security is wrong."""
+    """No broker answers, or the connection broke. `retriable` unless the address or the security settings are
+    wrong."""
 
 
 class LoginFailed(ClusterError):
-    """The broker does not accept who we say we are, or we do not accept who it says it is."""
+    """The broker rejected our credentials, or we rejected its own."""
 
 
 class Unsupported(ClusterError):
-    """The broker does not know this question, or only versions of it that we do not speak."""
+    """The broker does not support this request, or only in versions that we do not."""
 
 
 class Answered(ClusterError):
-    """A broker answered with an error code."""
+    """A broker returned an error code."""
 
     def __init__(self, what: str, code: int, message: str | None = None) -> None:
         known = {each.value for each in ErrorCode}
@@ -120,7 +121,7 @@ class Answered(ClusterError):
 
 
 class OffsetsGone(ClusterError):
-    """Records that were asked for are not in the log, or not any more."""
+    """Requested records are not in the log, or no longer."""
 
     def __init__(self, partition: TopicPartition, wanted: int, earliest: int, latest: int) -> None:
         super().__init__(
@@ -137,6 +138,6 @@ class OffsetsGone(ClusterError):
 
 
 def check(code: int, what: str, message: str | None = None) -> None:
-    """Raise `Answered` unless the broker said that all is well."""
+    """Raise `Answered` if the code is an error."""
     if code != ErrorCode.NONE:
         raise Answered(what, code, message)

@@ -1,4 +1,4 @@
-"""Where partitions begin and end, what offset a moment has, and how far a group has come."""
+"""The first and last offsets of partitions, offsets by time, and a group's committed offsets."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ _LATEST: Final = -1
 _NONE: Final = -1
 _CONSUMER: Final = -1
 _DEBUGGER: Final = -2
-"""Who asks: neither a consumer nor a replica, but somebody who looks into the log."""
+"""The replica id of a debug consumer."""
 _OFFSET_FETCH_NEWEST: Final = 7
-"""The last version that asks for one group at a time."""
+"""The last version that requests one group at a time."""
 
 
 def earliest(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """The first offset that each partition still has."""
+    """The log start offset of each partition."""
     return _list_offsets(cluster, dict.fromkeys(partitions, _EARLIEST), "read_uncommitted")
 
 
 def latest(
     cluster: Cluster, partitions: Iterable[TopicPartition], isolation: Isolation = "read_uncommitted"
 ) -> dict[TopicPartition, int]:
-    """The offset after the last record that a reader may see."""
+    """The end offset that a consumer sees."""
     return _list_offsets(cluster, dict.fromkeys(partitions, _LATEST), isolation)
 
 
 def log_ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """The offset after the last record that the leader has, whether readers may see it yet or not."""
+    """The leader's log end offset, committed or not."""
     return _list_offsets(cluster, dict.fromkeys(partitions, _LATEST), "read_uncommitted", replica_id=_DEBUGGER)
 
 
 def at_times(
     cluster: Cluster, times_ms: Mapping[TopicPartition, int], isolation: Isolation = "read_uncommitted"
 ) -> dict[TopicPartition, int | None]:
-    """The first offset whose record is not older; None where every record is."""
+    """The first offset whose record is not older; None if all records are."""
     listed = _list_offsets(cluster, times_ms, isolation)
     return {partition: None if offset == _NONE else offset for partition, offset in listed.items()}
 
 
 def commit_group(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Note how far a group is that has no members of its own."""
+    """Commit offsets for a group without members."""
     cluster.retrying(f"commit the offsets of group {group!r}", lambda: _commit_group(cluster, group, offsets))
 
 
 def committed_by_group(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
-    """How far the group has come; a partition for which it has committed nothing is left out."""
+    """The group's committed offsets; partitions without one are left out."""
 
     def attempt() -> dict[TopicPartition, int]:
         response = cluster.ask_coordinator(
@@ -143,7 +143,7 @@ def _commit_group(cluster: Cluster, group: str, offsets: Mapping[TopicPartition,
         group_id=group,
         topics=[kind.OffsetCommitRequestTopic(name=name, partitions=each) for name, each in topics.items()],
     )
-    # From version 10 on topics go by their ids.
+    # From version 10 on topics are identified by id.
     response = cluster.ask_coordinator("group", group, request, m.OffsetCommitResponse, _worst, newest=9)
     for topic in response.topics:
         for each in topic.partitions:

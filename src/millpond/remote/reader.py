@@ -1,4 +1,4 @@
-"""Reading a range of one partition as whole record batches; the next are on their way while these are decoded."""
+"""Reading a range of one partition as record batches; the next fetch is in flight while these are decoded."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ FETCH_BYTES: Final = 4 << 20
 WAIT_MS: Final = 500
 PATIENCE_SECONDS: Final = 120.0
 VANISHED_SECONDS: Final = 5.0
-"""How long the log may be shorter than what is asked for before the rest counts as lost: a new leader learns only
-with time how far the log is committed."""
+"""How long the log may be shorter than the requested range before the rest counts as lost: a new leader needs time
+to learn the high watermark."""
 
 FETCH_NEWEST: Final = 12
-"""The last version in which topics go by their names."""
+"""The last version in which topics are identified by name."""
 _ABORT: Final = 0
 _FETCHES_AT_ONCE: Final = 64
 
 T = TypeVar("T")
 
 IsUp = Callable[[int], bool]
-"""Hears the offset that is read next; True ends the look before it."""
+"""Called with the next offset; True stops the search before it."""
 
 if TYPE_CHECKING:
     _Fetched = m.FetchResponse.PartitionData
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def never(_: int) -> bool:
-    """For who reads to the end."""
+    """For readers without a time limit."""
     return False
 
 
@@ -75,10 +75,10 @@ def read_range(
     patience_seconds: float = PATIENCE_SECONDS,
     is_up: IsUp = never,
 ) -> Iterator[RawBatch]:
-    """Every batch with data that overlaps [start, end), in order; with read_committed, without the aborted ones.
+    """Every data batch that overlaps [start, end), in order; with read_committed, without aborted ones.
 
-    `is_up` is asked before each question to the broker: one answer after the other may have nothing that is shown.
-    OffsetsGone when the log does not have the range; ClusterError when nothing comes for `patience_seconds`.
+    `is_up` is called before each fetch, as many responses in a row may contain nothing visible. OffsetsGone if the
+    log does not have the range; ClusterError if nothing arrives for `patience_seconds`.
     """
     return _Range(cluster, partition, start, end, isolation, fetch_bytes, patience_seconds).batches(is_up)
 
@@ -101,7 +101,7 @@ def read_records(
 
 
 class Stamp(NamedTuple):
-    """Where a record is and when it was written."""
+    """A record's offset and timestamp."""
 
     offset: int
     timestamp: int
@@ -119,7 +119,7 @@ def first_records(
     isolation: Isolation = "read_uncommitted",
     is_up: Callable[[], bool] = lambda: False,
 ) -> dict[TopicPartition, T]:
-    """What `kept` makes of the first record from each offset on; a partition that has none now is left out."""
+    """The result of `kept` for the first record from each offset on; partitions that have none now are left out."""
     firsts = _firsts(cluster, starts, kept, isolation, is_up)
     return {each: first for each, (first, _) in firsts.items() if first is not None}
 
@@ -131,9 +131,9 @@ def first_or_end(
     isolation: Isolation = "read_uncommitted",
     is_up: Callable[[], bool] = lambda: False,
 ) -> dict[TopicPartition, Stamp | int]:
-    """The first record from each offset on; where none is now, the offset from which on one may come.
+    """The first record from each offset on; if there is none now, the offset where one may appear.
 
-    A partition that does not have its offset is left out, and so is one that was not looked into when time was up.
+    Partitions without that offset are left out, and so are those not reached before the time was up.
     """
     firsts = _firsts(cluster, starts, stamp, isolation, is_up)
     return {each: at if first is None else first for each, (first, at) in firsts.items()}
@@ -146,9 +146,9 @@ def _firsts(
     isolation: Isolation,
     is_up: Callable[[], bool],
 ) -> dict[TopicPartition, _First[T]]:
-    """For single records of many partitions: the requests go out together, and each brings one batch.
+    """Single records of many partitions: the requests go out together, and each returns one batch.
 
-    Of each record only what `kept` makes of it is held: one may have many megabytes.
+    Only the result of `kept` is held for each record, which may have many megabytes.
     """
     firsts: dict[TopicPartition, _First[T]] = {}
     left = dict(starts)
@@ -169,7 +169,7 @@ def _fetch_together(
 ) -> Iterator[tuple[TopicPartition, _Fetched]]:
     try:
         for partition, start in starts.items():
-            # A broker gives the first batch whole, however little was asked for.
+            # A broker returns the first batch whole, however little was requested.
             request = fetch_request(partition, start, isolation, fetch_bytes=1, wait_ms=0)
             connection.send(request, m.FetchResponse, newest=FETCH_NEWEST)
         for partition in starts:
@@ -191,7 +191,7 @@ def _note_first(
     firsts: dict[TopicPartition, _First[T]],
     kept: Callable[[Record], T],
 ) -> None:
-    """Takes the partition from `left` when its record is known or there is none; else moves its offset on."""
+    """Remove the partition from `left` if its record is known or there is none; else advance its offset."""
     records = _bytes_of(fetched)
     scanned = kernel.scan(records, 0, len(records), True) if records else []
     if fetched.error_code:
@@ -210,7 +210,7 @@ def _note_first(
 
 
 class _Range:
-    """One walk through a range. `_at` is the offset that is asked for next."""
+    """One pass over a range. `_at` is the next offset to fetch."""
 
     def __init__(
         self,
@@ -247,19 +247,19 @@ class _Range:
                 self._short_since = None
                 self._at = max(self._at, scanned[-1].last_offset + 1)
                 if self._at < self._end:
-                    # The broker works on the next answer while the caller works on this one.
+                    # The broker works on the next response while the caller works on this one.
                     self._try_to_send()
                 before_end = [each for each in scanned if each.base_offset < self._end]
                 yield from _visible(records, before_end, fetched, self._isolation)
-                # From now on: whoever reads slowly may have taken hours for these, and the broker may have hung up.
+                # From now on: a slow reader may have taken hours, and the broker may have closed the connection.
                 self._deadline = time.monotonic() + self._patience_seconds
         finally:
-            # An answer that nobody waits for would be taken for the next question's.
+            # An unread response would be taken for that of the next request.
             if self._connection is not None and self._connection.waiting_count:
                 self._connection.close()
 
     def _next_answer(self) -> _Fetched | None:
-        """The answer for `_at`; None when it has to be asked for again."""
+        """The response for `_at`; None if it must be requested again."""
         try:
             if self._connection is None:
                 self._send()
@@ -312,9 +312,9 @@ class _Range:
         self._check_patience(fetched.last_stable_offset)
 
     def _check_still_there(self) -> None:
-        """OffsetsGone when the log does not have the range. What it has but does not give yet is not gone."""
+        """OffsetsGone if the log does not have the range. Records that are only not visible yet are not gone."""
         begins = offsets.earliest(self._cluster, [self._partition])[self._partition]
-        # The end for every reader: what an open transaction hides from this one is there.
+        # The end for any reader: records hidden by an open transaction exist.
         ends = offsets.latest(self._cluster, [self._partition])[self._partition]
         if self._at < begins or self._end > ends:
             raise OffsetsGone(self._partition, self._at if self._at < begins else self._end - 1, begins, ends)
@@ -356,7 +356,7 @@ def only_partition(partition: TopicPartition, response: m.FetchResponse) -> _Fet
 def _visible(
     records: Buffer, scanned: list[kernel.ScannedBatch], fetched: _Fetched, isolation: Isolation
 ) -> Iterator[RawBatch]:
-    """The batches with data; with read_committed, without the aborted ones."""
+    """The data batches; with read_committed, without aborted ones."""
     committed = isolation == "read_committed"
     pending = [(each.first_offset, each.producer_id) for each in fetched.aborted_transactions or ()]
     heapify(pending)

@@ -1,4 +1,4 @@
-"""Logging in: PLAIN, SCRAM and OAUTHBEARER as conversations, bytes in, bytes out."""
+"""SASL logins with PLAIN, SCRAM and OAUTHBEARER, as bytes in, bytes out."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MECHANISMS: Final = ("PLAIN", *HASHES, OAUTHBEARER)
 
 class Conversation(Protocol):
     def first(self) -> bytes:
-        """What we say first."""
+        """The first message."""
 
     def next(self, heard: bytes) -> bytes | None:
-        """What we answer; None when there is no more to say."""
+        """The next message; None when the conversation is over."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -28,9 +28,9 @@ class Login:
     username: str
     password: str = field(repr=False)
     is_token: bool = False
-    """Whether these are the id and the password of a delegation token."""
+    """Whether these are the id and the HMAC of a delegation token."""
     tokens: TokenSource | None = None
-    """Where OAUTHBEARER has its tokens from; there is no name and no password then."""
+    """The source of OAUTHBEARER tokens; then there is no name and no password."""
 
     def conversation(self) -> Conversation:
         if self.tokens is not None:
@@ -52,7 +52,7 @@ class Plain:
 
 
 class Bearer:
-    """A signed token says who we are (RFC 7628)."""
+    """A signed token identifies us (RFC 7628)."""
 
     def __init__(self, token: str) -> None:
         self._said = f"n,,\x01auth=Bearer {token}\x01\x01".encode()
@@ -61,12 +61,12 @@ class Bearer:
         return self._said
 
     def next(self, heard: bytes) -> bytes | None:
-        # What is wrong with the token; the broker refuses it once that is acknowledged.
+        # The broker reported what is wrong with the token, and fails the login once that is acknowledged.
         return b"\x01" if heard else None
 
 
 class Scram:
-    """The client's side of SCRAM. The broker must show that it knows the password."""
+    """The client side of SCRAM. The broker must prove that it knows the password."""
 
     def __init__(
         self, hash_name: str, username: str, password: str, nonce: str | None = None, *, is_token: bool = False

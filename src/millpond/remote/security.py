@@ -1,4 +1,4 @@
-"""How to speak to a cluster safely, read from the settings that Java clients and librdkafka know."""
+"""TLS and authentication, from the settings that Java clients and librdkafka use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS: Final = frozenset(
         *signed_tokens.SETTINGS,
     }
 )
-"""Every name that is looked at here."""
+"""Every setting that is used here."""
 
 _JAAS_FIELD: Final = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([^\s;"\']+))')
 _JAVA_STORE: Final = "ssl.{}.location"
@@ -38,7 +38,7 @@ _JAVA_STORE: Final = "ssl.{}.location"
 
 @dataclass(slots=True, frozen=True)
 class Security:
-    """`context` is None where nothing is encrypted, `login` where nobody logs in."""
+    """`context` is None without TLS, `login` without authentication."""
 
     context: ssl.SSLContext | None = None
     login: Login | None = None
@@ -58,7 +58,7 @@ PLAIN_TEXT: Final = Security()
 
 
 def librdkafka(settings: Mapping[str, str]) -> dict[str, Any]:
-    """The security part of the settings in librdkafka's names, for the clients that stand on it."""
+    """The security settings in librdkafka's names, for clients built on it."""
     protocol = settings.get("security.protocol", "PLAINTEXT").upper()
     translated: dict[str, Any] = {"security.protocol": protocol.lower()}
     if protocol.startswith("SASL"):
@@ -88,7 +88,7 @@ def librdkafka(settings: Mapping[str, str]) -> dict[str, Any]:
 
 def _librdkafka_login(login: Login) -> dict[str, Any]:
     if (tokens := login.tokens) is not None:
-        # It asks us for tokens: not all that we take them from is known to it.
+        # librdkafka calls us for tokens, as it does not support all of our sources.
         return {"sasl.mechanisms": login.mechanism, "oauth_cb": lambda _: (tokens.token(), tokens.until())}
     if login.is_token:
         raise ConfigError("librdkafka does not log in by delegation tokens: give a user's own sasl.username")
@@ -126,7 +126,7 @@ def _load_own_certificate(context: ssl.SSLContext, settings: Mapping[str, str]) 
     chain_text = settings.get("ssl.certificate.pem") or settings.get("ssl.keystore.certificate.chain")
     key_text = settings.get("ssl.key.pem") or settings.get("ssl.keystore.key")
     if chain_text and key_text:
-        # Python loads a key from files only; this one is gone again before anybody else can look for it.
+        # Python loads a key only from files; this one exists only for a moment.
         with tempfile.NamedTemporaryFile("w", suffix=".pem") as both:
             both.write(f"{key_text}\n{chain_text}\n")
             both.flush()

@@ -1,4 +1,4 @@
-"""Tokens for OAUTHBEARER: from a file that somebody keeps fresh, or from a server that gives them for a secret."""
+"""OAUTHBEARER tokens: from a file that is kept fresh externally, or from a token endpoint."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SETTINGS: Final = frozenset(
 ANSWER_SECONDS: Final = 10.0
 ANSWER_BYTES_MAX: Final = 1 << 20
 SHARE: Final = 0.8
-"""After so much of its time a token is asked for anew."""
+"""A token is replaced after this share of its lifetime."""
 
 
 @dataclass(slots=True)
 class TokenSource:
-    """Gives a token that is good for a while yet. For one thread at a time."""
+    """Returns a token that is valid for a while yet. For one thread at a time."""
 
     url: str
     client_id: str = ""
@@ -69,7 +69,7 @@ class TokenSource:
         return self._token
 
     def until(self) -> float:
-        """When the token ends, in seconds since 1970; of one that does not say, in a minute."""
+        """When the token expires, in seconds since 1970; in a minute if it does not say."""
         try:
             body = self.token().split(".")[1]
             return float(json.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))["exp"])
@@ -86,7 +86,7 @@ class TokenSource:
 
     def _ask(self) -> None:
         asked = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
-        # As RFC 6749 has it: each of the two is encoded like a part of a form.
+        # RFC 6749: each of the two is form-encoded.
         who = f"{quote_plus(self.client_id)}:{quote_plus(self.client_secret)}"
         request = Request(self.url, urlencode(asked).encode(), method="POST")
         request.add_header("Authorization", f"Basic {b64encode(who.encode()).decode()}")
@@ -98,5 +98,5 @@ class TokenSource:
         except (URLError, OSError) as fault:
             raise LoginFailed(f"{self.url} gives no token: {fault}") from None
         except (ValueError, KeyError, TypeError):
-            raise LoginFailed(f"{self.url} gives no token: its answer makes no sense") from None
+            raise LoginFailed(f"{self.url} gives no token: invalid response") from None
         self._token, self._renew_at = token, time.monotonic() + seconds * SHARE

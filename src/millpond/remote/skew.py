@@ -1,7 +1,7 @@
-"""What is known about the balance of a topic, what causes it, and what would help. Pure: numbers in, words out.
+"""How balanced a topic is, why, and what would help. Pure: numbers in, words out.
 
-Predictions are no estimates: the keys that were seen are hashed again, as clients do it, for every partition count
-and every key that is considered.
+Predictions are not estimates: the keys seen are hashed again, as clients do it, for every partition count and key
+considered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FOLLOWED_LEAST: Final = 0.95
 """A partitioner that explains fewer of the records than this is not the one in use."""
 
 FEW_KEYS: Final = 3
-"""With fewer keys for each partition than this, chance decides."""
+"""With fewer keys per partition than this, chance decides."""
 
 SALTS: Final = (2, 4, 8, 16, 32, 64)
 AS_IT_IS: Final = "as it is"
@@ -48,7 +48,7 @@ class HotKey:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """How the load would lie with this key and so many partitions."""
+    """The load with this key and partition count."""
 
     key: str
     partitions: int
@@ -61,7 +61,7 @@ class Prediction:
 
 
 class Table(NamedTuple):
-    """For people: the first `words` columns are words, the others numbers."""
+    """For display: the first `words` columns are text, the others numbers."""
 
     title: str
     columns: Sequence[str]
@@ -75,14 +75,14 @@ class Report:
 
     topic: str
     loads: tuple[PartitionLoad, ...]
-    """Of every partition, also of those without records."""
+    """Of every partition, including empty ones."""
     keys: int = 0
-    """Different keys."""
+    """The number of distinct keys."""
     keyless: int = 0
-    """Records without a key."""
+    """The number of records without a key."""
     hottest: tuple[HotKey, ...] = ()
     followed: Mapping[str, float] = field(default_factory=dict)
-    """The share of the records with a key that lie where a partitioner would have put them, by its name."""
+    """By partitioner, the share of keyed records that are where it would have put them."""
     predictions: tuple[Prediction, ...] = ()
     cause: Cause = "empty"
     advice: str = ""
@@ -97,7 +97,7 @@ class Report:
 
     @property
     def imbalance(self) -> float:
-        """The busiest partition beside the average, by bytes: 1 is even."""
+        """The busiest partition relative to the average, by bytes: 1 is even."""
         return imbalance([each.bytes for each in self.loads])
 
     def share(self, hot: HotKey) -> float:
@@ -115,7 +115,7 @@ class Report:
 
     @classmethod
     def from_object(cls, given: Mapping[str, Any]) -> Report:
-        """What `as_object` gave."""
+        """The inverse of `as_object`."""
         hottest = [
             HotKey(bytes.fromhex(each["key_hex"]), each["partition"], each["records"], each["bytes"])
             for each in given["hottest"]
@@ -164,7 +164,7 @@ def _percent(part: int, whole: int) -> str:
 
 
 def judged(report: Report, balance: float) -> Report:
-    """The report with the cause of its imbalance, what would help, and the salts that were tried for hot keys."""
+    """The report with the cause of its imbalance, what would help, and the salts tried for hot keys."""
     if not report.bytes:
         return replace(report, cause="empty", advice="There are no records in the range.")
     salted = tuple(_salted(report)) if _is_too_hot(report, balance) else ()
@@ -174,7 +174,7 @@ def judged(report: Report, balance: float) -> Report:
 
 
 def _is_too_hot(report: Report, balance: float) -> bool:
-    """One key alone is more than a partition should have: no partition count can divide it."""
+    """Whether one key alone exceeds a partition's share: no partition count can divide it."""
     return bool(report.hottest) and report.share(report.hottest[0]) * len(report.loads) > balance
 
 
@@ -191,7 +191,7 @@ def _cause(report: Report, balance: float) -> Cause:
 
 
 def _salted(report: Report) -> Iterable[Prediction]:
-    """The present key, but each hot key in several parts: `key-0`, `key-1`, …"""
+    """The present key, with each hot key split into several: `key-0`, `key-1`, …"""
     now = next((each for each in report.predictions if each.partitions == len(report.loads)), None)
     if now is None:
         return
@@ -207,7 +207,7 @@ def _salted(report: Report) -> Iterable[Prediction]:
 
 
 def best(predictions: Iterable[Prediction], balance: float) -> Prediction | None:
-    """The first that is balanced, as they are given in the order of how little they change; else the most even."""
+    """The first that is balanced, in the given order of least change; else the most even."""
     known = [each for each in predictions if sum(each.loads)]
     fine = next((each for each in known if each.imbalance <= balance), None)
     return fine or min(known, key=lambda each: each.imbalance, default=None)
@@ -216,7 +216,7 @@ def best(predictions: Iterable[Prediction], balance: float) -> Prediction | None
 def _advice(report: Report, cause: Cause, balance: float) -> str:
     now = f"The busiest partition has {report.imbalance:.2f} times the average"
     others = [each for each in report.predictions if (each.key, each.partitions) != (AS_IT_IS, len(report.loads))]
-    # Partitions can be added, never taken away.
+    # Partitions can be added, never removed.
     helps = best([each for each in others if each.partitions >= len(report.loads)], balance)
     better = helps if helps is not None and helps.imbalance < report.imbalance * 0.95 else None
     what = _spoken(better, report) if better is not None else "None of the keys and counts that were tried is better."

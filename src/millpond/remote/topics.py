@@ -1,4 +1,4 @@
-"""Making a topic, on any cluster."""
+"""Creating a topic, on any cluster."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from millpond.remote.errors import ClientError, check
 from millpond.wire import messages as m
 
 BY_DEFAULT: Final = -1
-"""As many partitions or replicas as the cluster gives a topic whose creator names no number."""
+"""The cluster's default number of partitions or replicas."""
 
 
 class TopicExists(ClientError):
-    """A topic of this name is there already."""
+    """A topic of this name exists."""
 
 
 def create_topic(
@@ -43,7 +43,7 @@ def create_topic(
                 "or add --if-not-exists if that is fine."
             )
         if result.error_code == ErrorCode.NOT_CONTROLLER:
-            # Older clusters let nobody else create topics: ask who it is now.
+            # On older clusters only the controller creates topics: find out who it is now.
             cluster.topics([])
         check(result.error_code, f"Topic {name} was not created", result.error_message)
 

@@ -1,8 +1,8 @@
-"""Transactions by hand: begun, filled and ended by different processes, which no client library offers.
+"""Transactions that different processes begin, write and end, which no client library offers.
 
-What is begun here speaks the first version of the protocol (EndTxn up to 4), in which an end does not raise the
-epoch: so whoever knows the identity of a transaction can end it, again and again, and hears the same answer. The
-epoch is raised at the next `init_producer`, so one identity stands for one transaction if each begins with that.
+They use the first version of the protocol (EndTxn up to 4), in which an end does not raise the epoch: so any process
+that knows the identity of a transaction can end it, repeatedly, with the same result. The epoch is raised by the next
+`init_producer`, so one identity means one transaction if each begins with that.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from millpond.wire.batch import HEADER_BYTES, read_header
 INIT_NEWEST: Final = 4
 ADD_NEWEST: Final = 3
 END_NEWEST: Final = 4
-"""The last versions in which an end leaves the epoch as it is."""
+"""The last versions in which an end does not change the epoch."""
 
 ENDS_AT_ONCE: Final = 64
 NAMES_AT_ONCE_MAX: Final = 500
-"""One question names at most so many ids or partitions."""
+"""The most ids or partitions in one request."""
 
 _COMPLETION_SECONDS: Final = 1.0
 _COMPLETION_STEP_SECONDS: Final = 0.004
-"""The markers of the transaction before are written within milliseconds; a whole back-off would be a waste."""
+"""The markers of the previous transaction are written within milliseconds; a whole back-off would be a waste."""
 
 _FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 
@@ -42,7 +42,7 @@ R = TypeVar("R", bound=m.Message)
 
 
 class ProducerIdentity(NamedTuple):
-    """Who writes a transaction. A newer producer of the same `transactional_id` has a higher epoch."""
+    """The writer of a transaction. A newer producer of the same `transactional_id` has a higher epoch."""
 
     transactional_id: str
     producer_id: int
@@ -57,27 +57,27 @@ class Outcome(Enum):
     EMPTY = auto()
     """The producer never added a partition, so there was nothing to end."""
     FENCED = auto()
-    """The id belongs to a newer producer by now, or is forgotten: the coordinator cannot tell any more."""
+    """The id belongs to a newer producer, or is forgotten: the coordinator no longer knows."""
 
 
 class Fate(Enum):
-    """What a reader with read_committed makes of a transaction's records."""
+    """What a read_committed consumer makes of a transaction's records."""
 
     SEEN = auto()
     HIDDEN = auto()
     PENDING = auto()
-    """This transaction, or an older one of somebody else, is still open."""
+    """This transaction, or an earlier one of another producer, is still open."""
     GONE = auto()
-    """The records are not in the log any more, so they cannot tell."""
+    """The records are no longer in the log, so it cannot tell."""
 
 
 class TransactionLost(ClusterError):
-    """The transaction ended over its producer's head: by its timeout, or because another took its id."""
+    """The transaction ended without its producer: by its timeout, or because another took over its id."""
 
 
 @dataclass(slots=True, frozen=True)
 class Described:
-    """What the coordinator knows of a transactional id."""
+    """What the coordinator knows about a transactional id."""
 
     identity: ProducerIdentity
     state: str
@@ -85,7 +85,7 @@ class Described:
     partitions: frozenset[TopicPartition]
     timeout_ms: int = 0
     started_ms: int = -1
-    """When the one under way began, since 1970; -1 when none is."""
+    """When the current one began, in ms since 1970; -1 if there is none."""
 
     @property
     def is_open(self) -> bool:
@@ -106,7 +106,7 @@ class Described:
 
 
 def init_producer(cluster: Cluster, transactional_id: str, timeout_ms: int) -> ProducerIdentity:
-    """Take over `transactional_id`: an older producer's open transaction is aborted, and it can write no more."""
+    """Take over `transactional_id`: an older producer's open transaction is aborted, and the producer is fenced."""
     request = m.InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
     what = f"begin as transactional id {transactional_id!r}"
 
@@ -120,7 +120,7 @@ def init_producer(cluster: Cluster, transactional_id: str, timeout_ms: int) -> P
 
 
 def add_partitions(cluster: Cluster, identity: ProducerIdentity, partitions: Collection[TopicPartition]) -> None:
-    """Take partitions into the transaction, which begins it; to be done before the first record goes there."""
+    """Add partitions to the transaction, which begins it; required before the first record is written there."""
     kind = m.AddPartitionsToTxnRequest
     request = kind(
         v3_and_below_transactional_id=identity.transactional_id,
@@ -149,7 +149,7 @@ def add_partitions(cluster: Cluster, identity: ProducerIdentity, partitions: Col
 
 
 def end(cluster: Cluster, identity: ProducerIdentity, *, commit: bool) -> Outcome:
-    """End the transaction, whoever filled it; if it has ended already, how."""
+    """End the transaction, whichever process wrote it; if it has ended already, how."""
     request = _end_request(identity, commit)
     what = f"end transaction {identity.transactional_id!r}"
 
@@ -172,7 +172,7 @@ def end(cluster: Cluster, identity: ProducerIdentity, *, commit: bool) -> Outcom
 def end_all(
     cluster: Cluster, identities: Collection[ProducerIdentity], *, commit: bool
 ) -> dict[ProducerIdentity, Outcome]:
-    """End many: what goes to one coordinator goes together, so that it can make them durable together."""
+    """End many: those of one coordinator together, so that it can make them durable together."""
     ended: set[ProducerIdentity] = set()
     try:
         for connection, asked in by_connection(
@@ -180,14 +180,14 @@ def end_all(
         ):
             ended |= _end_together(connection, asked, commit)
     except ClusterError:
-        # Whoever has no answer is asked again, alone and with patience; asking twice does no harm.
+        # Those without a response are retried one by one; ending twice does no harm.
         pass
     outcome = Outcome.COMMITTED if commit else Outcome.ABORTED
     return {each: outcome if each in ended else end(cluster, each, commit=commit) for each in identities}
 
 
 def describe(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, Described]:
-    """What the coordinators know of these ids; one that they do not know is left out."""
+    """What the coordinators know about these ids; unknown ones are left out."""
     names = list(dict.fromkeys(transactional_ids))
     described: dict[str, Described] = {}
     asked: set[str] = set()
@@ -205,12 +205,12 @@ def describe(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, De
 
 
 def list_open(cluster: Cluster, prefix: str) -> list[str]:
-    """The transactional ids that begin so and have an open transaction."""
+    """The transactional ids with this prefix that have an open transaction."""
     return [name for name in list_ids(cluster, states=["Ongoing"]) if name.startswith(prefix)]
 
 
 def list_ids(cluster: Cluster, *, states: Collection[str] = (), producer_ids: Collection[int] = ()) -> list[str]:
-    """The transactional ids that the coordinators know; those in some states, or of some producers."""
+    """The transactional ids that the coordinators know, optionally by state or producer."""
     request = m.ListTransactionsRequest(state_filters=list(states), producer_id_filters=list(producer_ids))
 
     def attempt() -> list[str]:
@@ -225,9 +225,9 @@ def list_ids(cluster: Cluster, *, states: Collection[str] = (), producer_ids: Co
 
 
 def fate(cluster: Cluster, identity: ProducerIdentity, partition: TopicPartition, first_offset: int) -> Fate:
-    """What the log itself says of a transaction whose first batch in `partition` is at `first_offset`.
+    """What the log itself shows about a transaction whose first batch in `partition` is at `first_offset`.
 
-    It is the last word on what a coordinator has forgotten: readers go by nothing else.
+    It is authoritative when the coordinator has forgotten the transaction: readers use nothing else.
     """
     request = fetch_request(partition, first_offset, "read_committed", fetch_bytes=HEADER_BYTES, wait_ms=0)
 
@@ -248,7 +248,7 @@ def fate(cluster: Cluster, identity: ProducerIdentity, partition: TopicPartition
 
 
 def refuse(identity: ProducerIdentity, code: int, what: str, response: str | None = None) -> None:
-    """Raise what an error of a transactional producer means, if it is one."""
+    """Raise the meaning of a transactional producer's error, if it is one."""
     if code in _FENCED:
         raise Fenced(
             f"{what}: another producer has taken over {identity.transactional_id!r}; if it is a newer attempt of the "
@@ -278,8 +278,8 @@ def _fate_of(fetched: m.FetchResponse.PartitionData, identity: ProducerIdentity,
     if records is None or len(records) < HEADER_BYTES:
         return Fate.GONE
     header = read_header(records)
-    # Compaction may have taken the batch, or have left it without records: then its absence from the list of aborted
-    # transactions proves nothing.
+    # Compaction may have removed the batch, or emptied it: then its absence from the aborted transactions proves
+    # nothing.
     mine = (header.base_offset, header.producer_id) == (first_offset, identity.producer_id)
     if not mine or not header.record_count:
         return Fate.GONE
@@ -299,7 +299,7 @@ def _end_request(identity: ProducerIdentity, commit: bool) -> m.EndTxnRequest:
 def _end_together(
     connection: BrokerConnection, identities: list[ProducerIdentity], commit: bool
 ) -> set[ProducerIdentity]:
-    """Those that ended as asked."""
+    """The transactions that ended as requested."""
     try:
         for identity in identities:
             connection.send(_end_request(identity, commit), m.EndTxnResponse, newest=END_NEWEST)
@@ -355,7 +355,7 @@ def _ask(
     newest: int,
     code_of: Callable[[R], int],
 ) -> R:
-    """Ask the id's coordinator, and again for a moment while the transaction before is being completed."""
+    """Send a request to the id's coordinator, retrying briefly while the previous transaction is being completed."""
     patience = time.monotonic() + _COMPLETION_SECONDS
     pause = _COMPLETION_STEP_SECONDS
     while True:

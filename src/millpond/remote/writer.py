@@ -1,8 +1,8 @@
-"""Writing encoded records batch by batch: several requests on their way, nothing doubled and nothing out of order.
+"""Writing encoded records in batches: several requests in flight, without duplicates or reordering.
 
-The producer is idempotent. A batch gets its sequence number when it is handed over, and is sent again as the same
-bytes until a broker has acknowledged it: what a broker has already stored it acknowledges without storing it again.
-For one thread at a time.
+The producer is idempotent. A batch gets its sequence number when it is appended, and is retried as the same bytes
+until a broker has acknowledged it; a broker acknowledges a duplicate without storing it again. For one thread at a
+time.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from millpond.wire.records import Record, encode_batch, wrap_payload
 
 ACKS_ALL: Final = -1
 IN_FLIGHT: Final = 5
-"""Brokers remember this many batches of a producer; one sent again must be among them."""
+"""Brokers remember this many batches of a producer; a retried one must be among them."""
 
 BATCH_BYTES: Final = 900_000
-"""Most topics take a batch of a megabyte (max.message.bytes)."""
+"""Most topics accept a batch of a megabyte (max.message.bytes)."""
 RECORD_OVERHEAD_BYTES: Final = 32
 BUFFER_BYTES: Final = 32 << 20
 REQUEST_BYTES: Final = 1 << 20
@@ -38,7 +38,7 @@ DELIVERY_SECONDS: Final = 120.0
 REQUEST_TIMEOUT_MS: Final = 30_000
 
 _PRODUCE_NEWEST: Final = 11
-"""From version 12 on a broker adds partitions to a transaction by itself, and expects ends that raise the epoch."""
+"""From version 12 on brokers add partitions to a transaction implicitly, and expect ends that raise the epoch."""
 
 _STORED: Final = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
 _GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
@@ -53,16 +53,16 @@ class _Batch:
 
 @dataclass(slots=True, eq=False)
 class _Queue:
-    """What goes to one partition. `batches` are those not yet acknowledged, the oldest first."""
+    """The unacknowledged `batches` of one partition, oldest first."""
 
     partition: TopicPartition
     batches: deque[_Batch] = field(default_factory=deque)
     sent: int = 0
-    """How many of them, from the oldest on, are on their way."""
+    """How many of them, from the oldest on, are in flight."""
     connection: BrokerConnection | None = None
-    """Where they were sent to."""
+    """The connection they were sent on."""
     is_failing: bool = False
-    """One came back: nothing more is sent until all have, so that the order stays."""
+    """One failed: nothing more is sent until all responses are in, to keep the order."""
     resume_at: float = 0.0
     pause: float = BACKOFF_SECONDS
     next_sequence: int = 0
@@ -72,14 +72,14 @@ class _Queue:
 
 @dataclass(slots=True, eq=False)
 class _Sent:
-    """One request on its way."""
+    """One request in flight."""
 
     connection: BrokerConnection
     batches: list[tuple[_Queue, _Batch]]
 
 
 class BatchWriter(Closable):
-    """Hands encoded records to their leaders. What was appended is stored for sure after `flush` only."""
+    """Sends encoded records to their leaders. Appended records are stored for certain only after `flush`."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class BatchWriter(Closable):
         self._cluster = cluster
         self._acks = acks
         self._codec = codec
-        # Without sequence numbers a batch that fails could be overtaken by the one after it.
+        # Without sequence numbers a failed batch could be overtaken by the next.
         self._in_flight = min(in_flight, IN_FLIGHT) if acks == ACKS_ALL else 1
         self._buffer_bytes = buffer_bytes
         self._request_bytes = request_bytes
@@ -114,14 +114,14 @@ class BatchWriter(Closable):
 
     @property
     def first_offsets(self) -> dict[TopicPartition, int]:
-        """Where the first batch of each partition was stored, as far as brokers have said so."""
+        """The offset of each partition's first batch, as far as brokers have reported it."""
         offsets = {partition: queue.first_offset for partition, queue in self._queues.items()}
         return {partition: offset for partition, offset in offsets.items() if offset is not None and offset >= 0}
 
     def append(
         self, partition: TopicPartition, payload: Buffer, count: int, base_timestamp: int, max_timestamp: int
     ) -> None:
-        """Take `count` encoded records for a partition. Waits while too much is unacknowledged."""
+        """Append `count` encoded records to a partition. Waits while too much is unacknowledged."""
         queue = self._queues.get(partition)
         if queue is None:
             queue = self._queues[partition] = _Queue(partition)
@@ -147,7 +147,7 @@ class BatchWriter(Closable):
             self._step()
 
     def append_records(self, partition: TopicPartition, records: Iterable[Record]) -> None:
-        """Take records that are not encoded yet; their offsets say nothing."""
+        """Append records that are not encoded yet; their offsets are ignored."""
         chosen: list[Record] = []
         size = 0
         for record in records:
@@ -167,20 +167,20 @@ class BatchWriter(Closable):
         self.append(partition, payload, len(records), records[0].timestamp, latest)
 
     def begin_transaction(self) -> None:
-        """What is appended from now on belongs to another transaction; the last one is flushed and ended."""
+        """Further appends belong to another transaction; the last one must be flushed and ended."""
         assert not self._held_bytes, "records of the last transaction are not acknowledged"
         for queue in self._queues.values():
             queue.is_added = False
 
     def flush(self) -> None:
-        """Wait until everything that was appended is acknowledged."""
+        """Wait until everything appended is acknowledged."""
         while self._held_bytes:
             self._step()
 
     def close(self) -> None:
-        """Without a flush before it, what is not acknowledged may or may not be stored."""
+        """Without a previous flush, unacknowledged records may or may not be stored."""
         for sent in self._on_their_way:
-            # Its answer would be taken for that of the next question.
+            # Its response would be taken for that of the next request.
             sent.connection.close()
         self._on_their_way.clear()
 
@@ -199,7 +199,7 @@ class BatchWriter(Closable):
         return self._identity
 
     def _step(self) -> None:
-        """Send what can go, then wait for one answer, or until something can go again."""
+        """Send what can be sent, then wait for one response, or until something can be sent."""
         self._send_what_can_go()
         if self._on_their_way:
             self._receive()
@@ -226,7 +226,7 @@ class BatchWriter(Closable):
                 queue.is_added = True
 
     def _choose(self) -> dict[BrokerConnection, list[tuple[_Queue, _Batch]]]:
-        """The next batch of every partition that may send one, up to a request's size for each broker."""
+        """The next batch of every partition that may send one, up to a request's size per broker."""
         now = time.monotonic()
         chosen: dict[BrokerConnection, list[tuple[_Queue, _Batch]]] = defaultdict(list)
         sizes: dict[BrokerConnection, int] = defaultdict(int)
@@ -258,7 +258,7 @@ class BatchWriter(Closable):
     def _send(self, connection: BrokerConnection, chosen: list[tuple[_Queue, _Batch]]) -> None:
         while sum(sent.connection is connection for sent in self._on_their_way) >= self._in_flight:
             self._receive()
-        # Waiting for those answers may have changed what can go.
+        # Waiting for those responses may have changed what can be sent.
         chosen = [
             (queue, batch)
             for queue, batch in chosen
@@ -290,7 +290,7 @@ class BatchWriter(Closable):
             self._lost(connection, fault)
 
     def _receive(self) -> None:
-        """Take the oldest answer."""
+        """Process the oldest response."""
         oldest = self._on_their_way[0]
         try:
             response = oldest.connection.receive(m.ProduceResponse)
@@ -333,12 +333,12 @@ class BatchWriter(Closable):
             refuse(self._transactional or _ANONYMOUS, code, what, response)
         queue.sent -= 1
         self._unsent_bytes += len(batch.data)
-        # A gap is what the batches after a failed one run into: it closes when that one is sent again.
+        # The batches after a failed one cause a gap, which closes when that one is retried.
         fault = ClusterError(f"{what}: {ErrorCode(code).name}", code=code, retriable=True)
         self._came_back(queue, fault, time.monotonic())
 
     def _lost(self, connection: BrokerConnection, fault: ClusterError) -> None:
-        """The connection broke: what was on its way there may be stored or not, and is sent again."""
+        """The connection broke: batches in flight may be stored or not, and are sent again."""
         connection.close()
         now = time.monotonic()
         for sent in [each for each in self._on_their_way if each.connection is connection]:

@@ -1,4 +1,4 @@
-"""One partition on a node that follows: what to ask the leader for, and what to make of its answer."""
+"""The follower side of a partition: what to fetch from the leader, and how to apply the response."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millpond.base.values import dataclass
 
 
 class ReplicaLog(Protocol):
-    """What a follower must know of its log."""
+    """The part of its log that a follower uses."""
 
     @property
     def start_offset(self) -> int: ...
@@ -23,12 +23,12 @@ class ReplicaLog(Protocol):
     def last_epoch(self) -> int: ...
 
     def end_of(self, epoch: int) -> EpochEnd | None:
-        """The largest leader epoch not above `epoch` that the log knows, and where it ends."""
+        """The largest leader epoch not above `epoch` that the log knows, and its end offset."""
 
 
 FROM_SCRATCH: Final = EpochEnd(0, 0)
-"""Whatever epochs a follower knows, it has nothing in common with the leader from this point on. A follower that does
-not know evidence floors cuts all of its log, too."""
+"""A follower shares nothing with the leader from this point on, whatever epochs it has. A follower that does not
+know evidence floors also truncates its whole log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,16 @@ class FetchFrom:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The leader's answer for one partition."""
+    """The leader's response for one partition."""
 
     error: ErrorCode
     high_watermark: int = -1
     start_offset: int = 0
     end_offset: int = -1
-    """Where the leader's log ends, known only with OFFSET_OUT_OF_RANGE."""
+    """The leader's log end offset, known only with OFFSET_OUT_OF_RANGE."""
     diverging: EpochEnd | None = None
     evidence_floor: int = -1
-    """The leader's, if what was asked for lies below it."""
+    """The leader's evidence floor, if the fetch offset is below it."""
     records: Buffer | None = None
 
 
@@ -69,16 +69,16 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Drop the whole log and begin again at `offset`, where the leader's begins: the two have nothing in common."""
+    """Drop the whole log and restart at `offset`, the leader's log start: the two have nothing in common."""
 
     offset: int
     is_outdated: bool = False
-    """The leader has everything that this log has, or has compacted it away, and this log missed what deleted it."""
+    """The leader has everything in this log, or has compacted it away, and this log missed the tombstones."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskAgain:
-    """Nothing can be done for now; ask again after a short while."""
+    """Nothing can be done now; retry after a short while."""
 
 
 Effect: TypeAlias = Append | Truncate | Restart | AskAgain
@@ -86,7 +86,8 @@ Effect: TypeAlias = Append | Truncate | Restart | AskAgain
 
 @dataclass(slots=True)
 class PartitionFollower:
-    """The follower's half, for one leader epoch. A log is never cut to its high watermark: only the leader knows."""
+    """The follower side, for one leader epoch. A log is never truncated to its high watermark: only the leader
+    knows."""
 
     leader: int
     leader_epoch: int
@@ -99,7 +100,7 @@ class PartitionFollower:
         return self.asked
 
     def on_response(self, asked: FetchFrom, fetched: Fetched) -> list[Effect]:
-        """What to do to the log. An answer to anything but the last question comes too late."""
+        """How to change the log. A response to anything but the last request is too late."""
         if asked is not self.asked:
             return []
         self.asked = None
@@ -109,15 +110,15 @@ class PartitionFollower:
             return [AskAgain()]
         if fetched.diverging is not None:
             if fetched.evidence_floor > asked.offset and fetched.diverging == FROM_SCRATCH:
-                # What is left after a cut could still hold records whose tombstone or marker is gone. Any other
-                # divergence is cut first, which keeps what was committed; the next fetch then starts over.
+                # What is left after a truncation could still hold records whose tombstone or marker is gone. Any
+                # other divergence is truncated first, which keeps what was committed; the next fetch then restarts.
                 return [Restart(fetched.start_offset, is_outdated=True)]
-            # The high watermark stays: whether it holds for what is left, the next answer says.
+            # The high watermark stays: the next response shows whether it holds for the rest.
             return [Truncate(self._parting(fetched.diverging))]
         return [Append(fetched.records)] if fetched.records else []
 
     def follow_high_watermark(self, fetched: Fetched) -> None:
-        """After the effects have been carried out."""
+        """After the effects have been applied."""
         if fetched.error is ErrorCode.NONE and fetched.diverging is None:
             leaders = min(fetched.high_watermark, self.log.end_offset)
             self.high_watermark = max(self.high_watermark, leaders, self.log.start_offset)
@@ -125,7 +126,8 @@ class PartitionFollower:
             self.high_watermark = max(min(self.high_watermark, self.log.end_offset), self.log.start_offset)
 
     def _parting(self, diverging: EpochEnd) -> int:
-        """Where this log and the leader's part, as far as one step can tell; the next may find an earlier point."""
+        """Where this log and the leader's diverge, as far as one step can tell; the next may find an earlier
+        offset."""
         mine = self.log.end_of(diverging.epoch)
         if mine is None:
             return self.log.start_offset
@@ -135,7 +137,7 @@ class PartitionFollower:
 
     def _out_of_range(self, fetched: Fetched) -> Effect:
         if 0 <= fetched.end_offset < self.log.start_offset:
-            # It has nothing of what is here: a replica leads that had lost its records.
+            # The leader has none of these records: it is a replica that lost its own.
             return Restart(fetched.start_offset)
         if fetched.end_offset < self.log.end_offset:
             return Truncate(max(fetched.end_offset, self.log.start_offset))

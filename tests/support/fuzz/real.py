@@ -104,7 +104,7 @@ class RealNode:
     def check(self) -> None:
         if self._process.poll() is not None:
             raise Found(f"the node ended with code {self._process.returncode}: {self.journal()[-1500:]}")
-        if "a bug in it" in self.journal():
+        if "a bug in Millpond" in self.journal():
             raise Found(self.journal()[-1500:])
 
     def told(self) -> str:

@@ -1,9 +1,8 @@
-"""A group of the classic protocol: members join, one of them, the leader, shares out, everybody fetches their part.
+"""A group of the classic protocol: members join, the group leader computes the assignment, members fetch their part.
 
-The members in memory run ahead of the log. A record is written when a generation has its assignment, and when a
-group has become empty; `replay` of it is the only way to `Stable` and to `Empty`. Everything in between (who has
-joined, who waits for what, the number of the generation in the making) is forgotten with the node: its members join
-again.
+Members in memory run ahead of the log. A record is written when a generation has its assignment, and when a group has
+become empty; its `replay` is the only transition to `Stable` and to `Empty`. Everything in between (joined members,
+pending requests, the next generation) is lost with the node: the members join again.
 """
 
 from __future__ import annotations
@@ -47,21 +46,21 @@ ALLOWED: Final[Mapping[State, frozenset[State]]] = {
     State.STABLE: frozenset({State.PREPARING, State.DEAD}),
     State.DEAD: frozenset(),
 }
-"""Where a group can go from where it is. A group that is being loaded takes the state that its last record says."""
+"""The transitions of a group. A group that is being loaded takes the state of its last record."""
 
 assert ALLOWED.keys() == set(State)
 
 CAN_REBALANCE: Final = frozenset(state for state, then in ALLOWED.items() if State.PREPARING in then)
 
 SUBSCRIBED_NAMES_MAX: Final = 50_000
-"""So many names in the subscriptions of a group's members are read, those of equal lists once: everybody waits
+"""At most this many topic names in the members' subscriptions are parsed, equal lists once: everything waits
 meanwhile."""
 SUBSCRIPTIONS_COMPARED_MAX: Final = 16
-"""With so many of those that were read the next one is compared."""
+"""A subscription is compared with at most this many parsed ones."""
 
 
 class ClassicGroup:
-    """The members of one group and where they stand; what happens to them is in `join`, `sync`, `leave`."""
+    """The members of one group and their state; `join`, `sync` and `leave` have the transitions."""
 
     type_name: Final = "classic"
 
@@ -70,9 +69,9 @@ class ClassicGroup:
         self.memory = memory or GroupMemory()
         self.kept_bytes = 0
         self.record_bytes = 0
-        """How large its record can become with what its members have said, and what they have been assigned."""
+        """The largest size that its record can have with its members' metadata and assignments."""
         self.loaded_bytes = 0
-        """The same as it came from the log: as large it may be again, whatever the limit."""
+        """The same as loaded from the log: it may be as large again, whatever the limit."""
         self.state = State.EMPTY
         self.generation = 0
         self.protocol_type: str | None = None
@@ -81,32 +80,32 @@ class ClassicGroup:
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}
         self.pending: dict[str, None] = {}
-        """Ids that were given out and that nobody has joined with yet."""
+        """Member ids that were handed out and that nobody has joined with yet."""
         self.unsynced: dict[str, None] = {}
-        """Members of this generation that have not asked for their assignment yet."""
+        """Members of this generation that have not requested their assignment yet."""
         self.initial_wait: tuple[int, int] | None = None
         """While the first members of an empty group gather: how long this round lasts, and what is left after it."""
         self.began_alone_ms: int | None = None
         """When its first member got everything because nobody else had joined; None once that is past."""
         self.members_seen_max = 0
-        """How many members it had at once, as far as this coordinator has seen."""
+        """The most members it has had at once, as far as this coordinator knows."""
         self.has_newcomers = False
-        """Somebody joined in this round, so more may come."""
+        """A member joined in this round, so more may come."""
         self.subscribed: frozenset[str] | None = None
-        """The topics that members read; None when the group is not about topics, does not say, or names more of them
-        than are read or than there is room for."""
+        """The topics that members subscribe to; None if the group is not about topics, does not say, or names more
+        than are parsed or fit in memory."""
         self._subscribed_bytes = 0
         self._common: frozenset[str] | None = None
-        """The protocols that every member knows; None when that must be worked out anew."""
+        """The protocols that every member supports; None if they must be computed again."""
         self.assignments: dict[str, bytes] = {}
-        """By member, as they were last written down; some of those may have gone since."""
+        """By member, as last written; some of those members may have left since."""
         self.state_since_ms = 0
-        """In the coordinator's time."""
+        """In coordinator time."""
         self.is_written = False
-        """The log has a record of it."""
+        """Whether the log has a record of it."""
         self.history = History(history_length, self.memory)
 
-    # What it is.
+    # Facts.
 
     @property
     def state_name(self) -> str:
@@ -126,7 +125,7 @@ class ClassicGroup:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """As long as its most patient member allows."""
+        """The largest rebalance timeout of its members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
@@ -147,20 +146,20 @@ class ClassicGroup:
         return self.subscribed or frozenset()
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with these protocols could sit with the others."""
+        """Whether a member with these protocols is compatible with the others."""
         if self.state is State.EMPTY or not self.members:
             return bool(protocol_type) and bool(protocols)
         common = self.common_protocols()
         return protocol_type == self.protocol_type and any(name in common for name, _ in protocols)
 
     def common_protocols(self) -> frozenset[str]:
-        """What every member knows."""
+        """The protocols that every member supports."""
         if self._common is None:
             self._common = frozenset.intersection(*(member.protocol_names for member in self.members.values()))
         return self._common
 
     def elected_protocol(self) -> str:
-        """Of those that everybody knows, the one that most like best; of equals, the one that was named first."""
+        """Of the common protocols the one with the most votes; of equals, the one named first."""
         candidates = self.common_protocols()
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -168,10 +167,10 @@ class ClassicGroup:
             votes[choice] = votes.get(choice, 0) + 1
         return max(votes, key=lambda name: votes[name])
 
-    # What a request may do.
+    # Request checks.
 
     def member(self, member_id: str, instance_id: str | None) -> Member:
-        """The member that a request says it comes from."""
+        """The member that a request claims to come from."""
         if instance_id is not None:
             known = self.static_members.get(instance_id)
             if known is None:
@@ -192,7 +191,7 @@ class ClassicGroup:
         self, member_id: str, instance_id: str | None, generation: int, *, version: int, transactional: bool
     ) -> None:
         if self.state is State.EMPTY and generation < 0:
-            # An administrator, or a consumer that assigns its partitions itself.
+            # An administrator, or a consumer with manual assignment.
             return
         if generation >= 0 or member_id or instance_id is not None:
             self.member_of_generation(member_id, instance_id, generation)
@@ -202,7 +201,7 @@ class ClassicGroup:
             raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Anybody may read the offsets of a classic group."""
+        """Anyone may read the offsets of a classic group."""
 
     def check_offset_delete(self) -> None:
         if not self.is_empty and not self.is_consumer_group:
@@ -221,19 +220,19 @@ class ClassicGroup:
             return committed.since_ms
         return None
 
-    # What it keeps.
+    # Memory.
 
     def _keep(self, more_bytes: int) -> None:
         self.kept_bytes += more_bytes
         self.memory.take(more_bytes)
 
     def release(self) -> None:
-        """It is no longer one of the groups."""
+        """Free its memory when it is removed."""
         self._keep(-self.kept_bytes)
         self.memory = GroupMemory()
         self.history.release()
 
-    # How it changes between records.
+    # Changes between records.
 
     def move_to(self, state: State, now_ms: int) -> None:
         assert state in ALLOWED[self.state], (self.group_id, self.state, state)
@@ -245,7 +244,7 @@ class ClassicGroup:
             self.protocol_type = protocol_type
             self._common = member.protocol_names
         elif self._common is not None:
-            # Worked out bit by bit: a group of thousands would otherwise look at all of them for each that joins.
+            # Updated incrementally: a large group would otherwise scan all members for each that joins.
             self._common &= member.protocol_names
         self.members[member.id] = member
         self._keep(member.kept_bytes)
@@ -259,7 +258,7 @@ class ClassicGroup:
             self.forget_promise(member.id)
 
     def promise(self, member_id: str) -> None:
-        """An id is given out; somebody will join with it."""
+        """Record a member id that was handed out; a client will join with it."""
         self.pending[member_id] = None
         self._keep(promise_bytes(member_id))
 
@@ -268,7 +267,7 @@ class ClassicGroup:
         self._keep(-promise_bytes(member_id))
 
     def tell(self, member: Member, protocols: Protocols) -> None:
-        """The member knows these protocols from now on."""
+        """Set the member's protocols."""
         names_before, bytes_before = member.protocol_names, member.kept_bytes
         self.record_bytes += said_bytes(protocols) - said_bytes(member.protocols)
         member.protocols = protocols
@@ -277,7 +276,7 @@ class ClassicGroup:
             self._common = None
 
     def replace(self, old: Member, new: Member) -> None:
-        """An instance goes on under another id, in the same place."""
+        """Replace a static member's id, keeping its place."""
         self.members = {each.id: each for each in (new if known is old else known for known in self.members.values())}
         self._keep(new.kept_bytes - old.kept_bytes)
         self.record_bytes += new.record_bytes - old.record_bytes
@@ -301,7 +300,7 @@ class ClassicGroup:
         return member
 
     def elect_joined_leader(self) -> bool:
-        """Let a member lead that has joined; False when none has."""
+        """Make a member leader that has joined; False if none has."""
         if self.leader is not None and self.members[self.leader].joining:
             return True
         joined = next((member.id for member in self.members.values() if member.joining), None)
@@ -317,7 +316,7 @@ class ClassicGroup:
         self.unsynced = dict.fromkeys(self.members)
         self.move_to(State.COMPLETING, now_ms)
 
-    # What the log knows.
+    # Records.
 
     def assigned_record(self, assignments: Mapping[str, bytes], wall_ms: int) -> CoordinatorRecord:
         """This generation, with its assignment."""
@@ -337,7 +336,7 @@ class ClassicGroup:
         )
 
     def emptied_record(self, wall_ms: int) -> CoordinatorRecord:
-        """A next generation, of nobody."""
+        """The next generation, without members."""
         return group_record(
             self.group_id,
             GroupMetadataValue(
@@ -354,7 +353,7 @@ class ClassicGroup:
         return [group_record(self.group_id, None)] if self.is_written else []
 
     def replay(self, value: GroupMetadataValue, at_ms: int) -> None:
-        """Be what the record says. Members that are here already keep what the log does not know of them."""
+        """Apply the record. Existing members keep what the log does not contain."""
         self.is_written = True
         self.generation = value.generation
         self.protocol_type = value.protocol_type or None
@@ -397,7 +396,7 @@ class ClassicGroup:
         try:
             for member in self.members.values():
                 said = member.metadata_for(self.protocol)
-                # Most members name the same topics as others.
+                # Most members subscribe to the same topics as others.
                 if not said.startswith(read):
                     names, head = subscribed_topics(said, names_left)
                     topics.update(names)
@@ -414,7 +413,7 @@ def promise_bytes(member_id: str) -> int:
 
 
 def assignments_bytes(assignments: Mapping[str, bytes]) -> int:
-    """By member; their ids are counted with the members."""
+    """By member; member ids are counted with the members."""
     return sum(ASSIGNMENT_BYTES + len(each) for each in assignments.values())
 
 

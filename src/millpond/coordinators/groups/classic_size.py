@@ -1,4 +1,4 @@
-"""How large a classic group may become: all of it is one record, which is written anew at each change."""
+"""The size limit of a classic group, whose whole state is one record, rewritten at each change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millpond.coordinators.groups.memory import text_bytes
 
 
 def member_record_bytes(names: Iterable[str | None], protocols: Iterable[tuple[str, bytes]]) -> int:
-    """What is written down of a member at the most, its assignment left aside."""
+    """The most that a record contains for a member, without its assignment."""
     return sum(map(text_bytes, names)) + said_bytes(protocols)
 
 
@@ -19,7 +19,7 @@ def said_bytes(protocols: Iterable[tuple[str, bytes]]) -> int:
 
 
 def check_classic_growth(size_bytes: int, more_bytes: int, bytes_max: int) -> None:
-    """Refused if a group of this size becomes too large by so much more. One that is too large may become smaller."""
+    """Refused if a group of this size would grow too large. One that is too large may shrink."""
     if more_bytes > 0 and size_bytes + more_bytes > bytes_max:
         limit = GROUP_CLASSIC_MAX_BYTES.name
         raise LimitMet(

@@ -1,10 +1,9 @@
-"""The offsets of topics that are deleted: nobody reads them any more, and bit by bit they are forgotten.
+"""Removing the offsets of deleted topics, gradually.
 
-A topic of the same name that comes later begins at its own beginning. So what was committed up to the deletion is
-told from what is committed later by where its record is in the log. Where that is takes a record of its own, for as
-long as something is left to forget: the next coordinator could not tell old from new. If a topic is deleted and
-created again while no coordinator is loaded, the topic id in an offset's record tells; records of older programs
-have none.
+A later topic of the same name starts without offsets. So commits before the deletion are distinguished from later
+ones by the position of their records in the log. That position is itself a record while there is something left to
+remove: otherwise the next coordinator could not tell old from new. If a topic is deleted and recreated while no
+coordinator is loaded, the topic id in an offset's record tells; records of older versions have none.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ from millpond.coordinators.groups.timers import TimerKey
 
 DELETED: Final = "deleted"
 FORGOTTEN_NOW_MAX: Final = 100
-"""How many offsets of a shard are forgotten at once as topics go: all shards do so in the same turn."""
+"""How many offsets of a shard are removed at once when topics are deleted: all shards do so at the same time."""
 FORGOTTEN_MAX: Final = 1_000
-"""The same of each step after that."""
+"""The same for each step after that."""
 PAUSE_MS: Final = 1
 TRANSACTION_PAUSE_MS: Final = 1_000
-"""How long to wait for the end of a transaction that has committed an offset of the new topic in place of an old one:
-what forgets the old one would forget both."""
+"""How long to wait for a transaction that has committed an offset of the new topic in place of an old one:
+removing the old one would remove both."""
 
 
 class DeletedTopics:
     def __init__(self, offsets: Offsets) -> None:
         self._offsets = offsets
         self._groups: deque[str] = deque()
-        """Those that may have such offsets."""
+        """Groups that may have such offsets."""
 
     def on_deleted(self, turn: Turn, topics: frozenset[str], last_offset: int) -> None:
-        """What was committed up to this record of the log belongs to the topics that are gone."""
+        """Commits up to this record of the log belong to the deleted topics."""
         groups = self._offsets.groups_of_topics(topics)
         if groups:
             self._offsets.deleted.update(dict.fromkeys(topics, last_offset))
@@ -45,7 +44,7 @@ class DeletedTopics:
                 turn.record(*(deleted_topic_record(topic, last_offset) for topic in sorted(topics)))
 
     def on_loaded(self, turn: Turn, gone: frozenset[str], last_offset: int) -> None:
-        """Go on where the coordinator before had to stop; these topics went while nobody served here."""
+        """Continue where the previous coordinator stopped; these topics were deleted while none was loaded."""
         noted = self._offsets.noted_deleted
         self._offsets.deleted.update(noted)
         self._groups.extend(self._offsets.groups_of_topics(frozenset(noted)))
@@ -55,7 +54,7 @@ class DeletedTopics:
         self.on_deleted(turn, gone, last_offset)
 
     def forget_some(self, turn: Turn, most: int = FORGOTTEN_MAX) -> None:
-        """Forget some offsets, and the rest a little later: requests wait meanwhile."""
+        """Remove some offsets, and the rest a little later: requests wait meanwhile."""
         waiting: dict[str, None] = {}
         keys: dict[OffsetKey, None] = {}
         while self._groups and len(keys) < most:

@@ -12,7 +12,7 @@ from millpond.coordinators.groups.members import Member
 from millpond.wire.messages import ConsumerGroupDescribeResponse, DescribeGroupsResponse, ListGroupsResponse
 
 GROUP_ID_NOT_FOUND_FROM = 6
-"""Before, a group that is not there was described as dead, without an error."""
+"""Before, a missing group was described as dead, without an error."""
 
 
 def describe_classic(group_id: str, group: Group | None, version: int) -> DescribeGroupsResponse.DescribedGroup:
@@ -27,7 +27,7 @@ def describe_classic(group_id: str, group: Group | None, version: int) -> Descri
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
             error_message=f"Group {group_id} {words}.",
         )
-    # Between two generations, neither a protocol nor an assignment is anybody's.
+    # Between two generations there is neither a protocol nor an assignment.
     protocol = group.protocol if group.state is State.STABLE else None
     return described(
         group_id=group_id,
@@ -64,7 +64,7 @@ def _describe_member(member: Member, protocol: str | None) -> DescribeGroupsResp
 def list_groups(
     groups: Iterable[Group], states: Sequence[str] = (), types: Sequence[str] = ()
 ) -> list[ListGroupsResponse.ListedGroup]:
-    """Those in one of `states` and of one of `types`; an empty filter lets everything through."""
+    """Groups in one of `states` and of one of `types`; an empty filter matches everything."""
     wanted_states = {state.lower() for state in states}
     wanted_types = {type_name.lower() for type_name in types}
     return [

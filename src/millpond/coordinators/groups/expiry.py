@@ -1,4 +1,4 @@
-"""What is forgotten with time: offsets that nobody uses, and groups that have none."""
+"""What expires: unused offsets, and groups without any."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Expired(Enum):
 
 
 def expire_offsets(turn: Turn, group: Group, offsets: Offsets, most: int) -> Expired:
-    """Forget what has outlived its retention, but not more than so many offsets."""
+    """Remove offsets past their retention, at most this many."""
     known = list(offsets.of_group(group.group_id))
     outdated = {key for key, committed in known if offsets.is_outdated(key.topic, committed)}
     old = [key for key, committed in known if key in outdated or _is_old(turn, group, committed)]
-    # Most are young, and it takes long to ask what a group reads.
+    # Most are recent, and determining a group's subscriptions is slow.
     read = group.subscribed_among({key.topic for key in old}) if old else frozenset()
     expired = [key for key in old if (key in outdated or key.topic not in read) and not offsets.is_pending(key)]
     turn.record(*(offset_record(key, None) for key in expired[:most]))
@@ -40,7 +40,7 @@ def _is_old(turn: Turn, group: Group, committed: Committed) -> bool:
 
 
 def forget_group(turn: Turn, group: Group, offsets: Offsets) -> None:
-    """Leave nothing of it in the log."""
+    """Delete everything of the group from the log."""
     for key in offsets.keys_to_forget(group.group_id):
         turn.record(offset_record(key, None))
     turn.record(*group.tombstones())

@@ -1,4 +1,4 @@
-"""What every kind of group has in common, and what the parts of a shard share while they decide a step."""
+"""What all kinds of groups have in common, and what the parts of a shard share while they decide a step."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from millpond.coordinators.groups.offsets import Committed
 
 CONSUMER_PROTOCOL = "consumer"
-"""The protocol type of groups whose members share out partitions; other types share out something of their own."""
+"""The protocol type of groups whose members share partitions; other types assign something else."""
 
 
 class Group(Protocol):
-    """A group as offsets and the list of groups see it. A check that does not hold is a `Refused`."""
+    """A group as offsets and the list of groups see it. A failed check is a `Refused`."""
 
     @property
     def group_id(self) -> str: ...
@@ -47,7 +47,7 @@ class Group(Protocol):
 
     @property
     def kept_bytes(self) -> int:
-        """The memory that it takes, its offsets left aside."""
+        """The memory that it takes, without its offsets."""
         ...
 
     @property
@@ -58,11 +58,11 @@ class Group(Protocol):
     def check_commit(
         self, member_id: str, instance_id: str | None, generation: int, *, version: int, transactional: bool
     ) -> None:
-        """May this member, in this generation or epoch, commit offsets?"""
+        """Check that this member, in this generation or epoch, may commit offsets."""
         ...
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """May it read them?"""
+        """Check that it may read them."""
         ...
 
     def check_offset_delete(self) -> None: ...
@@ -70,21 +70,22 @@ class Group(Protocol):
     def check_delete(self) -> None: ...
 
     def subscribed_among(self, topics: Iterable[str]) -> frozenset[str]:
-        """Those of these topics that its members read. All that they name may be looked at: ask for many at once."""
+        """The topics among these that its members subscribe to. This may scan all subscriptions: ask for many at
+        once."""
         ...
 
     def retained_since_ms(self, committed: Committed) -> int | None:
-        """From when on the retention time of an offset runs; None while it does not."""
+        """When the retention time of an offset starts; None while it does not."""
         ...
 
     def tombstones(self) -> list[CoordinatorRecord]:
-        """The records that make the log forget the group, its offsets left aside."""
+        """The tombstones for the group, without its offsets."""
         ...
 
 
 @dataclass(slots=True)
 class Shared:
-    """What all groups of a shard stand on."""
+    """What all groups of a shard use."""
 
     image: Image
     settings: GroupSettings
@@ -93,9 +94,9 @@ class Shared:
     patterns: PatternTopics = field(init=False)
     timers: Timers = field(default_factory=Timers)
     wall_ahead_ms: int = 0
-    """The wall clock less the coordinator's time; only stamps that others read go by the wall clock."""
+    """The wall clock minus coordinator time; only timestamps for others use the wall clock."""
     finished: list[tuple[str, Rebalance]] = field(default_factory=list)
-    """Rebalances that are over, with their group's id, until somebody takes them."""
+    """Finished rebalances with their group ids, until they are taken."""
 
     def __post_init__(self) -> None:
         self.patterns = PatternTopics(self.image)
@@ -103,7 +104,7 @@ class Shared:
 
 @dataclass(slots=True)
 class Turn:
-    """One step in the making: when it happens, on what ground, and what has been decided so far."""
+    """One step: its time, its context, and what has been decided so far."""
 
     shared: Shared
     now_ms: int
@@ -115,7 +116,7 @@ class Turn:
 
     @property
     def wall_ms(self) -> int:
-        """For stamps; never for how long something lasts."""
+        """For timestamps; never for durations."""
         return self.now_ms + self.shared.wall_ahead_ms
 
     @property

@@ -1,10 +1,10 @@
-"""Why a group rebalanced, and what it cost: a bounded memory of its last rebalances.
+"""Why a group rebalanced, and what it cost: a bounded history of its rebalances.
 
-It answers the question that is asked at three in the morning: who came or went, why, which partitions moved from whom
-to whom, and for how long nobody read. Each rebalance is published when it is over, for the broker to keep.
+It answers the question asked at three in the morning: who joined or left, why, which partitions moved, and for how
+long nobody read them. Each rebalance is published when it is over, for the broker to keep.
 
-Whoever comes and goes without end must not fill the memory with it. All histories of a node have a share of it; where
-that is used up, a group forgets its oldest rebalances, and of the last one knows little more than that it was.
+Clients that join and leave endlessly must not fill the memory. All histories of a node share a part of it; when that
+is used up, a group drops its oldest rebalances, and keeps little more of the last one than its existence.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from millpond.coordinators.groups.records import prefix_of
 from millpond.wire.messages import ConsumerProtocolAssignment
 
 MOVES_MAX = 1000
-"""How many moves of one rebalance are named; the rest are counted."""
+"""How many moves of one rebalance are listed; the rest are counted."""
 ASSIGNMENTS_BYTES_MAX = 256 << 10
-"""Up to which size the assignments that changed are looked into: it happens while everybody else waits."""
+"""The largest changed assignments that are analysed: everything else waits meanwhile."""
 NOT_COUNTED = -1
 CAUSES_MAX = 1000
 CAUSES_MIN = 4
-"""So many causes of a group's last rebalance are known though there be no memory for them."""
+"""This many causes of a group's last rebalance are kept even without memory for them."""
 DETAIL_LENGTH_MAX = 255
-"""Of what clients say of themselves, be it a name or a reason."""
+"""The limit for names and reasons that clients choose."""
 
 BURST_MAX = 20
-"""How many rebalances of one group, one after the other, are published in full."""
+"""How many consecutive rebalances of one group are published in full."""
 PUBLISH_EVERY_MS = 1000
-"""From then on one is published in this time, and says how many were left out before it."""
+"""After that one is published per interval, with the number left out before it."""
 
 
 class Why(StrEnum):
-    """What sets off a rebalance, or happens in its course."""
+    """What triggers a rebalance, or happens during one."""
 
     JOINED = "joined"
     REJOINED = "rejoined"
@@ -72,7 +72,7 @@ class Cause:
     client_id: str = ""
     client_host: str = ""
     detail: str = ""
-    """The client's own words."""
+    """The client's own text."""
 
     @property
     def kept_bytes(self) -> int:
@@ -82,7 +82,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A partition that changed hands; None is nobody."""
+    """A partition that changed owners; None is no owner."""
 
     topic: str
     partition: int
@@ -108,9 +108,9 @@ class Rebalance:
     finished_ms: int | None = None
     moves: list[Move] = field(default_factory=list)
     moves_total: int = 0
-    """NOT_COUNTED when the assignments were too large to look into."""
+    """NOT_COUNTED if the assignments were too large to analyse."""
     left_out: int = 0
-    """How many rebalances of the group were not published before this one: too many in too short a time."""
+    """How many rebalances of the group before this one were not published, because there were too many."""
     kept_bytes: int = field(default=0, compare=False, repr=False)
     """The memory that is counted for it."""
 
@@ -120,7 +120,7 @@ class Rebalance:
         return None if self.finished_ms is None else self.finished_ms - self.started_ms
 
     def as_json(self, ahead_ms: int = 0) -> dict[str, Any]:
-        """For people: with the times of the wall clock, which is `ahead_ms` of the coordinator's."""
+        """For display: in wall clock time, which is `ahead_ms` ahead of coordinator time."""
         return {
             "started_ms": self.started_ms + ahead_ms,
             "assigned_ms": None if self.assigned_ms is None else self.assigned_ms + ahead_ms,
@@ -157,21 +157,21 @@ class Rebalance:
 
 
 class History:
-    """The last rebalances of one group, oldest first; the last one may still be under way."""
+    """The rebalances of one group, oldest first; the last one may be in progress."""
 
     def __init__(self, length: int, memory: GroupMemory | None = None) -> None:
         self.rebalances: deque[Rebalance] = deque()
         self._length = max(length, 1)
         self._memory = memory or GroupMemory()
         self.publish: Callable[[Rebalance], None] = _tell_nobody
-        """Hears of rebalances when they are over, but for a flood of them."""
+        """Called with finished rebalances, at a limited rate."""
         self._open: Rebalance | None = None
         self._unpublished = 0
         self._credit = BURST_MAX
         self._credited_ms = 0
 
     def note(self, cause: Cause) -> None:
-        """Something that sets off a rebalance, or adds to the one under way."""
+        """Record a cause, which starts a rebalance or adds to the current one."""
         rebalance = self._begun(cause.at_ms)
         cause = _short(cause)
         known = len(rebalance.causes)
@@ -179,7 +179,7 @@ class History:
             rebalance.causes.append(cause)
 
     def remember_calm(self, cause: Cause, generation: int, members: int) -> None:
-        """Something that might have set off a rebalance and did not."""
+        """Record something that might have triggered a rebalance and did not."""
         calm = Rebalance(
             cause.at_ms,
             causes=[_short(cause)],
@@ -197,7 +197,7 @@ class History:
             self._open.leader, self._open.protocol = _cut(leader), _cut(protocol)
 
     def assigned(self, before: Mapping[str, bytes], after: Mapping[str, bytes], now_ms: int) -> None:
-        """The leader has shared out: assignments by member, as they were and as they are now."""
+        """Record the assignments by member, before and after."""
         if not self._open:
             return
         self._open.assigned_ms = now_ms
@@ -219,7 +219,7 @@ class History:
             self._publish(over, now_ms)
 
     def _publish(self, over: Rebalance, now_ms: int) -> None:
-        """A client that joins and leaves without end must not fill the disk with it."""
+        """A client that joins and leaves endlessly must not fill the disk."""
         earned, rest_ms = divmod(now_ms - self._credited_ms, PUBLISH_EVERY_MS)
         self._credit = min(self._credit + earned, BURST_MAX)
         self._credited_ms = now_ms - rest_ms
@@ -236,10 +236,10 @@ class History:
             self._remember(self._open)
         return self._open
 
-    # What it takes.
+    # Memory.
 
     def release(self) -> None:
-        """Its group is no longer one of the groups."""
+        """Free its memory when the group is removed."""
         self._memory.history_bytes -= sum(each.kept_bytes for each in self.rebalances)
         self._memory = GroupMemory()
 
@@ -250,7 +250,7 @@ class History:
         self._keep(rebalance, REBALANCE_BYTES + sum(each.kept_bytes for each in rebalance.causes))
 
     def _keep(self, rebalance: Rebalance, more_bytes: int) -> bool:
-        """Whether there is room for so much more of it, be it in place of what was before."""
+        """Whether there is room for this much more, if necessary in place of older rebalances."""
         while not self._memory.has_room_for_history(more_bytes):
             if self.rebalances[0] is rebalance:
                 return False
@@ -278,7 +278,7 @@ class History:
 
 
 def _cut(name: str | None) -> str | None:
-    """What clients call themselves and each other may be as long as a message."""
+    """Client-chosen names may be as long as a message."""
     return name and name[:DETAIL_LENGTH_MAX]
 
 
@@ -294,7 +294,8 @@ def _tell_nobody(_: Rebalance) -> None: ...
 
 
 def owners(assignments: Mapping[str, bytes]) -> dict[TopicPartition, str]:
-    """Who reads what. Bytes that are no consumer's assignment say nothing: other kinds of groups have their own."""
+    """The owner of each partition. Bytes that are not a consumer assignment are ignored: other group types have
+    their own."""
     readers: dict[TopicPartition, str] = {}
     for member_id, data in assignments.items():
         for topic, partition in assigned_partitions(data):

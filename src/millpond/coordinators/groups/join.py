@@ -1,7 +1,7 @@
-"""JoinGroup: how a member comes into a group, comes back, or changes what it wants.
+"""JoinGroup: how a member enters a group, returns, or changes its subscription.
 
-Versions: 0 has no rebalance timeout; from 4 on a new member is first told its id and asked to join with it; from 5 on
-a member may be static (`group_instance_id`); 8 says why; 9 lets a static leader that came back skip the assignment.
+Versions: 0 has no rebalance timeout; from 4 on a new member first gets an id to join with; from 5 on a member may be
+static (`group_instance_id`); 8 has a reason; 9 lets a returning static leader skip the assignment.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SKIP_ASSIGNMENT_FROM: Final = 9
 
 
 def check_join(turn: Turn, body: JoinGroupRequest) -> None:
-    """What can be told without knowing the group."""
+    """Checks that do not need the group."""
     settings = turn.settings
     if not body.group_id:
         raise Refused(ErrorCode.INVALID_GROUP_ID)
@@ -65,7 +65,7 @@ def check_join(turn: Turn, body: JoinGroupRequest) -> None:
 
 
 def join(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRequest) -> None:
-    """Answer now, or park the request with its member until the generation begins. Refusals are raised."""
+    """Answer now, or keep the request pending until the generation begins. Refusals are raised."""
     member_id = body.member_id
     if not _has_room(turn, group, member_id):
         if member_id in group.members:
@@ -85,7 +85,7 @@ def join(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupReque
         _join_unknown(turn, group, request, body)
     elif member_id in group.pending:
         if body.group_instance_id is not None:
-            # An id is only ever promised to a dynamic member.
+            # Ids are handed out only to dynamic members.
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
         _add(turn, group, request, body, member_id)
     else:
@@ -98,7 +98,7 @@ def _has_room(turn: Turn, group: ClassicGroup, member_id: str) -> bool:
         return True
     member = group.members.get(member_id)
     if group.state is State.PREPARING:
-        # Members that have not come back may never do so; those who have are the ones to count.
+        # Members that have not rejoined may never do so; only those who have are counted.
         is_waiting = member is not None and member.joining is not None
         return is_waiting or len(group.members) < size_max or group.joining_count < size_max
     return member is not None or len(group.members) < size_max
@@ -115,7 +115,7 @@ def _join_unknown(turn: Turn, group: ClassicGroup, request: Request, body: JoinG
     elif request.version < MEMBER_ID_REQUIRED_FROM:
         _add(turn, group, request, body, member_id)
     else:
-        # A client that gives up waiting and tries again must not leave a nameless member behind each time.
+        # A client that times out and retries must not leave an unnamed member behind each time.
         if len(group.pending) >= turn.settings.pending_members_max:
             raise Refused(
                 ErrorCode.GROUP_MAX_SIZE_REACHED, "as many as can be have been told their id and not come yet"
@@ -133,7 +133,8 @@ def _add(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupReque
     member.joining = parked(request)
     group.has_newcomers = True
     group.add(member, body.protocol_type)
-    # Whether a client is still there cannot be seen while its join is parked, and it has no id to say so itself.
+    # Whether a client is still there is unknown while its join is pending, and without an id it cannot send
+    # heartbeats.
     expect_heartbeat(turn, group, member, turn.settings.new_member_join_timeout_ms)
     group.history.note(member.cause(Why.JOINED, turn.now_ms, body.reason))
     prepare_or_complete(turn, group)
@@ -144,7 +145,7 @@ def _rejoin(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRe
     is_unchanged = member.protocols == protocols
     follows = group.leader != member.id
     if is_unchanged and (group.state is State.COMPLETING or (group.state is State.STABLE and follows)):
-        # It may not have heard the first answer.
+        # It may have missed the first response.
         turn.reply(request.token, generation_reply(group, member))
         return
     turn.shared.memory.check(protocols_bytes(protocols) - protocols_bytes(member.protocols))
@@ -153,7 +154,7 @@ def _rejoin(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRe
     if not is_unchanged:
         why = Why.SUBSCRIPTION_CHANGED
     elif group.state is State.STABLE:
-        # What a leader knows of (new partitions of a topic) need not show in what it says of itself.
+        # What a leader has noticed (new partitions of a topic) need not show in its metadata.
         why = Why.LEADER_ASKED
     else:
         why = Why.REJOINED
@@ -163,7 +164,8 @@ def _rejoin(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRe
 
 
 def _park(turn: Turn, group: ClassicGroup, member: Member, request: Request, body: JoinGroupRequest) -> None:
-    """Take the member's new word and let it wait. If an older join of it waits, its sender has given up on it."""
+    """Update the member's metadata and keep the request pending. The sender of an older pending join has given up
+    on it."""
     if member.joining:
         answer_join(turn, member, refused_join(member.joining, ErrorCode.REBALANCE_IN_PROGRESS, member.id))
     member.joining = parked(request)
@@ -175,7 +177,7 @@ def _park(turn: Turn, group: ClassicGroup, member: Member, request: Request, bod
 def _replace_static(
     turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRequest, old: Member, member_id: str
 ) -> None:
-    """An instance has started again. It takes the place of its predecessor, assignment included."""
+    """An instance has restarted. It takes the place of its predecessor, including the assignment."""
     old_leader = group.leader
     member = member_from_join(request, body, member_id)
     turn.shared.memory.check(member.kept_bytes - old.kept_bytes)
@@ -191,7 +193,7 @@ def _replace_static(
     if group.state is State.PREPARING:
         complete_if_all_joined(turn, group)
     else:
-        # While the leader shares out, it does so for the old id: the new one would come away empty.
+        # The leader is computing an assignment for the old id: the new one would get nothing.
         prepare(turn, group)
 
 
@@ -200,7 +202,7 @@ def _check_growth(turn: Turn, group: ClassicGroup, more_bytes: int) -> None:
 
 
 def _take_place(turn: Turn, group: ClassicGroup, request: Request, old: Member, member: Member) -> None:
-    """The old id is fenced from here on, whatever it may be waiting for."""
+    """The old id is fenced from here on, with all its pending requests."""
     answer_join(turn, old, refused_join(old.joining, ErrorCode.FENCED_INSTANCE_ID, old.id))
     answer_sync(turn, old, ErrorCode.FENCED_INSTANCE_ID)
     turn.timers.cancel(TimerKey(SESSION, group.group_id, old.id))
@@ -212,14 +214,14 @@ def _take_place(turn: Turn, group: ClassicGroup, request: Request, old: Member, 
 
 
 def _answer_calmly(turn: Turn, group: ClassicGroup, member: Member, old_leader: str | None) -> None:
-    """No rebalance: write the new id down and let it fetch its old assignment."""
+    """Without a rebalance: write the new id and let it fetch its old assignment."""
     assert member.joining is not None
     turn.record(group.assigned_record({each.id: each.assignment for each in group.members.values()}, turn.wall_ms))
     response = generation_reply(group, member)
     if member.joining.version >= SKIP_ASSIGNMENT_FROM:
         response.skip_assignment = group.leader == member.id
     else:
-        # A leader that cannot be told to skip must not think it leads: it would share out anew.
+        # A leader that cannot be told to skip must not think it leads: it would assign again.
         response.leader = old_leader or ""
         response.members = []
     answer_join(turn, member, response)

@@ -1,4 +1,4 @@
-"""LeaveGroup and the end of sessions: how members go, by their own word, an administrator's, or by silence."""
+"""LeaveGroup and session timeouts: how members leave, by themselves, by an administrator, or by silence."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from millpond.coordinators.shard import Request
 from millpond.wire.messages import LeaveGroupRequest, LeaveGroupResponse
 
 SEVERAL_FROM = 3
-"""From this version on one request names several members, and each has its own answer."""
+"""From this version on one request names several members, each with its own result."""
 
 
 def leave(turn: Turn, group: ClassicGroup | None, request: Request, body: LeaveGroupRequest) -> None:
-    """Let members go. A group that is not there has none."""
+    """Remove members. A missing group has none."""
     if request.version < SEVERAL_FROM:
         leaving = [LeaveGroupRequest.MemberIdentity(member_id=body.member_id)]
     else:
@@ -55,7 +55,7 @@ def _let_go(turn: Turn, group: ClassicGroup, leaving: LeaveGroupRequest.MemberId
 
 def _leaving_member(group: ClassicGroup, leaving: LeaveGroupRequest.MemberIdentity) -> Member:
     if leaving.member_id == NO_MEMBER_ID and leaving.group_instance_id is not None:
-        # An administrator removes an instance without knowing by which id it runs.
+        # An administrator removes an instance without knowing its member id.
         return group.member(group.static_members.get(leaving.group_instance_id, ""), None)
     return group.member(leaving.member_id, leaving.group_instance_id)
 
@@ -81,7 +81,7 @@ def forget_pending(turn: Turn, group: ClassicGroup, member_id: str) -> None:
 
 
 def on_session_end(turn: Turn, group: ClassicGroup, member_id: str) -> None:
-    """Nothing was heard of a member for the length of its session."""
+    """A member's session has timed out."""
     if member_id in group.pending:
         forget_pending(turn, group, member_id)
         complete_if_all_joined(turn, group)
@@ -90,7 +90,7 @@ def on_session_end(turn: Turn, group: ClassicGroup, member_id: str) -> None:
     if member is None:
         return
     if member.is_waiting and not member.is_new:
-        # It waits for us, so it is not silent by its own fault; only a newcomer may have gone away meanwhile.
+        # It waits for us, so its silence is not its fault; only a new member may have gone away.
         expect_heartbeat(turn, group, member)
         return
     group.history.note(member.cause(Why.TIMED_OUT, turn.now_ms))

@@ -1,4 +1,4 @@
-"""A member of a classic group: what it told of itself, what it was given, and which of its requests wait."""
+"""A member of a classic group: its metadata, its assignment, and its pending requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millpond.coordinators.shard import Request
 from millpond.wire.messages import GroupMetadataValue, JoinGroupRequest, JoinGroupResponse
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""The ways of sharing out that a member knows, best liked first, each with what the leader should know."""
+"""The protocols that a member supports, preferred first, each with its metadata for the leader."""
 
 NO_MEMBER_ID = ""
 CLIENT_ID_IN_MEMBER_ID_MAX = 249
@@ -20,7 +20,7 @@ CLIENT_ID_IN_MEMBER_ID_MAX = 249
 
 @dataclass(slots=True)
 class Member:
-    """`joining` and `syncing` are requests that have not been answered yet; they and `is_new` die with the node."""
+    """`joining` and `syncing` are pending requests; they and `is_new` are lost with the node."""
 
     id: str
     instance_id: str | None
@@ -51,7 +51,7 @@ class Member:
 
     @property
     def record_bytes(self) -> int:
-        """So much is written down of it at the most, whatever becomes of its group."""
+        """The most that is written for it, whatever becomes of its group."""
         names = (self.id, self.instance_id, self.client_id, self.client_host)
         return member_record_bytes(names, self.protocols) + len(self.assignment)
 
@@ -63,7 +63,7 @@ class Member:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     def vote(self, candidates: Iterable[str]) -> str:
-        """The candidate that this member likes best."""
+        """The candidate that this member prefers."""
         return next(name for name, _ in self.protocols if name in candidates)
 
     def as_join_member(self, protocol: str | None) -> JoinGroupResponse.JoinGroupResponseMember:
@@ -109,12 +109,12 @@ def member_from_join(request: Request, body: JoinGroupRequest, member_id: str) -
 
 
 def parked(request: Request) -> Request:
-    """What is kept of a request that waits: whom to answer, and how. What it says was read, and may be large."""
+    """What is kept of a pending request: how to answer it. Its content was processed, and may be large."""
     return replace(request, body=type(request.body)())
 
 
 def member_from_record(record: GroupMetadataValue.MemberMetadata, protocol: str | None) -> Member:
-    """A member as it was written down. Of its protocols only the one that was chosen is known."""
+    """A member from its record, which contains only the elected protocol."""
     return Member(
         id=record.member_id,
         instance_id=record.group_instance_id,
@@ -128,7 +128,7 @@ def member_from_record(record: GroupMetadataValue.MemberMetadata, protocol: str 
 
 
 def protocols_of(body: JoinGroupRequest) -> Protocols:
-    """Of a name that is given twice, the first counts."""
+    """If a name is repeated, the first counts."""
     protocols: dict[str, bytes] = {}
     for each in body.protocols:
         protocols.setdefault(each.name, each.metadata)
@@ -136,7 +136,7 @@ def protocols_of(body: JoinGroupRequest) -> Protocols:
 
 
 def rebalance_timeout_of(body: JoinGroupRequest) -> int:
-    """The first version has no such field: there the session timeout stands for it."""
+    """The first version has no such field: the session timeout is used instead."""
     return body.session_timeout_ms if body.rebalance_timeout_ms < 0 else body.rebalance_timeout_ms
 
 

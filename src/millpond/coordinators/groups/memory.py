@@ -1,10 +1,11 @@
-"""How much memory groups take, and whether there is room for more: all that clients can make them keep has a price.
+"""How much memory groups take, and whether there is room for more: everything that clients can make them keep is
+counted.
 
-The prices are about what Python needs, measured once; what counts is that nothing that can be had many times over is
-free. A group by itself is not counted, because the number of groups has a limit of its own.
+The amounts approximate what Python needs, measured once; what matters is that nothing repeatable is free. A group
+itself is not counted, because the number of groups has its own limit.
 
-Each shard counts what comes and goes as it does; the limit is one for all shards of a node. Requests ask for room
-before they change anything. What the log says is taken in without asking: it was let in once.
+Each shard counts its own changes; the limit applies to all shards of a node together. Requests check for room before
+they change anything. Records from the log are always accepted: they passed the check once.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ from millpond.base.errors import ErrorCode, LimitMet
 from millpond.config.quota import GROUPS_MAX_BYTES
 
 MEMBER_BYTES: Final = 1024
-"""A member with its timers, beside what it says of itself."""
+"""A member with its timers, without its metadata."""
 PROMISED_ID_BYTES: Final = 256
 PROTOCOL_BYTES: Final = 128
 ASSIGNMENT_BYTES: Final = 128
-"""A classic member's assignment, beside its length."""
+"""A classic member's assignment, without its bytes."""
 OFFSET_BYTES: Final = 256
 TOPIC_OF_OFFSETS_BYTES: Final = 512
-"""A topic of which a group has offsets."""
+"""A topic for which a group has offsets."""
 PENDING_OFFSET_BYTES: Final = 1024
 """An offset that waits for the end of its transaction."""
 TARGET_BYTES: Final = 200
 HELD_BYTES: Final = 240
-"""A partition that a member of the new protocol is meant to have, and one that it has."""
+"""A partition in a consumer group member's target, and one that it holds."""
 
 REBALANCE_BYTES: Final = 512
 CAUSE_BYTES: Final = 256
 MOVE_BYTES: Final = 160
-"""Of the history: a rebalance, something that set it off, a partition that changed hands."""
+"""In the history: a rebalance, a cause, a partition that changed owners."""
 
 HISTORY_SHARE: Final = 4
-"""Histories take one part in so many of the limit, beside it: nobody is refused because of what was once."""
+"""Histories may take one part in this many of the limit, in addition to it: nobody is refused because of the past."""
 
 ENDLESS: Final = 1 << 62
 
@@ -57,7 +58,7 @@ def protocols_bytes(protocols: Iterable[tuple[str, bytes]]) -> int:
 
 
 class GroupMemory:
-    """What the groups and offsets of one shard take."""
+    """The memory of one shard's groups and offsets."""
 
     def __init__(
         self,
@@ -67,14 +68,14 @@ class GroupMemory:
     ) -> None:
         self.used_bytes = 0
         self.history_bytes = 0
-        """What is remembered of rebalances; where there is no room, that is less."""
+        """The memory of rebalance histories; without room, less is kept."""
         self._bytes_max = bytes_max
         self._all_used_bytes = all_used_bytes
-        """What all shards take that share the limit; without it, there is only this one."""
+        """The use of all shards that share the limit; by default only this one."""
         self._all_history_bytes = all_history_bytes
 
     def take(self, more_bytes: int) -> None:
-        """So much more is kept, or less if it is negative."""
+        """Count this much more, or less if negative."""
         self.used_bytes += more_bytes
 
     def has_room(self, more_bytes: int) -> bool:
@@ -88,7 +89,7 @@ class GroupMemory:
         return known_bytes + more_bytes <= self._bytes_max() // HISTORY_SHARE
 
     def check(self, more_bytes: int) -> None:
-        """Refused if so much more is too much. What makes nothing larger never is."""
+        """Refused if this much more is too much. Requests that make nothing larger always pass."""
         if not self.has_room(more_bytes):
             limit, bytes_max = GROUPS_MAX_BYTES.name, self._bytes_max()
             raise LimitMet(

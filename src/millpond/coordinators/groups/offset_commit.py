@@ -1,8 +1,7 @@
-"""OffsetCommit, TxnOffsetCommit and OffsetDelete: what becomes of the offsets that a client names.
+"""OffsetCommit, TxnOffsetCommit and OffsetDelete.
 
-Versions of OffsetCommit: 2 to 4 may say how long the offset should be kept; 6 brings the leader epoch, 7 static
-members; 9 tells a group that is not there from a stale generation; 10 names topics by id. TxnOffsetCommit does both
-from version 6 on.
+Versions of OffsetCommit: 2 to 4 may set a retention time; 6 adds the leader epoch, 7 static members; 9 distinguishes
+a missing group from a stale generation; 10 names topics by id. TxnOffsetCommit does both from version 6 on.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ TIME_MS_MAX = (1 << 63) - 1
 
 
 def commit(turn: Turn, offsets: Offsets, body: OffsetCommitRequest, version: int) -> OffsetCommitResponse:
-    """The records of the offsets that can be, and an answer for each. The group has agreed already."""
+    """The records of valid offsets, and a result for each. The group has accepted already."""
     topics = []
     records: list[CoordinatorRecord] = []
     wanted: dict[OffsetKey, str] = {}
@@ -57,7 +56,7 @@ def commit(turn: Turn, offsets: Offsets, body: OffsetCommitRequest, version: int
                     topic_id=turn.shared.image.topics[name].id,
                 )
                 key = OffsetKey(body.group_id, name, partition.partition_index)
-                # Who names a partition often keeps the last word of it only: to make room by it counts once.
+                # If a partition is repeated, only the last one is stored: its memory counts once.
                 wanted[key] = value.metadata
                 records.append(offset_record(key, value))
             partitions.append(
@@ -76,7 +75,7 @@ def commit(turn: Turn, offsets: Offsets, body: OffsetCommitRequest, version: int
 
 
 def commit_one(turn: Turn, offsets: Offsets, asked: ShortCommit) -> CoordinatorRecord | None:
-    """The record of the only offset of a request that goes by names; None where it cannot be."""
+    """The record of a request's single offset, by topic name; None if it is not possible."""
     metadata = asked.metadata or ""
     if _fault(turn, asked.topic, asked.partition, metadata) is not ErrorCode.NONE:
         return None
@@ -89,7 +88,7 @@ def commit_one(turn: Turn, offsets: Offsets, asked: ShortCommit) -> CoordinatorR
 
 
 def refused_commit(body: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
-    """The same answer for every partition."""
+    """The same error for every partition."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponse.OffsetCommitResponseTopic(
@@ -110,7 +109,7 @@ def refused_commit(body: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitRe
 def commit_in_transaction(
     turn: Turn, offsets: Offsets, body: TxnOffsetCommitRequest, version: int
 ) -> TxnOffsetCommitResponse:
-    """Records for a batch of the producer's transaction; they count when its marker comes."""
+    """Records for a batch of the producer's transaction; they take effect with its marker."""
     under_way = offsets.pending.get(body.producer_id)
     if under_way is not None and body.producer_epoch < under_way.epoch:
         raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH)
@@ -150,7 +149,7 @@ def refused_in_transaction(body: TxnOffsetCommitRequest, code: ErrorCode) -> Txn
 
 
 def delete_offsets(turn: Turn, group: Group, offsets: Offsets, body: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    """Forget offsets of topics that nobody in the group reads."""
+    """Remove offsets of topics without subscribers in the group."""
     group.check_offset_delete()
     read = group.subscribed_among(topic.name for topic in body.topics)
     topics = []
@@ -199,7 +198,7 @@ def _transactional_reply(
 
 
 def _named(image: Image, name: str, topic_id: UUID, *, by_id: bool) -> tuple[str, ErrorCode]:
-    """The name of the topic that a request means."""
+    """The name of the requested topic."""
     if not by_id:
         return name, ErrorCode.NONE
     topic = image.topics_by_id.get(topic_id)
@@ -207,14 +206,14 @@ def _named(image: Image, name: str, topic_id: UUID, *, by_id: bool) -> tuple[str
 
 
 def _expiry_ms(turn: Turn, retention_ms: int) -> int:
-    """When the offset may go; -1 leaves that to the coordinator. For ever is as long as the record can say."""
+    """When the offset may expire; -1 leaves that to the coordinator. The record's maximum means never."""
     return -1 if retention_ms < 0 else min(turn.wall_ms + retention_ms, TIME_MS_MAX)
 
 
 def _fault(turn: Turn, topic: str, partition: int, metadata: str | None) -> ErrorCode:
     if turn.shared.image.partition(topic, partition) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    # Counted in characters, as Kafka does: what a client may send must not depend on which broker it meets.
+    # Counted in characters, as in Kafka: the limit must not depend on the broker.
     if metadata is not None and len(metadata) > turn.settings.offset_metadata_bytes_max:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return ErrorCode.NONE

@@ -1,8 +1,8 @@
-"""OffsetFetch: how far a group has read.
+"""OffsetFetch: the committed offsets of groups.
 
-Versions: from 2 on no topics means all of them, and an error may be the whole group's; 5 brings the leader epoch;
-from 7 on a reader may ask for stable offsets only; from 8 on one request asks for several groups; 9 checks the member
-of a consumer group; 10 names topics by id.
+Versions: from 2 on no topics means all of them, and a group may have an error; 5 adds the leader epoch; from 7 on a
+client may require stable offsets; from 8 on one request names several groups; 9 checks the member of a consumer
+group; 10 names topics by id.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOPIC_IDS_FROM = 10
 NOT_COMMITTED = -1
 
 BUILT_AT_ONCE: Final = 500
-"""The answer about a group with more offsets than this is built in steps of this many."""
+"""Responses with more offsets than this are built in steps of this many."""
 
 AskedGroup = OffsetFetchRequest.OffsetFetchRequestGroup
 AnsweredGroup = OffsetFetchResponse.OffsetFetchResponseGroup
@@ -43,7 +43,7 @@ class OffsetReader:
         self._image = image
         self._offsets = offsets
         self._by_id = version >= TOPIC_IDS_FROM
-        # What a request of one group hears has the same fields under other names.
+        # In requests for one group the same fields have other names.
         self._has_groups = version >= SEVERAL_GROUPS_FROM
         self._partition_kind: type[AnsweredPartition] = (
             OffsetFetchResponse.OffsetFetchResponsePartitions
@@ -67,7 +67,7 @@ class OffsetReader:
         return AnsweredGroup(group_id=asked.group_id, topics=cast("Any", topics))
 
     def snapshot(self, group_id: str) -> tuple[dict[str, ByPartition], list[OffsetKey]]:
-        """The offsets of a group, and those that a transaction under way would change, if that matters."""
+        """The offsets of a group, and those that an open transaction would change, if that matters."""
         committed = {topic: dict(each) for topic, each in self._offsets.by_group.get(group_id, {}).items()}
         return committed, self._offsets.pending_of_group(group_id) if self._require_stable else []
 
@@ -104,7 +104,7 @@ class OffsetReader:
 
     def _everything(self, group_id: str) -> list[AnsweredTopic]:
         by_topic: dict[str, list[AnsweredPartition]] = {}
-        # An offset that so far exists in a transaction only is not there to be read, but it is unstable already.
+        # An offset that exists only in a transaction cannot be read yet, but is unstable already.
         unstable = self._offsets.pending_of_group(group_id) if self._require_stable else []
         committed = (
             key for key, each in self._offsets.of_group(group_id) if not self._offsets.is_deleted(key.topic, each)
@@ -142,7 +142,7 @@ class OffsetReader:
 
 
 class AllOffsets:
-    """All offsets of a group with very many, as they were in one moment, in place of the topics of an answer."""
+    """All offsets of a very large group at one moment, in place of the topics of a response."""
 
     def __init__(self, reader: OffsetReader, group_id: str) -> None:
         self._reader = reader
@@ -150,7 +150,7 @@ class AllOffsets:
         self._committed, self._unstable = reader.snapshot(group_id)
 
     def topics_in_steps(self) -> Generator[None, None, list[AnsweredTopic]]:
-        """The topics; it yields where others should have a turn."""
+        """The topics; yields where others should have a turn."""
         reader, unstable = self._reader, dict.fromkeys(self._unstable)
         by_topic: dict[str, list[AnsweredPartition]] = {}
         built = 0
@@ -176,15 +176,15 @@ class AllOffsets:
 
 
 def asked_groups(body: OffsetFetchRequest, version: int) -> list[AskedGroup]:
-    """The groups that a request of any version asks for."""
+    """The groups that a request of any version names."""
     if version >= SEVERAL_GROUPS_FROM:
         return body.groups
-    # Their topics have no id, which nobody asks for below `TOPIC_IDS_FROM`.
+    # These topics have no id, which is not used below `TOPIC_IDS_FROM`.
     return [AskedGroup(group_id=body.group_id, topics=cast("Any", body.topics))]
 
 
 def fetch_reply(groups: list[AnsweredGroup], version: int) -> OffsetFetchResponse:
-    """The answers in the shape of the version."""
+    """The results in the form of the version."""
     if version >= SEVERAL_GROUPS_FROM:
         return OffsetFetchResponse(groups=groups)
     (group,) = groups

@@ -1,6 +1,6 @@
-"""How far each group has read: the offsets of all groups of a shard, and those that wait for a transaction's end.
+"""The committed offsets of all groups of a shard, and those that wait for a transaction's end.
 
-Everything here is what the log says; only `replay…` changes it.
+This is the content of the log; only `replay…` changes it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Committed(NamedTuple):
     leader_epoch: int
     metadata: str
     since_ms: int
-    """When it was committed, in the coordinator's time: stamps in records are only as good as the clock was."""
+    """When it was committed, in coordinator time: the timestamps in records depend on the wall clock."""
     keep_ms: int
-    """How long its client asked for it to be kept; -1 leaves that to the coordinator."""
+    """The retention that its client requested; -1 leaves that to the coordinator."""
     record_offset: int
     topic_id: UUID = NO_TOPIC_ID
-    """Of the topic that it was committed for; unknown in records of older programs."""
+    """The topic it was committed for; unknown in records of older versions."""
 
     @classmethod
     def from_record(cls, value: OffsetCommitValue, record_offset: int, since_ms: int) -> Committed:
@@ -46,7 +46,7 @@ class Committed(NamedTuple):
 
 @dataclass(slots=True)
 class Pending:
-    """The offsets of one producer's transaction under way."""
+    """The offsets of one producer's open transaction."""
 
     epoch: int
     offsets: dict[OffsetKey, Committed] = field(default_factory=dict)
@@ -73,11 +73,11 @@ class Offsets:
         self._producers: dict[str, dict[OffsetKey, dict[int, None]]] = {}
         """By group: the offsets that wait for a transaction, each with its producers."""
         self.deleted: dict[str, int] = {}
-        """Topics that were deleted, each with the last record of its offsets: those are about to be forgotten."""
+        """Deleted topics, each with the last record of its offsets: those are about to be removed."""
         self.noted_deleted: dict[str, int] = {}
-        """Those of them that the log tells of, for the next coordinator."""
+        """Those of them that are recorded in the log, for the next coordinator."""
         self.outdated: dict[str, set[str]] = {}
-        """Topics by group of which the log has offsets for an earlier topic of that name, as their topic ids tell."""
+        """Topics by group with offsets in the log for an earlier topic of that name, according to their topic ids."""
 
     # Reading.
 
@@ -93,7 +93,7 @@ class Offsets:
         return sum(map(len, self.by_group.get(group_id, {}).values()))
 
     def is_pending(self, key: OffsetKey) -> bool:
-        """Whether a transaction under way would change this offset."""
+        """Whether an open transaction would change this offset."""
         return key in self._producers.get(key.group_id, ())
 
     def pending_of_group(self, group_id: str) -> list[OffsetKey]:
@@ -111,20 +111,20 @@ class Offsets:
         return list(dict.fromkeys((*committed, *self.pending_of_group(group_id))))
 
     def topics(self) -> frozenset[str]:
-        """Every topic of which a group has an offset."""
+        """Every topic for which a group has an offset."""
         committed = {topic for by_topic in self.by_group.values() for topic in by_topic}
         return frozenset(committed | {key.topic for pending in self.pending.values() for key in pending.offsets})
 
-    # Of topics that are deleted.
+    # Deleted topics.
 
     def is_deleted(self, topic: str, committed: Committed) -> bool:
-        """Whether the topic that it was committed for is gone, whatever has its name now."""
+        """Whether the topic it was committed for is gone, even if another has its name now."""
         return committed.record_offset <= self.deleted.get(topic, -1) or self.is_outdated(topic, committed)
 
     def is_outdated(self, topic: str, committed: Committed) -> bool:
-        """Whether the topic id says that it was committed for an earlier topic of this name.
+        """Whether the topic id shows that it was committed for an earlier topic of this name.
 
-        The image is never behind that of the coordinator that wrote the record: it has the election that came after.
+        The image is never behind that of the coordinator that wrote the record: it includes the later election.
         """
         if committed.topic_id == NO_TOPIC_ID:
             return False
@@ -132,7 +132,7 @@ class Offsets:
         return known is None or known.id != committed.topic_id
 
     def is_pending_anew(self, key: OffsetKey) -> bool:
-        """Whether a transaction under way has committed it for the topic that has the name now."""
+        """Whether an open transaction has committed it for the current topic of that name."""
         return any(not self.is_deleted(key.topic, each) for each in self._waiting(key))
 
     def groups_of_topics(self, topics: frozenset[str]) -> list[str]:
@@ -143,7 +143,7 @@ class Offsets:
         return list(groups)
 
     def deleted_of_group(self, group_id: str) -> Iterator[OffsetKey]:
-        """Every key of the group with an offset that is about to be forgotten; one may come twice."""
+        """Every key of the group with an offset that is about to be removed; keys may repeat."""
         by_topic = self.by_group.get(group_id, {})
         for topic in sorted(by_topic.keys() & (self.deleted.keys() | self.outdated.get(group_id, ()))):
             for partition, committed in by_topic[topic].items():
@@ -151,26 +151,26 @@ class Offsets:
                     yield OffsetKey(group_id, topic, partition)
         for key in self._producers.get(group_id, ()):
             known = self.get(key)
-            # What was committed since stays when that transaction ends: its record is the later one.
+            # A commit since then stays when that transaction ends: its record is the later one.
             is_replaced = known is not None and not self.is_deleted(key.topic, known)
             if not is_replaced and any(self.is_deleted(key.topic, each) for each in self._waiting(key)):
                 yield key
 
     def _waiting(self, key: OffsetKey) -> Iterator[Committed]:
-        """What transactions under way have committed there."""
+        """What open transactions have committed there."""
         producers = self._producers.get(key.group_id, {}).get(key, ())
         return (self.pending[producer].offsets[key] for producer in producers)
 
-    # What they take.
+    # Memory.
 
     def growth_of_all(self, wanted: Mapping[OffsetKey, str]) -> int:
-        """How much more memory offsets of one group with this metadata would take than what is there now."""
+        """How much more memory offsets of one group with this metadata would take than the existing ones."""
         topics = {key.topic: key.group_id for key in wanted}
         new = (topic for topic, group_id in topics.items() if topic not in self.by_group.get(group_id, {}))
         return sum(map(topic_bytes, new)) + sum(self._growth_alone(*each) for each in wanted.items())
 
     def growth_bytes(self, key: OffsetKey, metadata: str) -> int:
-        """How much more memory this offset would take than what is there in its place."""
+        """How much more memory this offset would take than the existing one."""
         is_first = key.topic not in self.by_group.get(key.group_id, {})
         return self._growth_alone(key, metadata) + (topic_bytes(key.topic) if is_first else 0)
 
@@ -182,7 +182,7 @@ class Offsets:
         return OFFSET_BYTES + text_bytes(metadata)
 
     def pending_growth_bytes(self, producer_id: int, key: OffsetKey, metadata: str) -> int:
-        """The same of one that waits for the producer's transaction."""
+        """The same for an offset that waits for the producer's transaction."""
         under_way = self.pending.get(producer_id)
         known = None if under_way is None else under_way.offsets.get(key)
         return pending_bytes(key, metadata) - (0 if known is None else pending_bytes(key, known.metadata))
@@ -190,7 +190,7 @@ class Offsets:
     # Changing.
 
     def replay(self, key: OffsetKey, committed: Committed | None) -> None:
-        """An offset, or the end of one; the latter also ends what a transaction would have made of it."""
+        """Set or delete an offset; a deletion also drops what transactions would have made of it."""
         if committed is not None:
             self._note_outdated(key, committed)
             self.memory.take(self.growth_bytes(key, committed.metadata))
@@ -237,9 +237,9 @@ class Offsets:
             del self._producers[key.group_id]
 
     def replay_marker(self, producer_id: int, epoch: int, committed: bool) -> list[OffsetKey]:
-        """A transaction ended; returns the keys that were waiting for it."""
+        """End a transaction; the keys that were waiting for it."""
         pending = self.pending.get(producer_id)
-        # A marker of an epoch before belongs to a transaction that is over; what waits here is younger.
+        # A marker of an earlier epoch belongs to an earlier transaction; what waits here is newer.
         if pending is None or epoch < pending.epoch:
             return []
         del self.pending[producer_id]
@@ -248,7 +248,8 @@ class Offsets:
             self._forget_producer(key, producer_id)
         for key, each in pending.offsets.items() if committed else ():
             known = self.get(key)
-            # Compaction keeps the last record of a key, not the last that counted: the later record wins here too.
+            # Compaction keeps the last record of a key, not the last one that took effect: the later record wins here
+            # too.
             if known is None or each.record_offset > known.record_offset:
                 self.replay(key, each)
         return list(pending.offsets)

@@ -1,4 +1,4 @@
-"""The two phases of a rebalance: everybody joins, then everybody fetches what the leader has given them."""
+"""The two phases of a rebalance: all members join, then all fetch the leader's assignment."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ JOIN_PHASE = "join"
 SYNC_PHASE = "sync"
 
 ABSENT_WAIT_MS_MIN: Final = 1_000
-"""So long at least static members that are away are waited for again, however little patience they have told."""
+"""The least time to wait again for absent static members, however short their timeout."""
 
 
 def prepare_or_complete(turn: Turn, group: ClassicGroup) -> None:
-    """Something changed: begin a rebalance, or see whether the one under way has now heard from everybody."""
+    """After a change: begin a rebalance, or check whether the current one has all members."""
     if group.state in CAN_REBALANCE:
         prepare(turn, group)
     else:
@@ -31,7 +31,7 @@ def prepare_or_complete(turn: Turn, group: ClassicGroup) -> None:
 
 
 def prepare(turn: Turn, group: ClassicGroup) -> None:
-    """Ask everybody to join again. Members hear of it when they next send a heartbeat."""
+    """Ask all members to rejoin. They learn of it with their next heartbeat."""
     for member in group.members.values():
         if member.syncing:
             answer_sync(turn, member, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -54,10 +54,10 @@ def prepare(turn: Turn, group: ClassicGroup) -> None:
 
 
 def _gathering_ms(turn: Turn, group: ClassicGroup) -> int:
-    """How long to wait for more members than those that are known.
+    """How long to wait for further members.
 
-    With the delay left to us, a member that is alone waits for a moment only, as a person who starts one consumer
-    would have to wait, too. Where a second one joins soon after it, or several were seen before, more are expected.
+    If the delay is left to us, a single member waits only briefly, for the sake of a person who starts one consumer.
+    If a second one joins soon after, or several were seen before, more are expected.
     """
     delay_ms = turn.settings.initial_rebalance_delay_ms
     if delay_ms != CHOSEN_BY_GROUP:
@@ -70,13 +70,13 @@ def _gathering_ms(turn: Turn, group: ClassicGroup) -> int:
 
 
 def _next_round_ms(turn: Turn, group: ClassicGroup, lasted_ms: int) -> int:
-    """How long the group goes on waiting after a round of this length; 0 if no more members are expected.
+    """How long the group continues to wait after a round of this length; 0 if no more members are expected.
 
-    Kafka waits for another round of the same length whenever somebody has joined in the last one.
+    Kafka waits for another round of the same length whenever a member has joined in the last one.
     """
     if turn.settings.initial_rebalance_delay_ms != CHOSEN_BY_GROUP:
         return lasted_ms if group.has_newcomers else 0
-    # A member that has been given an id joins with it next. Waiting for it once is enough: it may have died.
+    # A member that was given an id joins with it next. Waiting for it once is enough: it may have died.
     expects_more = group.has_newcomers or (lasted_ms == ALONE_MS and bool(group.pending))
     return COMPANY_MS if expects_more else 0
 
@@ -99,7 +99,7 @@ def on_join_timeout(turn: Turn, group: ClassicGroup) -> None:
         group.has_newcomers = False
         _wait_for_joins(turn, group, delay_ms)
     elif left_ms > 0 and group.joining_count < len(group.members):
-        # The one that began alone has yet to hear of the others.
+        # The member that began alone has yet to learn of the others.
         group.initial_wait = None
         _wait_for_joins(turn, group, left_ms)
     else:
@@ -109,14 +109,14 @@ def on_join_timeout(turn: Turn, group: ClassicGroup) -> None:
 
 
 def complete_join(turn: Turn, group: ClassicGroup) -> None:
-    """Go on with those who have joined. Static members may stay away for a while and keep their part."""
+    """Continue with those who have joined. Static members may stay away for a while and keep their part."""
     turn.timers.cancel(TimerKey(JOIN_PHASE, group.group_id))
     for member in [each for each in group.members.values() if not each.joining and not each.is_static]:
         group.history.note(member.cause(Why.DID_NOT_JOIN, turn.now_ms))
         drop_member(turn, group, member)
     group.initial_wait = None
     if group.members and not group.elect_joined_leader():
-        # Only absent static members are left: they come back, or their sessions end.
+        # Only absent static members are left: they return, or their sessions time out.
         _wait_for_joins(turn, group, max(group.rebalance_timeout_ms, ABSENT_WAIT_MS_MIN))
         return
     if not group.members:
@@ -134,7 +134,7 @@ def complete_join(turn: Turn, group: ClassicGroup) -> None:
 
 
 def on_sync_timeout(turn: Turn, group: ClassicGroup) -> None:
-    """Those who joined and never asked for their part are thought gone."""
+    """Members that joined and never requested their assignment are considered gone."""
     if group.state not in (State.COMPLETING, State.STABLE) or not group.unsynced:
         return
     for member_id in list(group.unsynced):
@@ -145,14 +145,14 @@ def on_sync_timeout(turn: Turn, group: ClassicGroup) -> None:
 
 
 def heard_sync(turn: Turn, group: ClassicGroup, member: Member) -> None:
-    """The member has asked for its part."""
+    """The member has requested its assignment."""
     group.unsynced.pop(member.id, None)
     if not group.unsynced:
         turn.timers.cancel(TimerKey(SYNC_PHASE, group.group_id))
 
 
 def drop_member(turn: Turn, group: ClassicGroup, member: Member) -> None:
-    """Take a member out; whatever it waits for is answered. What follows for the others is the caller's to decide."""
+    """Remove a member and answer its pending requests. The caller decides what follows for the others."""
     answer_join(turn, member, refused_join(member.joining, ErrorCode.UNKNOWN_MEMBER_ID, NO_MEMBER_ID))
     answer_sync(turn, member, ErrorCode.UNKNOWN_MEMBER_ID)
     group.remove(member.id)
@@ -160,13 +160,13 @@ def drop_member(turn: Turn, group: ClassicGroup, member: Member) -> None:
 
 
 def expect_heartbeat(turn: Turn, group: ClassicGroup, member: Member, within_ms: int | None = None) -> None:
-    """A sign of life: the session runs anew."""
+    """Restart the session timer."""
     timeout_ms = member.session_timeout_ms if within_ms is None else within_ms
     turn.timers.set(TimerKey(SESSION, group.group_id, member.id), turn.now_ms + timeout_ms)
 
 
 def wake(turn: Turn, group: ClassicGroup) -> None:
-    """The group comes from the log: its sessions begin to run."""
+    """Start the session timers of a group that was loaded."""
     group.loaded_bytes = group.record_bytes
     for member in group.members.values():
         expect_heartbeat(turn, group, member)
@@ -174,12 +174,12 @@ def wake(turn: Turn, group: ClassicGroup) -> None:
         group.history.note(Cause(Why.OVER_CAPACITY, "", turn.now_ms))
         prepare(turn, group)
     elif group.members and group.leader is None:
-        # It was a consumer group, and turned back: one of its members has to share out again.
+        # It was a consumer group: one of its members has to compute an assignment.
         prepare(turn, group)
 
 
 def forget_timers(turn: Turn, group: ClassicGroup) -> None:
-    """The group is about to be something else."""
+    """The group is about to change its kind."""
     for kind in (JOIN_PHASE, SYNC_PHASE):
         turn.timers.cancel(TimerKey(kind, group.group_id))
     for member_id in (*group.members, *group.pending):
@@ -187,7 +187,7 @@ def forget_timers(turn: Turn, group: ClassicGroup) -> None:
 
 
 def generation_reply(group: ClassicGroup, member: Member) -> JoinGroupResponse:
-    """The generation as the member hears of it; only the leader hears who else is there."""
+    """The generation as the member sees it; only the leader gets the member list."""
     leads = group.leader == member.id
     return JoinGroupResponse(
         generation_id=group.generation,
@@ -207,14 +207,14 @@ def refused_join(request: Request | None, code: ErrorCode, member_id: str) -> Jo
 
 
 def answer_join(turn: Turn, member: Member, response: JoinGroupResponse) -> None:
-    """Answer the member's join if one waits."""
+    """Answer the member's pending join, if any."""
     if member.joining:
         turn.reply(member.joining.token, response)
         member.joining = None
 
 
 def answer_sync(turn: Turn, member: Member, code: ErrorCode) -> None:
-    """Turn the member's sync away if one waits."""
+    """Fail the member's pending sync, if any."""
     if member.syncing:
         turn.reply(member.syncing.token, SyncGroupResponse(error_code=code))
         member.syncing = None

@@ -1,8 +1,8 @@
 """The records of `__consumer_offsets`, byte for byte in Kafka's format, so that existing tools can read the topic.
 
-A key begins with its version, which also says what kind of record it is; a value begins with the version it is
-written in. The kinds of the newer group protocol (3 to 8) are at home in `consumer`. One kind is our own: that the
-offsets of a deleted topic are being forgotten. Others leave it alone, as they do all that they do not know.
+A key begins with its version, which is also the kind of record; a value begins with its version. The kinds of the new
+group protocol (3 to 8) are in `consumer`. One kind is our own: a deleted topic whose offsets are being removed. Other
+programs skip it, like every kind they do not know.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _OFFSET_VALUE_WRITTEN: Final = 3
 _OFFSET_VALUE_WITH_TOPIC_ID: Final = 4
 """As Kafka has written it since 4.1: the topic id is a tagged field, which older programs skip."""
 _OFFSET_VALUE_WITH_EXPIRY: Final = 1
-"""The only version that can say when the offset itself asked to be forgotten."""
+"""The only version with an expiry time for the offset."""
 _GROUP_VALUE_WRITTEN: Final = 3
 
 _VERSION = struct.Struct(">h")
 
-# Offsets are by far the most of all records: they are written and read without a message, to the same bytes.
+# Offsets are by far the most frequent records: they are written and read without a message, to the same bytes.
 _KEY_TAIL = struct.Struct(">i")
 _KEY_HEAD = struct.Struct(">hh")
 _LENGTH = struct.Struct(">h")
@@ -47,13 +47,13 @@ _VALUE_HEAD = struct.Struct(">hqih")
 _VALUE_TAIL = struct.Struct(">q")
 _FLEXIBLE_VALUE_HEAD = struct.Struct(">hqi")
 _TOPIC_ID_TAG: Final = bytes([1, 0, 16])
-"""One tagged field: its tag is 0, its size 16 bytes."""
+"""One tagged field: tag 0, 16 bytes."""
 _ID_BYTES: Final = 16
 _SHORT_VARINT_MAX: Final = 127
 _TOPIC_IDS_CACHED: Final = 10_000
 
 _BYTES_LENGTH: Final = 4
-"""What stands before bytes."""
+"""The length prefix of bytes."""
 
 M = TypeVar("M", bound=Message)
 
@@ -65,7 +65,7 @@ class OffsetKey(NamedTuple):
 
 
 def key_version(key: bytes) -> int:
-    """What kind of record this is the key of."""
+    """The kind of record of this key."""
     if len(key) < _VERSION.size:
         raise MalformedMessage("a coordinator's key of less than two bytes")
     version: int = _VERSION.unpack_from(key)[0]
@@ -73,7 +73,7 @@ def key_version(key: bytes) -> int:
 
 
 def offset_record(key: OffsetKey, value: OffsetCommitValue | None) -> CoordinatorRecord:
-    """An offset that was committed; without a value, the end of one."""
+    """A committed offset; without a value, its tombstone."""
     if value is None:
         return CoordinatorRecord(_offset_key(key.group_id, key.topic, key.partition), None)
     if value.expire_timestamp >= 0:
@@ -94,7 +94,7 @@ def plain_offset_record(
     commit_ms: int,
     topic_id: UUID = NO_TOPIC_ID,
 ) -> CoordinatorRecord:
-    """The same for one that is kept for as long as the coordinator says."""
+    """The same for an offset with the default retention."""
     key = _offset_key(group_id, topic, partition)
     note = metadata.encode()
     tail = _VALUE_TAIL.pack(commit_ms)
@@ -123,13 +123,13 @@ def _offset_key(group_id: str, topic: str, partition: int) -> bytes:
 
 
 def group_record(group_id: str, value: GroupMetadataValue | None) -> CoordinatorRecord:
-    """A generation of a classic group; without a value, the end of the group."""
+    """A generation of a classic group; without a value, the group's tombstone."""
     key = versioned(GroupMetadataKey(group=group_id), GROUP_KEY_VERSION)
     return CoordinatorRecord(key, None if value is None else versioned(value, _GROUP_VALUE_WRITTEN))
 
 
 def deleted_topic_record(topic: str, last_offset: int | None) -> CoordinatorRecord:
-    """Up to this record, offsets of the topic are those of a deleted one; without it, all of them are forgotten."""
+    """Up to this record, offsets of the topic belong to a deleted one; without it, all of them are removed."""
     key = _VERSION.pack(DELETED_TOPIC_KEY_VERSION) + topic.encode()
     return CoordinatorRecord(key, None if last_offset is None else _VALUE_TAIL.pack(last_offset))
 
@@ -149,7 +149,7 @@ def decode_offset_key(key: bytes) -> OffsetKey:
             if topic_at <= end == len(key) - _KEY_TAIL.size:
                 group, topic = key[_KEY_HEAD.size : topic_at - _LENGTH.size], key[topic_at:end]
                 return OffsetKey(_text(group), _text(topic), _KEY_TAIL.unpack_from(key, end)[0])
-    # Whatever is wrong with it is told here.
+    # Reports what is wrong with it.
     message = unversioned(OffsetCommitKey, key)
     return OffsetKey(message.group, message.topic, message.partition)
 
@@ -213,7 +213,7 @@ def decode_group_value(value: bytes) -> GroupMetadataValue:
 
 
 EMBEDDED_ITEMS_MAX = 50_000
-"""How many topics and partitions a member may name inside its subscription or assignment to be understood."""
+"""The most topics and partitions in a member's subscription or assignment that are parsed."""
 
 
 def versioned(message: Message, version: int) -> bytes:
@@ -221,7 +221,7 @@ def versioned(message: Message, version: int) -> bytes:
 
 
 def unversioned(kind: type[M], data: bytes) -> M:
-    """The message in these bytes, in whichever version they say."""
+    """The message in these bytes, in the version that they begin with."""
     message, end = kind.decode(data, key_version(data), _VERSION.size)
     if end != len(data):
         raise MalformedMessage(f"{kind.__name__} has {len(data) - end} bytes too many")
@@ -229,16 +229,16 @@ def unversioned(kind: type[M], data: bytes) -> M:
 
 
 def prefix_of(kind: type[M], data: bytes) -> M:
-    """The same for a format that only ever grows at its end: of a version yet unknown, the part that is known.
+    """The same for a format that only grows at its end: of a newer version, the known part.
 
-    It lies inside a client's request as mere bytes, so here is where its lists are bounded.
+    It is opaque bytes inside a client's request, so its lists are limited here.
     """
     message, _ = kind.decode(data, min(key_version(data), kind.VERSIONS[1]), _VERSION.size, EMBEDDED_ITEMS_MAX)
     return message
 
 
 def subscribed_topics(data: bytes, names_max: int) -> tuple[list[str], bytes]:
-    """The topics that a consumer's subscription names, and its bytes up to there; what else it says is left aside."""
+    """The topics of a consumer's subscription, and its bytes up to there; the rest is ignored."""
     kind = ConsumerProtocolSubscription
     oldest = min(key_version(data), kind.VERSIONS[0])
     message, end = kind.decode(data, oldest, _VERSION.size, names_max)

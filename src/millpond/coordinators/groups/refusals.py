@@ -1,6 +1,6 @@
-"""A refusal as the answer that each kind of request has for it.
+"""A refusal as the response of each kind of request.
 
-It serves requests that never reach a shard too: when the coordinator is elsewhere, or still loading.
+Also used for requests that never reach a shard: when the coordinator is elsewhere, or still loading.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""All groups of a shard and their offsets, as the log tells of them: records come in, groups come to be and go.
+"""All groups of a shard and their offsets, built from the log's records.
 
-A group that only keeps its offsets here is an empty classic one without a protocol. A group changes its kind when the
+A group that only stores offsets here is an empty classic one without a protocol. A group changes its kind when the
 records of one kind end and those of the other begin.
 """
 
@@ -35,7 +35,7 @@ AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup
 
 
 class HasGroupId(Protocol):
-    """What the keys of all records of consumer groups have in common."""
+    """The common field of the keys of consumer group records."""
 
     group_id: str
 
@@ -46,9 +46,9 @@ class Registry:
         self.groups: dict[str, AnyGroup] = {}
         self.offsets = Offsets(shared.memory, shared.image)
         self.at_ms = 0
-        """The coordinator's time of the step under way, or of the records that are being loaded."""
+        """The coordinator time of the current step, or of the records being loaded."""
         self.last_offset = -1
-        """Of the records that were replayed."""
+        """The offset of the last replayed record."""
         self.is_loaded = False
 
     # Records.
@@ -64,12 +64,12 @@ class Registry:
             self._replay_consumer(*decode_consumer_record(key, value))
         elif version == DELETED_TOPIC_KEY_VERSION:
             self.offsets.replay_deleted(*decode_deleted_topic(key, value))
-        # Kinds that a later program wrote are left to it.
+        # Kinds of newer versions are skipped.
 
     def replay_transactional(
         self, producer_id: int, epoch: int, offset: int, key: bytes, value: bytes | None
     ) -> None:
-        """An offset that a transaction will commit. Nothing else is ever written in one."""
+        """An offset that a transaction will commit. Transactions contain nothing else."""
         self.last_offset = offset
         if key_version(key) not in OFFSET_KEY_VERSIONS or value is None:
             return
@@ -103,7 +103,7 @@ class Registry:
             group = self.new_classic(group_id)
         group.replay(decode_group_value(value), self.at_ms)
         if group.members and not had_members and self.is_loaded:
-            # A consumer group turned back while it was alive.
+            # A live consumer group was turned back.
             turn = Turn(self.shared, self.at_ms)
             wake(turn, group)
             assert turn.effects == Effects(), "nobody can have joined yet"
@@ -128,7 +128,7 @@ class Registry:
     # Groups.
 
     def with_members(self, group_id: str) -> AnyGroup:
-        """Where there is no group, there is no such member either."""
+        """Without a group there is no such member either."""
         if not group_id:
             raise Refused(ErrorCode.INVALID_GROUP_ID)
         if group_id not in self.groups:
@@ -141,7 +141,7 @@ class Registry:
         return self.groups[group_id]
 
     def created(self, group_id: str) -> AnyGroup:
-        """The group, made if need be: one that only keeps its offsets here has no members and no protocol."""
+        """The group, created if necessary: one that only stores offsets has no members and no protocol."""
         return self.groups.get(group_id) or self.new_classic(group_id)
 
     def new_classic(self, group_id: str) -> ClassicGroup:
@@ -150,13 +150,13 @@ class Registry:
         return group
 
     def prepared_classic(self, group_id: str) -> ClassicGroup:
-        """A group that is not one of the groups yet: see `put`."""
+        """A group that is not registered yet: see `put`."""
         group = ClassicGroup(group_id, self.shared.settings.history_length, self.shared.memory)
         self._publish(group)
         return group
 
     def new_consumer(self, group_id: str) -> ConsumerGroup:
-        """A group that is not one of the groups yet: see `put`."""
+        """A group that is not registered yet: see `put`."""
         shared = self.shared
         group = ConsumerGroup(
             group_id,
@@ -170,7 +170,7 @@ class Registry:
         return group
 
     def put(self, group: AnyGroup) -> None:
-        """It takes the place of the one of this name."""
+        """Register it in place of the one of this name."""
         before = self.groups.get(group.group_id)
         if before is not None:
             before.release()
@@ -183,7 +183,7 @@ class Registry:
         group.history.publish = lambda over: self.shared.finished.append((group.group_id, over))
 
     def drop_if_hollow(self, group: AnyGroup) -> None:
-        """A group that neither the log nor a client knows of costs memory for nothing."""
+        """Remove a group that neither the log nor a client knows: it only costs memory."""
         if (
             isinstance(group, ClassicGroup)
             and group.is_empty

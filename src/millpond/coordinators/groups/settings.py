@@ -1,4 +1,4 @@
-"""What a group coordinator can be told, as plain numbers; the broker fills them in from the node's settings."""
+"""The settings of a group coordinator as plain numbers; the broker fills them in from the node's settings."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 MINUTE_MS = 60 * 1000
 
 CHOSEN_BY_GROUP = -1
-"""The delay before a first rebalance follows from what is known of the group."""
+"""The delay before a first rebalance depends on what is known of the group."""
 GATHERING_MS = 3000
-"""How long it then is for a group that had several members before, and how soon after the first member's assignment
-a second one must join to be waited for in company."""
+"""That delay for a group that had several members before, and how soon after the first member's assignment a
+second one must join for the group to wait for more."""
 ALONE_MS = 300
-"""How long it is for a first member that nobody else has joined: too short to notice, and long enough for members
-that one program starts together."""
+"""That delay for a first member that nobody else has joined: too short to notice, and long enough for members that
+one program starts together."""
 COMPANY_MS = 1000
 """Once several members have joined, the group waits until nobody has joined for this long."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """Defaults are those of Kafka. The setting that each one stands for is named beside it."""
+    """Kafka's defaults. Each field has its setting beside it."""
 
     initial_rebalance_delay_ms: int = 3000
     """group.initial.rebalance.delay.ms"""
@@ -37,9 +37,9 @@ class GroupSettings:
     group_bytes_max: int = 16 << 20
     """group.classic.max.bytes"""
     new_member_join_timeout_ms: int = 5 * MINUTE_MS
-    """How long a member that has never been in a generation may wait for one before it is thought gone."""
+    """How long a member that has never been in a generation may wait for one before it is considered gone."""
     pending_members_max: int = 10_000
-    """How many members of one group may have been given an id without having joined with it."""
+    """How many members of one group may have an id without having joined with it."""
     history_length: int = 100
     """How many rebalances of a group are remembered."""
 

@@ -1,8 +1,7 @@
-"""The group coordinator of one partition of `__consumer_offsets`: finds the group, lets it decide, keeps the clock.
+"""The group coordinator of one partition of `__consumer_offsets`: dispatches to groups and keeps their timers.
 
-Each kind of request has its own file beside this one. Here they only meet: what a request needs to know about is
-looked up, a refusal becomes the answer that its request has for it, and records find their way back to what they are
-about.
+Each kind of request has its own file. This one looks up what a request needs, turns refusals into responses, and
+routes records to their groups.
 """
 
 from __future__ import annotations
@@ -45,20 +44,20 @@ from millpond.wire.kernel import ShortCommit
 RETENTION: Final = "retention"
 EXPIRE_GROUPS_MAX: Final = 500
 EXPIRE_OFFSETS_MAX: Final = 2_000
-"""How many groups are looked at for retention in one step, and how many offsets. A group may have more of them, but
-no more are forgotten."""
+"""How many groups are checked for retention in one step, and how many offsets. A group may have more of them, but
+no more are removed."""
 EXPIRE_PAUSE_MS: Final = 10
 
 TOPICS: Final = "topics"
 LOOK_AGAIN_WORK_MAX: Final = 1_500
 LOOK_AGAIN_BYTES_MAX: Final = 16 << 10
-"""How much groups do in one step to see which topics there are now, in the measure of `PatternTopics.work`, and how
-much they may have to write about it."""
+"""How much work groups do in one step to re-evaluate their topics, in units of `PatternTopics.work`, and how much
+they may have to write."""
 LOOK_WORK: Final = 14
-"""Of a group that looks, in the same measure; its patterns come on top of it."""
+"""The cost of one group in the same units; its patterns are extra."""
 LOOK_AGAIN_PAUSE_MS: Final = 1
 NEVER: Final = -1
-"""The change of topics that a group has seen which was loaded just now."""
+"""The topic change that a newly loaded group has seen."""
 
 CONSUMER: Final = "consumer"
 """The timer of a group that keeps its own clocks."""
@@ -82,10 +81,10 @@ class GroupShard:
         self.offsets = self.registry.offsets
         self._deleted_topics = DeletedTopics(self.offsets)
         self._check_room = check_room
-        """Refused if there are as many groups as there may be."""
+        """Refused if the limit of groups is reached."""
         self._to_expire: deque[str] = deque()
         self._to_look_again: OrderedDict[str, int] = OrderedDict()
-        """Groups that have yet to see which topics there are now, and the latest change that they have seen."""
+        """Groups that have yet to re-evaluate their topics, with the latest change that they have seen."""
 
     # Requests.
 
@@ -150,7 +149,7 @@ class GroupShard:
             self.registry.drop_if_hollow(group)
 
     def _join_instead(self, turn: Turn, empty: ConsumerGroup, request: Request, body: m.JoinGroupRequest) -> None:
-        """An empty group becomes what its next member wants, unless that one is refused."""
+        """An empty group becomes what its next member needs, unless that one is refused."""
         joined = self._turn(turn.now_ms)
         group = self.registry.prepared_classic(body.group_id)
         try:
@@ -215,7 +214,7 @@ class GroupShard:
         turn.reply(request.token, m.ConsumerGroupDescribeResponse(groups=described))
 
     def _let(self, turn: Turn, group: ConsumerGroup, effects: Effects) -> None:
-        """Take in what a group that keeps its own clocks has decided, and when it wants to be asked again."""
+        """Apply the decisions of a group that keeps its own timers, and set its next deadline."""
         turn.effects.add(effects)
         self._set_clock(group)
 
@@ -242,7 +241,7 @@ class GroupShard:
         turn.reply(request.token, offset_commit.commit(turn, self.offsets, body, request.version))
 
     def _keep_alive(self, turn: Turn, group: AnyGroup, member_id: str) -> None:
-        """A commit is a sign of life in a classic group."""
+        """A commit counts as a heartbeat in a classic group."""
         if isinstance(group, ClassicGroup) and group.state in (State.STABLE, State.PREPARING):
             member = group.members.get(member_id)
             if member is not None:
@@ -258,7 +257,7 @@ class GroupShard:
                     body.member_id, body.group_instance_id, generation, version=request.version, transactional=True
                 )
             except Refused as refused:
-                # Older producers know generations only.
+                # Older producers know only generations.
                 is_stale = refused.code is ErrorCode.STALE_MEMBER_EPOCH and not is_exact
                 raise Refused(ErrorCode.ILLEGAL_GENERATION) if is_stale else refused from None
         elif generation >= 0:
@@ -291,10 +290,10 @@ class GroupShard:
             results.append(result)
         turn.reply(request.token, m.DeleteGroupsResponse(results=results))
 
-    # What most members ask most of the time: whatever is out of the ordinary is left to `step`.
+    # Short paths: whatever is unusual is left to `step`.
 
     def commit_one(self, asked: ShortCommit, token: Any, now_ms: int) -> Effects | None:
-        """OffsetCommit of one offset by a member; None, with nothing changed, where it is not as simple as that."""
+        """OffsetCommit of one offset by a member; None, with nothing changed, if it is not that simple."""
         group = self.groups.get(asked.group_id)
         if group is None:
             return None
@@ -312,7 +311,7 @@ class GroupShard:
         return turn.effects
 
     def beat(self, group_id: str, member_id: str, generation: int, now_ms: int) -> bool:
-        """Heartbeat: whether the member is known and may go on. If not, nothing has changed."""
+        """Heartbeat: whether the member is known and may continue. If not, nothing has changed."""
         group = self.groups.get(group_id)
         if not isinstance(group, ClassicGroup) or group.state is State.PREPARING or generation != group.generation:
             return False
@@ -325,7 +324,7 @@ class GroupShard:
     def consumer_beat(
         self, group_id: str, member_id: str, epoch: int, client_id: str, client_host: str, now_ms: int
     ) -> int | None:
-        """ConsumerGroupHeartbeat by a member that says nothing new, and hears nothing new: when the next is due.
+        """ConsumerGroupHeartbeat without changes on either side: when the next is due.
 
         None, with nothing changed, for any other.
         """
@@ -335,12 +334,12 @@ class GroupShard:
         self._set_clock(group)
         return group.settings.heartbeat_interval_ms
 
-    # Questions that need no step.
+    # Queries.
 
     def fetch_offsets(
         self, asked: m.OffsetFetchRequest.OffsetFetchRequestGroup, version: int, require_stable: bool
     ) -> m.OffsetFetchResponse.OffsetFetchResponseGroup:
-        """How far one group has read, by all records that were replayed."""
+        """The committed offsets of one group, from all replayed records."""
         reader = offset_fetch.OffsetReader(
             self.shared.image, self.offsets, version=version, require_stable=require_stable
         )
@@ -352,24 +351,24 @@ class GroupShard:
         return description.list_groups(self.groups.values(), states, types)
 
     def history(self, group_id: str) -> list[Rebalance]:
-        """Why the group rebalanced, oldest first; empty when it is not known."""
+        """Why the group rebalanced, oldest first; empty if unknown."""
         group = self.groups.get(group_id)
         return list(group.history.rebalances) if group else []
 
     def take_finished(self) -> list[tuple[str, Rebalance]]:
-        """Rebalances that have come to an end since the last call."""
+        """Rebalances that have ended since the last call."""
         finished, self.shared.finished = self.shared.finished, []
         return finished
 
-    # Time, and news from elsewhere.
+    # Timers and topic changes.
 
     def next_deadline_ms(self) -> int | None:
         return self.shared.timers.next_ms()
 
     def on_time(self, now_ms: int) -> Effects:
-        """Handle what has come due, up to the first records: what is due next may depend on their replay."""
+        """Handle expired timers up to the first records: what is due next may depend on their replay."""
         turn = self._turn(now_ms)
-        # No more than there are: what comes due again at once comes after all that others ask.
+        # At most once each: a timer that expires again at once must not starve requests.
         for _ in range(len(self.shared.timers)):
             if turn.effects.records or not (key := self.shared.timers.pop_due(now_ms)):
                 break
@@ -403,7 +402,7 @@ class GroupShard:
                 on_sync_timeout(turn, group)
 
     def _expire(self, turn: Turn) -> None:
-        """Look at some groups, and at the rest a little later: requests are waiting meanwhile."""
+        """Check some groups, and the rest a little later: requests wait meanwhile."""
         if not self._to_expire:
             self._to_expire.extend(self.groups)
         groups_left, offsets_left = EXPIRE_GROUPS_MAX, EXPIRE_OFFSETS_MAX
@@ -423,13 +422,13 @@ class GroupShard:
         turn.timers.set(TimerKey(RETENTION), turn.now_ms + pause_ms)
 
     def on_topics_deleted(self, names: Iterable[str], now_ms: int) -> Effects:
-        """Topics are gone from the image: their offsets go too."""
+        """Remove the offsets of topics that are gone from the image."""
         turn = self._turn(now_ms)
         self._deleted_topics.on_deleted(turn, frozenset(names), self.registry.last_offset)
         return turn.effects
 
     def on_topics_changed(self, names: Iterable[str], now_ms: int) -> Effects:
-        """These topics came, went or grew in the image: groups that share out their partitions soon look again."""
+        """These topics were created, deleted or extended in the image: consumer groups soon re-evaluate."""
         turn = self._turn(now_ms)
         patterns = self.shared.patterns
         seen = patterns.changes.count
@@ -444,7 +443,7 @@ class GroupShard:
         return turn.effects
 
     def _look_again(self, turn: Turn) -> None:
-        """Let some groups see which topics there are now, and the rest a little later: requests wait meanwhile."""
+        """Let some groups re-evaluate their topics, and the rest a little later: requests wait meanwhile."""
         patterns = self.shared.patterns
         changed_since = cache(patterns.changes.since)
         work_max = patterns.work + LOOK_AGAIN_WORK_MAX
@@ -477,14 +476,14 @@ class GroupShard:
             else:
                 rebalance.wake(turn, group)
         self._look_again(turn)
-        # Topics that went while nobody served here, or just before the node stopped.
+        # Topics that were deleted while no coordinator was loaded, or just before the node stopped.
         gone = self.offsets.topics() - turn.shared.image.topics.keys()
         self._deleted_topics.on_loaded(turn, gone, self.registry.last_offset)
         turn.timers.set(TimerKey(RETENTION), now_ms + turn.settings.offsets_retention_check_interval_ms)
         return turn.effects
 
     def unload(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> Effects:
-        """This shard is given up: whoever waits here hears `code` and asks again elsewhere."""
+        """This shard is given up: fail pending requests with `code`, and clients retry elsewhere."""
         turn = self._turn(self.registry.at_ms)
         for group in self.groups.values():
             if isinstance(group, ClassicGroup):

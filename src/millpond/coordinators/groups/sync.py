@@ -1,4 +1,4 @@
-"""SyncGroup and Heartbeat: fetching one's part of the generation, and staying in it."""
+"""SyncGroup and Heartbeat: fetching the assignment, and staying in the generation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millpond.wire.messages import HeartbeatRequest, HeartbeatResponse, SyncGrou
 
 
 def sync(turn: Turn, group: ClassicGroup, request: Request, body: SyncGroupRequest) -> None:
-    """Answer now, or park the request until the leader has shared out. Refusals are raised."""
+    """Answer now, or keep the request pending until the leader has assigned. Refusals are raised."""
     member = group.member_of_generation(body.member_id, body.group_instance_id, body.generation_id)
     for said, known in ((body.protocol_type, group.protocol_type), (body.protocol_name, group.protocol)):
         if said is not None and known is not None and said != known:
@@ -37,7 +37,7 @@ def sync(turn: Turn, group: ClassicGroup, request: Request, body: SyncGroupReque
 
 
 def _checked_assignments(turn: Turn, group: ClassicGroup, body: SyncGroupRequest) -> dict[str, bytes]:
-    """What the leader gives to each; Refused if that is more than can be kept."""
+    """The leader's assignments by member; Refused if they are too large to keep."""
     said = {each.member_id: each.assignment for each in body.assignments}
     assignments = {member_id: said.get(member_id, b"") for member_id in group.members}
     bytes_max = turn.settings.member_bytes_max
@@ -48,21 +48,21 @@ def _checked_assignments(turn: Turn, group: ClassicGroup, body: SyncGroupRequest
     turn.shared.memory.check(assignments_bytes(assignments) - assignments_bytes(group.assignments))
     before = (member.assignment for member in group.members.values())
     growth_bytes = sum(map(len, assignments.values())) - sum(map(len, before))
-    # One that came too large from the log goes on: without an assignment nobody in it would read.
+    # A group that was too large in the log may continue: without an assignment nobody in it would read.
     if group.loaded_bytes <= turn.settings.group_bytes_max:
         check_classic_growth(group.record_bytes, growth_bytes, turn.settings.group_bytes_max)
     return assignments
 
 
 def _share_out(turn: Turn, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
-    """The leader has spoken: write it down, which makes the group stable, and tell all who wait."""
+    """Write the leader's assignment, which makes the group stable, and answer all pending syncs."""
     group.history.assigned(group.assignments, assignments, turn.now_ms)
     turn.record(group.assigned_record(assignments, turn.wall_ms))
     for member in group.members.values():
         if member.syncing:
             turn.reply(member.syncing.token, _assignment_reply(group, assignments[member.id]))
             member.syncing = None
-            # Its session may have ended unnoticed while it was waiting.
+            # Its session may have timed out unnoticed while it was waiting.
             expect_heartbeat(turn, group, member)
 
 

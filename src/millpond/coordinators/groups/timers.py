@@ -1,8 +1,8 @@
 """One heap of deadlines for all groups of a shard.
 
-A heartbeat moves a deadline back many times before it is ever reached. So a deadline that moves back leaves its place
-in the heap alone; when that place comes up, it is put where it now belongs. The heap stays about as long as the
-number of timers, however often they are set and cancelled.
+A heartbeat moves a deadline back many times before it is ever reached. So a deadline that moves back keeps its place
+in the heap; when that place comes up, it is moved to where it now belongs. The heap stays about as long as the number
+of timers, however often they are set and cancelled.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from heapq import heapify, heappop, heappush, heapreplace
 from millpond.base.named_tuple import NamedTuple
 
 HEAP_KEPT = 64
-"""A heap up to this length is never put in order for its own sake."""
+"""A heap up to this length is never rebuilt."""
 
 
 class TimerKey(NamedTuple):
-    """What a timer is for. `kind` says who handles it."""
+    """What a timer is for. `kind` selects its handler."""
 
     kind: str
     group_id: str = ""
@@ -36,7 +36,7 @@ class Timers:
         return key in self._deadlines
 
     def set(self, key: TimerKey, at_ms: int) -> None:
-        """Let `key` come due at `at_ms`, and no longer when it was to before."""
+        """Set the deadline of `key`, replacing an earlier one."""
         self._deadlines[key] = at_ms
         placed = self._placed.get(key)
         if placed is None or at_ms < placed:
@@ -45,7 +45,7 @@ class Timers:
 
     def cancel(self, key: TimerKey) -> None:
         if self._deadlines.pop(key, None) is not None and len(self._heap) > HEAP_KEPT + 2 * len(self._deadlines):
-            # Members that come and go leave places behind that would only come up when their sessions had ended.
+            # Members that come and go leave stale places, which would only come up after their sessions.
             self._placed = dict(self._deadlines)
             self._heap = [(at_ms, key) for key, at_ms in self._deadlines.items()]
             heapify(self._heap)
@@ -58,7 +58,7 @@ class Timers:
             if wanted == at_ms:
                 return at_ms
             if wanted is None or self._placed.get(key) != at_ms:
-                # Cancelled, or there is an earlier place for it in the heap that has been or will be looked at.
+                # Cancelled, or another place of it in the heap comes earlier.
                 heappop(self._heap)
                 if self._placed.get(key) == at_ms:
                     del self._placed[key]
@@ -68,7 +68,7 @@ class Timers:
         return None
 
     def pop_due(self, now_ms: int) -> TimerKey | None:
-        """Take one timer that has come due, the earliest first."""
+        """Take one expired timer, earliest first."""
         next_ms = self.next_ms()
         if next_ms is None or next_ms > now_ms:
             return None

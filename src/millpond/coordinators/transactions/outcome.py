@@ -1,8 +1,8 @@
 """How a transaction ends: by its client, by its timeout, by a successor; and what the markers lead to.
 
-With transactions v2 every end raises the epoch. So a request that comes late shows an epoch that is gone: it is
-answered as the retry that it is, or refused, but never decides the transaction after its own. With v1 the epoch stays
-the same, and a late EndTxn looks like a timely one: the protocol gives the coordinator nothing to tell them by.
+With transactions v2 every end raises the epoch. So a late request has an old epoch: it is answered as a retry or
+refused, but never decides the next transaction. With v1 the epoch stays the same, and a late EndTxn looks like a
+timely one: the coordinator cannot tell them apart.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def end(
     now_ms: int,
     take_producer_id: TakeProducerId,
 ) -> Verdict:
-    """EndTxn. With NONE and no steps the transaction had ended that way before."""
+    """EndTxn. NONE without steps means that the transaction had ended that way before."""
     if current is None:
         return Verdict(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if _is_retry(current, producer_id, epoch):
@@ -68,7 +68,7 @@ def end(
 
 
 def fence(current: Transaction, now_ms: int, take_producer_id: TakeProducerId) -> Verdict:
-    """Abort an ongoing transaction over its client's head: with a raised epoch, so that the client cannot go on."""
+    """Abort an ongoing transaction without its client: with a raised epoch, which fences the client."""
     next_producer_id = NO_ID
     if current.exhausted:
         taken = take_producer_id()
@@ -100,7 +100,7 @@ def _with_completion(prepared: Transaction, now_ms: int) -> tuple[Transaction, .
 
 
 def _is_retry(current: Transaction, producer_id: int, epoch: int) -> bool:
-    """Whether this asks for the end that has just been decided, of which the client has not heard (v2)."""
+    """Whether this is a retry of the end that was just decided (v2)."""
     if current.client_version < TRANSACTIONS_V2 or current.state in (State.EMPTY, State.ONGOING):
         return False
     if producer_id == current.producer_id:

@@ -1,4 +1,4 @@
-"""DescribeTransactions and ListTransactions: what people see of the transactional ids."""
+"""DescribeTransactions and ListTransactions: transactional ids as tools see them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATTERN_LENGTH_MAX = 256
 MATCHED_LENGTH_MAX = 256
 STEPS_MAX = 500
 WALKED_STEPS_MAX = 50_000
-"""How much may be worked out for one pattern; what people write takes some thousand."""
+"""The work limit for one pattern; normal patterns take some thousand steps."""
 
 
 def describe(
@@ -42,7 +42,7 @@ def describe(
 def list_all(
     transactions: Iterable[Transaction], request: m.ListTransactionsRequest, now_ms: int
 ) -> m.ListTransactionsResponse:
-    """Those that pass every filter; an empty filter lets everything through."""
+    """Those that pass every filter; an empty filter matches everything."""
     try:
         matches = _matcher(request.transactional_id_pattern)
         return _list_matching(transactions, request, now_ms, matches)
@@ -76,7 +76,7 @@ def _list_matching(
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool]:
-    """BadPattern, at once or while it is matched, when it is wrong or keeps everybody waiting."""
+    """BadPattern, at once or while it is matched, if it is invalid or too expensive."""
     if not pattern:
         return lambda _: True
     if len(pattern) > PATTERN_LENGTH_MAX:

@@ -1,4 +1,4 @@
-"""Which partitions an open transaction has: adding some, and looking whether one is among them."""
+"""The partitions of an open transaction: adding them, and verifying them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add(
     client_version: int,
     now_ms: int,
 ) -> Verdict:
-    """Take partitions into the transaction; the first ones begin it."""
+    """Add partitions to the transaction; the first ones begin it."""
     error = _writer_fault(current, producer_id, epoch)
     if error or current is None:
         return Verdict(error)
@@ -38,7 +38,7 @@ def add(
 def membership(
     current: Transaction | None, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
-    """For each partition NONE if it is part of the open transaction of this very producer."""
+    """For each partition, NONE if it is in the open transaction of this producer."""
     error = _writer_fault(current, producer_id, epoch)
     if error or current is None:
         return dict.fromkeys(partitions, error)
@@ -53,7 +53,7 @@ def _writer_fault(current: Transaction | None, producer_id: int, epoch: int) -> 
         return ErrorCode.CONCURRENT_TRANSACTIONS
     if current is None or current.producer_id != producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    # The very last epoch is for fencing; whoever shows it did not get it from here.
+    # The very last epoch is for fencing; a client that sends it did not get it from here.
     if current.producer_epoch != epoch or epoch == EPOCH_MAX:
         return ErrorCode.PRODUCER_FENCED
     if current.state in DECIDED:

@@ -13,7 +13,7 @@ from millpond.wire import messages as m
 
 KEY_VERSION = 0
 VALUE_VERSION = 1
-"""Version 0, which has no room for what transactions v2 needs, is read but never written."""
+"""Version 0, which lacks fields for transactions v2, is read but never written."""
 _VERSION = struct.Struct(">h")
 _STATES = frozenset(int(state) for state in State)
 
@@ -26,7 +26,7 @@ def record_of(transaction: Transaction) -> CoordinatorRecord:
 
 
 def read_key(key: bytes) -> str | None:
-    """The transactional id; None for a key of a later kind, which a reader skips."""
+    """The transactional id; None for a key of a newer kind, which is skipped."""
     if len(key) < _VERSION.size:
         raise MalformedMessage(f"a key of {len(key)} bytes in the transaction log")
     (version,) = _VERSION.unpack_from(key)

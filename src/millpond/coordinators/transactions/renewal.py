@@ -19,16 +19,16 @@ from millpond.coordinators.transactions.transaction import (
 
 
 class Shown(NamedTuple):
-    """The producer id and epoch that a producer shows in order to go on with a higher epoch (version 3+)."""
+    """The producer id and epoch that a producer sends to continue with a higher epoch (version 3+)."""
 
     producer_id: int
     epoch: int
 
 
 class Renewal(NamedTuple):
-    """The epoch that a producer showed last, for as long as it may not have heard the answer.
+    """The epoch that a producer last sent, while it may not have received the response.
 
-    It is not in the log: a retry that meets another coordinator is fenced, as it is in Kafka.
+    It is not in the log: a retry that reaches another coordinator is fenced, as in Kafka.
     """
 
     shown_epoch: int
@@ -37,7 +37,7 @@ class Renewal(NamedTuple):
 
 
 def begin(transactional_id: str, timeout_ms: int, now_ms: int, take_producer_id: TakeProducerId) -> Verdict:
-    """The first time that this id is heard of."""
+    """The first use of this id."""
     producer_id = take_producer_id()
     if producer_id is None:
         return Verdict(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -52,17 +52,17 @@ def renew(
     now_ms: int,
     take_producer_id: TakeProducerId,
 ) -> Verdict:
-    """Raise the epoch of a known id. An ongoing transaction is aborted first, and the client asks again."""
+    """Raise the epoch of a known id. An ongoing transaction is aborted first, and the client retries."""
     if shown is not None and not _may_go_on(current, shown):
         return Verdict(ErrorCode.PRODUCER_FENCED)
     if current.state in DECIDED:
         return Verdict(ErrorCode.CONCURRENT_TRANSACTIONS)
     if current.state is State.ONGOING:
-        # A zombie that shows an older epoch must not abort the transaction of its successor.
+        # A zombie with an older epoch must not abort the transaction of its successor.
         if shown is not None and shown.epoch != current.producer_epoch:
             return Verdict(ErrorCode.PRODUCER_FENCED)
         fenced = fence(current, now_ms, take_producer_id)
-        # The raised epoch stands in the abort markers, and is never given to a client: it asks again for the next.
+        # The raised epoch is in the abort markers, and is never given to a client, which retries for the next.
         return fenced if fenced.error else Verdict(ErrorCode.CONCURRENT_TRANSACTIONS, fenced.steps)
     rested = replace(
         current.moved(State.EMPTY, now_ms),
@@ -75,7 +75,7 @@ def renew(
         if renewal is None or renewal.shown_epoch != shown.epoch:
             return Verdict(ErrorCode.PRODUCER_FENCED)
         if renewal.answered:
-            # The answer was lost. Nobody else has come since, or the renewal would be forgotten.
+            # The response was lost. No other producer has come since, or the renewal would be forgotten.
             unchanged = replace(rested, previous_producer_id=current.previous_producer_id)
             return Verdict(ErrorCode.NONE, (unchanged,))
     if not current.exhausted:
@@ -87,7 +87,7 @@ def renew(
 
 
 def _may_go_on(current: Transaction, shown: Shown) -> bool:
-    """Whether the one who shows this may be the latest producer; its epoch is looked at later."""
+    """Whether the sender may be the latest producer; its epoch is checked later."""
     if shown.producer_id == current.producer_id or current.is_heir(shown.producer_id):
         return True
     return shown.producer_id == current.previous_producer_id and is_exhausted(shown.epoch)

@@ -1,4 +1,4 @@
-"""Replies in the shape of their messages: results per partition, errors in the words that each version knows."""
+"""Responses: results per partition, with the error codes that each version knows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PRODUCE_ABORTABLE_SINCE = 11
 
 
 def for_version(error: ErrorCode, version: int, *, fenced_since: int = 0, abortable_since: int = 0) -> ErrorCode:
-    """The error as a client of this version understands it."""
+    """The error code that a client of this version understands."""
     if error is ErrorCode.PRODUCER_FENCED and version < fenced_since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < abortable_since:
@@ -30,12 +30,12 @@ def for_version(error: ErrorCode, version: int, *, fenced_since: int = 0, aborta
 
 
 def for_produce(error: ErrorCode, version: int) -> ErrorCode:
-    """What a Produce of this version hears when its partition could not be verified or added."""
+    """The error code for a Produce of this version whose partition could not be verified or added."""
     if error is ErrorCode.PRODUCER_FENCED:
-        # Producers expect this one from a partition: they abort and go on, where the other would end them.
+        # Producers expect this one from a partition: they abort and continue, while the other is fatal.
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error in COORDINATOR_AWAY or (error is ErrorCode.CONCURRENT_TRANSACTIONS and version < PRODUCE_IMPLICIT_SINCE):
-        # Older producers would take these for fatal; this one makes all of them try again, as Kafka does.
+        # Older producers would treat these as fatal; this one makes all of them retry, as in Kafka.
         return ErrorCode.NOT_ENOUGH_REPLICAS
     return for_version(error, version, abortable_since=PRODUCE_ABORTABLE_SINCE)
 
@@ -58,7 +58,7 @@ def topic_results(errors: Mapping[TopicPartition, ErrorCode]) -> list[TopicResul
 
 
 def partition_error(response: m.AddPartitionsToTxnResponse) -> ErrorCode:
-    """The error of a reply (version 4+) about one partition of one transaction."""
+    """The error in a response (version 4+) about one partition of one transaction."""
     (transaction,) = response.results_by_transaction
     (topic,) = transaction.topic_results
     (partition,) = topic.results_by_partition

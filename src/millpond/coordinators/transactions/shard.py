@@ -1,8 +1,8 @@
-"""One partition of `__transaction_state`: requests in; records, replies and markers to write out.
+"""One partition of `__transaction_state`: requests in; records, responses and markers to write out.
 
 Every transactional id is one value (`Transaction`); each step decides on a new value, its record is appended, and
-`replay` puts it in place. The outcome of a transaction is decided by its Prepare record and by nothing else: the
-markers in the partitions follow it, however often the coordinator moves.
+`replay` stores it. Only the Prepare record decides the outcome of a transaction: the markers in the partitions follow
+it, however often the coordinator moves.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ OFFSETS_TOPIC = "__consumer_offsets"
 EXPIRED_AT_ONCE_MAX = 1_000
 """Tombstones of one step: they make one batch."""
 FENCED_PARTITIONS_MAX = 1_000
-"""How many partitions the transactions that time out in one step may have; one of them may have more."""
+"""How many partitions the transactions that time out in one step may have; a single one may have more."""
 ASK_AGAIN_MS = 1_000
-"""How long to wait for a producer id that was not at hand when a transaction timed out."""
+"""How long to wait for a producer id that was not available when a transaction timed out."""
 
 BROKERS_ADD_FROM = 4
 """From this version on AddPartitionsToTxn comes from brokers, for several transactions at once."""
 END_RAISES_EPOCH_FROM = 5
-"""From this version on EndTxn speaks transactions v2."""
+"""From this version on EndTxn uses transactions v2."""
 
 NOTHING = Verdict(ErrorCode.NONE)
 
@@ -59,7 +59,7 @@ class TransactionSettings:
 
 @dataclass(frozen=True, slots=True)
 class WriteMarkers:
-    """Write how a transaction ended into each of its partitions, then call `TransactionShard.markers_written`."""
+    """Write the outcome of a transaction to each of its partitions, then call `TransactionShard.markers_written`."""
 
     transactional_id: str
     producer_id: int
@@ -71,12 +71,12 @@ class WriteMarkers:
 
 
 class Life(NamedTuple):
-    """What lasts goes by the coordinator's time: the stamps in records are only as good as the clock was."""
+    """Times in coordinator time: the timestamps in records depend on the wall clock."""
 
     began_ms: int
     """When the latest transaction began."""
     heard_ms: int
-    """When the id was last heard of."""
+    """When the id was last used."""
 
 
 class TransactionShard:
@@ -95,7 +95,7 @@ class TransactionShard:
         self._take_producer_id = take_producer_id
         self._offsets_partition = offsets_partition
         self._check_room = check_room
-        """Refused if there are as many transactional ids as there may be."""
+        """Refused if the limit of transactional ids is reached."""
         self._renewals: dict[str, Renewal] = {}
         self._timers = Timers()
         self._lives: dict[str, Life] = {}
@@ -187,7 +187,7 @@ class TransactionShard:
             wanted = partitions_of(each.topics)
             name = each.transactional_id
             if name in seen:
-                # Each id is decided on what the records before this request made it.
+                # Each id is decided on the state before this request.
                 errors = dict.fromkeys(wanted, ErrorCode.CONCURRENT_TRANSACTIONS)
             elif each.verify_only:
                 errors = self._membership(name, each.producer_id, each.producer_epoch, wanted)
@@ -240,7 +240,7 @@ class TransactionShard:
         )
         ended = verdict.steps[-1] if verdict.steps else current
         if not verdict.error and ended is not None:
-            # The epoch for the next transaction. Where the id changes with it, the client hears of both at once.
+            # The epoch for the next transaction. If the id changes with it, the client gets both at once.
             is_rotating = ended.next_producer_id != NO_ID
             response.producer_id = ended.next_producer_id if is_rotating else ended.producer_id
             response.producer_epoch = 0 if is_rotating else ended.producer_epoch
@@ -259,9 +259,9 @@ class TransactionShard:
         *,
         implicit: bool,
     ) -> Effects:
-        """Whether a producer may write to this partition inside its transaction; with `implicit` it is taken in.
+        """Whether a producer may write to this partition in its transaction; with `implicit` it is added.
 
-        The reply is an AddPartitionsToTxnResponse of version 5; `replies.partition_error` reads it.
+        The response is an AddPartitionsToTxnResponse of version 5; `replies.partition_error` reads it.
         """
         topics = [m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=partition[0], partitions=[partition[1]])]
         body = m.AddPartitionsToTxnRequest(
@@ -280,14 +280,14 @@ class TransactionShard:
     # Markers and time
 
     def markers_written(self, transactional_id: str, producer_id: int, epoch: int, now_ms: int) -> Effects:
-        """Every partition of a `WriteMarkers` has its marker. Hearing of it twice does no harm."""
+        """Every partition of a `WriteMarkers` has its marker. Idempotent."""
         current = self.transactions.get(transactional_id)
         if current is None or not self.awaits_markers(transactional_id, producer_id, epoch):
             return Effects()
         return Effects(records=[record_of(outcome.complete(current, self._begin(now_ms)))])
 
     def awaits_markers(self, transactional_id: str, producer_id: int, epoch: int) -> bool:
-        """Whether this transaction is decided, and not known yet to have all its markers."""
+        """Whether this transaction is decided, and not all its markers are known to be written."""
         current = self.transactions.get(transactional_id)
         return (
             current is not None
@@ -296,7 +296,7 @@ class TransactionShard:
         )
 
     def on_time(self, now_ms: int) -> Effects:
-        """Some of those that are due are aborted, and the rest in the next step: requests wait meanwhile."""
+        """Abort some of the expired transactions, and the rest in the next step: requests wait meanwhile."""
         effects = Effects()
         wall_ms = self._begin(now_ms)
         left = FENCED_PARTITIONS_MAX
@@ -321,7 +321,7 @@ class TransactionShard:
         return effects
 
     def _expire(self, effects: Effects, now_ms: int) -> None:
-        """Forget ids that have been silent for too long."""
+        """Remove ids that have been unused for too long."""
         oldest_ms = now_ms - self.settings.id_expiration_ms
         expired = 0
         self._sweep_ms = now_ms + self.settings.expiration_interval_ms
@@ -355,7 +355,7 @@ class TransactionShard:
         self._lives[name] = Life(began_ms, self._at_ms)
         if transaction.state is State.ONGOING:
             self._timers.set(name, began_ms + transaction.timeout_ms + 1)
-            # It goes on with its new epoch, so it has heard of it.
+            # It uses its new epoch, so it has received it.
             self._renewals.pop(name, None)
 
     def on_loaded(self, now_ms: int) -> Effects:
@@ -371,17 +371,17 @@ class TransactionShard:
         return effects
 
     def unload(self, code: ErrorCode) -> Effects:
-        """Nobody is parked here: every request is answered by its own step."""
+        """Nothing is pending here: every request is answered in its own step."""
         return Effects()
 
-    # Inside
+    # Internals
 
     def at(self, now_ms: int, wall_ms: int) -> None:
         self._at_ms = now_ms
         self._wall_ahead_ms = wall_ms - now_ms
 
     def _begin(self, now_ms: int) -> int:
-        """A step begins; gives the wall clock's time, for stamps."""
+        """Begin a step; the wall clock time, for timestamps."""
         self._at_ms = now_ms
         return now_ms + self._wall_ahead_ms
 
@@ -411,7 +411,7 @@ class TransactionShard:
         return effects
 
     def _carried_out(self, verdict: Verdict) -> Effects:
-        """The records of a verdict, and the markers that its last state asks for."""
+        """The records of a verdict, and the markers that its last state requires."""
         effects = Effects(records=[record_of(step) for step in verdict.steps])
         if verdict.steps and verdict.steps[-1].state in DECIDED:
             effects.orders.append(self._order(verdict.steps[-1]))

@@ -1,4 +1,4 @@
-"""The states of a transactional id, as the log numbers them, and every way from one to another."""
+"""The states of a transactional id, as the log numbers them, and all transitions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class State(IntEnum):
     COMPLETE_COMMIT = 4
     COMPLETE_ABORT = 5
     DEAD = 6
-    """Expired; stands in the log as a tombstone."""
+    """Expired; a tombstone in the log."""
     PREPARE_EPOCH_FENCE = 7
-    """On the way to PREPARE_ABORT with a raised epoch; never written to the log."""
+    """Before PREPARE_ABORT with a raised epoch; never written to the log."""
 
     @property
     def label(self) -> str:
@@ -25,7 +25,7 @@ class State(IntEnum):
 
 
 ALLOWED: dict[State, frozenset[State]] = {
-    # Abort of a transaction that never had a partition goes straight to PREPARE_ABORT (transactions v2).
+    # Aborting a transaction without partitions goes straight to PREPARE_ABORT (transactions v2).
     State.EMPTY: frozenset({State.EMPTY, State.ONGOING, State.PREPARE_ABORT, State.DEAD}),
     State.ONGOING: frozenset(
         {State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT, State.PREPARE_EPOCH_FENCE},
@@ -40,7 +40,7 @@ ALLOWED: dict[State, frozenset[State]] = {
 assert ALLOWED.keys() == set(State)
 
 DECIDED = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
-"""The outcome is known, but not yet everywhere."""
+"""The outcome is decided, but not written everywhere."""
 
 RESTING = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
 """No transaction is open: the id may begin one, be renewed, or expire."""

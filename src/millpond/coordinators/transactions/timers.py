@@ -1,4 +1,4 @@
-"""When which transaction times out: one entry per transactional id, however often it begins anew."""
+"""The timeouts of transactions: one entry per transactional id, however many transactions it begins."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 
 
 class Timers:
-    """Deadlines that may turn out to be too early, never too late: whoever is due is asked again."""
+    """Deadlines that may be too early, never too late: the caller checks those that are due."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, str]] = []
@@ -16,7 +16,7 @@ class Timers:
         return len(self._heap)
 
     def set(self, name: str, deadline_ms: int) -> None:
-        """Look at `name` at this time, or before."""
+        """Check `name` at this time, or before."""
         known = self._earliest.get(name)
         if known is None or deadline_ms < known:
             self._earliest[name] = deadline_ms
@@ -26,7 +26,7 @@ class Timers:
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now_ms: int) -> str | None:
-        """Take out one whose time has come, the earliest first."""
+        """Take one that is due, earliest first."""
         while self._heap and self._heap[0][0] <= now_ms:
             deadline_ms, name = heappop(self._heap)
             if self._earliest.get(name) == deadline_ms:

@@ -1,4 +1,4 @@
-"""What the coordinator knows of one transactional id: a value, replaced as a whole by each record."""
+"""What the coordinator knows about one transactional id: a value, replaced as a whole by each record."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from millpond.coordinators.transactions.states import ALLOWED, State
 EPOCH_MAX = (1 << 15) - 1
 NO_ID = -1
 TRANSACTIONS_V1 = 0
-"""The client adds each partition by itself, and keeps its epoch from one transaction to the next."""
+"""The client adds each partition itself, and keeps its epoch from one transaction to the next."""
 TRANSACTIONS_V2 = 2
 """The brokers add partitions as they are written to, and every transaction raises the epoch (KIP-890)."""
 
 TakeProducerId = Callable[[], int | None]
-"""A producer id that nobody has had; None when there is none at hand, and the client should ask again."""
+"""An unused producer id; None if there is none at hand, and the client should retry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Transaction:
     partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = -1
     previous_producer_id: int = NO_ID
-    """The producer id before the latest record: it tells the retry of a request that rotated the id."""
+    """The producer id before the latest record: it identifies the retry of a request that rotated the id."""
     next_producer_id: int = NO_ID
     """Takes over when the markers are written, because the epochs of this one are used up."""
     client_version: int = TRANSACTIONS_V1
@@ -45,11 +45,11 @@ class Transaction:
         return is_exhausted(self.producer_epoch)
 
     def is_heir(self, producer_id: int) -> bool:
-        """Whether this producer has already heard of the producer id that is about to take over."""
+        """Whether this producer already knows the producer id that is about to take over."""
         return producer_id == self.next_producer_id != NO_ID
 
     def moved(self, state: State, now_ms: int) -> Transaction:
-        """The same id in another state; the clock may have fallen, the time of the last change does not."""
+        """The same id in another state; the time of the last change never decreases, even if the clock does."""
         assert state in ALLOWED[self.state], f"{self.transactional_id}: {self.state.label} to {state.label}"
         return replace(
             self, state=state, updated_ms=max(now_ms, self.updated_ms), previous_producer_id=self.producer_id
@@ -57,7 +57,7 @@ class Transaction:
 
 
 class Verdict(NamedTuple):
-    """What a request leads to: the answer, and the states to be written, in order."""
+    """The result of a request: the error code, and the states to write, in order."""
 
     error: ErrorCode
     steps: tuple[Transaction, ...] = ()

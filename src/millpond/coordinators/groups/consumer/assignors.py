@@ -24,14 +24,14 @@ from millpond.coordinators.groups.consumer.members import Partitions, TopicIdPar
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """A member as assignors see it: the topics it wants and its last target."""
+    """A member as assignors see it: its topics and its previous target."""
 
     topics: frozenset[UUID]
     target: Partitions
 
 
 Assignor: TypeAlias = Callable[[Mapping[str, Subscriber], Mapping[UUID, int]], dict[str, Partitions]]
-"""Members by id, and partition counts of all topics by id. A topic that is not there cannot be assigned."""
+"""Members by id, and partition counts of all topics by id. A topic that is missing cannot be assigned."""
 
 
 def uniform(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> dict[str, Partitions]:
@@ -46,8 +46,8 @@ def uniform(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> di
 
 
 def _kept(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> tuple[Load, list[TopicIdPartition]]:
-    """What members may keep of their last targets, each partition with one of them, and what nobody has."""
-    # Operations on whole sets: looking partitions up one by one would take most of the time of a large group.
+    """What members may keep of their previous targets, each partition once, and what is unassigned."""
+    # Set operations: testing partitions one by one would take most of the time of a large group.
     all_wanted = frozenset[UUID]().union(*(subscriber.topics for subscriber in members.values()))
     wanted = _partitions_of(all_wanted, topics)
     taken: set[TopicIdPartition] = set()
@@ -73,7 +73,7 @@ def _spread_evenly(load: Load, free: list[TopicIdPartition]) -> None:
         return
     total = sum(map(len, load.values())) + len(free)
     quota, larger = divmod(total, len(load))
-    # Those who have most keep the larger shares: then nothing moves but what must.
+    # Members with the most keep the larger shares: then only what must move does.
     by_size = sorted(load, key=lambda member_id: -len(load[member_id]))
     shares = {member_id: quota + (index < larger) for index, member_id in enumerate(by_size)}
     for member_id, share in shares.items():
@@ -83,7 +83,7 @@ def _spread_evenly(load: Load, free: list[TopicIdPartition]) -> None:
             load[member_id].difference_update(given)
             free += given
     remaining = iter(free)
-    # One to each in turn: every member gets some of every topic.
+    # Round robin: every member gets some of every topic.
     hungry = [member_id for member_id in load if len(load[member_id]) < shares[member_id]]
     while hungry:
         for member_id in hungry:
@@ -96,7 +96,7 @@ def _order(each: TopicIdPartition) -> tuple[int, int]:
 
 
 def _fill(load: Load, free: list[TopicIdPartition], readers: Readers) -> None:
-    """Give each free partition to the subscriber with the least; topics with the fewest subscribers first."""
+    """Give each free partition to the subscriber with the fewest; topics with the fewest subscribers first."""
     by_topic: dict[UUID, list[TopicIdPartition]] = defaultdict(list)
     for each in free:
         by_topic[each.topic_id].append(each)
@@ -110,7 +110,7 @@ def _fill(load: Load, free: list[TopicIdPartition], readers: Readers) -> None:
 
 
 class _Readers(dict[UUID, dict[str, None]]):
-    """The subscribers of a topic, found when they are asked for: most often only a few topics have to do with it."""
+    """The subscribers of a topic, computed on demand: usually only a few topics need them."""
 
     def __init__(self, members: Mapping[str, Subscriber]) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class _Readers(dict[UUID, dict[str, None]]):
 
 
 def range_(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> dict[str, Partitions]:
-    """Topics alike in subscribers and partition count share one division of their partition numbers."""
+    """Topics with the same subscribers and partition count share one division of their partition numbers."""
     load: Load = {member_id: set() for member_id in members}
     alike: dict[tuple[tuple[str, ...], int], list[UUID]] = defaultdict(list)
     for topic_id, subscribers in _subscribers_by_topic(members, topics).items():
@@ -132,7 +132,7 @@ def range_(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> dic
             alike[tuple(subscribers), topics[topic_id]].append(topic_id)
     last_readers = _last_readers(members)
     for (readers, count), topic_ids in alike.items():
-        # Who had a number in the first of the topics in which anybody had it.
+        # Who had a number in the first of the topics in which anyone had it.
         had = dict(ChainMap(*(last_readers[topic_id] for topic_id in topic_ids if topic_id in last_readers)))
         for number, member_id in enumerate(_divided(readers, count, had)):
             load[member_id].update(TopicIdPartition(topic_id, number) for topic_id in topic_ids)
@@ -149,7 +149,7 @@ def _subscribers_by_topic(members: Mapping[str, Subscriber], topics: Mapping[UUI
 
 
 def _last_readers(members: Mapping[str, Subscriber]) -> dict[UUID, dict[int, str]]:
-    """Who had each partition and still wants its topic; the first, where several had it."""
+    """Who had each partition and still subscribes to its topic; the first, if several had it."""
     readers: dict[UUID, dict[int, str]] = defaultdict(dict)
     for member_id, subscriber in members.items():
         for topic_id, number in subscriber.target:
@@ -159,7 +159,7 @@ def _last_readers(members: Mapping[str, Subscriber]) -> dict[UUID, dict[int, str
 
 
 def _divided(readers: tuple[str, ...], count: int, last_readers: Mapping[int, str]) -> list[str]:
-    """The reader of each number. Whoever had numbers keeps them up to its share; the rest go out in runs."""
+    """The reader of each number. Members keep numbers up to their share; the rest are assigned in runs."""
     quota, larger = divmod(count, len(readers))
     had: dict[str, list[int]] = {member_id: [] for member_id in readers}
     for number in range(count):

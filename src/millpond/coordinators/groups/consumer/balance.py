@@ -1,11 +1,11 @@
-"""Where members read different topics: shift partitions between them until no assignment is more even.
+"""Balancing members with different subscriptions: move partitions until no assignment is more even.
 
-A member passes a partition of some topic to another subscriber of it, that one passes another partition on, and so
-forth: only the two ends of such a chain change in size. When no chain leads from one member to another with two
-fewer, no assignment is more even.
+A member passes a partition of a topic to another subscriber, that one passes another partition on, and so forth: only
+the two ends of such a chain change in size. When no chain leads from one member to another with two fewer, no
+assignment is more even.
 
-All of it happens while everybody else waits. So nothing here looks through the partitions of a member to move one of
-them, and nothing looks at all members as long as somebody can give directly.
+Everything else waits meanwhile. So nothing here scans a member's partitions to move one of them, and nothing scans
+all members as long as someone can give directly.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from uuid import UUID
 from millpond.coordinators.groups.consumer.members import Partitions, TopicIdPartition
 
 Load: TypeAlias = dict[str, set[TopicIdPartition]]
-"""What each member gets, in the making."""
+"""The assignment under construction, by member."""
 
 Readers: TypeAlias = Mapping[UUID, Mapping[str, None]]
 """The subscribers of each topic, in the order of the members."""
 
 Chains: TypeAlias = dict[str, tuple[str, UUID]]
-"""Whom chains lead to, each with the member before it and the topic passed on."""
+"""The members that chains lead to, each with the previous member and the topic passed on."""
 
 Hand: TypeAlias = dict[UUID, deque[TopicIdPartition]]
-"""What a member has, by topic."""
+"""A member's partitions by topic."""
 
 
 def even_out(load: Load, targets: Mapping[str, Partitions], readers: Readers) -> None:
-    """The largest gives to the smallest it can reach. If that is nobody, they are settled.
+    """The largest member gives to the smallest it can reach. If there is none, they are settled.
 
-    When no chain begins at the largest member, none ever will at those it reaches.
+    If no chain begins at the largest member, none ever will at those it reaches.
     """
     hands = _Hands(load, targets)
     sizes = _Sizes(load)
-    # Sizes only ever move towards each other, so a look at the largest of those left is enough.
+    # Sizes only converge, so checking the largest of the rest is enough.
     while sizes.most - sizes.least >= 2:
         giver = sizes.largest
         came_by = _reach(giver, hands, sizes, readers)
@@ -54,7 +54,7 @@ def even_out(load: Load, targets: Mapping[str, Partitions], readers: Readers) ->
 
 
 def _reach(giver: str, hands: _Hands, sizes: _Sizes, readers: Readers) -> Chains:
-    """Whom a chain can lead to, the nearest first. One of the smallest there can be ends the search."""
+    """Whom a chain can lead to, nearest first. The search ends at a member of the least possible size."""
     came_by: Chains = {}
     ends = sizes.at_floor(giver)
     seen_topics: set[UUID] = set()
@@ -82,7 +82,7 @@ def _first_of_both(ends: Mapping[str, None], readers: Mapping[str, None]) -> str
 
 
 class _Hands:
-    """What members have. In front is what they miss least: what is new they have not begun to read."""
+    """The members' partitions, new ones first: the member has not begun to read those."""
 
     def __init__(self, load: Load, targets: Mapping[str, Partitions]) -> None:
         self._load = load
@@ -92,7 +92,7 @@ class _Hands:
     def of(self, member_id: str) -> Hand:
         hand = self._hands.get(member_id)
         if hand is None:
-            # Most members have no part in what is passed on.
+            # Most members take no part in the exchange.
             hand = self._hands[member_id] = self._sorted_out(member_id)
         return hand
 
@@ -110,7 +110,7 @@ class _Hands:
         if not partitions:
             del hand[topic_id]
         elif passed not in old and partitions[0] in old:
-            # Other topics may still have something new.
+            # Other topics may still have new partitions.
             hand[topic_id] = hand.pop(topic_id)
         self._load[passer].remove(passed)
         self._load[taker].add(passed)
@@ -123,7 +123,7 @@ class _Hands:
 
 
 class _Sizes:
-    """How many partitions members have. Those who can neither give nor take any more are settled."""
+    """The number of partitions by member. Members that can neither give nor take are settled."""
 
     def __init__(self, load: Load) -> None:
         self.of = {member_id: len(partitions) for member_id, partitions in load.items()}
@@ -140,13 +140,13 @@ class _Sizes:
         return next(iter(self._members[self.most]))
 
     def at_floor(self, giver: str) -> Mapping[str, None]:
-        """The members of the least size that the giver may reach, as far as is known."""
+        """The members of the least size that the giver may reach, as far as known."""
         return self._members[max(self._floors.get(giver, 0), self.least)]
 
     def note_floor(self, size: int, giver: str, reached: Iterable[str]) -> None:
-        """The giver reaches none that is smaller; nor do those it reaches, who reach nobody else.
+        """The giver reaches no smaller member; nor do those it reaches, who reach nobody else.
 
-        It stays so. Chains of others may lead it to more members, but those are no smaller than the ends of these
+        That stays true. Chains of others may lead it to more members, but those are no smaller than the ends of these
         chains, and the ends it reached before.
         """
         if size > self._floors.get(giver, self.least):

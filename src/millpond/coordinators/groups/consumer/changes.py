@@ -1,4 +1,5 @@
-"""What requests and time do to a group, as steps of a draft: subscribe, remove, turn epoch and target over."""
+"""The effects of requests and time on a group, as steps of a draft: subscribe, remove, bump the epoch and the
+target."""
 
 from __future__ import annotations
 
@@ -25,10 +26,10 @@ from millpond.metadata.image import Image
 
 
 def admit(group: Surroundings, draft: Draft, old: Member, told: MemberMetadata, sees: Sees) -> None:
-    """Take what a member says of itself, before anything soft has changed; Refused if there is no memory for it.
+    """Check a member's metadata, before any soft state has changed; Refused if there is no memory for it.
 
-    What follows from it counts as well: every partition that the group now reads is somebody's. Topics that the
-    member may not see do not count: by what is refused somebody could find out which there are.
+    The resulting assignment counts as well. Topics that the member may not see do not count: otherwise refusals would
+    reveal which topics exist.
     """
     is_new = old.id not in draft.state.members
     if is_new or told != old.metadata:
@@ -47,7 +48,7 @@ def _check_memory(group: Surroundings, draft: Draft, old: Member, told: MemberMe
         meant = tuple(filter(sees, group.patterns.of(told.regex)))
         growth_bytes += pattern_bytes(told.regex, meant)
         topics.update(meant)
-    # Most of the time there is room for all of it, and nobody has to look at all members.
+    # Usually there is room for everything, and the members need not be scanned.
     if not group.memory.has_room(growth_bytes + _shared_out_bytes(topics, group.image)):
         group.memory.check(growth_bytes + _shared_out_bytes(topics - subscribed_names(state), group.image))
 
@@ -58,7 +59,7 @@ def _shared_out_bytes(topics: set[str], image: Image) -> int:
 
 
 def subscribe(group: Surroundings, draft: Draft, old: Member, metadata: MemberMetadata, now_ms: int) -> None:
-    """Write down what a member says of itself; a new member or subscription turns the group's epoch over."""
+    """Write a member's metadata; a new member or subscription bumps the group epoch."""
     is_new = old.id not in draft.state.members
     if not is_new and metadata == old.metadata:
         return
@@ -76,7 +77,7 @@ def subscribe(group: Surroundings, draft: Draft, old: Member, metadata: MemberMe
 
 
 def look_again(group: Surroundings, draft: Draft, now_ms: int) -> None:
-    """Topics came, went or grew, or may be seen now, or no more: when that concerns the group, its epoch turns."""
+    """Check for changed topics or permissions, and bump the epoch if they concern the group."""
     refresh_patterns(group, draft, now_ms)
     if metadata_hash(subscribed_names(draft.state), group.image) != draft.state.metadata_hash:
         group.history.note_topics(now_ms)
@@ -89,7 +90,7 @@ def turn_epoch(group: Surroundings, draft: Draft) -> None:
 
 
 def ensure_target(group: Surroundings, draft: Draft, now_ms: int) -> None:
-    """Make a target for the group's epoch if there is none yet."""
+    """Compute a target for the group epoch if there is none yet."""
     if draft.state.epoch <= draft.state.assignment_epoch:
         return
     before = dict(draft.state.targets)
@@ -99,14 +100,14 @@ def ensure_target(group: Surroundings, draft: Draft, now_ms: int) -> None:
 
 
 def reconcile(group: Surroundings, draft: Draft, member_id: str, owned: Partitions | None, now_ms: int) -> None:
-    """Bring a member as far towards its target as it can come now, and watch the clock while it has to let go."""
+    """Move a member towards its target as far as possible, and start a timer while it must revoke."""
     member = draft.state.members[member_id]
     current = reconciled(draft.state, member, owned)
     if current == member.current:
         return
     draft.set_current(member_id, current)
     if member.is_classic:
-        return  # Those are watched while they join and sync.
+        return  # Those have timers while they join and sync.
     if current.state is MemberState.UNREVOKED:
         group.watch.revocation(member_id, now_ms + member.metadata.rebalance_timeout_ms)
     else:
@@ -114,7 +115,7 @@ def reconcile(group: Surroundings, draft: Draft, member_id: str, owned: Partitio
 
 
 def remove_members(group: Surroundings, draft: Draft, gone: Iterable[tuple[Member, Why, str]], now_ms: int) -> None:
-    """They are no longer in the group, their partitions are free; `migration.go_on_without` does the rest."""
+    """Remove members and free their partitions; `migration.go_on_without` does the rest."""
     for member, why, detail in gone:
         draft.remove_member(member.id)
         group.watch.forget(member.id)

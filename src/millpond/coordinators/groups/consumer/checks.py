@@ -1,4 +1,4 @@
-"""Who may do what: the reasons for which a group turns a member away. A check that does not hold is a `Refused`."""
+"""Request checks of a consumer group. A failed check is a `Refused`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from millpond.coordinators.patterns import BadPattern
 from millpond.wire import messages as m
 
 OWN_ID_VERSION = 1
-"""From here on members choose their ids themselves, so that a join whose reply was lost can be told from another."""
+"""From this version on members choose their ids, so that a retried join can be recognised."""
 
 
 def check_request(
     body: m.ConsumerGroupHeartbeatRequest, version: int, settings: ConsumerGroupSettings, patterns: PatternTopics
 ) -> None:
-    """What can be said of a request without knowing the group."""
+    """Checks that do not need the group."""
     if not body.group_id:
         _invalid("a group id cannot be empty")
     if body.instance_id == "":
@@ -85,7 +85,7 @@ def _invalid(why: str) -> NoReturn:
 
 
 def check_epoch(member: Member, epoch: int, owned: Partitions | None) -> None:
-    """A member must know its own epoch. One that was not told of the last may still come with the one before."""
+    """A member must send its current epoch. If it missed the last response, it may still send the previous one."""
     if epoch == member.epoch:
         return
     missed_a_reply = (
@@ -112,10 +112,10 @@ def check_room(state: GroupState, size_max: int) -> None:
 
 
 def check_classic_bytes(state: GroupState, old: Member, told: MemberMetadata, bytes_max: int) -> None:
-    """Refused if its classic members say more than a classic group may have: when they are alone, it becomes one."""
+    """Refused if its classic members have more metadata than a classic group may: left alone, they become one."""
     before_bytes = _classic_bytes(old.id, old.metadata) if old.id in state.members else 0
     more_bytes = _classic_bytes(old.id, told) - before_bytes
-    # Most say again what they said before: then nobody else has to be looked at.
+    # Most repeat what they sent before: then nobody else has to be checked.
     if more_bytes > 0:
         known_bytes = sum(_classic_bytes(each.id, each.metadata) for each in state.members.values())
         check_classic_growth(known_bytes, more_bytes, bytes_max)
@@ -130,7 +130,7 @@ def _classic_bytes(member_id: str, told: MemberMetadata) -> int:
 
 
 def known_member(state: GroupState, member_id: str, instance_id: str | None) -> Member:
-    """The member that a request says it comes from."""
+    """The member that a request claims to come from."""
     if instance_id is not None:
         member = state.static_member(instance_id)
         if member is None:
@@ -144,7 +144,8 @@ def known_member(state: GroupState, member_id: str, instance_id: str | None) -> 
 
 
 def check_member_epoch(state: GroupState, member_id: str, epoch: int, *, stale: ErrorCode) -> None:
-    """May a member of this epoch commit or fetch offsets? Outside of any epoch only while the group is empty."""
+    """Check that a member of this epoch may commit or fetch offsets. Without an epoch only while the group is
+    empty."""
     if epoch < 0 and not state.members:
         return
     member = state.members.get(member_id)

@@ -1,8 +1,8 @@
 """Members of the classic protocol inside a group of the new one.
 
-The coordinator shares out, so nobody waits for anybody: a join is answered at once, with no leader, and a sync brings
-what the member has. A heartbeat tells it to join again whenever there is something for it to do: a new epoch, a
-partition to give up, or one that has become free for it. Its generation is its member epoch.
+The coordinator assigns, so no member waits for others: a join is answered at once, without a leader, and a sync
+returns the member's assignment. A heartbeat asks it to rejoin whenever it has something to do: a new epoch, a
+partition to revoke, or one that became free for it. Its generation is its member epoch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from millpond.coordinators.shard import Request
 from millpond.wire import messages as m
 
 ID_REQUIRED_VERSION = 4
-"""From here on a dynamic member is first given an id and then joins with it."""
+"""From this version on a dynamic member first gets an id and then joins with it."""
 
 
 def decide_join(group: Surroundings, draft: Draft, request: Request, now_ms: int) -> m.JoinGroupResponse:
@@ -50,7 +50,7 @@ def decide_join(group: Surroundings, draft: Draft, request: Request, now_ms: int
         rack_id=subscription.rack_id or old.metadata.rack_id,
         client_id=request.client_id,
         client_host=request.client_host,
-        # Topics that it may not see do not exist for it: a member of a classic group need not name any that do.
+        # Topics that it may not see do not exist for it: a classic member need not name existing ones.
         topics=tuple(sorted(filter(request.sees, set(subscription.topics)))),
         rebalance_timeout_ms=rebalance_timeout_of(body),
         classic=ClassicProtocols(body.session_timeout_ms, protocols),
@@ -105,7 +105,7 @@ def _joining(
 
 
 def _check_protocols(state: GroupState, body: m.JoinGroupRequest) -> None:
-    """There must be one that all classic members know: should they be left alone, they will share out by it."""
+    """All classic members must share a protocol: should they be left alone, they will use it."""
     itself = state.static_ids.get(body.group_instance_id) if body.group_instance_id is not None else None
     others = [
         each.metadata.classic.names
@@ -131,7 +131,7 @@ def decide_sync(group: Surroundings, draft: Draft, request: Request, now_ms: int
     protocol, subscription = classic.supported[0]
     if body.protocol_type not in (None, CONSUMER_PROTOCOL) or body.protocol_name not in (None, protocol):
         raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    # One that has yet to give partitions up has joined already: it must learn which before it joins again.
+    # A member that has yet to revoke partitions has joined already: it must learn which before it rejoins.
     if draft.state.epoch > member.epoch and member.current.state is not MemberState.UNREVOKED:
         group.watch.rejoin(member.id, now_ms + member.metadata.rebalance_timeout_ms)
         raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)

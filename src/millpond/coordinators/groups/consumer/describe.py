@@ -44,7 +44,7 @@ def _member(member: Member, state: GroupState, image: Image) -> m.ConsumerGroupD
 
 
 def _assignment(partitions: Partitions, image: Image) -> m.ConsumerGroupDescribeResponse.Assignment:
-    """Partitions of topics that are no more have no name to show."""
+    """Partitions of deleted topics have no name to show."""
     kind = m.ConsumerGroupDescribeResponse
     return kind.Assignment(
         topic_partitions=[

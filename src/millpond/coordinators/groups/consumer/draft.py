@@ -1,8 +1,8 @@
-"""A decision in the making: records in order, and the state as it will be once they are replayed.
+"""A decision under construction: records in order, and the state after they are replayed.
 
-A reply often depends on records that the same request leads to. So the first record makes a copy of the group's
-state, and each one is replayed into the copy by the very `replay` that will later change the group; the reply is read
-from there. The group itself changes only when the runtime replays the records. A refusal just drops the draft.
+A response often depends on records that the same request produces. So the first record copies the group's state, and
+each one is replayed into the copy by the same `replay` that will later change the group; the response is read from
+there. The group itself changes only when the runtime replays the records. A refusal just drops the draft.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Draft:
         self.state = state
         self.records: list[CoordinatorRecord] = []
         self.replaced: list[str] = []
-        """Members whose place others have taken."""
+        """Members that others have replaced."""
         self._copied = False
 
     def write(self, key: m.Message, value: m.Message | None) -> None:
@@ -31,7 +31,7 @@ class Draft:
         self.records.append(encode_record(key, value))
 
     def write_other(self, record: CoordinatorRecord) -> None:
-        """A record that is not of this kind of group, in its place among those that are."""
+        """Add a record of another kind, in order."""
         self.records.append(record)
 
     # One method for each kind of record.
@@ -82,7 +82,7 @@ class Draft:
         self.write(m.ConsumerGroupMemberMetadataKey(group_id=self.group_id, member_id=member_id), None)
 
     def replace_member(self, old: Member, new: Member) -> None:
-        """A static member comes back under a new name: what was the old one's is the new one's."""
+        """Transfer everything of a static member to its new member id."""
         target = self.state.target(old.id)
         self.remove_member(old.id)
         self.replaced.append(old.id)

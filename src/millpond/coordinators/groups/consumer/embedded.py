@@ -1,4 +1,4 @@
-"""What classic consumers carry inside their group protocol: subscriptions and assignments, by topic name."""
+"""What classic consumers embed in the group protocol: subscriptions and assignments, by topic name."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from millpond.wire import messages as m
 
 
 def subscription_of(data: bytes) -> m.ConsumerProtocolSubscription:
-    """MalformedMessage when it is none."""
+    """MalformedMessage if it is not one."""
     return prefix_of(m.ConsumerProtocolSubscription, data)
 
 
 def assignment_of(data: bytes) -> m.ConsumerProtocolAssignment:
-    """The same of an assignment; no bytes are an empty one."""
+    """The same for an assignment; no bytes are an empty one."""
     return prefix_of(m.ConsumerProtocolAssignment, data) if data else m.ConsumerProtocolAssignment()
 
 
 def owned_partitions(subscription: m.ConsumerProtocolSubscription, image: Image, sees: Sees = sees_all) -> Partitions:
-    """What the member says it holds. One that says nothing gave up everything before it joined, and nobody holds what
-    they may not see."""
+    """The partitions that the member owns. One that reports nothing revoked everything before it joined, and
+    nobody owns topics they may not see."""
     return from_topics(
         (image.topics[each.topic].id, each.partitions)
         for each in subscription.owned_partitions
@@ -30,7 +30,7 @@ def owned_partitions(subscription: m.ConsumerProtocolSubscription, image: Image,
 
 
 def partitions_of(assignment: bytes, image: Image) -> Partitions:
-    """What an assignment means for the topics as they are now."""
+    """An assignment resolved against the current topics."""
     return assigned_partitions(assignment_of(assignment), image)
 
 
@@ -44,7 +44,7 @@ def assigned_partitions(assignment: m.ConsumerProtocolAssignment, image: Image) 
 
 
 def assignment_bytes(partitions: Partitions, like: bytes, image: Image, sees: Sees = sees_all) -> bytes:
-    """An assignment in the version that the member's subscription is in, of what the one who asks may see."""
+    """An assignment in the version of the member's subscription, limited to topics that the client may see."""
     kind = m.ConsumerProtocolAssignment
     assigned = [
         kind.TopicPartition(topic=image.topics_by_id[topic_id].name, partitions=numbers)

@@ -83,13 +83,13 @@ class ConsumerGroup(Surroundings):
         super().__init__(group_id, patterns, settings, entropy, history_length, memory)
         self.state = GroupState()
         self.emptied_ms = 0
-        """When its last member left, in the coordinator's time."""
+        """When its last member left, in coordinator time."""
 
-    # What it is.
+    # Facts.
 
     @property
     def exists(self) -> bool:
-        """Whether the log knows of it."""
+        """Whether the log has records of it."""
         return self.state.epoch > 0 or bool(self.state.members)
 
     @property
@@ -116,7 +116,7 @@ class ConsumerGroup(Surroundings):
         return frozenset(chain.from_iterable(self.state.subscriptions()))
 
     def is_concerned_by(self, topics: Collection[str], matched: Callable[[str], bool]) -> bool:
-        """Whether any of these topics is or would be read here; `matched` says so of a pattern."""
+        """Whether the group reads, or would read, any of these topics; `matched` tells that for a pattern."""
         return any(map(matched, self.state.patterns)) or any(
             topic in topics for member in self.state.members.values() for topic in member.metadata.topics
         )
@@ -124,12 +124,12 @@ class ConsumerGroup(Surroundings):
     def describe(self, version: int = 1) -> m.ConsumerGroupDescribeResponse.DescribedGroup:
         return described(self.group_id, self.state, self.settings, self.image)
 
-    # What others may do with its offsets.
+    # Offsets.
 
     def check_commit(
         self, member_id: str, instance_id: str | None, generation: int, *, version: int, transactional: bool
     ) -> None:
-        """Members commit in their epoch. Transactions may come without one: their producer answers for them."""
+        """Members commit in their epoch. Transactions may come without one: their producer is fenced separately."""
         if transactional and generation < 0 and not member_id and instance_id is None:
             return
         member = self.state.members.get(member_id)
@@ -143,7 +143,7 @@ class ConsumerGroup(Surroundings):
         check_member_epoch(self.state, member_id or "", member_epoch, stale=ErrorCode.STALE_MEMBER_EPOCH)
 
     def check_offset_delete(self) -> None:
-        """Offsets of topics that nobody reads may go at any time."""
+        """Offsets of topics without subscribers may be deleted at any time."""
 
     def check_delete(self) -> None:
         if not self.is_empty:
@@ -157,14 +157,14 @@ class ConsumerGroup(Surroundings):
         draft.remove_group()
         return draft.records if self.exists else []
 
-    # What requests lead to.
+    # Requests.
 
     def heartbeat(self, request: Request, now_ms: int) -> Effects:
         """ConsumerGroupHeartbeat."""
         return self._answer(decide_heartbeat, request, now_ms, refusal)
 
     def beat(self, member_id: str, epoch: int, client_id: str, client_host: str, now_ms: int) -> bool:
-        """The same by a member that says nothing but that it is there: whether that is all, and nothing else is due.
+        """A heartbeat without changes: whether that is all and nothing else is due.
 
         If not, nothing has changed.
         """
@@ -182,7 +182,7 @@ class ConsumerGroup(Surroundings):
         if told.classic is not None or told.client_id != client_id or told.client_host != client_host:
             return False
         if told.regex is not None and self.settings.hides_topics:
-            # What it may see is asked for again.
+            # The permissions must be checked again.
             return False
         self.watch.session(member_id, now_ms + self.settings.session_timeout_ms)
         return True
@@ -244,13 +244,13 @@ class ConsumerGroup(Surroundings):
         effects.reply(request.token, response)
         return effects
 
-    # What time and topics lead to.
+    # Timers and topic changes.
 
     def next_deadline_ms(self) -> int | None:
         return self.watch.next_ms()
 
     def on_time(self, now_ms: int) -> Effects:
-        """Members whose time is up leave the group, in one epoch unless they are very many."""
+        """Remove members whose time is up, in one epoch unless they are very many."""
         gone: dict[str, tuple[Member, Why, str]] = {}
         for kind, member_id in self.watch.due(now_ms):
             member = self.state.members.get(member_id)
@@ -263,23 +263,25 @@ class ConsumerGroup(Surroundings):
         return self._decided(draft, now_ms)
 
     def on_topics_changed(self, now_ms: int) -> Effects:
-        """Topics came, went or grew. When that concerns the group, its epoch turns; the next heartbeat assigns."""
+        """Handle created, deleted or extended topics. If they concern the group, its epoch is bumped; the next
+        heartbeat assigns."""
         draft = self._draft()
         if not self.is_empty:
             look_again(self, draft, now_ms)
         return self._decided(draft, now_ms)
 
     def on_loaded(self, now_ms: int) -> None:
-        """The clocks of all members begin; `on_topics_changed` follows, as topics may have changed meanwhile."""
+        """Start the timers of all members; `on_topics_changed` follows, as topics may have changed in the
+        meantime."""
         for member in self.state.members.values():
             classic = member.metadata.classic
             session_ms = self.settings.session_timeout_ms if classic is None else classic.session_timeout_ms
             self.watch.session(member.id, now_ms + session_ms)
-            # Of one that is away older records may say that it has to let go, though there is nothing left.
+            # Old records of an absent static member may demand a revocation although nothing is left.
             if classic is None and member.current.state is MemberState.UNREVOKED and member.current.revoking:
                 self.watch.revocation(member.id, now_ms + member.metadata.rebalance_timeout_ms)
 
-    # The one way in which the durable state changes.
+    # The only way to change durable state.
 
     def replay(self, key: m.Message, value: m.Message | None, at_ms: int) -> None:
         had_members, kept_bytes = bool(self.state.members), self.state.kept_bytes
@@ -289,7 +291,7 @@ class ConsumerGroup(Surroundings):
             self.emptied_ms = at_ms
 
     def release(self) -> None:
-        """It is no longer one of the groups."""
+        """Free its memory when it is removed."""
         self.memory.take(-self.kept_bytes)
         self.memory = GroupMemory()
         self.history.release()

@@ -1,8 +1,8 @@
 """ConsumerGroupHeartbeat 0-1: joining, staying, reconciling and leaving are all one request.
 
-A member joins with epoch 0, leaves with -1, and a static member that will be back leaves with -2. Otherwise it sends
-its epoch and whatever has changed since its last heartbeat; a full request says everything again. The reply carries
-an assignment when it has changed or when the request was full.
+A member joins with epoch 0, leaves with -1, and a static member that will return leaves with -2. Otherwise it sends
+its epoch and whatever has changed since its last heartbeat; a full request repeats everything. The response carries
+an assignment if it has changed or if the request was full.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from millpond.wire import messages as m
 def decide_heartbeat(
     group: Surroundings, draft: Draft, request: Request, now_ms: int
 ) -> m.ConsumerGroupHeartbeatResponse:
-    """Write what the heartbeat leads to into the draft; give the reply. Refused before anything soft has changed."""
+    """Write the effects of the heartbeat into the draft; the response. Refused before any soft state has changed."""
     body = request.body
     assert isinstance(body, m.ConsumerGroupHeartbeatRequest)
     check_request(body, request.version, group.settings, group.patterns)
@@ -85,7 +85,7 @@ def _stay(
 
 
 def _sees_anew(group: Surroundings, draft: Draft, pattern: str | None, request: Request) -> bool:
-    """Take in what the member may see, where nobody has come with its pattern yet, or rights have changed since."""
+    """Update what the member may see, if its pattern is new here or permissions have changed."""
     if pattern is None or not group.settings.hides_topics:
         return False
     version = group.image.acls.version
@@ -113,7 +113,7 @@ def _sender(
     if known is None:
         check_room(draft.state, group.settings.max_size)
         return Member(member_id)
-    # A member that joins again has let go of everything, whatever its epoch was: it goes on where it stood.
+    # A member that rejoins has revoked everything, whatever its epoch was: it continues where it was.
     if known.epoch == AWAY_EPOCH:
         known = _awake(known)
         draft.set_current(known.id, known.current)
@@ -137,7 +137,7 @@ def _awake(member: Member) -> Member:
 
 
 def _told(old: MemberMetadata, request: Request, body: m.ConsumerGroupHeartbeatRequest) -> MemberMetadata:
-    """What the member says of itself now; what it left out stands."""
+    """The member's metadata; omitted fields are unchanged."""
     topics, regex = body.subscribed_topic_names, body.subscribed_topic_regex
     return MemberMetadata(
         instance_id=old.instance_id if body.instance_id is None else body.instance_id,
@@ -165,7 +165,7 @@ def _leave(
 def _go_away(
     group: Surroundings, draft: Draft, body: m.ConsumerGroupHeartbeatRequest
 ) -> m.ConsumerGroupHeartbeatResponse:
-    """The session clock goes on: a static member that does not come back in time is removed like any other."""
+    """The session timer continues: a static member that does not return in time is removed like any other."""
     member = known_member(draft.state, body.member_id, body.instance_id)
     group.watch.revoked(member.id)
     away = replace(member.current, epoch=AWAY_EPOCH, state=MemberState.STABLE, revoking=NO_PARTITIONS)

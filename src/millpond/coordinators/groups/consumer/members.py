@@ -1,4 +1,4 @@
-"""A member as the group's records hold it: what it said of itself, and what it has been given."""
+"""A member as the group's records hold it: its metadata and its assignment."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from millpond.base.named_tuple import NamedTuple
 from millpond.coordinators.groups.memory import HELD_BYTES, names_bytes, protocols_bytes, text_bytes
 
 LEAVING_EPOCH: Final = -1
-"""A member that sends this leaves for good."""
+"""Sent by a member that leaves for good."""
 AWAY_EPOCH: Final = -2
-"""A static member that sends this will be back; its partitions wait for it."""
+"""Sent by a static member that will return; its partitions are kept."""
 
 
 class TopicIdPartition(NamedTuple):
@@ -29,13 +29,13 @@ NO_PARTITIONS: Final[Partitions] = frozenset()
 
 
 class MemberState(IntEnum):
-    """How far a member is on its way to its target; the numbers are those of the records."""
+    """How far a member is towards its target; the numbers are those of the records."""
 
     STABLE = 0
     UNREVOKED = 1
-    """It still has to let go of partitions."""
+    """It still has to revoke partitions."""
     UNRELEASED = 2
-    """Others still have to let go of partitions that it waits for."""
+    """Others still have to revoke partitions that it waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ClassicProtocols:
 
 @dataclass(frozen=True, slots=True)
 class MemberMetadata:
-    """What a member said of itself."""
+    """What a member reported about itself."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -74,7 +74,7 @@ class MemberMetadata:
 
 @dataclass(frozen=True, slots=True)
 class CurrentAssignment:
-    """What a member has been told. It holds both `assigned` and, until it says otherwise, `revoking`."""
+    """What a member has been assigned. It holds both `assigned` and, until it reports otherwise, `revoking`."""
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -90,7 +90,7 @@ class CurrentAssignment:
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
     def at_epoch(self, epoch: int) -> CurrentAssignment:
-        """The same, one epoch on. The last epoch is kept: a reply may be lost, and the member still be there."""
+        """The same, one epoch later. The previous epoch is kept, as a response may be lost."""
         return self if epoch == self.epoch else replace(self, epoch=epoch, previous_epoch=self.epoch)
 
 
@@ -110,7 +110,7 @@ class Member:
 
 
 def by_topic(partitions: Iterable[TopicIdPartition]) -> list[tuple[UUID, list[int]]]:
-    """Partitions as messages carry them: each topic once, all in order, so that equal sets make equal bytes."""
+    """Partitions as messages carry them: each topic once, sorted, so that equal sets make equal bytes."""
     ordered = sorted(partitions, key=_place)
     return [
         (topic_id, [each.partition for each in group])

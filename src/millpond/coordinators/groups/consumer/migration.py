@@ -1,9 +1,7 @@
-"""A live group changes its protocol: a classic one when a member of the new protocol joins, and back when the last
-of those has gone.
+"""Changing a live group's protocol: to the new one when its first member joins, and back when its last member leaves.
 
-Members of the classic protocol stay where they are. What they had been given is what they have in the group that
-takes over, so nothing moves by the change alone. Turning back, the classic group rebalances once: only its own
-members can share out again.
+Classic members stay. Their assignment carries over, so the change alone moves nothing. On the way back the classic
+group rebalances once: only its own members can compute an assignment.
 """
 
 from __future__ import annotations
@@ -36,8 +34,8 @@ from millpond.metadata.image import Image
 from millpond.wire import messages as m
 
 UPGRADE_ITEMS_MAX: Final = 200_000
-"""How many topics and partitions there may be in all that members of a classic group say and were given, for it to
-become one of the new protocol: all of it is read and written while everybody waits."""
+"""The most topics and partitions in the metadata and assignments of a classic group that is upgraded: all of it is
+read and written while everything waits."""
 
 
 class ClassicMemberView(Protocol):
@@ -75,7 +73,7 @@ class ClassicGroupView(Protocol):
 
 
 def check_upgrade(classic: ClassicGroupView, settings: ConsumerGroupSettings) -> None:
-    """Refused when the group must stay classic. An empty one can always become what its next member wants."""
+    """Refused if the group must stay classic. An empty one can always change."""
     if not classic.members:
         return
     if not settings.upgrades:
@@ -112,7 +110,7 @@ def write_upgrade(draft: Draft, classic: ClassicGroupView, image: Image) -> None
             raise _stays(classic, f"its members name more than {UPGRADE_ITEMS_MAX} topics and partitions")
     for member in members:
         draft.set_metadata(member.id, member.metadata)
-    # The hash is left out: the join that is the cause of all this turns the epoch over and writes it.
+    # The hash is left out: the join that caused this bumps the epoch and writes it.
     draft.set_epoch(classic.generation, 0)
     for member in members:
         draft.set_target(member.id, member.current.assigned)
@@ -122,7 +120,7 @@ def write_upgrade(draft: Draft, classic: ClassicGroupView, image: Image) -> None
 
 
 def _taken_over(classic: ClassicGroupView, member: ClassicMemberView, image: Image) -> tuple[Member, int]:
-    """The member, and how many topics and partitions there are in what it says and was given."""
+    """The member, and the number of topics and partitions in its metadata and assignment."""
     preferred = member.metadata_for(classic.protocol) or member.protocols[0][1]
     subscription = subscription_of(preferred)
     items = len(subscription.topics) + sum(1 + len(each.partitions) for each in subscription.owned_partitions)
@@ -143,7 +141,7 @@ def _taken_over(classic: ClassicGroupView, member: ClassicMemberView, image: Ima
 
 
 def answer_parked(classic: ClassicGroupView, effects: Effects) -> None:
-    """Those who wait for a rebalance of the classic group hear that there is another one."""
+    """Tell those who wait for a rebalance of the classic group that there is another one."""
     for member in classic.members.values():
         if member.joining is not None:
             effects.reply(
@@ -159,17 +157,17 @@ def answer_parked(classic: ClassicGroupView, effects: Effects) -> None:
 
 
 def go_on_without(group: Surroundings, draft: Draft, now_ms: int) -> None:
-    """Members are gone: turn the epoch, so that the next heartbeat makes a new target for those who are left.
+    """Bump the epoch after members left, so that the next heartbeat computes a new target.
 
-    A group that becomes a classic one stays in the generation that its members know: in a later one they would count
-    as fenced, and lose what they have read since their last commit.
+    A group that becomes classic stays in the generation that its members know: in a later one they would be fenced,
+    and lose what they have read since their last commit.
     """
     if not downgrade_if_classic(group, draft, now_ms):
         turn_epoch(group, draft)
 
 
 def downgrade_if_classic(group: Surroundings, draft: Draft, now_ms: int) -> bool:
-    """When only members of the classic protocol are left, let the group be theirs again. Whether it came to that."""
+    """Turn the group back into a classic one if only classic members are left; whether it did."""
     members = list(draft.state.members.values())
     if not members or not all(member.is_classic for member in members):
         return False
@@ -187,7 +185,7 @@ def _classic_value(draft: Draft, members: Sequence[Member], image: Image, now_ms
         protocol_type=CONSUMER_PROTOCOL,
         generation=draft.state.epoch,
         protocol=protocol,
-        # Nobody has shared out what the others left behind: whoever loads this has one of them do it.
+        # No leader: whoever loads this makes a member compute the assignment.
         leader=None,
         current_state_timestamp=now_ms,
         members=[_classic_member(member, protocol, image) for member in members],
@@ -198,7 +196,7 @@ def _classic_member(member: Member, protocol: str, image: Image) -> m.GroupMetad
     metadata, classic = member.metadata, member.metadata.classic
     assert classic is not None
     subscription = dict(classic.supported)[protocol]
-    # All that it may hold, not its target: until it has joined again nobody else is to have any of it.
+    # Everything it may hold, not its target: until it has rejoined no one else may get any of it.
     held: Partitions = member.current.assigned | member.current.revoking
     return m.GroupMetadataValue.MemberMetadata(
         member_id=member.id,
@@ -213,7 +211,8 @@ def _classic_member(member: Member, protocol: str, image: Image) -> m.GroupMetad
 
 
 def common_protocol(members: Sequence[Member]) -> str:
-    """An assignor that all classic members know, as the first likes best. Joining sees to it that there is one."""
+    """The first member's preferred assignor among those that all classic members support. Joins ensure that there
+    is one."""
     supported = [member.metadata.classic.supported for member in members if member.metadata.classic]
     common = set.intersection(*({name for name, _ in each} for each in supported))
     return next(name for name, _ in supported[0] if name in common)

@@ -1,8 +1,7 @@
-"""The topics that patterns stand for: worked out once for all groups of a shard, and kept up as topics come and go.
+"""The topics that patterns match: computed once for all groups of a shard, and updated as topics change.
 
-Many groups share a pattern, and a topic that comes concerns few of them. So each pattern is matched against all names
-once, and from then on only against those that have changed: not as they change, for there may be many patterns, but
-when somebody asks for it.
+Many groups share a pattern, and a new topic concerns few of them. So each pattern is matched against all names once,
+and then only against those that have changed: not at each change, as there may be many patterns, but on demand.
 """
 
 from __future__ import annotations
@@ -20,45 +19,45 @@ PATTERNS_KEPT: Final = 1000
 
 ADMITTED_STEPS_MAX: Final = 500
 WALKED_STEPS_MAX: Final = 50_000
-"""How much may be worked out to match all topics; what people write takes some thousand."""
+"""The work limit for matching all topics; normal patterns take some thousand steps."""
 
 STEPS_AT_ONCE: Final = 50
-"""To walk so many steps of a machine takes no longer than to make one of them."""
+"""Walking this many steps of a machine costs as much as building one of them."""
 
 
 @dataclass(slots=True)
 class _Kept:
     topics: tuple[str, ...]
     known_from: int
-    """The change up to which it was matched at first. Which of those before it matched is not known."""
+    """The change up to which it was first matched. Which earlier changes matched is unknown."""
     seen: int
     """The latest change that it was matched with."""
     matched: int
-    """The latest one that may have had a topic which it stands for."""
+    """The latest change that may include a matching topic."""
 
 
 class PatternTopics:
-    """`image` is read, never changed. Whoever changes it says which topics through `on_changed`."""
+    """`image` is read, never changed. Its owner reports changed topics through `on_changed`."""
 
     def __init__(self, image: Image) -> None:
         self.image = image
         self.changes = TopicChanges()
         self.work = 0
-        """How much has been matched so far, in steps that were made for it: each takes a few microseconds."""
+        """The total work so far, in steps built: each takes a few microseconds."""
         self._kept: dict[str, _Kept] = {}
         self._version = image.topics_version
 
     def admit(self, pattern: str) -> None:
-        """Take a pattern that a member brings; BadPattern if it is wrong, or keeps everybody waiting for too long.
+        """Accept a member's pattern; BadPattern if it is invalid or too expensive.
 
-        One that was written down before is never refused, whatever it costs.
+        One that was written before is never refused, whatever it costs.
         """
         if len(compiled(pattern).steps) > ADMITTED_STEPS_MAX:
             raise BadPattern("the pattern repeats too much")
         self.of(pattern, WALKED_STEPS_MAX)
 
     def of(self, pattern: str, walked_steps_max: int | None = None) -> tuple[str, ...]:
-        """The names in order; topics that the brokers themselves write are never meant."""
+        """The matching names in order, without internal topics."""
         kept = self._up_to_date(pattern)
         if kept is None:
             topics = self._matched(pattern, walked_steps_max)
@@ -69,7 +68,8 @@ class PatternTopics:
         return kept.topics
 
     def has_changed(self, pattern: str, since: int) -> bool:
-        """Whether a topic that it stands for, or may have stood for, has come, gone or grown after this change."""
+        """Whether a topic that it matches, or may have matched, was created, deleted or extended after this
+        change."""
         kept = self._up_to_date(pattern)
         if kept is not None and kept.known_from <= since:
             return kept.matched > since
@@ -77,19 +77,19 @@ class PatternTopics:
         return names is None or bool(self._matching(pattern, names))
 
     def on_changed(self, names: Iterable[str]) -> None:
-        """These topics came, went or grew since the last call, and no others."""
+        """These topics were created, deleted or extended since the last call, and no others."""
         self.changes.note(names)
         self._version = self.image.topics_version
 
     def forget_changes(self) -> None:
-        """Everybody has seen them: a pattern that was not asked for meanwhile is nobody's any more."""
+        """All groups have seen the changes: a pattern that was not used since has no members."""
         self._kept = {pattern: kept for pattern, kept in self._kept.items() if kept.seen == self.changes.count}
         self.changes.forget()
 
     def _up_to_date(self, pattern: str) -> _Kept | None:
-        """What is kept of it, with all changes taken in."""
+        """The cached matches, with all changes applied."""
         if self._version != self.image.topics_version:
-            # Nobody has told which topics changed: nothing that is kept can be trusted.
+            # The image changed without a report: nothing cached can be trusted.
             self._kept.clear()
             self._version = self.image.topics_version
         kept = self._kept.get(pattern)
@@ -107,7 +107,7 @@ class PatternTopics:
         return kept
 
     def _with(self, known: tuple[str, ...], names: Iterable[str]) -> tuple[str, ...]:
-        """These names have come, gone or stayed."""
+        """Apply created, deleted or unchanged names."""
         topics = list(known)
         for name in names:
             topic = self.image.topics.get(name)
@@ -136,8 +136,8 @@ class PatternTopics:
         return list(filter(self._machine(pattern, names).matches, names))
 
     def _machine(self, pattern: str, names: Collection[str]) -> Machine:
-        """To match a pattern with these names. What that takes is what it may take at most, not what it does: that
-        depends on which patterns others have matched before."""
+        """A machine for these names, and the most work it may take: the actual work depends on what was cached
+        before."""
         machine = compiled(pattern)
         steps = len(machine.steps)
         self.work += len(pattern) + steps + len(names) + steps * sum(map(len, names)) // STEPS_AT_ONCE

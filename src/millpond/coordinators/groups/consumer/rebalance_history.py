@@ -1,7 +1,7 @@
-"""The group's memory of its rebalances, in the same shape as that of classic groups.
+"""The rebalance history of a consumer group, in the same form as that of classic groups.
 
-Here a rebalance lasts from the first change of the group's epoch until every member has reached its target. Only
-partitions that moved went unread, and at most for that long.
+Here a rebalance lasts from the first epoch bump until every member has reached its target. Only partitions that moved
+went unread, and at most for that long.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ConsumerGroupHistory(History):
     def retargeted(
         self, before: Mapping[str, Partitions], after: GroupState, assignor: str, image: Image, now_ms: int
     ) -> None:
-        """A new target has been made. Several in one rebalance add up."""
+        """Record a new target. Several in one rebalance add up."""
         self.generation_began(after.assignment_epoch, len(after.members), None, assignor)
         if self._open:
             given_up, taken_on = _changes(before, after.targets, image)
@@ -47,7 +47,7 @@ class ConsumerGroupHistory(History):
             self._open.moves_total += len(moves)
 
     def settled(self, state: GroupState, now_ms: int) -> None:
-        """Close the rebalance if the group has come to rest."""
+        """End the rebalance if all members have reached their targets."""
         if self._open and state.name in (STABLE, EMPTY):
             self.finished(now_ms)
 
@@ -55,7 +55,7 @@ class ConsumerGroupHistory(History):
 def _changes(
     before: Mapping[str, Partitions], after: Mapping[str, Partitions], image: Image
 ) -> tuple[dict[TopicPartition, str], dict[TopicPartition, str]]:
-    """Who read what and no longer shall, and who shall read what and did not. Nearly everything stays as it was."""
+    """The revoked and the newly assigned partitions by member. Nearly everything is unchanged."""
     given_up: dict[TopicPartition, str] = {}
     taken_on: dict[TopicPartition, str] = {}
     for member_id in before.keys() | after.keys():

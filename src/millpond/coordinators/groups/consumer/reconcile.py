@@ -1,7 +1,7 @@
-"""One step of a member towards its target: first let go, then wait for others to let go, then take.
+"""One step of a member towards its target: first revoke, then wait for others to revoke, then take.
 
-Only partitions that change hands are ever touched. A partition goes to its new owner when nobody holds it any more,
-and a member holds what it was told until it says that it has let go.
+Only partitions that change owners are touched. A partition goes to its new owner when nobody holds it any longer, and
+a member holds what it was assigned until it reports the revocation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millpond.coordinators.groups.consumer.state import GroupState
 
 
 def reconciled(state: GroupState, member: Member, owned: Partitions | None) -> CurrentAssignment:
-    """Where the member stands after a heartbeat in which it said to own `owned`; None when it did not say."""
+    """The member's assignment after a heartbeat in which it reported `owned` (None if it did not)."""
     current = member.current
     if current.is_reconciled(state.assignment_epoch):
         return current
@@ -27,8 +27,8 @@ def reconciled(state: GroupState, member: Member, owned: Partitions | None) -> C
     if current.state is MemberState.UNREVOKED:
         if _holds(owned, current.revoking):
             return current
-        # It has done what it was told. The target may have moved on meanwhile and ask for more, so it goes one epoch
-        # on, not straight to the target's: its next epoch is what tells it apart from itself before.
+        # It has done what it was asked. The target may have moved on, so it advances by one epoch, not straight to
+        # the target's: its next epoch distinguishes it from before.
         epoch += 1
     return _towards_target(state, member, epoch, owned)
 
@@ -40,7 +40,7 @@ def _towards_target(state: GroupState, member: Member, epoch: int, owned: Partit
     revoking = current.assigned - target
     if revoking and _holds(owned, revoking):
         return replace(current.at_epoch(epoch), state=MemberState.UNREVOKED, assigned=kept, revoking=revoking)
-    # Its own revocation of these is not yet written down, but it has just been reported.
+    # Its own revocation of these is not written yet, but has just been reported.
     just_released = revoking | current.revoking
     held_by_others = frozenset(
         each
@@ -56,5 +56,5 @@ def _towards_target(state: GroupState, member: Member, epoch: int, owned: Partit
 
 
 def _holds(owned: Partitions | None, partitions: Partitions) -> bool:
-    """Whether the member may still hold any of them. Silence means yes."""
+    """Whether the member may still hold any of them. No report means yes."""
     return owned is None or not owned.isdisjoint(partitions)

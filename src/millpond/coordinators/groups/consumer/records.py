@@ -1,8 +1,8 @@
-"""The group's records as bytes, in Kafka's own format: a version of two bytes, then the message.
+"""The group's records as bytes, in Kafka's format: a version of two bytes, then the message.
 
-The version of a key tells its type; that of a value is the value's own. Members, assignments and patterns turn into
-messages and back here and nowhere else. ConsumerGroupPartitionMetadata is read past and no longer written, as in
-Kafka 4.1 and later: a hash in the group's own record says whether its topics have changed.
+The version of a key is its type; that of a value is the value's own. Only this module converts members, assignments
+and patterns to messages and back. ConsumerGroupPartitionMetadata is skipped and no longer written, as in Kafka 4.1
+and later: a hash in the group's own record shows whether its topics have changed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TYPES: Final[dict[int, tuple[type[m.Message], type[m.Message]]]] = {
 
 
 def encode_record(key: m.Message, value: m.Message | None) -> CoordinatorRecord:
-    """One record; both sides are written in the newest version that we know."""
+    """One record, in the newest versions."""
     return CoordinatorRecord(_newest(key), None if value is None else _newest(value))
 
 
@@ -53,7 +53,7 @@ def _newest(message: m.Message) -> bytes:
     return versioned(message, message.VERSIONS[1])
 
 
-# What is in the values.
+# Values.
 
 
 def metadata_value(metadata: MemberMetadata) -> m.ConsumerGroupMemberMetadataValue:

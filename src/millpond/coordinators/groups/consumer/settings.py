@@ -1,4 +1,4 @@
-"""What an operator decides about consumer groups of the new protocol."""
+"""The settings of consumer groups of the new protocol."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DOWNGRADING: Final = frozenset({"downgrade", "bidirectional"})
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupSettings:
-    """The names are those of `group.consumer.*` with dots as underscores."""
+    """The names are those of `group.consumer.*` with underscores for dots."""
 
     heartbeat_interval_ms: int = 5_000
     session_timeout_ms: int = 45_000
@@ -25,18 +25,18 @@ class ConsumerGroupSettings:
     member_max_bytes: int = 1 << 20
     """`group.member.max.bytes`"""
     assignors: tuple[str, ...] = ("uniform", "range")
-    """Those that members may ask for; the first serves groups whose members ask for none."""
+    """The assignors that members may request; the first is the default."""
     migration_policy: str = "bidirectional"
     """Whether a live group may change its protocol: disabled, upgrade, downgrade or bidirectional."""
     classic_max_size: int = INT32_MAX
     """`group.max.size`: a larger group is not turned back into a classic one."""
     classic_max_bytes: int = 16 << 20
-    """`group.classic.max.bytes`: what members of the classic protocol may say of themselves, together."""
+    """`group.classic.max.bytes`: the limit for the metadata of all classic members together."""
     hides_topics: bool = False
-    """Whether some may not see all topics: then a pattern stands for those that whoever brings it may see."""
+    """Whether some clients may not see all topics: then a pattern matches only those its sender may see."""
 
     def changed_by(self, texts: Mapping[str, str]) -> ConsumerGroupSettings:
-        """With the values that a group has of its own."""
+        """With the overrides of one group."""
         own: Mapping[str, Any] = parsed(GROUP, texts)
         return replace(
             self,

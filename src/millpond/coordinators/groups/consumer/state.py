@@ -1,4 +1,4 @@
-"""What the group's records hold. `replay` alone changes it: each record sets or forgets one thing by its key."""
+"""The durable state of a group. Only `replay` changes it: each record sets or deletes one thing by its key."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_EPOCH: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPattern:
-    """The topics that a subscribed pattern stood for when it was last looked at."""
+    """The topics that a subscribed pattern matched when it was last evaluated."""
 
     topics: tuple[str, ...]
     version: int = 0
@@ -46,7 +46,7 @@ def pattern_bytes(pattern: str, topics: tuple[str, ...]) -> int:
 
 @dataclass(slots=True)
 class GroupState:
-    """Durable state. `static_ids` and `owners` follow from the members and are kept for quick looking up."""
+    """Durable state. `static_ids` and `owners` are derived from the members for fast lookups."""
 
     epoch: int = 0
     metadata_hash: int = 0
@@ -55,9 +55,9 @@ class GroupState:
     targets: dict[str, Partitions] = field(default_factory=dict)
     patterns: dict[str, ResolvedPattern] = field(default_factory=dict)
     static_ids: dict[str, str] = field(default_factory=dict)
-    """The member by its instance id."""
+    """Member ids by instance id."""
     owners: dict[TopicIdPartition, str] = field(default_factory=dict)
-    """Who has been given a partition and has not yet let go of it."""
+    """The member that holds each partition and has not revoked it yet."""
     kept_bytes: int = 0
     """The memory that all this takes."""
 
@@ -91,13 +91,13 @@ class GroupState:
         return None if member_id is None else self.members[member_id]
 
     def topics_of(self, member: Member) -> tuple[str, ...]:
-        """The names a member is subscribed to, those of its pattern included."""
+        """The topic names a member subscribes to, including those of its pattern."""
         metadata = member.metadata
         resolved = self.patterns.get(metadata.regex) if metadata.regex else None
         return metadata.topics if resolved is None else (*metadata.topics, *resolved.topics)
 
     def subscriptions(self) -> Iterator[tuple[str, ...]]:
-        """All that members are subscribed to, list by list; that of a pattern once, however many share it."""
+        """All subscriptions of members; a shared pattern's topics once."""
         patterns: dict[str, None] = {}
         for member in self.members.values():
             yield member.metadata.topics
@@ -136,7 +136,7 @@ class GroupState:
                 resolved = ResolvedPattern(tuple(value.topics), value.version, value.timestamp)
                 self._set_pattern(key.regular_expression, resolved)
             case m.ConsumerGroupPartitionMetadataKey(), _:
-                pass  # Written by older Kafka; the hash tells what it told.
+                pass  # Written by older Kafka; the hash replaces it.
             case _:
                 raise AssertionError(f"{key} with {value} is no record of a consumer group")
 
@@ -156,7 +156,7 @@ class GroupState:
             self.patterns[pattern] = resolved
 
     def _known(self, member_id: str) -> Member:
-        """The member as it is, or as one of whom nothing is known yet."""
+        """The member, or an empty one if nothing is known yet."""
         known = self.members.get(member_id)
         if known is None:
             known = Member(member_id)
@@ -172,7 +172,7 @@ class GroupState:
             self.static_ids[metadata.instance_id] = member_id
 
     def _set_current(self, member_id: str, current: CurrentAssignment) -> None:
-        # A cleaned log may bring a member's assignment before what it said of itself.
+        # A compacted log may have a member's assignment before its metadata.
         old = self._known(member_id)
         self.kept_bytes += current.kept_bytes - old.current.kept_bytes
         self._forget_owner(old)

@@ -1,4 +1,4 @@
-"""What the decisions of a group go by beside its durable state: topics, settings, members' clocks and the history."""
+"""The soft state of a group's decisions: topics, settings, member timers and the history."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from millpond.metadata.records import ResourceType
 
 
 class Sight(NamedTuple):
-    """Which topics a pattern may stand for."""
+    """The topics that a pattern may match."""
 
     sees: Sees
     version: int
-    """Of the ACLs at that time."""
+    """The version of the ACLs at that time."""
 
 
 class Surroundings:
@@ -40,7 +40,7 @@ class Surroundings:
         self.watch = Watch()
         self.history = ConsumerGroupHistory(history_length, self.memory)
         self.sights: dict[str, Sight] = {}
-        """By pattern: what the last one who brought it may see. Unused where everybody sees everything."""
+        """By pattern: what its latest sender may see. Unused if everyone sees everything."""
 
     @property
     def image(self) -> Image:
@@ -48,6 +48,6 @@ class Surroundings:
 
     @property
     def settings(self) -> ConsumerGroupSettings:
-        """Those of all groups, but for what was set for this one."""
+        """The group settings, with the overrides of this group."""
         own = self.image.config_of(Resource(ResourceType.GROUP, self.group_id))
         return self._settings.changed_by(own) if own else self._settings

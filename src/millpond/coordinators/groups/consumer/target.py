@@ -1,4 +1,4 @@
-"""What the group is subscribed to, as the cluster's topics stand, and the target that follows from it."""
+"""The group's subscriptions resolved against the cluster's topics, and the resulting target."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def subscribed_names(state: GroupState) -> set[str]:
 
 
 def metadata_hash(names: Iterable[str], image: Image) -> int:
-    """Changes when a subscribed topic appears, vanishes, is made anew or grows; zero when there are none."""
+    """Changes when a subscribed topic is created, deleted, recreated or extended; zero without any."""
     topics = [image.topics[name] for name in sorted(filter(image.topics.__contains__, names))]
     if not topics:
         return 0
@@ -29,21 +29,21 @@ def metadata_hash(names: Iterable[str], image: Image) -> int:
 
 
 def topics_meant(group: Surroundings, pattern: str, old: ResolvedPattern | None) -> tuple[str, ...]:
-    """What a pattern stands for. Topics that its owner may not see do not exist for it: neither an assignment nor an
-    epoch tells of them."""
+    """The topics that a pattern matches. Topics that its owner may not see do not exist for it: neither an
+    assignment nor an epoch reveals them."""
     topics = group.patterns.of(pattern)
     if not group.settings.hides_topics:
         return topics
     sight = group.sights.get(pattern)
     if sight is None:
-        # Nobody has come with it since this coordinator was loaded. The first heartbeat looks again.
+        # Nobody has sent it since this coordinator was loaded. The first heartbeat evaluates it again.
         known = frozenset(old.topics if old else ())
         return tuple(name for name in topics if name in known)
     return tuple(filter(sight.sees, topics))
 
 
 def refresh_patterns(group: Surroundings, draft: Draft, now_ms: int) -> None:
-    """Write down what each subscribed pattern stands for where that has changed, and forget those nobody uses."""
+    """Write what each subscribed pattern matches where that has changed, and delete unused ones."""
     used = {member.metadata.regex for member in draft.state.members.values() if member.metadata.regex}
     for pattern in sorted(used):
         old = draft.state.patterns.get(pattern)
@@ -60,18 +60,18 @@ def forget_unused_patterns(draft: Draft) -> None:
 
 
 def preferred_assignor(members: Iterable[Member], offered: tuple[str, ...]) -> str:
-    """The one most members ask for; among equals, and when none is asked for, the one first offered."""
+    """The assignor that most members request; by default, and among equals, the first offered."""
     asked = Counter(member.metadata.assignor for member in members)
     return max(offered, key=lambda name: asked[name])
 
 
 def update_target(draft: Draft, image: Image, offered: tuple[str, ...]) -> None:
-    """Write the target for the group's epoch: members whose target has changed, then the epoch it is for."""
+    """Write the target for the group epoch: members whose target has changed, then the epoch it is for."""
     state = draft.state
     known = [image.topics[name] for name in sorted(filter(image.topics.__contains__, subscribed_names(state)))]
     topics = {topic.id: len(topic.partitions) for topic in known}
     topic_ids = {topic.name: topic.id for topic in known}
-    # A static member keeps its place under whatever id it comes back.
+    # A static member keeps its place under whatever id it returns.
     ordered = sorted(state.members.values(), key=lambda member: (member.metadata.instance_id or member.id, member.id))
     wanted: dict[tuple[str, ...], frozenset[UUID]] = {}
     members: dict[str, Subscriber] = {}

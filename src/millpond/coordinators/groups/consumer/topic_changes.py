@@ -1,4 +1,4 @@
-"""Which topics have changed since when: for those who look at the changes one after the other, each in its turn."""
+"""Which topics have changed since a given change, for groups that process the changes one after the other."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ NAMES_KEPT: Final = 10_000
 
 
 class TopicChanges:
-    """Changes are numbered from 1 on. What all have seen is forgotten, and so is what is too much to keep."""
+    """Changes are numbered from 1. Those that all have seen are dropped, and so are the oldest if there are too
+    many."""
 
     def __init__(self) -> None:
         self.count = 0
         """The number of the latest change."""
         self._names: OrderedDict[str, int] = OrderedDict()
-        """Each with its latest change, in the order of these."""
+        """Each with its latest change, in that order."""
         self._forgotten = 0
-        """The latest change of which not all names are known any more."""
+        """The latest change of which some names are lost."""
 
     def note(self, names: Iterable[str]) -> None:
         self.count += 1
@@ -29,10 +30,10 @@ class TopicChanges:
             _, self._forgotten = self._names.popitem(last=False)
 
     def since(self, number: int) -> Collection[str] | None:
-        """The topics that have changed after this change; None when that is not known any more."""
+        """The topics that have changed after this change; None if that is no longer known."""
         if number < self._forgotten:
             return None
-        # In an order that is always the same, and quick to ask.
+        # A deterministic order with fast membership tests.
         names: dict[str, None] = {}
         for name in reversed(self._names):
             if self._names[name] <= number:
@@ -41,6 +42,6 @@ class TopicChanges:
         return names
 
     def forget(self) -> None:
-        """Everybody has seen all of them."""
+        """Everyone has seen all of them."""
         self._names.clear()
         self._forgotten = self.count

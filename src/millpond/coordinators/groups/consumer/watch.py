@@ -1,4 +1,4 @@
-"""The clocks of a group's members. They die with the coordinator and begin anew when the group is loaded."""
+"""The timers of a group's members. They are lost with the coordinator and restart when the group is loaded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REJOIN: Final = "rejoin"
 SYNC: Final = "sync"
 
 DUE_MAX: Final = 200
-"""How many members of a group leave at once when their time is up: each takes three records, and requests wait."""
+"""How many members leave a group at once when their time is up: each takes three records, and requests wait."""
 
 KINDS: Final = (SESSION, REVOCATION, REJOIN, SYNC)
 
@@ -22,18 +22,18 @@ class Watch:
         self.timers = Timers()
 
     def session(self, member_id: str, at_ms: int) -> None:
-        """Until when a sign of life must have come."""
+        """The deadline for the next heartbeat."""
         self.timers.set(TimerKey(SESSION, member_id=member_id), at_ms)
 
     def revocation(self, member_id: str, at_ms: int) -> None:
-        """Until when a member must have let go of what it was told to."""
+        """The deadline for a member's revocations."""
         self.timers.set(TimerKey(REVOCATION, member_id=member_id), at_ms)
 
     def revoked(self, member_id: str) -> None:
         self.timers.cancel(TimerKey(REVOCATION, member_id=member_id))
 
     def rejoin(self, member_id: str, at_ms: int) -> None:
-        """Until when a classic member that was told to join again must have done so. The first telling counts."""
+        """The deadline for a classic member to rejoin. The first request counts."""
         key = TimerKey(REJOIN, member_id=member_id)
         if key not in self.timers:
             self.timers.set(key, at_ms)
@@ -42,7 +42,7 @@ class Watch:
         self.timers.cancel(TimerKey(REJOIN, member_id=member_id))
 
     def sync(self, member_id: str, at_ms: int) -> None:
-        """Until when a classic member that joined must have fetched its assignment."""
+        """The deadline for a classic member that joined to fetch its assignment."""
         self.timers.set(TimerKey(SYNC, member_id=member_id), at_ms)
 
     def synced(self, member_id: str) -> None:
@@ -56,7 +56,7 @@ class Watch:
         return self.timers.next_ms()
 
     def due(self, now_ms: int) -> list[tuple[str, str]]:
-        """Kinds and members of timers that have come due, the earliest first; of very many only some."""
+        """Kinds and members of expired timers, earliest first; if very many, only some."""
         timers: list[tuple[str, str]] = []
         while len(timers) < DUE_MAX and (key := self.timers.pop_due(now_ms)) is not None:
             timers.append((key.kind, key.member_id))
