@@ -25,10 +25,10 @@ DEPTH_MAX: Final = 50
 STATES_KEPT: Final = 1000
 
 NAME_CHARACTERS: Final = frozenset(string.ascii_letters + string.digits + "._-")
-"""Of topics."""
+"""The characters of topic names."""
 
 ANOTHER: Final = "\x7f"
-"""Stands for all characters that cannot be typed: only what matches any character matches it."""
+"""Represents all characters that cannot be typed: only what matches any character matches it."""
 
 TYPED_CHARACTERS: Final = frozenset(map(chr, range(0x20, 0x7F))) | {ANOTHER}
 DIGITS: Final = frozenset(string.digits)
@@ -55,14 +55,14 @@ POSIX_CLASSES: Final = {
 }
 CONTROL_ESCAPES: Final = {"a": "\a", "f": "\f", "t": "\t", "n": "\n", "r": "\r", "v": "\v"}
 FLAGS: Final = frozenset("imsU")
-"""Of these only `i` matters to names of one line that are matched whole."""
+"""Of these only `i` affects single-line names that are matched whole."""
 
 
 class BadPattern(ValueError):
-    """A pattern that cannot be; the message says why, for the person who wrote it."""
+    """An invalid pattern; the message says why, for its author."""
 
 
-# The steps of a machine. Each names the step that follows it.
+# The steps of a machine. Each names its successor.
 
 
 class Take(NamedTuple):
@@ -88,23 +88,23 @@ class Accept(NamedTuple):
 
 Step = Take | Fork | AtStart | AtEnd | Accept
 Builder = Callable[[int], int]
-"""Lays the steps of a part of the pattern in front of the step that follows it; gives where the part begins."""
+"""Places the steps of a part of the pattern before its successor; returns the start of the part."""
 
 ACCEPT: Final = 0
 
 
 @dataclass(slots=True)
 class Machine:
-    """Steps, and the states that reading names has led to so far."""
+    """Steps, and the states that matching has produced so far."""
 
     steps: list[Step] = field(default_factory=lambda: [Accept()])
     start: int = ACCEPT
     _first: frozenset[int] | None = None
-    """Where reading begins; worked out with the first name."""
+    """The start state; computed with the first name."""
     _next: dict[tuple[frozenset[int], str, bool], frozenset[int]] = field(default_factory=dict)
     """By state, character, and whether it is the last one."""
     steps_walked: int = 0
-    """How much has been worked out since it was made; what is kept costs nothing."""
+    """The work done since it was created; cached states cost nothing."""
 
     def add(self, step: Step) -> int:
         if len(self.steps) >= STEPS_MAX:
@@ -113,7 +113,7 @@ class Machine:
         return len(self.steps) - 1
 
     def matches(self, name: str) -> bool:
-        """A name of the alphabet that the machine was made for."""
+        """Whether it matches a name over the machine's alphabet."""
         if not name:
             return ACCEPT in self._reach([self.start], at_start=True, at_end=True)
         if self._first is None:
@@ -142,7 +142,7 @@ class Machine:
         return reached
 
     def _reach(self, numbers: Iterable[int], *, at_start: bool, at_end: bool) -> frozenset[int]:
-        """The steps that can be come to from these without reading a character."""
+        """The steps that can be reached from these without reading a character."""
         waiting = list(numbers)
         seen = set(waiting)
         while waiting:
@@ -164,7 +164,7 @@ class Machine:
 
 @lru_cache(maxsize=256)
 def compiled(pattern: str, alphabet: frozenset[str] = NAME_CHARACTERS) -> Machine:
-    """The machine of a pattern for names of these characters; BadPattern when it is none."""
+    """The machine of a pattern for names over this alphabet; BadPattern if it is invalid."""
     if len(pattern) > PATTERN_LENGTH_MAX:
         raise BadPattern(f"a pattern has at most {PATTERN_LENGTH_MAX} characters, this one has {len(pattern)}")
     return _Parser(pattern, alphabet).parse()
@@ -270,7 +270,7 @@ class _Parser:
         for _ in range(least):
             following, begin = begin, atom(begin)
             if begin == following:
-                break  # The atom is empty: repeating it would lay no steps, and so escape their limit.
+                break  # The atom is empty: repeating it would add no steps, and so escape their limit.
         return begin
 
     def bounds(self) -> tuple[int, int | None] | None:
@@ -282,7 +282,7 @@ class _Parser:
         end = self.pattern.find("}", self.position)
         least, comma, most = self.pattern[self.position + 1 : max(end, 0)].partition(",")
         if not least.isdecimal() or not (most.isdecimal() or not most):
-            return None  # Then the brace stands for itself, as in RE2.
+            return None  # Then the brace is literal, as in RE2.
         low = int(least)
         high = int(most) if most else (None if comma else low)
         if max(low, high or 0) > REPEAT_MAX or (high is not None and high < low):
@@ -335,7 +335,7 @@ class _Parser:
         return inner
 
     def flags(self) -> bool:
-        """Read `i-m:` or `i)`; true when nothing else is in the brackets, so that the flags hold for what follows."""
+        """Read `i-m:` or `i)`; true if nothing else is in the group, so that the flags apply to what follows."""
         on = True
         while True:
             character = self.take()
@@ -357,7 +357,7 @@ class _Parser:
         return self.taking(self.escaped(character))
 
     def escaped(self, character: str) -> frozenset[str]:
-        """What stands behind a backslash, in brackets or not."""
+        """The character or class after a backslash, in brackets or not."""
         if character.lower() in PERL_CLASSES:
             members = PERL_CLASSES[character.lower()]
             return self.alphabet - members if character.isupper() else members
@@ -409,5 +409,5 @@ class _Parser:
 
 @lru_cache(maxsize=256)
 def _between(alphabet: frozenset[str], first: str, last: str) -> frozenset[str]:
-    """Most patterns have the same few ranges, and many times over."""
+    """Most patterns repeat the same few ranges."""
     return frozenset(each for each in alphabet if first <= each <= last)

@@ -1,4 +1,4 @@
-"""What all coordinators share: where a name lives, and how a shard is filled from its log again."""
+"""What all coordinators share: which partition holds a key, and how a shard is loaded from its log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millpond.wire.batch import walk
 from millpond.wire.records import decode_batch
 
 GAP_MS_MAX = 60 * 60 * 1000
-"""How much time may pass between two batches of a coordinator's log for it to count in full."""
+"""The longest gap between two batches of a coordinator's log that counts in full."""
 
 ABORT_MARKER = 0
 COMMIT_MARKER = 1
@@ -28,7 +28,7 @@ class TransactionalShard(Protocol):
     def replay_transactional(
         self, producer_id: int, epoch: int, offset: int, key: bytes, value: bytes | None
     ) -> None:
-        """Take in a record that counts only once its transaction is committed."""
+        """Apply a record that takes effect only once its transaction is committed."""
         ...
 
     def replay_marker(self, producer_id: int, epoch: int, committed: bool, offset: int) -> None:
@@ -37,25 +37,24 @@ class TransactionalShard(Protocol):
 
 
 KEY_LENGTH_MAX: Final = 1_000
-"""Of a group or a transactional id. Where it lives is worked out character by character: one of 32 KiB, which nobody
-needs, would take a millisecond or two each time it is named."""
+"""The limit for a group or transactional id. Its hash is computed character by character: 32 KiB would take a
+millisecond or two each time."""
 
 HASHES_KEPT: Final = 2_000
-"""The same members, and each partition of one transaction, ask for the same name again and again."""
+"""The same ids are hashed again and again, by members and for each partition of a transaction."""
 
 
 def partition_for(key: str, partitions: int) -> int:
-    """The partition of the internal topic that a group or a transactional id lives in. One that is too long lives
-    nowhere."""
+    """The partition of the internal topic for a group or transactional id. An id that is too long has none."""
     return _absolute(_java_hash(key[:KEY_LENGTH_MAX])) % partitions
 
 
 class CoordinatorTime:
-    """How much time has passed for a coordinator, as far as its log or it itself can vouch for it.
+    """Coordinator time: how much time has passed, as far as the log or the coordinator can vouch for it.
 
-    While a log is loaded, time passes from one stamp to the next, though never backwards and never by more than
-    `GAP_MS_MAX`: a longer gap may be a clock that was set, or a node that was down. From then on it passes with the
-    monotonic clock. A wall clock that is wrong can make it pass too slowly, never too fast, so nothing expires early.
+    While a log is loaded, time advances from one timestamp to the next, though never backwards and never by more than
+    `GAP_MS_MAX`: a longer gap may be a clock that was set, or a node that was down. From then on it follows the
+    monotonic clock. A wrong wall clock can make it too slow, never too fast, so nothing expires early.
     """
 
     def __init__(self, wall_ms: int) -> None:
@@ -64,9 +63,9 @@ class CoordinatorTime:
         self._begun_at_ms: int | None = None
 
     def replayed(self, stamp_ms: int) -> int:
-        """A batch of the log with this stamp comes next; gives the time at which it was written."""
+        """Advance to a batch of the log with this timestamp; the time at which it was written."""
         if stamp_ms < 0:
-            # Compaction leaves batches without records, and those without a stamp.
+            # Compaction leaves batches without records, and those without a timestamp.
             return self._now_ms
         if self._stamp_ms is None:
             self._now_ms = stamp_ms
@@ -83,10 +82,9 @@ class CoordinatorTime:
 
 
 def replay_batches(shard: Shard, data: Buffer, time: CoordinatorTime) -> int:
-    """Replay every whole batch of a log's bytes, in order; returns how many bytes that were.
+    """Replay every whole batch of a log's bytes, in order; the number of bytes replayed.
 
-    A batch inside a transaction, and the marker that ends one, go to a shard that knows transactions; to others,
-    such records are nobody's.
+    Transactional batches and markers go to shards that support them; others ignore them.
     """
     view = memoryview(data)
     end = 0
@@ -114,14 +112,14 @@ def _replay_control(shard: TransactionalShard, view: memoryview, position: int, 
         if record.key is None or len(record.key) < _MARKER_KEY.size:
             raise MalformedMessage(f"the control record at offset {record.offset} has no type")
         _, kind = _MARKER_KEY.unpack_from(record.key)
-        # Other control records (a leader's change) say nothing about transactions.
+        # Other control records (leader changes) do not concern transactions.
         if kind in (ABORT_MARKER, COMMIT_MARKER):
             shard.replay_marker(producer_id, epoch, kind == COMMIT_MARKER, record.offset)
 
 
 @lru_cache(HASHES_KEPT)
 def _java_hash(text: str) -> int:
-    """`String.hashCode` of Java: over UTF-16 units, in 32 bits with a sign."""
+    """Java's `String.hashCode`: over UTF-16 units, as a signed 32-bit integer."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for (unit,) in struct.iter_unpack(">H", units):
@@ -130,5 +128,5 @@ def _java_hash(text: str) -> int:
 
 
 def _absolute(value: int) -> int:
-    """The smallest 32-bit integer has no positive twin: Kafka takes zero for it."""
+    """The smallest 32-bit integer has no positive counterpart: Kafka uses zero."""
     return 0 if value == -(1 << 31) else abs(value)

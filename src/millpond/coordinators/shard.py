@@ -1,12 +1,12 @@
-"""What every coordinator is made of: requests go in; records and replies come out.
+"""The interface of a coordinator: requests go in; records and responses come out.
 
-A shard is the part of a coordinator that lives in one partition of its internal topic. `step` and `on_time` decide:
-they read the state and return records and replies. Only `replay` changes what the records hold, at once when they are
-appended, again on every load. What dies with the coordinator (members that have not yet been written down, parked
-replies, timers) is soft state and may change in `step`.
+A shard is the part of a coordinator for one partition of its internal topic. `step` and `on_time` decide: they read
+the state and return records and responses. Only `replay` changes durable state, both when records are appended and on
+every load. What is lost with the coordinator (unwritten members, pending responses, timers) is soft state and may
+change in `step`.
 
-A reply leaves when every record up to and including those of its step is committed. If that fails, the runtime
-answers with an error and forgets the shard; it is loaded again from the log.
+A response is sent when every record up to and including those of its step is committed. If that fails, the runtime
+responds with an error and drops the shard, which is then loaded again from the log.
 """
 
 from __future__ import annotations

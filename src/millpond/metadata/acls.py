@@ -1,8 +1,7 @@
-"""ACLs: what is kept of them, what they say of one question, and what becomes of those that come and go.
+"""ACLs: their index, authorization decisions, and how ACLs are created and deleted.
 
-Kept so that a question costs the same with ten thousand of them: by the pattern that names what they are about, and
-there by principal and host. Patterns that are the beginning of a name are found by the lengths that such beginnings
-have.
+The index makes a check cost the same with ten thousand ACLs: by resource pattern, then by principal and host.
+Prefixed patterns are found by the lengths that such prefixes have.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ if TYPE_CHECKING:
     from millpond.base.ports import Entropy
 
 ACLS_MAX: Final = 100_000
-"""So many there may be: all nodes keep them in memory."""
+"""The most ACLs: all nodes keep them in memory."""
 
 LOOKS_MAX: Final = 200_000
-"""So many times one request to delete ACLs may hold one of them against a filter, beyond its first filter."""
+"""How many times one DeleteAcls request may compare an ACL with a filter, beyond its first filter."""
 
 NAME_LENGTH_MAX: Final = 1_000
-"""Of a principal, a host or what it is about."""
+"""The limit for a principal, a host or a resource name."""
 
 EVERY_USER: Final = "User:*"
 
@@ -44,11 +43,11 @@ _ALSO_ALLOW: Final = {
 ALLOWED_BY: Final = {
     operation: frozenset({operation, Operation.ALL, *_ALSO_ALLOW.get(operation, ())}) for operation in Operation
 }
-"""Whoever may read or change may also look. That one of these is denied denies nothing else."""
+"""Permission to read or change implies permission to describe. Denying one of these denies nothing else."""
 
 
 class Acl(NamedTuple):
-    """What one entry says, by the numbers of the protocol."""
+    """One entry, with the numbers of the protocol."""
 
     resource_type: int
     resource_name: str
@@ -60,7 +59,7 @@ class Acl(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """Which ACLs are meant; None and ANY mean all. MATCH means those that are about the thing that is named."""
+    """Selects ACLs; None and ANY match all. MATCH selects those that apply to the named resource."""
 
     resource_type: int
     resource_name: str | None
@@ -72,7 +71,7 @@ class AclFilter(NamedTuple):
 
     @property
     def is_of_one_pattern(self) -> bool:
-        """Whether it can mean only ACLs about one thing, which are found without a look at the others."""
+        """Whether it can match only ACLs of one pattern, which are found without scanning."""
         is_whole = self.pattern_type in (PatternType.LITERAL, PatternType.PREFIXED)
         return is_whole and self.resource_name is not None and self.resource_type != AclResource.ANY
 
@@ -99,42 +98,42 @@ class AclFilter(NamedTuple):
 
 
 class Ruling(Enum):
-    """What the ACLs say to a question."""
+    """The result of a check."""
 
     ALLOWED = 1
     DENIED = 2
     NOT_NAMED = 3
-    """There are some for this thing, but none for this."""
+    """The resource has ACLs, but none that match."""
     NO_ACLS = 4
-    """Nothing is said of this thing to anybody."""
+    """The resource has no ACLs."""
 
 
 _Key = TypeVar("_Key")
 
 _Pattern: TypeAlias = tuple[int, int, str]
-"""Kind of resource, kind of pattern, name."""
+"""Resource type, pattern type, name."""
 
 _Asker: TypeAlias = tuple[str, str]
-"""Principal and host, either of which may be all of them."""
+"""Principal and host, either of which may be a wildcard."""
 
 _ByAsker: TypeAlias = dict[_Asker, dict[Acl, None]]
 
 
 @dataclass(slots=True)
 class Acls:
-    """All of them. Changed by `replay` alone."""
+    """All ACLs. Changed by `replay` alone."""
 
     by_id: dict[UUID, Acl] = field(default_factory=dict)
     version: int = field(default=0, compare=False)
-    """Grows with every change."""
+    """Rises with every change."""
     _ids: dict[Acl, UUID] = field(default_factory=dict, compare=False)
     _patterns: dict[_Pattern, _ByAsker] = field(default_factory=dict, compare=False)
     _prefix_lengths: dict[int, Counter[int]] = field(default_factory=dict, compare=False)
-    """How many prefixed patterns of each length there are, by the kind of resource."""
+    """How many prefixed patterns of each length there are, by resource type."""
     _allowing: dict[tuple[int, int, _Asker], dict[Acl, None]] = field(default_factory=dict, compare=False)
-    """Those that allow something, by the kind of resource, the operation and who asks."""
+    """ACLs that allow something, by resource type, operation and principal."""
     _counts: Counter[int] = field(default_factory=Counter, compare=False)
-    """How many there are for each kind of resource."""
+    """The number of ACLs by resource type."""
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -154,7 +153,7 @@ class Acls:
         )
 
     def records(self) -> Iterator[AccessControlEntryRecord]:
-        """They all, as a snapshot has them."""
+        """All of them, for a snapshot."""
         return (AccessControlEntryRecord(acl_id, *acl) for acl_id, acl in self.by_id.items())
 
     # Changing.
@@ -163,7 +162,7 @@ class Acls:
         if isinstance(record, RemoveAccessControlEntryRecord):
             self._remove(record.id)
         else:
-            # One with the same id takes its place.
+            # An ACL with the same id replaces it.
             self._remove(record.id)
             self._add(record)
         self.version += 1
@@ -179,7 +178,7 @@ class Acls:
             record.permission_type,
         )
         if acl in self._ids:
-            # Nor are there two that say the same: removed by one id it would go on, or end, by the other.
+            # No two ACLs are equal: otherwise one removed by its id would still apply through the other.
             self._remove(self._ids[acl])
         self.by_id[record.id] = acl
         self._ids[acl] = record.id
@@ -212,14 +211,14 @@ class Acls:
                 if not lengths[len(acl.resource_name)]:
                     del lengths[len(acl.resource_name)]
 
-    # Asking.
+    # Checks.
 
     def ruling(
         self, principal: str, host: str, operation: int, resource_type: int, name: str, *, named_by: str = ""
     ) -> Ruling:
-        """What they say to this principal, who comes from this host and wants to do this.
+        """The ruling for this principal from this host and this operation.
 
-        With `named_by` only those allow it whose pattern begins so; all of them deny.
+        With `named_by` only ACLs whose pattern has this prefix can allow it; all of them can deny.
         """
         allowed_by = ALLOWED_BY[Operation(operation)]
         askers = _askers(principal, host)
@@ -238,7 +237,7 @@ class Acls:
         return Ruling.NOT_NAMED if has_any else Ruling.NO_ACLS
 
     def _about(self, resource_type: int, name: str) -> Iterator[_ByAsker]:
-        """The ACLs of every pattern that this name fits."""
+        """The ACLs of every pattern that matches this name."""
         patterns = self._patterns
         for pattern in ((resource_type, PatternType.LITERAL, name), (resource_type, PatternType.LITERAL, WILDCARD)):
             known = patterns.get(pattern)
@@ -247,7 +246,7 @@ class Acls:
         yield from self._beginnings(resource_type, name)
 
     def _beginnings(self, resource_type: int, name: str) -> Iterator[_ByAsker]:
-        """Those of every pattern with which this name begins."""
+        """The ACLs of every prefixed pattern that matches this name."""
         for length in self._prefix_lengths.get(resource_type, ()):
             if length <= len(name):
                 known = self._patterns.get((resource_type, PatternType.PREFIXED, name[:length]))
@@ -255,7 +254,8 @@ class Acls:
                     yield known
 
     def ruling_of_any(self, principal: str, host: str, operation: int, resource_type: int) -> Ruling:
-        """Whether there can be a thing of this kind to which they may do this: one that no denial covers."""
+        """Whether there can be a resource of this type on which the operation is allowed: one that no denial
+        covers."""
         askers = _askers(principal, host)
         everything = self._patterns.get((resource_type, PatternType.LITERAL, WILDCARD))
         if everything is not None and _denies(everything, askers, operation):
@@ -268,7 +268,7 @@ class Acls:
         return Ruling.NOT_NAMED if self._counts[resource_type] else Ruling.NO_ACLS
 
     def _is_covered(self, acl: Acl, askers: tuple[_Asker, ...], operation: int) -> bool:
-        """Whether all that it allows is denied, by one for the same or for a beginning of it."""
+        """Whether everything it allows is denied, for the same resource or a prefix of it."""
         pattern = acl.resource_type, acl.pattern_type, acl.resource_name
         if _denies(self._patterns[pattern], askers, operation):
             return True
@@ -278,7 +278,7 @@ class Acls:
         return any(_denies(each, askers, operation) for each in beginnings)
 
     def fitting(self, wanted: AclFilter) -> list[tuple[UUID, Acl]]:
-        """Those that a filter means, in the order in which they came."""
+        """The ACLs that a filter matches, in creation order."""
         if wanted.is_of_one_pattern:
             assert wanted.resource_name is not None
             pattern = wanted.resource_type, wanted.pattern_type, wanted.resource_name
@@ -298,7 +298,7 @@ def _asker(acl: Acl) -> _Asker:
 
 
 def _askers(principal: str, host: str) -> tuple[_Asker, ...]:
-    """As whom ACLs may name the one who asks."""
+    """The forms in which ACLs may name the client."""
     address = address_of(host)
     return (principal, WILDCARD), (principal, address), (EVERY_USER, WILDCARD), (EVERY_USER, address)
 
@@ -313,7 +313,7 @@ def _denies(by_asker: _ByAsker, askers: tuple[_Asker, ...], operation: int) -> b
 
 @lru_cache(4096)
 def address_of(host: str) -> str:
-    """One way to write an address that has several: that of IPv6, and of IPv4 within it."""
+    """The canonical form of an address, for IPv6 and for IPv4-mapped addresses."""
     try:
         address = ip_address(host.removeprefix("[").removesuffix("]"))
     except ValueError:
@@ -322,25 +322,25 @@ def address_of(host: str) -> str:
     return str(mapped or address)
 
 
-# Deciding.
+# Decisions.
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedAcls:
-    """What one filter meant, all of which is gone; or why none is."""
+    """The ACLs that one filter deleted; or why it deleted none."""
 
     verdict: Verdict
     acls: tuple[Acl, ...] = ()
 
 
 class WithAcls(Protocol):
-    """The image, as far as this file knows it: it is the image that knows this file."""
+    """The part of the image that this module uses, to avoid a circular import."""
 
     acls: Acls
 
 
 def decide_create_acls(image: WithAcls, wanted: Sequence[Acl], entropy: Entropy) -> Decision[tuple[Verdict, ...]]:
-    """One that is there already stays as it is, and is no error."""
+    """An ACL that exists already is left as it is, without an error."""
     records: dict[Acl, Record] = {}
     verdicts = []
     for acl in wanted:
@@ -358,7 +358,7 @@ def decide_create_acls(image: WithAcls, wanted: Sequence[Acl], entropy: Entropy)
 
 
 def decide_delete_acls(image: WithAcls, filters: Sequence[AclFilter]) -> Decision[tuple[DeletedAcls, ...]]:
-    """One that several filters mean is told for each of them, and goes once."""
+    """An ACL that several filters match is reported for each of them, and deleted once."""
     gone: dict[UUID, Record] = {}
     deleted = []
     looks = 0
@@ -382,7 +382,7 @@ _OPERATIONS: Final = frozenset(Operation) - {Operation.ANY}
 
 
 def fault_of(acl: Acl) -> str | None:
-    """Why there can be no such ACL."""
+    """Why this ACL is invalid."""
     if acl.resource_type not in _RESOURCES:
         return f"there are no ACLs for resources of type {acl.resource_type}"
     if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
@@ -418,7 +418,7 @@ def fault_of_filter(wanted: AclFilter) -> str | None:
 
 
 def grouped(acls: Iterable[Acl]) -> dict[tuple[int, str, int], list[Acl]]:
-    """By what they are about."""
+    """By resource pattern."""
     groups: dict[tuple[int, str, int], list[Acl]] = {}
     for acl in acls:
         groups.setdefault((acl.resource_type, acl.resource_name, acl.pattern_type), []).append(acl)

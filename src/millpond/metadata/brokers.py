@@ -1,8 +1,8 @@
-"""The cluster is founded; brokers join, live, leave and come back.
+"""Founding the cluster; registering, fencing and unregistering brokers.
 
-A broker that is fenced, or on its way out, leads nothing and is in sync with nothing; every life of a broker begins
-fenced. What that means for its partitions is written in slices (see `elections`): a reply whose `is_done` is false
-says that the same has to be decided again.
+A broker that is fenced or shutting down leads nothing and is in no ISR; every incarnation of a broker begins fenced.
+The effect on its partitions is written in slices (see `elections`): a reply whose `is_done` is false means that the
+same must be decided again.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from millpond.metadata.snapshot import broker_record
 
 
 def decide_found(image: Image, cluster_id: str, supported: Supported) -> Decision[str]:
-    """Name the cluster unless it has a name, with the levels of its features. The reply is the cluster's id.
+    """Set the cluster id and the feature levels, unless the cluster has them. The reply is the cluster id.
 
-    A cluster that has levels keeps them, whatever its new controller could write: its other nodes may be older.
+    A cluster with levels keeps them, whatever its new controller supports: its other nodes may be older.
     """
     records: list[Record] = []
     if image.cluster_id is None:
@@ -56,7 +56,7 @@ def decide_found(image: Image, cluster_id: str, supported: Supported) -> Decisio
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A broker that has started and wants to be known."""
+    """A broker that has started and registers."""
 
     broker_id: int
     incarnation_id: UUID
@@ -64,10 +64,10 @@ class Registration:
     rack: str | None = None
     directory_id: UUID = NO_DIRECTORY
     previous_epoch: int = -1
-    """The broker epoch of its last life if that lost nothing, `after_power_cut` of it if no more than what was not
-    synced, -1 if it may have lost anything."""
+    """The broker epoch of its last incarnation if that lost nothing, `after_power_cut` of it if at most unsynced
+    data was lost, -1 if it may have lost anything."""
     features: tuple[BrokerFeature, ...] = ()
-    """What it supports."""
+    """The features it supports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ def decide_register(
     is_alone: bool = False,
     kraft_version: int = 0,
 ) -> Decision[Registered]:
-    """A broker has started. Its epoch is the offset that the record of its registration gets.
+    """Register a broker. Its epoch is the offset of its registration record.
 
-    `next_offset` is that of the decision's first record. `lives` says that another process was heard under this id a
-    moment ago. A broker that is alone has nobody to fence it, and nobody whom it would have to catch up with.
+    `next_offset` is that of the decision's first record. `lives` means that another process was heard from under this
+    id recently. A broker that is alone has nobody to fence it, and nobody to catch up with.
     """
     known = image.brokers.get(wanted.broker_id)
     levels = {**image.features, KRAFT_VERSION: kraft_version} if kraft_version else image.features
@@ -102,8 +102,8 @@ def decide_register(
         )
         return Decision((), Registered(verdict))
     if known is not None and known.incarnation_id == wanted.incarnation_id:
-        # An older controller has registered it, which took no note of what it supports; or it was killed before it
-        # heard of its epoch, and has come back under the same name at another address.
+        # An older controller registered it without its features; or it was killed before it learned its epoch, and
+        # has returned with the same incarnation at another address.
         told = replace(
             known, end_points=wanted.end_points, rack=wanted.rack, features=wanted.features or known.features
         )
@@ -117,7 +117,7 @@ def decide_register(
     loss = _loss(known, wanted)
     records: list[Record] = []
     if known is not None and not known.fenced and not is_alone:
-        # First of all: while it counts as alive, leaders would take it back into what it leaves.
+        # First: while it counts as alive, leaders would add it back to the ISRs that it leaves.
         records.append(BrokerRegistrationChangeRecord(known.id, known.epoch, fenced=1))
     left = Slice([], is_last=True) if is_alone else leave(image, layers, wanted.broker_id, loss)
     records += left.records
@@ -146,10 +146,10 @@ def decide_register(
 
 
 def _cluster_wide(image: Image, layers: NodeLayers) -> list[Record]:
-    """The settings that become the cluster's own when it is formed, with the values of its first controller.
+    """The settings that become cluster-wide when the cluster is formed, with the values of its first controller.
 
-    Leaders commit by `min.insync.replicas` and the controller elects by it, so it must be the same everywhere. From
-    this record on, what nodes are started with has no effect; clusters formed by an earlier version have none.
+    Leaders and the controller both use `min.insync.replicas`, so it must be the same everywhere. From this record on,
+    the nodes' own values have no effect; clusters formed by an earlier version have no such record.
     """
     name = str(MIN_INSYNC_REPLICAS.inherits)
     if name in image.config_of(ALL_BROKERS):
@@ -159,11 +159,11 @@ def _cluster_wide(image: Image, layers: NodeLayers) -> list[Record]:
 
 
 def _loss(known: Broker | None, wanted: Registration) -> Loss:
-    """What it may lack of what it had."""
+    """What the broker may have lost."""
     if known is None:
         return Loss.ALL
     if wanted.previous_epoch == known.epoch:
-        # In another directory as well: the folder was copied to another disk after a clean shutdown.
+        # Even with another directory: the folder was copied to another disk after a clean shutdown.
         return Loss.NOTHING
     if NO_DIRECTORY != known.directory_id != wanted.directory_id != NO_DIRECTORY:
         return Loss.ALL
@@ -171,19 +171,19 @@ def _loss(known: Broker | None, wanted: Registration) -> Loss:
 
 
 def after_power_cut(epoch: int) -> int:
-    """How a broker names the epoch of its last life when its machine has lost power since.
+    """The form in which a broker reports its last epoch after its machine lost power.
 
-    All that it had synced is there. The protocol knows only that nothing was lost (the epoch) and that anything may
-    have been (-1), so this is a number that is neither.
+    Everything it had synced is there. The protocol only distinguishes nothing lost (the epoch) from anything lost
+    (-1), so this is a number that is neither.
     """
     return -2 - epoch if epoch >= 0 else epoch
 
 
 def _leads_alone(image: Image, broker_id: int) -> bool:
-    """Whether it leads partitions that nobody else has.
+    """Whether it leads partitions without other replicas.
 
-    After a crash, records of theirs that were read but never forced to disk may be gone, and other ones may take
-    their offsets. Only a new leader epoch lets a consumer notice.
+    After a crash, records that were read but never synced may be gone, and others may take their offsets. Only a new
+    leader epoch lets a consumer notice.
     """
     return any(
         partition.leader == broker_id and len(partition.replicas) == 1
@@ -193,7 +193,7 @@ def _leads_alone(image: Image, broker_id: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A broker says that it lives, how much of the metadata it knows, and what it wants."""
+    """A broker's heartbeat: how much of the metadata it has applied, and what it requests."""
 
     broker_id: int
     broker_epoch: int
@@ -202,7 +202,7 @@ class Heartbeat:
     wants_fence: bool = False
     wants_shutdown: bool = False
     is_full: bool = False
-    """Whether its disk takes no records: others lead and are in sync in its place."""
+    """Whether its disk is full: others lead and are in sync in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class HeartbeatReply:
 
 
 def decide_heartbeat(image: Image, layers: NodeLayers, beat: Heartbeat) -> Decision[HeartbeatReply]:
-    """A broker that knows of its own registration is let in; one that wants out is helped out."""
+    """Unfence a broker that knows its own registration; move leaderships away from one that shuts down."""
     broker = image.brokers.get(beat.broker_id)
     if broker is None:
         verdict = Verdict(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {beat.broker_id} is not registered")
@@ -225,7 +225,7 @@ def decide_heartbeat(image: Image, layers: NodeLayers, beat: Heartbeat) -> Decis
             ErrorCode.STALE_BROKER_EPOCH, f"broker {broker.id} is registered with epoch {broker.epoch} now"
         )
         return Decision((), HeartbeatReply(verdict))
-    # It need not know everything: with a cluster that never rests it would wait for ever (KAFKA-13955).
+    # It need not know everything: in a busy cluster it would wait forever (KAFKA-13955).
     is_caught_up = beat.applied_offset > broker.epoch
     if beat.wants_shutdown:
         if broker.fenced:
@@ -234,7 +234,7 @@ def decide_heartbeat(image: Image, layers: NodeLayers, beat: Heartbeat) -> Decis
             may_go = has_left(image, broker.id)
             return Decision((), HeartbeatReply(OK, is_caught_up, is_fenced=False, may_shut_down=may_go))
         step = _inactive(image, layers, broker, is_shutdown=True)
-        # It hears so once that is committed.
+        # It learns that once it is committed.
         reply = HeartbeatReply(OK, is_caught_up, False, may_shut_down=step.is_last, is_done=step.is_last)
         return Decision(tuple(step.records), reply)
     if beat.wants_fence and not broker.fenced:
@@ -247,7 +247,7 @@ def decide_heartbeat(image: Image, layers: NodeLayers, beat: Heartbeat) -> Decis
 
 
 def decide_fence(image: Image, layers: NodeLayers, broker_id: int, broker_epoch: int) -> Decision[bool]:
-    """Nothing was heard of a broker for too long. The reply says whether all its partitions know."""
+    """Fence a broker whose heartbeats stopped. The reply is whether all its partitions are done."""
     broker = image.brokers.get(broker_id)
     if broker is None or broker.epoch != broker_epoch or broker.fenced:
         return Decision((), True)
@@ -256,13 +256,13 @@ def decide_fence(image: Image, layers: NodeLayers, broker_id: int, broker_epoch:
 
 
 def decide_settle(image: Image, layers: NodeLayers, broker_id: int) -> Decision[bool]:
-    """Go on with what a broker's change of state means for its partitions. The reply says whether this was all."""
+    """Continue applying a broker's change of state to its partitions. The reply is whether this was all."""
     step = (come_back if image.is_active(broker_id) else leave)(image, layers, broker_id)
     return Decision(tuple(step.records), step.is_last)
 
 
 def decide_unregister(image: Image, layers: NodeLayers, broker_id: int) -> Decision[Registered]:
-    """A broker that is gone shall be forgotten. Its partitions keep it as a replica: they may be moved."""
+    """Unregister a broker that is gone. Its partitions keep it as a replica: they may be reassigned."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         verdict = Verdict(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered")
@@ -272,7 +272,7 @@ def decide_unregister(image: Image, layers: NodeLayers, broker_id: int) -> Decis
             ErrorCode.INVALID_REQUEST, f"broker {broker_id} is alive: stop it, and unregister it some seconds later"
         )
         return Decision((), Registered(verdict))
-    # Nobody will know of its last life any more, so what it has must not be trusted when it comes back.
+    # Its last incarnation is forgotten, so its data must not be trusted when it returns.
     left = leave(image, layers, broker_id, Loss.ALL)
     if not left.is_last:
         return Decision(tuple(left.records), Registered(OK, is_done=False))
@@ -281,7 +281,7 @@ def decide_unregister(image: Image, layers: NodeLayers, broker_id: int) -> Decis
 
 
 def _inactive(image: Image, layers: NodeLayers, broker: Broker, *, is_shutdown: bool = False) -> Slice:
-    """Fence a broker, or let it go, with the first of its partitions."""
+    """Fence a broker, or let it shut down, with the first of its partitions."""
     record = BrokerRegistrationChangeRecord(
         broker.id, broker.epoch, fenced=int(not is_shutdown), in_controlled_shutdown=int(is_shutdown)
     )

@@ -1,10 +1,10 @@
 """Metadata records as bytes: a frame version, the record's type and version, each a varint, then its fields.
 
-The kinds in `records` and the messages of the wire share their names and the names of their fields, so one walk over
-the fields serves all kinds.
+The kinds in `records` and the wire messages share their names and field names, so one loop over the fields serves all
+kinds.
 
-From the level `ALIKE_FROM` of metadata.version on, partitions of one decision that change alike are one record. It
-has the offset of the last of them, so that everything else has the offset that it would have by itself.
+From the level `ALIKE_FROM` of metadata.version on, partitions of one decision with equal changes share one record. It
+has the offset of the last of them, so that all other records have their usual offsets.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from millpond.wire import messages
 
 FRAME_VERSION: Final = 1
 ALIKE_TYPE: Final = 101
-"""Of the record that stands for several."""
+"""The type of the record for several partitions."""
 
 WRITTEN_VERSIONS: Final[dict[type, int]] = dict.fromkeys(get_args(Record), 0) | {
     RegisterBrokerRecord: 3,
@@ -58,7 +58,7 @@ WRITTEN_VERSIONS: Final[dict[type, int]] = dict.fromkeys(get_args(Record), 0) | 
     PartitionRecord: 2,
     PartitionChangeRecord: 2,
 }
-"""The version in which each kind is written: the first that has all the fields we use. Later ones are read too."""
+"""The version in which each kind is written: the first with all the fields we use. Later ones are read too."""
 
 TYPE_NUMBERS: Final[dict[type, int]] = {
     RegisterBrokerRecord: 0,
@@ -81,26 +81,26 @@ TYPE_NUMBERS: Final[dict[type, int]] = {
     RemoveDelegationTokenRecord: 26,
     LeadAnewRecord: 100,
 }
-"""As the schemas have them, which need not all be read to decode a few kinds."""
+"""As in the schemas, which need not all be parsed to decode a few kinds."""
 _RECORDS_BY_TYPE: Final = {number: record for record, number in TYPE_NUMBERS.items()}
 
 _HEAD_BYTES: Final = 3
 _INDEX: Final = Struct(">i")
 _ALIKE_MAX: Final = 4096
-"""So many kinds of partitions are remembered at most."""
+"""The most cached kinds of partitions."""
 
 _bytes_of_alike: dict[tuple[type, tuple[Any, ...]], tuple[bytes, bytes]] = {}
 _alike_of_bytes: dict[bytes, tuple[type[Any], tuple[Any, ...]]] = {}
-"""Of the thousands of records that a topic or a dead leader comes to, most differ only in the index of the partition,
-which stands first: what follows it is worked out once for all that are alike."""
+"""Of the thousands of records for a topic or a failed leader, most differ only in the partition index, which comes
+first: the rest is decoded once."""
 
 
 class UnknownRecord(MalformedMessage):
-    """A record of a kind that only a newer program knows."""
+    """A record of a kind that only a newer version knows."""
 
 
 class _Kind(NamedTuple):
-    """One kind of record with its twin on the wire."""
+    """One kind of record with its wire message."""
 
     record: type[Any]
     message: type[messages.Message]
@@ -115,7 +115,7 @@ _kinds: dict[type, _Kind] = {}
 
 
 def encode_records(records: Sequence[Record], level: int) -> Iterator[tuple[int, bytes]]:
-    """The values of one decision's records as this metadata.version allows, each with its offset in their batch."""
+    """The values of one decision's records for this metadata.version, each with its offset in the batch."""
     if level < ALIKE_FROM:
         yield from _one_by_one(list(enumerate(records)))
         return
@@ -128,7 +128,7 @@ def _one_by_one(run: list[tuple[int, Record]]) -> Iterator[tuple[int, bytes]]:
 
 
 def _alike(run: list[tuple[int, Record]]) -> Iterator[tuple[int, bytes]]:
-    """Changes of partitions that differ only in the partition as one record, at the offset of the last of them."""
+    """Merge partition changes that differ only in the partition, at the offset of the last of them."""
     groups: dict[tuple[Any, ...], list[tuple[int, Record]]] = {}
     partitions = set()
     for index, record in run:
@@ -136,7 +136,7 @@ def _alike(run: list[tuple[int, Record]]) -> Iterator[tuple[int, bytes]]:
         groups.setdefault(record[1:], []).append((index, record))
         partitions.add((record.topic_id, record.partition_id))
     if len(partitions) < len(run):
-        # One that changes twice has to do so in this order.
+        # A partition that changes twice must do so in order.
         yield from _one_by_one(run)
         return
     for group in sorted(groups.values(), key=lambda group: group[-1][0]):
@@ -176,7 +176,7 @@ def _encode(record: Record) -> bytes:
 
 
 def decode_records(value: Buffer, newest: int) -> Sequence[Record]:
-    """The records that one value of the log stands for, for a program that knows metadata.version up to `newest`."""
+    """The records in one value of the log, for a program that knows metadata.version up to `newest`."""
     view = memoryview(value)
     if newest < ALIKE_FROM or len(view) < _HEAD_BYTES or (view[0], view[1]) != (FRAME_VERSION, ALIKE_TYPE):
         return (decode_record(value),)
@@ -188,7 +188,7 @@ def decode_records(value: Buffer, newest: int) -> Sequence[Record]:
 
 
 def decode_record(value: Buffer) -> Record:
-    """The record that these bytes are. One of a kind that this program does not know is a MalformedMessage."""
+    """The record in these bytes. An unknown kind is a MalformedMessage."""
     view = memoryview(value)
     alike = _alike_of_bytes.get(_without_index(view)) if len(view) > _HEAD_BYTES + _INDEX.size else None
     if alike is not None:
@@ -221,7 +221,7 @@ def _without_index(view: memoryview) -> bytes:
 
 
 def _new_kind(record: type[Any]) -> _Kind:
-    """Made when the first of its kind is met, because it builds the wire's class."""
+    """Created on first use, because it builds the wire class."""
     message: type[messages.Message] = getattr(messages, record.__name__)
     names = _names_of(record)
     kind = _Kind(record, message, names, _values_of(names), TYPE_NUMBERS[record], WRITTEN_VERSIONS[record])
@@ -240,7 +240,7 @@ def _values_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 
 @cache
 def _parts() -> dict[type[Any], type[messages.Message]]:
-    """What lists in records hold, with its twin on the wire."""
+    """The elements of lists in records, with their wire messages."""
     return {
         BrokerEndpoint: messages.RegisterBrokerRecord.BrokerEndpoint,
         BrokerFeature: messages.RegisterBrokerRecord.BrokerFeature,

@@ -1,8 +1,8 @@
-"""Settings that change while the cluster runs: deciding on IncrementalAlterConfigs and AlterConfigs.
+"""Dynamic settings: IncrementalAlterConfigs and AlterConfigs.
 
-A resource changes as a whole or not at all. What may be set is what the registries of `config` declare: any setting
-of a topic, a group or a subscription to client metrics, and those of a broker that are live. What nobody knows may be
-set for a broker, too, without effect.
+A resource changes as a whole or not at all. Valid settings are those that the registries of `config` declare: any of
+a topic, a group or a client metrics subscription, and the live ones of a broker. Unknown settings of a broker are
+stored, too, without effect.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ GROUP_BOUNDS = {
     ),
     CONSUMER_SESSION_TIMEOUT_MS: (GROUP_CONSUMER_MIN_SESSION_TIMEOUT_MS, GROUP_CONSUMER_MAX_SESSION_TIMEOUT_MS),
 }
-"""What an operator lets a group choose."""
+"""The bounds that an operator sets for groups."""
 
 RESOURCES_MAX = 10_000
-"""How many groups and subscriptions may have settings: they need not exist, so only this ends their number."""
+"""How many groups and subscriptions may have settings: they need not exist, so nothing else limits their number."""
 
 UNKNOWN_SETTINGS_MAX = 100
 TEXT_BYTES_MAX = 32_767
-"""The longest value that the protocol's older versions could carry."""
+"""The longest value that the protocol's older versions can carry."""
 
 
 class Operation(IntEnum):
-    """What to do with a setting, by the numbers of the protocol."""
+    """The operation on a setting, with the numbers of the protocol."""
 
     SET = 0
     DELETE = 1
@@ -91,7 +91,7 @@ class ResourceChanges:
 
 @dataclass(frozen=True, slots=True)
 class ResourceConfigs:
-    """All settings that a resource shall have from now on (AlterConfigs)."""
+    """All settings that a resource gets (AlterConfigs)."""
 
     resource: Resource
     configs: tuple[tuple[str, str | None], ...]
@@ -114,7 +114,7 @@ def decide_incremental_alter(
 def decide_alter(
     image: Image, layers: NodeLayers, requests: Sequence[ResourceConfigs], *, validate_only: bool = False
 ) -> Decision[tuple[ResourceVerdict, ...]]:
-    """Replace all settings of each resource: what is not named goes back to its default."""
+    """Replace all settings of each resource: omitted ones go back to their defaults."""
     wishes = [(request.resource, partial(_wish_of_replacement, image, request)) for request in requests]
     return _decide(image, layers, wishes, validate_only)
 
@@ -133,7 +133,7 @@ def topic_config_records(
 
 
 Wish = Mapping[str, str | None]
-"""What each named setting shall be from now on; None is its default."""
+"""The new value of each named setting; None is its default."""
 
 
 def _decide(
@@ -159,7 +159,7 @@ def _decide(
 
 
 def _topics_under(image: Image, resource: Resource) -> Iterable[Topic]:
-    """Those that a setting of this resource may bear on."""
+    """The topics that a setting of this resource may affect."""
     return [image.topics[resource.name]] if resource.type == ResourceType.TOPIC else image.topics.values()
 
 
@@ -199,8 +199,8 @@ def _wish_of_replacement(image: Image, request: ResourceConfigs) -> Wish:
     _refuse_repeated(name for name, _ in request.configs)
     _refuse_nulls(name for name, value in request.configs if value is None)
     own = image.config_of(request.resource)
-    # What a broker cannot change while running, such as the cluster's id, is not the client's to forget either.
-    # Nor is what has to be the same on all nodes.
+    # Settings that a broker cannot change at runtime, such as the cluster id, cannot be reset by a client either. Nor
+    # can those that must be the same on all nodes.
     forgotten = [
         name
         for name in own
@@ -234,7 +234,7 @@ def _changed(image: Image, layers: NodeLayers, resource: Resource, change: Confi
 
 
 def _parts(image: Image, layers: NodeLayers, resource: Resource, name: str) -> list[str]:
-    """What a list has now, whether of its own or by default."""
+    """The current value of a list, set or default."""
     setting = _setting(REGISTRIES[resource.type], name)
     if setting.kind is not Kind.LIST:
         raise Refused(ErrorCode.INVALID_CONFIG, f"{name} is not a list: nothing can be added to or taken from it")
@@ -247,7 +247,7 @@ def _parts(image: Image, layers: NodeLayers, resource: Resource, name: str) -> l
 
 
 def _records(image: Image, layers: NodeLayers, resource: Resource, wish: Wish) -> list[ConfigRecord]:
-    """Check the wish, and give a record for each setting that really changes."""
+    """Check the request; a record for each setting that really changes."""
     own = image.config_of(resource)
     given = {name: value for name, value in wish.items() if value is not None}
     for name, value in given.items():
@@ -269,7 +269,7 @@ def _records(image: Image, layers: NodeLayers, resource: Resource, wish: Wish) -
 
 
 def _check_topic(topic: str, given: Mapping[str, str], all_texts: Mapping[str, str], layers: NodeLayers) -> None:
-    """Each given value for itself, then how all of the topic's values go together."""
+    """Check each value, then their combination."""
     _check_each(TOPIC, given)
     settings = layers.topic_settings(all_texts)
     if settings[MIN_COMPACTION_LAG_MS] > settings[MAX_COMPACTION_LAG_MS]:
@@ -291,7 +291,7 @@ def _check_group(given: Mapping[str, str], all_texts: Mapping[str, str], layers:
     for setting, (least, most) in GROUP_BOUNDS.items():
         own_ms = layers.effective_for_group(setting, all_texts).value
         usual_ms = layers.effective_for_group(setting, {}).value
-        # What all groups have is always allowed.
+        # The value that all groups have is always allowed.
         if setting.name in given and own_ms != usual_ms:
             _check_bound(setting.name, own_ms, layers.static[least], layers.static[most])  # type: ignore[arg-type]
     session_ms, heartbeat_ms = (
@@ -315,7 +315,7 @@ def _check_bound(name: str, value: int, least: int, most: int) -> None:
 
 def _check_broker(wish: Wish, given: Mapping[str, str], own: Mapping[str, str]) -> None:
     for name in wish:
-        # Taking away what is not set asks for nothing.
+        # Removing a setting that is not set is no change.
         if not _may_change(name) and (name in given or name in own):
             raise Refused(ErrorCode.INVALID_REQUEST, f"{name} can only be set when the node starts")
     _check_each(NODE, {name: text for name, text in given.items() if name in NODE})
@@ -345,7 +345,7 @@ def _check_in_sync_min(image: Image, resource: Resource, wish: Wish) -> None:
 
 
 def _may_change(name: str) -> bool:
-    """Whether a running broker takes it: its live settings, and what nobody knows."""
+    """Whether it can change on a running broker: its live settings, and unknown ones."""
     return NODE.get(name).live if name in NODE else not is_kafkas(name)
 
 

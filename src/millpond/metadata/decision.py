@@ -1,4 +1,4 @@
-"""What deciding gives: the records to commit, and the reply that waits for them."""
+"""The result of deciding: the records to commit, and the reply that waits for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[R_co]):
-    """Nothing has happened yet: it happens when the records are committed and replayed."""
+    """Nothing has changed yet: that happens when the records are committed and replayed."""
 
     records: tuple[Record, ...]
     reply: R_co
@@ -24,12 +24,12 @@ class Decision(Generic[R_co]):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How one item of a request fared."""
+    """The result of one item of a request."""
 
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None
     met: LimitMet | None = field(default=None, compare=False)
-    """Where a limit of the cluster stood in the way: the operator hears of it."""
+    """A cluster limit that was reached: it is logged for the operator."""
 
     @property
     def ok(self) -> bool:
@@ -37,7 +37,7 @@ class Verdict:
 
     @classmethod
     def of(cls, refused: Refused) -> Verdict:
-        """A message may repeat what was asked, at length, for each of many items: little of it is kept."""
+        """A message may quote long input for each of many items: it is shortened."""
         met = refused if isinstance(refused, LimitMet) else None
         return cls(refused.code, refused.message and refused.message[:MESSAGE_LENGTH_MAX], met)
 

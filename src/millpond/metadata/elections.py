@@ -1,12 +1,12 @@
-"""Partitions change hands: what brokers that go, come back or catch up, and people who ask, do to leaders and ISRs.
+"""Changes of leaders and ISRs: when brokers fail, return or catch up, and on request.
 
-`leadership` knows what becomes of one partition; here is which partitions, and the records that say so. A decision
-writes a slice at most, so that no batch grows with the cluster: whoever asked for it asks again until it is done.
-Each slice stands for itself, so that another controller can go on after any of them.
+`leadership` decides one partition; this module selects the partitions and writes the records. A decision writes at
+most a slice, so that no batch grows with the cluster: the caller repeats it until it is done. Each slice is complete,
+so that another controller can continue after any of them.
 
-A partition with one replica is left alone whatever its broker does: nobody else can lead it, and a node with ten
-thousand of them would write as many records whenever it stops. Whether its leader lives, the broker's own state says.
-One that has no leader, because it was to move away while its broker was gone and stays after all, waits for it.
+A partition with one replica is left alone whatever its broker does: no other can lead it, and a node with ten
+thousand of them would write as many records at each shutdown. The broker's own state shows whether its leader is
+alive. One without a leader, because its reassignment was cancelled while its broker was down, waits for the broker.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from millpond.metadata.records import (
 from millpond.metadata.unclean_recovery import LogEnds, ReplicaLogEnd, longest_log
 
 SLICE: Final = 250
-"""How many partitions one decision changes at most: that takes the loop some 10 ms."""
+"""How many partitions one decision changes at most: that takes the loop about 10 ms."""
 
 
 class TopicRules:
-    """The rules of each topic, looked up once for a decision."""
+    """The rules of each topic, looked up once per decision."""
 
     def __init__(self, image: Image, layers: NodeLayers) -> None:
         self._image = image
@@ -76,7 +76,7 @@ class TopicRules:
 
 
 def change_record(topic_id: UUID, index: int, before: Partition, after: Partition) -> PartitionChangeRecord:
-    """The record that makes `after` of `before`. They differ, and by no more than one step of either epoch."""
+    """The record that turns `before` into `after`. They differ by at most one step of either epoch."""
     led_anew = after.leader_epoch != before.leader_epoch
     assert after.partition_epoch == before.partition_epoch + 1, (before, after)
     assert after.leader_epoch == before.leader_epoch + led_anew, (before, after)
@@ -102,7 +102,7 @@ def _if_changed(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, .
     return None if after == before else after
 
 
-# Brokers go and come back.
+# Brokers fail and return.
 
 
 class Slice(NamedTuple):
@@ -113,9 +113,9 @@ class Slice(NamedTuple):
 
 
 def leave(image: Image, layers: NodeLayers, broker_id: int, loss: Loss = Loss.NOTHING) -> Slice:
-    """A broker that cannot lead leaves what it leads and is in sync with.
+    """Remove a broker that cannot lead from its leaderships and ISRs.
 
-    What it may have lost it had not while it was away either, and may not be eligible.
+    What it may have lost it also lacked while it was away, so it may not be eligible.
     """
 
     def can_lead(other: int) -> bool:
@@ -125,13 +125,13 @@ def leave(image: Image, layers: NodeLayers, broker_id: int, loss: Loss = Loss.NO
         left = without(partition, broker_id, rules, can_lead, loss=loss)
         return settled(partition, left, rules, can_lead)
 
-    # Cheaper than to ask of each what would become of it: all but the first slice go over what has changed already.
+    # Cheaper than computing each change: all but the first slice skip what has changed already.
     held = (each for each in _held_with_others(image, broker_id) if concerns(each[2], broker_id, loss))
     return _slice(image, layers, held, after)
 
 
 def come_back(image: Image, layers: NodeLayers, broker_id: int) -> Slice:
-    """A broker can lead, from now on at the latest: partitions of its own that have no leader may get one."""
+    """Give leaderless partitions of a returned broker a leader."""
 
     def can_lead(other: int) -> bool:
         return other == broker_id or image.is_active(other)
@@ -144,9 +144,9 @@ def come_back(image: Image, layers: NodeLayers, broker_id: int) -> Slice:
 
 
 def relieve(image: Image, layers: NodeLayers, broker_id: int) -> Slice:
-    """A broker whose disk is full leaves what others with room are in sync with, until it has room again.
+    """Move partitions away from a broker whose disk is full, until it has space again.
 
-    Where nobody else could lead it stays: what it has can be read.
+    Partitions that no other broker could lead stay: they can be read.
     """
 
     def can_lead(other: int) -> bool:
@@ -170,7 +170,7 @@ def relieve(image: Image, layers: NodeLayers, broker_id: int) -> Slice:
 
 
 def has_left(image: Image, broker_id: int) -> bool:
-    """Whether it neither leads nor is in sync with anything that others could lead."""
+    """Whether it neither leads nor is in sync with any partition that others could lead."""
     return not any(
         partition.leader == broker_id or broker_id in partition.isr
         for _, _, partition in _held_with_others(image, broker_id)
@@ -178,7 +178,7 @@ def has_left(image: Image, broker_id: int) -> bool:
 
 
 def lead_first(image: Image, layers: NodeLayers, broker_id: int) -> Slice:
-    """Partitions whose first replica this broker is are led by it, where it is in sync."""
+    """Make this broker the leader of partitions whose preferred replica it is, if in sync."""
 
     def after(partition: Partition, rules: Rules) -> Partition:
         return change(partition, partition.isr, rules, image.is_active, prefer_first=True)
@@ -205,7 +205,7 @@ def _slice(
 ) -> Slice:
     rules = TopicRules(image, layers)
     records: list[Record] = []
-    # What becomes of one becomes of all that are like it: of ten thousand there are a few dozen kinds.
+    # Equal partitions change equally: of ten thousand there are a few dozen kinds.
     changes: dict[tuple[object, ...], PartitionChangeRecord | None] = {}
     for topic, index, before in partitions:
         rules_here = rules.of(topic.name)
@@ -227,14 +227,14 @@ _EPOCHS: Final = ("leader_epoch", "partition_epoch")
 _kind_of: Final[Callable[[Partition], tuple[object, ...]]] = attrgetter(
     *(each for each in names_of(Partition) if each not in _EPOCHS)
 )
-"""All that bears on what becomes of a partition: a change counts its epochs up, whatever they are."""
+"""Everything that determines the change: epochs are only incremented, whatever they are."""
 
 
 def nobody_eligible(topics: Iterable[Topic]) -> list[PartitionChangeRecord]:
-    """What a change of `min.insync.replicas` does: who is eligible is so by the old value, and no more.
+    """Clear the ELRs after a change of `min.insync.replicas`: replicas are eligible by the old value only.
 
-    Without this a replica that left the ISR stays eligible while the leader, now enough by itself, goes on to commit.
-    Where nobody is in sync nothing is committed either, and those who are eligible are all that is left.
+    Otherwise a replica that left the ISR would stay eligible while the leader, now sufficient alone, continues to
+    commit. If the ISR is empty nothing is committed, and the eligible replicas are all that is left.
     """
     return [
         PartitionChangeRecord(index, topic.id, eligible_leader_replicas=())
@@ -244,12 +244,12 @@ def nobody_eligible(topics: Iterable[Topic]) -> list[PartitionChangeRecord]:
     ]
 
 
-# Leaders ask for another ISR.
+# AlterPartition.
 
 
 @dataclass(frozen=True, slots=True)
 class IsrRequest:
-    """One partition of an AlterPartition, as the leader that asks names it."""
+    """One partition of an AlterPartition request."""
 
     topic_id: UUID
     index: int
@@ -258,7 +258,7 @@ class IsrRequest:
 
 @dataclass(frozen=True, slots=True)
 class IsrReply:
-    """How one partition fared, and how it stands now."""
+    """The result for one partition, and its current state."""
 
     topic_id: UUID
     index: int
@@ -269,10 +269,10 @@ class IsrReply:
 def decide_alter_partitions(
     image: Image, layers: NodeLayers, broker_id: int, broker_epoch: int, asked: Sequence[IsrRequest]
 ) -> Decision[tuple[IsrReply, ...] | ErrorCode]:
-    """One reply for each partition; one code for all of them when the broker is not the one that we know."""
+    """One reply for each partition; one error code for all of them if the broker epoch is stale."""
     broker = image.brokers.get(broker_id)
     if broker is None or broker.epoch != broker_epoch or broker.fenced:
-        # A fenced broker leads nothing, and must hear first that it is fenced.
+        # A fenced broker leads nothing, and must learn first that it is fenced.
         return Decision((), ErrorCode.STALE_BROKER_EPOCH)
     rules = TopicRules(image, layers)
     records: list[Record] = []
@@ -308,11 +308,11 @@ def _epoch_of(image: Image, broker_id: int) -> int:
     return -2 if broker is None else broker.epoch
 
 
-# People ask for another leader.
+# ElectLeaders.
 
 
 class ElectionType(IntEnum):
-    """Which leader is asked for, by the numbers of the protocol."""
+    """The kind of election, with the numbers of the protocol."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -320,7 +320,7 @@ class ElectionType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """How the election of one partition fared."""
+    """The result for one partition."""
 
     topic: str
     index: int

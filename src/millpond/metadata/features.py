@@ -36,16 +36,16 @@ METADATA_VERSION: Final = "metadata.version"
 GROUP_VERSION: Final = "group.version"
 TRANSACTION_VERSION: Final = "transaction.version"
 KRAFT_VERSION: Final = "kraft.version"
-"""The quorum keeps this one itself, beside the voters."""
+"""The quorum stores this one itself, with the voters."""
 
 NAME_SHOWN_MAX: Final = 60
-"""What is refused is named, and there may be many of any length."""
+"""Refused names are quoted, and there may be many of any length."""
 
 ALIKE_FROM: Final = 26
-"""From this metadata.version on, partitions that change alike are one record."""
+"""From this metadata.version on, partitions with equal changes share one record."""
 
 SECURITY_FROM: Final = 27
-"""From this one on there are the records of `SECURITY_RECORDS`: programs from before cannot read them."""
+"""From this one on the records of `SECURITY_RECORDS` exist: older versions cannot read them."""
 
 SECURITY_RECORDS: Final = frozenset(
     {
@@ -75,22 +75,22 @@ class Levels:
 
 
 Supported: TypeAlias = Mapping[str, Levels]
-"""What a program supports, by the name of the feature."""
+"""The levels that a program supports, by feature."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
     name: str
     levels: Levels
-    """What this program supports; a new cluster begins with the newest."""
+    """The levels that this program supports; a new cluster starts with the newest."""
     first: Levels
-    """What a node supports that tells nothing: the programs from before nodes told it."""
+    """The levels of a node that reports none: versions from before nodes reported them."""
     brings: Mapping[int, str]
     """What each level adds to the one below."""
     gives_up: Mapping[int, str] = field(default_factory=dict)
-    """Levels that cannot be left without giving something up, and what."""
+    """What is lost when leaving a level, for levels where that is so."""
     is_for_good: bool = False
-    """It cannot be lowered, and is raised by itself when it is needed."""
+    """It cannot be lowered, and is raised automatically when needed."""
 
 
 FEATURES: Final[Mapping[str, Feature]] = {
@@ -134,28 +134,28 @@ def features_to_record(supported: Supported) -> tuple[BrokerFeature, ...]:
 
 
 def supported_by(features: Iterable[BrokerFeature]) -> Supported:
-    """What a broker told when it registered; one that told nothing is from before brokers did."""
+    """The levels that a broker registered with; one without any is from before they were reported."""
     told = {each.name: Levels(each.min_supported_version, each.max_supported_version) for each in features}
     return told or _FIRST
 
 
 def level_records(supported: Supported) -> list[Record]:
-    """What a new cluster begins with, as its first controller supports it."""
+    """The levels of a new cluster, as its first controller supports them."""
     return [FeatureLevelRecord(name, each.newest) for name, each in supported.items() if name != KRAFT_VERSION]
 
 
 def first_level_records() -> list[Record]:
-    """What a cluster has that was founded before there were levels."""
+    """The levels of a cluster that was founded before there were any."""
     return level_records(_FIRST)
 
 
 def metadata_version(image: Image) -> int:
-    """The level by which metadata records are written."""
+    """The level in which metadata records are written."""
     return image.features.get(METADATA_VERSION, FEATURES[METADATA_VERSION].first.newest)
 
 
 def what_needs_security(image: Image) -> str | None:
-    """What the image has that is there only from `SECURITY_FROM` on, in words."""
+    """What the image has that requires `SECURITY_FROM`, in words."""
     kept = {
         "ACLs": len(image.acls),
         "quotas": image.quotas.of,
@@ -176,7 +176,7 @@ def check_level(records: Sequence[Record], level: int) -> None:
 
 
 def unsupported(image_levels: Mapping[str, int], supported: Supported) -> str | None:
-    """What of the levels that are final a program does not support, in words."""
+    """Finalized levels that a program does not support, in words."""
     for name, level in image_levels.items():
         levels = supported.get(name)
         if levels is None:
@@ -187,7 +187,7 @@ def unsupported(image_levels: Mapping[str, int], supported: Supported) -> str | 
 
 
 class UpgradeType(IntEnum):
-    """What whoever asks for a level has in mind, by the numbers of the protocol."""
+    """The intent of a level change, with the numbers of the protocol."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -198,7 +198,7 @@ class UpgradeType(IntEnum):
 class FeatureUpdate:
     name: str
     level: int
-    """0 takes the feature away."""
+    """0 removes the feature."""
     upgrade_type: int = UpgradeType.UPGRADE
 
 
@@ -210,9 +210,9 @@ def decide_update_features(
     kraft_version: int = 0,
     is_dry: bool = False,
 ) -> Decision[tuple[Verdict, ...]]:
-    """New levels, all of them or none. The reply has a verdict for each, in the order of `updates`.
+    """Change levels, all or none. The reply has a verdict for each, in the order of `updates`.
 
-    That of the quorum, which is at `kraft_version`, is only judged here.
+    The quorum's own level, `kraft_version`, is only checked here.
     """
     named = [each.name for each in updates]
     if not updates or len(set(named)) < len(named):

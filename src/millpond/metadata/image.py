@@ -1,4 +1,4 @@
-"""The metadata as it stands: topics, partitions, settings, brokers, users. `Image.replay` alone changes it."""
+"""The current metadata: topics, partitions, settings, brokers, users. `Image.replay` alone changes it."""
 
 from __future__ import annotations
 
@@ -47,39 +47,39 @@ from millpond.metadata.scram import ScramCredentials
 from millpond.metadata.tokens import DelegationTokens
 
 COORDINATOR_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""All that coordinators know is in these; a change from outside would make them forget it."""
+"""The state of the coordinators; an external change would make them lose it."""
 
 INTERNAL_TOPICS: Final = COORDINATOR_TOPICS | {"__group_history"}
-"""Only the brokers themselves make these and write to them."""
+"""Only the brokers create and write these."""
 
 NOTHING_SET: Final[Mapping[str, str]] = MappingProxyType({})
 
 CLUSTER_ID_NAME: Final = "cluster.id"
-"""The cluster's name is a setting of all brokers: the log has no other record that could hold it."""
+"""The cluster id is a setting of all brokers: no other record could hold it."""
 
 RESCUE_NAME: Final = "cluster.rescue."
-"""So begins the setting of all brokers that tells of a rescue; its number follows."""
+"""The prefix of the cluster-wide setting that records a rescue; its number follows."""
 
 
 class Resource(NamedTuple):
-    """What a setting belongs to. A broker's resource with an empty name stands for all brokers."""
+    """The owner of a setting. A broker resource with an empty name means all brokers."""
 
     type: int
     name: str
 
 
 NO_DIRECTORY: Final = UUID(int=0)
-"""The data folder of a broker that did not name it."""
+"""The data folder of a broker that did not report it."""
 
 ALL_BROKERS: Final = Resource(ResourceType.BROKER, "")
 
 ALIKE_MAX: Final = 4096
-"""So many different states of partitions are kept for others that are alike."""
+"""The most shared states of partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition(Leadership):
-    """Where a partition lives and who leads it."""
+    """The replicas and the leader of a partition."""
 
     leader: NodeId
     leader_epoch: LeaderEpoch
@@ -98,7 +98,7 @@ def _partition(
     removing_replicas: tuple[int, ...],
     adding_replicas: tuple[int, ...],
 ) -> Partition:
-    """Thousands of partitions are alike: they share one value, which nobody can change."""
+    """Thousands of partitions are equal: they share one immutable value."""
     return Partition(
         replicas=replicas,
         isr=isr,
@@ -123,7 +123,7 @@ class Topic:
 
     @property
     def is_internal(self) -> bool:
-        """Whether the brokers themselves write it; tools leave it out of their lists."""
+        """Whether only the brokers write it; tools hide it by default."""
         return self.name in INTERNAL_TOPICS
 
 
@@ -136,10 +136,10 @@ class Broker:
     rack: str | None
     fenced: bool
     in_shutdown: bool = False
-    """It asked to leave: it gives its leaderships away and gets no others."""
+    """It has requested a shutdown: it gives up its leaderships and gets no others."""
     directory_id: UUID = NO_DIRECTORY
     features: tuple[BrokerFeature, ...] = ()
-    """What it told that it supports; nothing by one from before brokers told it."""
+    """The features it registered with; empty for versions that did not report them."""
 
     @property
     def is_active(self) -> bool:
@@ -149,7 +149,7 @@ class Broker:
 
 @dataclass(slots=True)
 class Image:
-    """Read it freely; hand it records through `replay`. Dicts keep the order in which things came to be."""
+    """Read it freely; change it through `replay` only. Dicts keep the creation order."""
 
     topics: dict[str, Topic] = field(default_factory=dict)
     topics_by_id: dict[UUID, Topic] = field(default_factory=dict)
@@ -163,12 +163,12 @@ class Image:
     acls: Acls = field(default_factory=Acls)
     partitions_total: int = 0
     full_brokers: frozenset[int] = field(default=frozenset(), compare=False)
-    """Brokers whose disks are full, as the active controller has heard, and others from it: in no record."""
+    """Brokers whose disks are full, as reported to the active controller and by it to others: in no record."""
     topics_version: int = field(default=0, compare=False)
-    """Grows with every topic that comes or goes."""
+    """Rises with every topic that is created or deleted."""
     _names_by_sound: dict[str, dict[str, None]] = field(default_factory=dict)
     _held: dict[int, dict[UUID, set[int]]] = field(default_factory=dict)
-    """The partitions of which each broker holds a replica, by topic."""
+    """The partitions of each broker's replicas, by topic."""
     _moving: dict[tuple[UUID, int], None] = field(default_factory=dict)
 
     # Reading.
@@ -179,11 +179,11 @@ class Image:
 
     @property
     def rescues(self) -> int:
-        """How often the cluster was made anew from what had survived."""
+        """How often the cluster was rescued from its surviving nodes."""
         return sum(name.startswith(RESCUE_NAME) for name in self.config_of(ALL_BROKERS))
 
     def config_of(self, resource: Resource) -> Mapping[str, str]:
-        """What was set for the resource, as text."""
+        """The settings of the resource, as text."""
         return self.configs.get(resource, NOTHING_SET)
 
     def topic_config(self, name: str) -> Mapping[str, str]:
@@ -194,33 +194,33 @@ class Image:
         return named.partitions[partition] if named and 0 <= partition < len(named.partitions) else None
 
     def partitions_of(self, node_id: int) -> Iterator[tuple[Topic, int, Partition]]:
-        """All partitions of which this node holds a replica. Costs in proportion to them."""
+        """All partitions with a replica on this node. Takes time proportional to them."""
         for topic_id, indexes in self._held.get(node_id, {}).items():
             topic = self.topics_by_id[topic_id]
             for index in sorted(indexes):
                 yield topic, index, topic.partitions[index]
 
     def replica_count(self, node_id: int) -> int:
-        """How many replicas this node holds. Costs in proportion to their topics."""
+        """The number of replicas on this node. Takes time proportional to their topics."""
         return sum(map(len, self._held.get(node_id, {}).values()))
 
     def moving(self) -> Iterator[tuple[Topic, int, Partition]]:
-        """All partitions that move to other replicas now."""
+        """All partitions that are being reassigned."""
         for topic_id, index in self._moving:
             topic = self.topics_by_id[topic_id]
             yield topic, index, topic.partitions[index]
 
     def is_active(self, node_id: int) -> bool:
-        """Whether a broker may lead and be in sync: registered, unfenced and not on its way out."""
+        """Whether a broker may lead and be in sync: registered, unfenced and not shutting down."""
         broker = self.brokers.get(node_id)
         return broker is not None and broker.is_active
 
     def namesakes(self, name: str) -> tuple[str, ...]:
-        """Topics whose names differ from `name` at most in '.' against '_'."""
+        """Topics whose names differ from `name` at most in '.' versus '_'."""
         return tuple(self._names_by_sound.get(sound_of(name), ()))
 
     def copy(self) -> Image:
-        """Another image of the same content: what is replayed into one of them the other does not see."""
+        """An independent image with the same content."""
         topics = {name: Topic(name, topic.id, list(topic.partitions)) for name, topic in self.topics.items()}
         return Image(
             topics=topics,
@@ -245,7 +245,7 @@ class Image:
         )
 
     def become(self, other: Image) -> None:
-        """Take over all that another image holds, which must not be used any more: a snapshot was loaded."""
+        """Take over the content of another image, which must not be used any longer: a snapshot was loaded."""
         for name in (each.name for each in fields(self)):
             setattr(self, name, getattr(other, name))
 
@@ -257,13 +257,13 @@ class Image:
         for record in left:
             after: Record | None = record
             while isinstance(after, PartitionRecord):
-                # A topic's partitions follow each other, and there may be thousands of them.
+                # A topic's partitions are consecutive, and there may be thousands of them.
                 after = self._add_partitions(after, left)
             if after is not None:
                 self.replay(after)
 
     def replay(self, record: Record) -> None:
-        """Make it so. The record is committed: there is nothing left to refuse."""
+        """Apply a committed record."""
         match record:
             case TopicRecord():
                 self._add_topic(record)
@@ -324,7 +324,7 @@ class Image:
             del self._names_by_sound[sound_of(topic.name)]
 
     def _add_partitions(self, first: PartitionRecord, following: Iterator[Record]) -> Record | None:
-        """As many as there are of one topic in a row; the record after them."""
+        """Add consecutive partitions of one topic; the record after them."""
         topic_id = first.topic_id
         partitions = self.topics_by_id[topic_id].partitions
         held: dict[int, set[int]] = {}
@@ -390,7 +390,8 @@ class Image:
                 self._add_held(node_id, record.topic_id, record.partition_id)
 
     def _lead_anew(self, broker_id: int) -> None:
-        """Begin a leader epoch of all that it leads. Every start of a node has done so, and nearly all are alike."""
+        """Begin a new leader epoch for all partitions that it leads. Every restart has done so, and nearly all are
+        equal."""
         renewed: dict[int, tuple[Partition, Partition]] = {}
         for topic_id, indexes in self._held.get(broker_id, {}).items():
             partitions = self.topics_by_id[topic_id].partitions
@@ -398,7 +399,7 @@ class Image:
                 old = partitions[index]
                 if old.leader != broker_id:
                     continue
-                # By identity, which holds while the old one is kept beside the new: to hash one takes longer.
+                # By identity, which is valid while the old one is kept with the new: hashing takes longer.
                 both = renewed.get(id(old))
                 if both is None:
                     self._change_partition(PartitionChangeRecord(index, topic_id, leader=broker_id))
@@ -455,5 +456,5 @@ class Image:
 
 
 def sound_of(topic_name: str) -> str:
-    """Names of one sound cannot stand side by side: metrics write both '.' and '_' as '_'."""
+    """Topics whose names collide must not coexist: metrics write both '.' and '_' as '_'."""
     return topic_name.replace(".", "_")

@@ -33,7 +33,7 @@ _SECRETS: Final = ("salt", "stored_key", "server_key")
 
 
 class InitialUsersFault(ValueError):
-    """A line of the file that cannot be; the text says which, and not what is secret in it."""
+    """An invalid line of the file; the text names it without its secrets."""
 
 
 def credential_of(
@@ -43,13 +43,13 @@ def credential_of(
     mechanism: Mechanism = Mechanism.SCRAM_SHA_512,
     iterations: int = ITERATIONS_USUAL,
 ) -> UserScramCredentialRecord:
-    """What is kept of a password. Takes some milliseconds."""
+    """The credential for a password. Takes some milliseconds."""
     stretched = salted(mechanism.hash_name, password.encode(), salt, iterations)
     return UserScramCredentialRecord(user, mechanism, salt, *keys_of(mechanism.hash_name, stretched), iterations)
 
 
 def written(credentials: Iterable[UserScramCredentialRecord]) -> str:
-    """As the lines of a file."""
+    """As lines of a file."""
     from urllib.parse import quote
 
     return "".join(
@@ -61,7 +61,7 @@ def written(credentials: Iterable[UserScramCredentialRecord]) -> str:
 
 
 def read(text: str) -> tuple[UserScramCredentialRecord, ...]:
-    """From the lines of a file; empty ones and those that begin with # say nothing."""
+    """From the lines of a file; empty ones and comments are skipped."""
     lines = [line.strip() for line in text.splitlines()]
     if len(lines) > LINES_MAX:
         raise InitialUsersFault(f"it has {len(lines)} lines, at most {LINES_MAX} are read")
@@ -106,9 +106,9 @@ def _read_line(number: int, line: str) -> UserScramCredentialRecord:
 def decide_first_users(
     image: Image, users: Iterable[UserScramCredentialRecord], fresh_secret: bytes
 ) -> Decision[int]:
-    """Create the first users and return how many there are.
+    """Create the first users; the number of users.
 
-    A cluster that ever had users gets none: an administrator who was removed must not come back with a restart.
+    A cluster that ever had users gets none: a removed administrator must not come back with a restart.
     """
     wanted = tuple(users)
     if image.scram.had_users or not wanted:

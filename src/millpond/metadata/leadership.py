@@ -1,8 +1,8 @@
-"""Who leads a partition and who is in sync: every change of replicas, ISR, ELR and leader is decided here.
+"""The leader and the ISR of a partition: every change of replicas, ISR, ELR and leader is decided here.
 
 The ELR (eligible leader replicas, KIP-966) are replicas that left the ISR and still have everything that was ever
-acknowledged, because the committed offset stands still while fewer than `min_isr` replicas are in sync. One of them
-may lead when nobody in the ISR can. Replicas of a new partition that cannot be in its first ISR count among them.
+acknowledged, because the high watermark does not advance while fewer than `min_isr` replicas are in sync. One of them
+may lead if none of the ISR can. Replicas of a new partition that cannot be in its first ISR are among them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millpond.base.values import dataclass
 NO_LEADER: Final = -1
 
 CanLead = Callable[[int], bool]
-"""Whether a broker is registered, unfenced and not on its way out."""
+"""Whether a broker is registered, unfenced and not shutting down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,17 @@ class Leadership:
     partition_epoch: int = 0
     elr: tuple[int, ...] = ()
     last_known: tuple[int, ...] = ()
-    """Who was in sync last, once neither ISR nor ELR has anybody left."""
+    """The last ISR, once both ISR and ELR are empty."""
     is_recovering: bool = False
-    """Led by a replica that may lack records: it says when it has put that right."""
+    """Its leader may lack records, and reports when it has recovered."""
     removing_replicas: tuple[int, ...] = ()
     adding_replicas: tuple[int, ...] = ()
-    """Those who are there only since, and while, the partition moves."""
+    """Replicas that a reassignment adds."""
 
     @property
     def factor(self) -> int:
-        """How many replicas it has, not counting those that a move adds: they promise nothing before it has ended."""
+        """The replication factor without replicas being added: those promise nothing before the reassignment has
+        ended."""
         return len(self.replicas) - len(self.adding_replicas)
 
 
@@ -49,28 +50,28 @@ L = TypeVar("L", bound=Leadership)
 
 
 class Loss(IntEnum):
-    """What a broker may have lost since it was let in last."""
+    """What a broker may have lost since it was last unfenced."""
 
     NOTHING = 0
     UNSYNCED = 1
-    """Its machine lost power: what was not synced may be gone."""
+    """Its machine lost power: unsynced data may be gone."""
     SOME = 2
-    """Records are missing or damaged that should be there, or nobody can say."""
+    """Records are missing or damaged, or that is unknown."""
     ALL = 3
-    """It came back with another disk, or nobody knows what it had."""
+    """It came back with another disk, or what it had is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The settings that bear on a change."""
+    """The settings that affect a change."""
 
     min_isr: int = 1
     may_elect_unclean: bool = False
     syncs_first: bool = False
-    """Whether a replica counts as having only what it has synced: then a power cut takes nothing committed."""
+    """Whether a replica acknowledges only synced records: then a power cut loses nothing committed."""
 
     def effective_min_isr(self, factor: int) -> int:
-        """A topic with fewer replicas than asked for needs all of them, not more than all."""
+        """A topic with fewer replicas than required needs all of them, not more than all."""
         return min(self.min_isr, factor)
 
 
@@ -85,11 +86,11 @@ def change(
     prefer_first: bool = False,
     force_epoch: bool = False,
 ) -> L:
-    """The leadership with this ISR: eligible replicas follow from it, and a leader where one can be had.
+    """The leadership with this ISR: the ELR follows from it, and a leader if one is possible.
 
     `unclean` names replicas that may have lost acknowledged records: they are neither in sync nor eligible. Those
-    that are `empty` have certainly lost them, and are not waited for as the last that had everything either.
-    `force_epoch` begins a new leader epoch although the leader stays.
+    that are `empty` have certainly lost them, and do not count as last known either. `force_epoch` begins a new
+    leader epoch even if the leader stays.
     """
     members = tuple(each for each in before.replicas if each in isr and each not in unclean)
     is_enough = len(members) >= rules.effective_min_isr(before.factor)
@@ -99,7 +100,7 @@ def change(
     if members or elr:
         last_known = ()
     elif before.isr or before.elr:
-        # With one name only it is sure who was the last to have everything.
+        # Only a single name identifies the last replica that had everything.
         trusted = tuple(each for each in before.replicas if each in before.isr or each in before.elr)
         last_known = trusted if len(trusted) == 1 else ()
     last_known = tuple(each for each in last_known if each not in empty)
@@ -112,7 +113,7 @@ def change(
 
 
 def _numbered(before: L, after: L) -> L:
-    """Every change has a number of its own."""
+    """Every change raises the partition epoch."""
     return after if after == before else replace(after, partition_epoch=before.partition_epoch + 1)
 
 
@@ -128,13 +129,13 @@ def _elect(state: L, rules: Rules, can_lead: CanLead, *, prefer_first: bool) -> 
             if broker in state.elr and can_lead(broker):
                 elr = tuple(each for each in state.elr if each != broker)
                 if rules.effective_min_isr(state.factor) <= 1:
-                    # It is enough by itself, and will commit what the others do not have.
+                    # The ISR is sufficient alone, and will commit what the others do not have.
                     elr = ()
                 return replace(state, leader=broker, isr=(broker,), elr=elr)
     if not state.isr and not state.elr and len(state.last_known) == 1 and can_lead(state.last_known[0]):
         return _uncleanly(state, state.last_known[0])
     if rules.may_elect_unclean:
-        # Whoever is just being added may have nothing at all yet.
+        # A replica that is being added may have nothing at all yet.
         for broker in sorted(state.replicas, key=state.adding_replicas.__contains__):
             if can_lead(broker):
                 return _uncleanly(state, broker)
@@ -146,15 +147,15 @@ def _uncleanly(state: L, broker: int) -> L:
 
 
 def elect_unclean(before: L, broker: int) -> L:
-    """Let this replica lead a partition without a leader. What it lacks is lost."""
+    """Make this replica the leader of a leaderless partition. What it lacks is lost."""
     after = _uncleanly(before, broker)
     return replace(after, leader_epoch=before.leader_epoch + 1, partition_epoch=before.partition_epoch + 1)
 
 
 def without(before: L, broker: int, rules: Rules, can_lead: CanLead, *, loss: Loss = Loss.NOTHING) -> L:
-    """A broker was fenced, is going, or came back and may have lost something.
+    """Remove a broker that was fenced, is shutting down, or returned and may have lost data.
 
-    `can_lead` must say no to it already, unless it is back.
+    `can_lead` must exclude it already, unless it is back.
     """
     if not concerns(before, broker, loss):
         return before
@@ -166,7 +167,7 @@ def without(before: L, broker: int, rules: Rules, can_lead: CanLead, *, loss: Lo
         can_lead,
         unclean=(broker,) if is_unclean else (),
         empty=(broker,) if loss is Loss.ALL else (),
-        # Who led while records were lost must not go on in the same epoch: other records would take their offsets.
+        # A leader that lost records must not continue in the same epoch: other records would take their offsets.
         force_epoch=loss is not Loss.NOTHING and before.leader == broker,
     )
 
@@ -179,7 +180,7 @@ def concerns(partition: Leadership, broker: int, loss: Loss) -> bool:
 
 
 def back(before: L, broker: int, rules: Rules, can_lead: CanLead) -> L:
-    """A broker can lead again: whoever has no leader may get one."""
+    """A broker can lead again: leaderless partitions may get a leader."""
     if before.leader != NO_LEADER or broker not in before.replicas:
         return before
     return change(before, before.isr, rules, can_lead)
@@ -187,7 +188,7 @@ def back(before: L, broker: int, rules: Rules, can_lead: CanLead) -> L:
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """What a leader asks for with AlterPartition; each member comes with the broker epoch that it fetched with."""
+    """An AlterPartition request of a leader; each member comes with the broker epoch that it fetched with."""
 
     broker: int
     broker_epoch: int
@@ -204,11 +205,12 @@ def decide_isr_change(
     can_lead: CanLead,
     epoch_of: Callable[[int], int],
 ) -> L | ErrorCode:
-    """The new leadership, or why not. The order of the checks tells a stale leader from a stale controller."""
+    """The new leadership, or an error. The order of the checks distinguishes a stale leader from a stale
+    controller."""
     if epoch_of(asked.broker) != asked.broker_epoch:
         return ErrorCode.STALE_BROKER_EPOCH
     if asked.leader_epoch > before.leader_epoch or asked.partition_epoch > before.partition_epoch:
-        # The leader knows more than we do: we are not the controller any more.
+        # The leader knows more than we do: we are no longer the controller.
         return ErrorCode.NOT_CONTROLLER
     if asked.leader_epoch < before.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
@@ -217,7 +219,7 @@ def decide_isr_change(
     if asked.partition_epoch < before.partition_epoch:
         return ErrorCode.INVALID_UPDATE_VERSION
     members = [broker for broker, _ in asked.isr]
-    # A leader that names only others, who have everything committed, cannot write any more and gives it away.
+    # A leader that names only others, who have everything committed, cannot write any longer and resigns.
     resigns = asked.broker not in members
     welcome = (*before.isr, *before.elr) if resigns else before.replicas
     if not members or not set(members) <= set(welcome) or len(set(members)) != len(members):
@@ -226,12 +228,12 @@ def decide_isr_change(
         return ErrorCode.INVALID_REQUEST
     names_no_epochs = all(broker_epoch == -1 for _, broker_epoch in asked.isr)
     if names_no_epochs and set(members) == set(before.isr) and asked.is_recovering == before.is_recovering:
-        # The leader takes an earlier request back: with a new partition epoch no copy of it can be granted.
+        # The leader withdraws an earlier request: with a new partition epoch no copy of it can be granted.
         return replace(before, partition_epoch=before.partition_epoch + 1)
     for broker, broker_epoch in asked.isr:
         if not can_lead(broker) or broker_epoch not in (-1, epoch_of(broker)):
             return ErrorCode.INELIGIBLE_REPLICA
-    # What a disk that fails still has of its records nobody knows.
+    # What a failing disk still has is unknown.
     after = change(before, members, rules, can_lead, unclean=(asked.broker,) if resigns else ())
     if after.is_recovering == asked.is_recovering:
         return after

@@ -1,11 +1,11 @@
-"""One partition moves to other replicas (KIP-455): how it stands when the move begins, is called off, and ends.
+"""Reassignment of one partition (KIP-455): its state when it begins, is cancelled, and ends.
 
-While a partition moves its `replicas` are the target, in the order that was asked for, and behind it those who go.
-Who is not in the target is in `removing_replicas`; who was no replica before is in `adding_replicas`. One that an
-earlier move added and the present one does not want is in both, as long as somebody counts on it.
+During a reassignment `replicas` is the target, in the requested order, followed by the replicas to remove. Replicas
+outside the target are in `removing_replicas`; new ones are in `adding_replicas`. A replica that an earlier
+reassignment added and the current one removes is in both, as long as it is counted.
 
-The move ends with the change that has all of the target in sync: that is when the others go, in the same record.
-Nobody leaves before, so a move that gets nowhere costs nothing but room.
+It ends with the change that has the whole target in sync: then the others are removed, in the same record. None
+leaves before, so a stuck reassignment costs only disk space.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ def is_moving(partition: Partition) -> bool:
 
 
 def target_of(partition: Partition) -> tuple[int, ...]:
-    """The replicas that it has once its move, if it moves, has ended."""
+    """The replicas after the current reassignment, if any."""
     return tuple(each for each in partition.replicas if each not in partition.removing_replicas)
 
 
 def original_of(partition: Partition) -> tuple[int, ...]:
-    """The replicas that it goes back to when its move is called off."""
+    """The replicas after cancelling the current reassignment."""
     return tuple(each for each in partition.replicas if each not in partition.adding_replicas)
 
 
 def begin(before: Partition, target: tuple[int, ...], rules: Rules, can_lead: CanLead) -> Partition:
-    """The partition on its way to these replicas, or already there; a move under way is replaced."""
+    """The partition with a new target, possibly reached at once; a current reassignment is replaced."""
     original = original_of(before)
     counted_on = {*original, *before.isr, *before.elr, *before.last_known, before.leader}
     going = tuple(each for each in before.replicas if each not in target and each in counted_on)
@@ -44,13 +44,13 @@ def begin(before: Partition, target: tuple[int, ...], rules: Rules, can_lead: Ca
         adding_replicas=tuple(each for each in replicas if each not in original),
     )
     if len(before.replicas) == 1 and not can_lead(before.leader):
-        # Alone it kept its leader whatever that did. Now there are others who may lead.
+        # As a single replica it kept its leader in any state. Now others may lead.
         after = without(after, before.leader, rules, can_lead)
     return settled(before, _one_step(before, after), rules, can_lead)
 
 
 def cancel(before: Partition, rules: Rules, can_lead: CanLead) -> Partition | str:
-    """The partition with its old replicas alone; or why that cannot be."""
+    """The partition with its original replicas alone; or why that is impossible."""
     replicas = original_of(before)
     reverted = replace(before, replicas=replicas, removing_replicas=(), adding_replicas=())
     after = change(reverted, before.isr, rules, can_lead)
@@ -66,7 +66,7 @@ def cancel(before: Partition, rules: Rules, can_lead: CanLead) -> Partition | st
 
 
 def settled(before: Partition, after: Partition, rules: Rules, can_lead: CanLead) -> Partition:
-    """`after`, or where that has all of the target in sync, the partition at the end of its move."""
+    """`after`, or if that has the whole target in sync, the partition with its reassignment completed."""
     target = target_of(after)
     if not is_moving(after) or not set(target) <= set(after.isr) or after.is_recovering:
         return after
@@ -78,9 +78,9 @@ def settled(before: Partition, after: Partition, rules: Rules, can_lead: CanLead
 
 
 def _one_step(before: Partition, after: Partition) -> Partition:
-    """However many changes led there, one record makes them, and so one step of either epoch.
+    """Combine all changes into one record, and so one step of either epoch.
 
-    Who is removed must not go on fetching, or be asked, as if nothing had happened: that takes a new leader epoch.
+    A removed replica must not keep fetching or being used: that requires a new leader epoch.
     """
     led_anew = after.leader != before.leader or not set(before.replicas) <= set(after.replicas)
     led_anew = led_anew or after.leader_epoch != before.leader_epoch

@@ -1,4 +1,4 @@
-"""The partition that holds the cluster's metadata log: its name and its topic id, the same as Kafka's."""
+"""The partition of the cluster's metadata log: its name and its topic id, the same as Kafka's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On which brokers the replicas of new partitions live: leaders spread evenly, replicas over racks, none twice."""
+"""Placement of new replicas: leaders spread evenly, replicas over racks, no broker twice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millpond.metadata.records import ResourceType
 def place(
     brokers: Iterable[Broker], partitions: int, replication_factor: int, entropy: Entropy
 ) -> list[tuple[int, ...]]:
-    """The replicas of each new partition, the leader first. Raises Refused when there are too few brokers."""
+    """The replicas of each new partition, the leader first. Refused if there are too few brokers."""
     everyone = list(brokers)
     active = _ring([broker for broker in everyone if broker.is_active])
     inactive = _ring([broker for broker in everyone if not broker.is_active])
@@ -27,14 +27,14 @@ def place(
         )
     if not active:
         raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, "no broker is able to lead a partition now")
-    # Anywhere in all the turns of the ring: topics with few partitions would else all have the same neighbours.
+    # Anywhere in all rounds of the ring: otherwise topics with few partitions would all have the same neighbours.
     start = entropy.below(len(active) * max(len(active) - 1, 1))
     placed = []
-    # With thousands of partitions the same few come again and again.
+    # With thousands of partitions the same few combinations repeat.
     known: dict[tuple[int, int], tuple[int, ...]] = {}
     for number in range(partitions):
         turn, step = divmod(start + number, len(active))
-        # Each turn of the ring pairs a leader with other followers, so that its load is shared when it fails.
+        # Each round of the ring pairs a leader with other followers, so that its load is shared when it fails.
         shift = turn % (len(active) - 1) if len(active) > 1 else 0
         replicas = known.get((step, shift))
         if replicas is None:
@@ -46,13 +46,13 @@ def place(
 
 
 def takers(image: Image, count: int) -> list[Broker]:
-    """Who may get new replicas: not whoever is about to be taken away, unless there are too few others."""
+    """The brokers for new replicas: not those being drained, unless there are too few others."""
     staying = [broker for broker in image.brokers.values() if int(broker.id) not in drained_nodes(image)]
     return staying if len(staying) >= count else list(image.brokers.values())
 
 
 def drained_nodes(image: Image) -> set[int]:
-    """Those that are about to be taken away."""
+    """The brokers that are being drained."""
     return {
         int(node_id)
         for node_id in image.brokers
@@ -61,7 +61,7 @@ def drained_nodes(image: Image) -> set[int]:
 
 
 def _ring(brokers: list[Broker]) -> list[Broker]:
-    """All brokers once, neighbours in different racks as far as the racks allow."""
+    """All brokers once, neighbours in different racks as far as possible."""
     racks: dict[str, list[Broker]] = {}
     for broker in sorted(brokers, key=lambda broker: (broker.rack or "", broker.id)):
         racks.setdefault(broker.rack or "", []).append(broker)
@@ -69,11 +69,11 @@ def _ring(brokers: list[Broker]) -> list[Broker]:
 
 
 def _spread(leader: Broker, candidates: list[Broker], count: int) -> tuple[int, ...]:
-    """The leader and the first candidates, those in racks not yet taken before the others."""
+    """The leader and the first candidates, those in unused racks first."""
     chosen = [leader]
     racks = {leader.rack}
     while len(chosen) < count:
-        # Without racks every broker counts as being in the one rack None, and the first candidate is as good as any.
+        # Without racks every broker is in the rack None, and the first candidate is as good as any.
         fresh = next((broker for broker in candidates if broker.rack not in racks), None)
         if fresh is None:
             racks.clear()

@@ -1,4 +1,4 @@
-"""Producer ids are given to brokers in blocks, so that few producers cost a commit."""
+"""Producer ids, allocated to brokers in blocks, so that few producers cost a commit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRODUCER_ID_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
-    """The ids from `first` on, `count` of them; none when the verdict is not OK."""
+    """The ids from `first` on, `count` of them; none if the verdict is not OK."""
 
     verdict: Verdict
     first: int = 0
@@ -24,7 +24,7 @@ class ProducerIdBlock:
 
 
 def decide_allocate_producer_ids(image: Image, broker_id: int, broker_epoch: int) -> Decision[ProducerIdBlock]:
-    """Give the next block to this broker. Ids of a block that is lost in a restart are never given again."""
+    """Allocate the next block to this broker. Ids lost in a restart are never used again."""
     broker = image.brokers.get(broker_id)
     if broker is None or broker.epoch != broker_epoch:
         verdict = Verdict(

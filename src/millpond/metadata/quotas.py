@@ -1,7 +1,7 @@
-"""Client quotas: how much a user, a client id, both together or an address may take, as the metadata have it.
+"""Client quotas in the metadata: for users, client ids, both together, or addresses.
 
-An entity has one part or two; a part without a name stands for all that have no quota of their own. What a quota
-means, and which of several counts, `broker/security/quotas.py` says.
+An entity has one part or two; a part without a name is the default for its type. `broker/security/quotas.py` defines
+what a quota means and which of several applies.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ LARGEST_OF_CLIENTS: Final[Mapping[str, int | None]] = {
     REQUEST_PERCENTAGE: None,
     CONTROLLER_MUTATION_RATE: None,
 }
-"""The quotas of users and client ids, with the largest value of those that are whole numbers."""
+"""The quotas of users and client ids, with the largest value of integer ones."""
 
 LARGEST_OF_ADDRESSES: Final[Mapping[str, int | None]] = {CONNECTION_CREATION_RATE: (1 << 31) - 1}
 
 ENTITIES_MAX: Final = 100_000
-"""So many entities may have quotas: nothing else ends their number, because they need not exist."""
+"""The most entities with quotas: they need not exist, so nothing else limits their number."""
 
 NAME_SHOWN_MAX: Final = 100
 
 Entity: TypeAlias = tuple[QuotaPart, ...]
-"""In the order of the types, so that equal ones are equal."""
+"""In the order of the types, so that equal ones compare equal."""
 
 
 @dataclass(slots=True)
 class ClientQuotas:
-    """The part of the image that has the quotas. `replay` alone changes it."""
+    """The quotas in the image. `replay` alone changes it."""
 
     of: dict[Entity, dict[str, float]] = field(default_factory=dict)
     version: int = field(default=0, compare=False)
-    """Grows with every change."""
+    """Rises with every change."""
 
     def copy(self) -> ClientQuotas:
         return ClientQuotas({entity: dict(values) for entity, values in self.of.items()}, self.version)
@@ -93,7 +93,7 @@ def entity_of(parts: Sequence[QuotaPart]) -> Entity:
 
 
 def words_for(entity: Sequence[QuotaPart]) -> str:
-    """For people."""
+    """For display."""
     return " ".join(
         f"{part.entity_type[:NAME_SHOWN_MAX]} "
         + ("<default>" if part.entity_name is None else repr(part.entity_name[:NAME_SHOWN_MAX]))
@@ -106,7 +106,7 @@ def words_for(entity: Sequence[QuotaPart]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class QuotaChange:
-    """What one quota of an entity shall be; None takes it away."""
+    """The new value of one quota of an entity; None removes it."""
 
     key: str
     value: float | None
@@ -122,7 +122,7 @@ class EntityChanges:
 def decide_alter_quotas(
     quotas: ClientQuotas, requests: Sequence[EntityChanges], *, validate_only: bool = False
 ) -> Decision[tuple[Verdict, ...]]:
-    """Change quotas; an entity's all together or not at all. A verdict for each request, in their order."""
+    """Change quotas; those of one entity together or not at all. A verdict for each request, in order."""
     times_named = Counter(entity_of(request.entity) for request in requests)
     records: list[ClientQuotaRecord] = []
     verdicts: list[Verdict] = []
@@ -163,7 +163,7 @@ def _changes_of(quotas: ClientQuotas, entity: Entity, changes: Sequence[QuotaCha
 
 
 def _quotas_for(entity: Entity) -> Mapping[str, int | None]:
-    """Which quotas such an entity can have. Refused where there is no such entity."""
+    """The quotas that such an entity can have. Refused for an invalid entity."""
     types = [part.entity_type for part in entity]
     if not types:
         raise _wrong("a quota has to be somebody's: the request names no entity")
@@ -183,8 +183,8 @@ def _quotas_for(entity: Entity) -> Mapping[str, int | None]:
 
 
 def check_address(text: str) -> None:
-    """Refused unless it is an address. The name of a host is none: what it stands for changes."""
-    # Seldom needed, and a node starts sooner without it.
+    """Refused unless it is an address. Host names are not allowed, as their addresses change."""
+    # Rarely needed, and startup is faster without it.
     from ipaddress import ip_address
 
     try:
@@ -214,7 +214,7 @@ def _wrong(text: str) -> Refused:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which entities are asked for by one of their parts: one name, those without (None), or any of the type."""
+    """Selects entities by one of their parts: a name, the default (None), or any of the type."""
 
     entity_type: str
     name: str | None = None
@@ -229,7 +229,7 @@ class Wanted:
 def find_quotas(
     quotas: ClientQuotas, wanted: Sequence[Wanted], *, strict: bool
 ) -> list[tuple[Entity, Mapping[str, float]]]:
-    """The entities that have all the wanted parts, and with `strict` no others. Refused for what cannot be asked."""
+    """The entities that have all requested parts, and with `strict` no others. Refused for invalid filters."""
     types = [each.entity_type for each in wanted]
     for at, each in enumerate(types):
         if each in types[:at]:

@@ -1,6 +1,6 @@
-"""People ask for other replicas: deciding on AlterPartitionReassignments and ListPartitionReassignments.
+"""AlterPartitionReassignments and ListPartitionReassignments.
 
-Each partition fares for itself. What a move is, and when it ends, is in `moves`.
+Each partition has its own result. `moves` has the rules of a reassignment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from millpond.metadata.topics import REPLICATION_FACTOR_MAX
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """The replicas that a partition shall have; None calls off its move."""
+    """The requested replicas of a partition; None cancels its reassignment."""
 
     topic: str
     index: int
@@ -37,7 +37,7 @@ class Reassigned:
 def decide_alter_reassignments(
     image: Image, layers: NodeLayers, wanted: Sequence[Reassignment], *, may_change_factor: bool = True
 ) -> Decision[tuple[Reassigned, ...]]:
-    """One reply for each partition that is named. To ask again for what is under way changes nothing."""
+    """One reply for each named partition. Repeating a current request changes nothing."""
     rules = TopicRules(image, layers)
     records: list[Record] = []
     replies: list[Reassigned] = []
@@ -98,7 +98,7 @@ def _check_target(image: Image, before: Partition, target: tuple[int, ...], may_
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """A partition that moves, and how it stands."""
+    """A partition that is being reassigned, and its state."""
 
     topic: str
     index: int
@@ -106,7 +106,7 @@ class Moving:
 
 
 def decide_list_reassignments(image: Image, wanted: Sequence[tuple[str, int]] | None) -> Decision[tuple[Moving, ...]]:
-    """Of these partitions, or of all, those that move now."""
+    """Those of these partitions, or of all, that are being reassigned."""
     if wanted is None:
         return Decision((), tuple(Moving(topic.name, index, partition) for topic, index, partition in image.moving()))
     moving = []

@@ -1,7 +1,7 @@
-"""The records of the metadata log: one small frozen value for each kind, named as the protocol names them.
+"""The records of the metadata log: a small frozen value for each kind, named as in the protocol.
 
-Those of partitions are named tuples, which are made several times faster: there may be ten thousand of them at once.
-Only what this project uses of each kind is here; fields that the wire has and we do not keep their defaults there.
+Those of partitions are named tuples, which are created several times faster: there may be ten thousand of them at
+once. Only the fields that this project uses are here; the others keep their defaults on the wire.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ LEADER_UNCHANGED: Final = -2
 
 RECOVERED: Final = 0
 RECOVERING: Final = 1
-"""The leader was elected although it may lack records, and has not yet said that it put this right."""
+"""The leader was elected although it may lack records, and has not reported its recovery yet."""
 RECOVERY_UNCHANGED: Final = -1
 
 
 class ResourceType(IntEnum):
-    """What can have settings, by the numbers of the protocol."""
+    """The resources with settings, with the numbers of the protocol."""
 
     TOPIC = 2
     BROKER = 4
@@ -43,7 +43,7 @@ class BrokerEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class BrokerFeature:
-    """Which levels of a feature a broker supports."""
+    """The levels of a feature that a broker supports."""
 
     name: str
     min_supported_version: int
@@ -52,7 +52,7 @@ class BrokerFeature:
 
 @dataclass(frozen=True, slots=True)
 class RegisterBrokerRecord:
-    """A broker has joined, or came back with a new incarnation, address or rack, or tells what it supports."""
+    """A broker has registered, possibly again with a new incarnation, address, rack or features."""
 
     broker_id: int
     incarnation_id: UUID
@@ -67,7 +67,7 @@ class RegisterBrokerRecord:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistrationChangeRecord:
-    """A broker was fenced (1) or unfenced (-1), or asks to leave (1); 0 leaves it as it is."""
+    """A broker was fenced (1) or unfenced (-1), or requests its shutdown (1); 0 is no change."""
 
     broker_id: int
     broker_epoch: int
@@ -83,7 +83,7 @@ class UnregisterBrokerRecord:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic has come into being. Its settings and partitions follow in records of their own."""
+    """A topic was created. Its settings and partitions follow in separate records."""
 
     name: str
     topic_id: UUID
@@ -105,7 +105,7 @@ class PartitionRecord(NamedTuple):
 
 
 class PartitionChangeRecord(NamedTuple):
-    """What changed in a partition; None, LEADER_UNCHANGED and RECOVERY_UNCHANGED leave a part as it is.
+    """The changes of a partition; None, LEADER_UNCHANGED and RECOVERY_UNCHANGED are no change.
 
     Naming a leader, even the same one, begins a new leader epoch; any change begins a new partition epoch.
     """
@@ -124,10 +124,10 @@ class PartitionChangeRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeadAnewRecord:
-    """A broker has come back after a crash: every partition that it leads begins a new leader epoch.
+    """A broker has returned after a crash: every partition that it leads begins a new leader epoch.
 
-    The one record that Kafka does not have: it would write a PartitionChangeRecord for each partition, and a node
-    with ten thousand of them would write ten thousand records after every crash.
+    The only record that Kafka does not have: it would write a PartitionChangeRecord for each partition, ten thousand
+    after every crash of a large node.
     """
 
     broker_id: int
@@ -136,14 +136,14 @@ class LeadAnewRecord:
 
 @dataclass(frozen=True, slots=True)
 class RemoveTopicRecord:
-    """A topic is gone, with its partitions and settings."""
+    """A topic was deleted, with its partitions and settings."""
 
     topic_id: UUID
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigRecord:
-    """A setting of a topic, of one broker or (with an empty name) of all brokers; None takes it away."""
+    """A setting of a topic, of one broker or (with an empty name) of all brokers; None removes it."""
 
     resource_type: int
     resource_name: str
@@ -153,7 +153,7 @@ class ConfigRecord:
 
 @dataclass(frozen=True, slots=True)
 class FeatureLevelRecord:
-    """The level of a feature that the cluster has agreed on; 0 takes it away."""
+    """The finalized level of a feature; 0 removes it."""
 
     name: str
     feature_level: int
@@ -161,7 +161,7 @@ class FeatureLevelRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdsRecord:
-    """All producer ids below `next_producer_id` have been given out, the last of them to this broker."""
+    """All producer ids below `next_producer_id` have been allocated, the last of them to this broker."""
 
     broker_id: int
     broker_epoch: int
@@ -170,7 +170,7 @@ class ProducerIdsRecord:
 
 @dataclass(frozen=True, slots=True)
 class QuotaPart:
-    """Of whom a quota is: a type (user, client-id, ip) with a name, or None for all that have none of their own."""
+    """A part of a quota entity: a type (user, client-id, ip) with a name, or None for the default."""
 
     entity_type: str
     entity_name: str | None
@@ -188,7 +188,7 @@ class ClientQuotaRecord:
 
 @dataclass(frozen=True, slots=True)
 class UserScramCredentialRecord:
-    """What shows whether somebody knows a user's password, by one mechanism. The password is not in it."""
+    """A user's credential for one mechanism. It does not contain the password."""
 
     name: str
     mechanism: int
@@ -206,7 +206,7 @@ class RemoveUserScramCredentialRecord:
 
 @dataclass(frozen=True, slots=True)
 class DelegationTokenRecord:
-    """A token that stands for its owner was made, or lives on. Principals are written as `User:name`."""
+    """A delegation token was created or renewed. Principals are written as `User:name`."""
 
     owner: str
     requester: str
@@ -224,7 +224,7 @@ class RemoveDelegationTokenRecord:
 
 @dataclass(frozen=True, slots=True)
 class AccessControlEntryRecord:
-    """An ACL. Its id is only for the record that takes it away."""
+    """An ACL. Its id is used only by the record that removes it."""
 
     id: UUID
     resource_type: int
@@ -243,7 +243,7 @@ class RemoveAccessControlEntryRecord:
 
 @dataclass(frozen=True, slots=True)
 class NoOpRecord:
-    """Nothing changed; shows that the log is alive."""
+    """No change; shows that the log is alive."""
 
 
 Record: TypeAlias = (

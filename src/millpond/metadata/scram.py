@@ -1,7 +1,7 @@
-"""Users and what shows that somebody knows their password (SCRAM, RFC 5802): salted, iterated, never the password.
+"""Users and their SCRAM credentials (RFC 5802): salted and iterated, never the password itself.
 
-The user without a name is nobody's: its keys are a secret that all nodes share. From it a user who does not exist
-gets a salt that is always the same, so that a stranger cannot tell who exists.
+The user with an empty name is special: its keys are a secret that all nodes share. From it a user who does not exist
+gets a stable salt, so that a client cannot find out which users exist.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from millpond.metadata.records import (
 NOBODY: Final = ""
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
-"""As Kafka has it: who logs in by PLAIN makes a node do them all."""
+"""As in Kafka: a PLAIN login makes a node compute all of them."""
 
 ITERATIONS_USUAL: Final = 8192
 NAME_BYTES_MAX: Final = 256
@@ -38,14 +38,14 @@ USERS_MAX: Final = 100_000
 
 
 class Mechanism(IntEnum):
-    """By the numbers of the protocol."""
+    """With the numbers of the protocol."""
 
     SCRAM_SHA_256 = 1
     SCRAM_SHA_512 = 2
 
     @property
     def label(self) -> str:
-        """As SASL names it."""
+        """The SASL name."""
         return self.name.replace("_", "-")
 
     @property
@@ -67,7 +67,7 @@ class Credential:
 
 
 class Shape(NamedTuple):
-    """What a stranger sees of a credential, and what checking a password against it costs."""
+    """What a client sees of a credential, and what checking a password against it costs."""
 
     salt_bytes: int
     iterations: int
@@ -77,7 +77,7 @@ _Key: TypeAlias = tuple[str, int]
 
 
 class ScramCredentials:
-    """All of them, by user and mechanism; `replay` alone changes it."""
+    """All credentials, by user and mechanism; `replay` alone changes it."""
 
     def __init__(self, credentials: Mapping[_Key, Credential] | None = None) -> None:
         self._credentials: dict[_Key, Credential] = dict(credentials or {})
@@ -100,12 +100,12 @@ class ScramCredentials:
 
     @property
     def had_users(self) -> bool:
-        """Whether a user was ever created, even if all of them have been removed since."""
+        """Whether a user was ever created, even if all have been removed since."""
         return bool(self._credentials)
 
     @property
     def secret(self) -> bytes | None:
-        """What all nodes know and nobody else; None before there is any user."""
+        """The secret that only the nodes know; None before there is any user."""
         nobody = self._credentials.get((NOBODY, Mechanism.SCRAM_SHA_512))
         return None if nobody is None else nobody.server_key
 
@@ -117,7 +117,7 @@ class ScramCredentials:
         return [(mechanism, credential) for mechanism, credential in found if credential is not None]
 
     def usual_shape(self, mechanism: int) -> Shape:
-        """Of most credentials: one that does not exist has to look like them."""
+        """The most common shape: that of a nonexistent credential must look the same."""
         shape = self._shapes.get(mechanism)
         if shape is None:
             counts: dict[Shape, int] = {}
@@ -131,7 +131,7 @@ class ScramCredentials:
 
     @property
     def usual_mechanism(self) -> Mechanism:
-        """Of most credentials."""
+        """The most common mechanism."""
         if self._usual_mechanism is None:
             counts = Counter(mechanism for user, mechanism in self._credentials if user != NOBODY)
             usual = max(counts, key=lambda each: (counts[each], each), default=int(Mechanism.SCRAM_SHA_512))
@@ -192,7 +192,7 @@ class AlteredUser:
 
 
 class WithScram(Protocol):
-    """The image, as far as this file knows it: it is the image that knows this file."""
+    """The part of the image that this module uses, to avoid a circular import."""
 
     scram: ScramCredentials
 
@@ -203,10 +203,10 @@ class WithScram(Protocol):
 def decide_alter_credentials(
     image: WithScram, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion], fresh_secret: bytes
 ) -> Decision[tuple[AlteredUser, ...]]:
-    """Change credentials, each user at most once. `fresh_secret` is random, for the first of them all.
+    """Change credentials, each user at most once. `fresh_secret` is random, for the very first one.
 
-    What is wrong with one user does not keep the others from being changed. Whose last credential goes is no user any
-    more: their delegation tokens end with it, those too that they have made for others.
+    An error with one user does not affect the others. Removing the last credential removes the user: their delegation
+    tokens end with it, including those they created for others.
     """
     asked = [each.user for each in deletions] + [each.user for each in upsertions]
     verdicts: dict[str, Verdict] = {}
@@ -277,7 +277,7 @@ def _bad(why: str) -> Verdict:
 
 
 def name_fault(user: str) -> str | None:
-    """What is wrong with the name of a user."""
+    """Why a user name is invalid."""
     if user == NOBODY:
         return "a user must have a name"
     if len(user.encode()) > NAME_BYTES_MAX:
@@ -324,7 +324,7 @@ class DescribedUser:
 
 
 def describe_users(known: ScramCredentials, users: Sequence[str] | None) -> Iterator[DescribedUser]:
-    """The named ones; all where none are."""
+    """The named users; all if none are named."""
     for user, count in Counter(users or known.users()).items():
         found = tuple((int(mechanism), credential.iterations) for mechanism, credential in known.of_user(user))
         if count > 1:

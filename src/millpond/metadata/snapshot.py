@@ -1,4 +1,4 @@
-"""The whole image as records: replayed into an empty image they give the same one. What a snapshot file holds."""
+"""The whole image as records, which recreate it in an empty image. This is the content of a snapshot file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from millpond.metadata.records import (
 
 
 def records_of(image: Image) -> Iterator[Record]:
-    """One record for each thing that there is, in an order in which they can be replayed.
+    """One record for each thing, in an order in which they can be replayed.
 
     The image must not change while this is being read.
     """
@@ -48,9 +48,10 @@ def records_of(image: Image) -> Iterator[Record]:
 
 
 def records_between(old: Image, new: Image) -> Iterator[Record]:
-    """What tells whoever follows the records how one image became the other, when nobody has the records themselves.
+    """The differences between two images as records, for followers of the log that missed the actual ones.
 
-    Each thing that came, went or changed is named once; replayed into the old image they would not give the new one.
+    Each thing that was created, deleted or changed is named once; replaying them into the old image would not give
+    the new one.
     """
     for name in old.features.keys() | new.features.keys():
         if old.features.get(name) != new.features.get(name):

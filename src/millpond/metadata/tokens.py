@@ -1,7 +1,7 @@
-"""Delegation tokens (KIP-48): short-lived passwords that stand for their owner, and can be taken back.
+"""Delegation tokens (KIP-48): short-lived, revocable passwords for their owner.
 
-The metadata hold who owns a token and how long it lives. What proves it is worked out from its id and a secret that
-only the nodes know, and is nowhere written down.
+The metadata hold a token's owner and lifetime. Its HMAC is derived from its id and a secret that only the nodes know,
+and is never stored.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ NO_TIME: Final = -1
 RENEWERS_MAX: Final = 100
 TOKENS_MAX: Final = 20_000
 TOKENS_OF_ONE_MAX: Final = 1_000
-"""To make tokens for oneself needs no right: one user must not take them all."""
+"""Creating tokens for oneself needs no permission: one user must not use them all up."""
 
 BYTES_MAX: Final = 8 << 20
 BYTES_OF_ONE_MAX: Final = 256 << 10
-"""The same for what the metadata hold of them: every node keeps it in memory, and every snapshot writes it."""
+"""The same for their size in the metadata: every node keeps them in memory, and every snapshot contains them."""
 
 _BYTES_OF_TOKEN: Final = 128
-"""Id, times, and what a record costs whatever is in it."""
+"""Id, times, and the fixed cost of a record."""
 
 _BYTES_OF_NAME: Final = 16
-"""What a principal costs beside its own bytes: many short renewers take time like a few long ones."""
+"""The cost of a principal besides its bytes: many short renewers take as much time as a few long ones."""
 
 
 class Usage(NamedTuple):
-    """How many tokens a requester has, and how much of the metadata they take."""
+    """How many tokens a requester has, and their size in the metadata."""
 
     tokens: int = 0
     bytes: int = 0
@@ -50,7 +50,7 @@ class Usage(NamedTuple):
 
 
 def usage_of(owner: str, requester: str, renewers: Sequence[str]) -> Usage:
-    """What one token takes."""
+    """The usage of one token."""
     names = (owner, requester, *renewers)
     return Usage(1, _BYTES_OF_TOKEN + sum(len(each.encode()) + _BYTES_OF_NAME for each in names))
 
@@ -59,7 +59,7 @@ _NOTHING: Final = Usage()
 
 
 class DelegationTokens:
-    """All of them, by id; `replay` alone changes it."""
+    """All tokens, by id; `replay` alone changes it."""
 
     def __init__(self, tokens: Mapping[str, DelegationTokenRecord] | None = None, comings: int = 0) -> None:
         self._tokens: dict[str, DelegationTokenRecord] = {}
@@ -68,7 +68,7 @@ class DelegationTokens:
         for each in (tokens or {}).values():
             self._put(each)
         self.comings = comings
-        """Grows with every token that is new."""
+        """Rises with every new token."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DelegationTokens) and self._tokens == other._tokens
@@ -87,7 +87,7 @@ class DelegationTokens:
         return copied
 
     def usage(self, requester: str) -> Usage:
-        """What the tokens take that this principal has asked for."""
+        """The usage of the tokens that this principal has requested."""
         return self._usage.get(requester, _NOTHING)
 
     def get(self, token_id: str) -> DelegationTokenRecord | None:
@@ -133,7 +133,7 @@ class DelegationTokens:
 
 
 def end_ms(token: DelegationTokenRecord) -> int:
-    """Until when it is good, this moment included."""
+    """When it expires, inclusive."""
     return min(token.max_timestamp, token.expiration_timestamp)
 
 
@@ -142,7 +142,7 @@ def has_expired(token: DelegationTokenRecord, now_ms: int) -> bool:
 
 
 def is_of(token: DelegationTokenRecord, principal: str) -> bool:
-    """Whether somebody may see, renew and end it without any other right."""
+    """Whether this principal may see, renew and expire it without any other permission."""
     return principal == token.owner or principal in token.renewers
 
 
@@ -153,19 +153,19 @@ class NewToken:
     requester: str
     renewers: tuple[str, ...]
     lifetime_ms: int
-    """At most; not positive for as long as the settings allow."""
+    """The maximum; if not positive, what the settings allow."""
     needs_user: bool = False
-    """Whether the requester has logged in with a password that the metadata know."""
+    """Whether the requester has logged in with a password from the metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """What the settings allow."""
+    """The limits from the settings."""
 
     longest_ms: int
-    """From the making of a token; no renewal goes beyond."""
+    """From the creation of a token; renewals cannot exceed it."""
     renewed_ms: int
-    """How long it lives without being renewed."""
+    """How long it lives without a renewal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +176,14 @@ class CreatedToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenTime:
-    """Until when a token lives now."""
+    """The current expiry time of a token."""
 
     verdict: Verdict
     until_ms: int = NO_TIME
 
 
 class WithTokens(Protocol):
-    """The image, as far as this file knows it: it is the image that knows this file."""
+    """The part of the image that this module uses, to avoid a circular import."""
 
     tokens: DelegationTokens
     scram: ScramCredentials
@@ -201,7 +201,7 @@ def decide_create_token(
         if (fault := name_fault(name)) is not None:
             return _not_created(ErrorCode.INVALID_REQUEST, fault)
     if wanted.needs_user and not image.scram.of_user(wanted.requester.partition(":")[2]):
-        # Removed while the request was on its way: the tokens that they had have ended, and no other comes.
+        # The user was removed while the request was in flight: their tokens have ended, and no other is created.
         return _not_created(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, f"{wanted.requester} is no user any more")
     if (full := _limit_reached(image.tokens, wanted)) is not None:
         return _not_created(ErrorCode.POLICY_VIOLATION, full)
@@ -245,7 +245,7 @@ def _not_created(code: ErrorCode, why: str) -> Decision[CreatedToken]:
 def decide_renew_token(
     image: WithTokens, token_id: str | None, principal: str, period_ms: int, lifetimes: Lifetimes, now_ms: int
 ) -> Decision[TokenTime]:
-    """`token_id` is None where nothing matches what the client has shown."""
+    """`token_id` is None if nothing matches the client's HMAC."""
     token = None if token_id is None else image.tokens.get(token_id)
     if token is None:
         return _refused_time(ErrorCode.DELEGATION_TOKEN_NOT_FOUND)
@@ -260,7 +260,7 @@ def decide_renew_token(
 def decide_expire_token(
     image: WithTokens, token_id: str | None, principal: str, period_ms: int, now_ms: int
 ) -> Decision[TokenTime]:
-    """Let it live for so long from now on; a negative period ends it at once."""
+    """Set its expiry to this long from now; a negative period expires it at once."""
     token = None if token_id is None else image.tokens.get(token_id)
     if token is None:
         return _refused_time(ErrorCode.DELEGATION_TOKEN_NOT_FOUND)
@@ -274,7 +274,7 @@ def decide_expire_token(
 
 
 def decide_remove_expired(image: WithTokens, now_ms: int, most: int) -> Decision[Sequence[DelegationTokenRecord]]:
-    """Forget tokens that have had their time, so many of them at a time."""
+    """Remove expired tokens, a limited number at a time."""
     gone = [token for token in image.tokens if has_expired(token, now_ms)][:most]
     return Decision(tuple(RemoveDelegationTokenRecord(each.token_id) for each in gone), gone)
 

@@ -1,6 +1,6 @@
-"""Topics come and go and grow: deciding on CreateTopics, DeleteTopics and CreatePartitions.
+"""CreateTopics, DeleteTopics and CreatePartitions.
 
-Each topic of a request fares for itself; one that is refused does not keep the others from being served.
+Each topic of a request has its own result; a refused one does not affect the others.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _INTERNAL_SOUNDS: Final = {sound_of(name): name for name in INTERNAL_TOPICS}
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic that a client wants; -1 leaves a number to the broker, `assignments` gives replicas by partition."""
+    """A requested topic; -1 leaves a number to the broker, `assignments` gives replicas by partition."""
 
     name: str
     num_partitions: int = -1
@@ -54,7 +54,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """How a wanted topic fared; the id is that of no topic when it was refused or only checked."""
+    """The result for a requested topic; without an id if it was refused or only validated."""
 
     name: str
     verdict: Verdict
@@ -80,7 +80,7 @@ class DeletedTopic:
 
 @dataclass(frozen=True, slots=True)
 class MorePartitions:
-    """A topic that shall have `count` partitions in all; `assignments` gives the replicas of the new ones."""
+    """A topic that gets `count` partitions in total; `assignments` gives the replicas of the new ones."""
 
     name: str
     count: int
@@ -104,7 +104,7 @@ def decide_create_topics(
 ) -> Decision[tuple[CreatedTopic, ...]]:
     """One reply for each name, in the order in which the request first names them.
 
-    `by_broker` makes internal topics, which a client may not: made like any other they would lose their records to
+    `by_broker` allows internal topics, which clients may not create: as ordinary topics they would lose records to
     retention.
     """
     times_named = Counter(topic.name for topic in topics)
@@ -137,7 +137,7 @@ def decide_create_topics(
 def decide_delete_topics(
     image: Image, layers: NodeLayers, refs: Sequence[TopicRef]
 ) -> Decision[tuple[DeletedTopic, ...]]:
-    """One reply for each topic that the request names, be it by name or by id."""
+    """One reply for each topic that the request names, by name or by id."""
     topics = [_find(image, ref) for ref in refs]
     times_named = Counter(topic.id for topic in topics if isinstance(topic, Topic))
     records: list[Record] = []
@@ -208,7 +208,7 @@ def unknown_topic_id(topic_id: UUID) -> Refused:
 
 
 def _find(image: Image, ref: TopicRef) -> Topic | Refused:
-    """The topic that a deletion means, or why there is none."""
+    """The topic to delete, or why there is none."""
     if (ref.name is None) == (ref.topic_id == NO_TOPIC_ID):
         return Refused(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, one of the two")
     if ref.name is not None:
@@ -227,7 +227,7 @@ def _check_new_name(image: Image, name: str, sounds: dict[str, str], by_broker: 
         raise internal_topic_refused(name)
     namesake = next(iter(image.namesakes(name)), sounds.get(sound_of(name)))
     if namesake is None and name not in INTERNAL_TOPICS:
-        # Whether or not it is there yet: the brokers could not make it beside this one.
+        # Even if it does not exist yet: the brokers could not create it beside this one.
         namesake = _INTERNAL_SOUNDS.get(sound_of(name))
     if namesake is not None:
         raise Refused(
@@ -241,7 +241,7 @@ def internal_topic_refused(name: str) -> Refused:
 
 
 Replicas = list[tuple[int, ...]]
-"""The replicas of new partitions, in the order of their numbers, each with its leader first."""
+"""The replicas of new partitions in order, each with its leader first."""
 
 
 def _replicas_of_new_topic(
@@ -295,7 +295,7 @@ def _replicas_of_more_partitions(
 
 
 def _check_count(static: Settings, in_topic: int, added: int, in_cluster: int) -> None:
-    """Limits first: the number of partitions decides how much is allocated for them."""
+    """Limits first: the number of partitions determines how much is allocated."""
     if in_topic > static[MAX_PARTITIONS_PER_TOPIC]:
         most = static[MAX_PARTITIONS_PER_TOPIC]
         raise LimitMet(
@@ -370,7 +370,7 @@ def _partition_records(
 def _first_isr_and_elr(
     image: Image, replicas: tuple[int, ...], min_isr: int
 ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """Who is in sync with a new partition, and who is eligible to lead it.
+    """The first ISR and ELR of a new partition.
 
     No replica has a record yet. While too few are in sync to commit one, the others lack nothing, and any of them can
     lead if the ISR is lost. The ISR may be a broker that died, disk and all, before this controller was elected.

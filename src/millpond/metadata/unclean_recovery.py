@@ -15,14 +15,14 @@ from millpond.metadata.leadership import NO_LEADER, CanLead
 
 
 class LogEnd(NamedTuple):
-    """Where the log of one replica ends. Tuples compare as recovery does: the last epoch first, then the offset."""
+    """The end of one replica's log. Tuples compare as recovery does: the last epoch first, then the offset."""
 
     last_epoch: int
     end_offset: int
 
 
 class ReplicaLogEnd(NamedTuple):
-    """A log end as a broker reported it in one life of its own."""
+    """A log end as a broker reported it in one incarnation."""
 
     broker_epoch: int
     end: LogEnd
@@ -50,10 +50,10 @@ def leaderless(image: Image, wanted: Iterable[tuple[str, int]] | None) -> dict[i
 def longest_log(
     image: Image, partition: Partition, reported: Mapping[int, ReplicaLogEnd], can_lead: CanLead
 ) -> int | None:
-    """The broker to elect; None if no replica that can lead has reported where its log ends.
+    """The broker to elect; None if no replica that can lead has reported its log end.
 
-    Between equal logs the order of the replicas decides, and replicas that a move adds come last. A report of an
-    earlier life of the broker does not count: the log may have been lost since.
+    Between equal logs the order of the replicas decides, and replicas being added come last. A report from an earlier
+    incarnation does not count: the log may have been lost since.
     """
 
     def is_current(broker_id: int) -> bool:
