@@ -13,7 +13,6 @@ Records are sent as file ranges, straight from the page cache; a worker first re
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from millpond.base.errors import ErrorCode, Refused
@@ -97,7 +96,7 @@ def short(
     request = short_fetch(frame)
     if request is None:
         return False
-    return serve_short(data.fetch_source, connection, request, partial(_answer_now, node, metadata, data))
+    return serve_short(data.fetch_source, connection, request, _answer_now, (node, metadata, data))
 
 
 def _answer_now(

@@ -11,7 +11,7 @@ from millpond.broker.fetch.closest_replica import closest_replica
 from millpond.broker.fetch.consumer_sessions import TOPIC_IDS_FROM, FetchContext, RequestedPartition
 from millpond.broker.fetch.page_cache import cold_ranges, warm
 from millpond.broker.fetch.partition_reads import READ_COMMITTED, TopicResponses, add_to_topic, read_committed
-from millpond.broker.fetch.pending_fetches import PendingFetch
+from millpond.broker.fetch.pending_fetches import LaterFetch
 from millpond.broker.loop.steps import Steps, in_slices
 from millpond.broker.requests.replies import Outcome, release_ranges
 from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS, REPLICA_SELECTOR_CLASS
@@ -65,7 +65,7 @@ class _Watched:
         return stable_bytes
 
 
-class ConsumerFetch(PendingFetch[m.FetchResponse]):
+class ConsumerFetch(LaterFetch):
     __slots__ = (
         "_by_id",
         "_bytes_max",
@@ -89,7 +89,7 @@ class ConsumerFetch(PendingFetch[m.FetchResponse]):
     def __init__(
         self, source: FetchSource, call: Call, request: m.FetchRequest, context: FetchContext, responder: Responder
     ) -> None:
-        PendingFetch.__init__(self, source)
+        LaterFetch.__init__(self, source)
         settings = source.settings()
         self._connection = call.connection
         self._context = context
@@ -181,11 +181,7 @@ class ConsumerFetch(PendingFetch[m.FetchResponse]):
                 # Only the leader's log decides: each replica deletes old segments at its own time.
                 raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE)
             high_watermark, stable_offset, start_offset, ranges, aborted = read_committed(
-                partition,
-                offset,
-                min(requested.bytes_max, max(bytes_left, 0)),
-                stable_only=self._stable_only,
-                at_least_one_batch=is_first,
+                partition, offset, requested.bytes_max, bytes_left, self._stable_only, is_first
             )
         except Refused as refusal:
             return self._responder.failed(requested, refusal.code, partition), []

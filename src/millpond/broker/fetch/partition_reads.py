@@ -30,9 +30,17 @@ class PartitionRead(NamedTuple):
 
 
 def read_committed(
-    partition: Partition, offset: int, bytes_max: int, *, stable_only: bool, at_least_one_batch: bool
+    partition: Partition,
+    offset: int,
+    bytes_max: int,
+    bytes_left: int,
+    stable_only: bool,
+    at_least_one_batch: bool,
 ) -> PartitionRead:
-    """What a consumer may read from `offset` on: up to the high watermark, or to the LSO with `stable_only`."""
+    """What a consumer may read from `offset` on: up to the high watermark, or to the LSO with `stable_only`.
+
+    The limits are `bytes_max` for the partition and `bytes_left` for the response.
+    """
     log = partition.log
     high_watermark = partition.committed_offset
     stable_offset = log.stable_offset(high_watermark)
@@ -41,7 +49,10 @@ def read_committed(
         # The consumer has caught up, which is the most common case: no lookup is needed.
         return PartitionRead(high_watermark, stable_offset, log.start_offset, [], [])
     ranges, upper_offset = partition.read(
-        offset, bytes_max, at_least_one_batch=at_least_one_batch, upper_offset=upper_offset
+        offset,
+        min(bytes_max, max(bytes_left, 0)),
+        at_least_one_batch=at_least_one_batch,
+        upper_offset=upper_offset,
     )
     aborted: list[tuple[int, int]] = []
     if stable_only and ranges:

@@ -24,7 +24,7 @@ from millpond.base.values import dataclass
 from millpond.broker.fetch.consumer_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 from millpond.broker.fetch.page_cache import cold_ranges, warm
 from millpond.broker.fetch.partition_reads import TopicResponses, add_to_topic, failed_partition
-from millpond.broker.fetch.pending_fetches import PendingFetch
+from millpond.broker.fetch.pending_fetches import LaterFetch
 from millpond.broker.fetch.source import FetchSource
 from millpond.broker.loop.steps import Steps, in_slices, run_steps
 from millpond.broker.replication.partitions import Partition
@@ -150,21 +150,23 @@ class ReplicaSessions:
             del self._sessions[session.node_id]
 
 
-class PendingReplicaFetch(PendingFetch[m.FetchResponse]):
+class PendingReplicaFetch(LaterFetch):
     """A follower's fetch that waits for a change in its session."""
 
     __slots__ = ("_session",)
 
     def __init__(self, source: FetchSource, session: ReplicaSession) -> None:
-        PendingFetch.__init__(self, source)
+        LaterFetch.__init__(self, source)
         self._session = session
 
     def answer(self) -> None:
         self._session.answer()
 
-    def _schedule(self) -> None:
-        # After this turn, so that one response has all that happens in it.
-        self._source.clock.call_soon(self._resume)
+    def wake(self) -> None:
+        if not self._is_due and not self.ended:
+            self._is_due = True
+            # After this turn, so that one response has all that happens in it.
+            self._source.clock.call_soon(self._resume)
 
     def _read_again(self) -> None:
         self._session.answer_changes()

@@ -8,7 +8,7 @@ occurs during the wait, by handing the fetch over.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from millpond.base.errors import Refused
@@ -40,8 +40,11 @@ if TYPE_CHECKING:
     from millpond.broker.replication.partitions import Partition
     from millpond.broker.requests.connection import Connection
 
-AnswerNow = Callable[[Call, m.FetchRequest, FetchContext], Outcome]
-"""The general path of a fetch that does not wait any longer."""
+AnswerNow = Callable[..., Outcome]
+"""The general path of a fetch that no longer waits; takes contexts, a call, a request and a `FetchContext`."""
+
+Contexts = tuple[Any, ...]
+"""The contexts that `AnswerNow` takes: binding them for each request would cost more than passing them on."""
 
 FETCH: Final = 1
 JOINED_BYTES_MAX: Final = 8 << 10
@@ -65,7 +68,9 @@ class Position(Protocol):
     def leader_epoch(self) -> int: ...
 
 
-def serve_short(source: FetchSource, connection: Connection, request: ShortFetch, answer_now: AnswerNow) -> bool:
+def serve_short(
+    source: FetchSource, connection: Connection, request: ShortFetch, answer_now: AnswerNow, contexts: Contexts
+) -> bool:
     """Answer the fetch, or let it wait. False changes nothing."""
     if request.client_id is not None and request.client_id.startswith(_NODE_CLIENT_ID):
         return False
@@ -103,7 +108,9 @@ def serve_short(source: FetchSource, connection: Connection, request: ShortFetch
             requested.move_to(request.fetch_offset, request.bytes_max, request.leader_epoch)
         source.sessions.advance(session, source.clock.monotonic_ms())
     if must_wait:
-        pending = PendingShortFetch(source, connection, request, bytes_max, partition, session, requested, answer_now)
+        pending = PendingShortFetch(
+            source, connection, request, bytes_max, partition, session, requested, answer_now, contexts
+        )
         pending.wait(min(request.max_wait_ms, settings[FETCH_WAIT_MAX_MS]))
     else:
         connection.reply_parts(_reply(request, partition, session, requested, read, size))
@@ -145,9 +152,10 @@ def _read(
         read = read_committed(
             partition,
             position.fetch_offset,
-            min(position.bytes_max, max(bytes_max, 0)),
-            stable_only=request.isolation_level == READ_COMMITTED,
-            at_least_one_batch=True,
+            position.bytes_max,
+            bytes_max,
+            request.isolation_level == READ_COMMITTED,
+            True,
         )
     except Refused:
         return None
@@ -208,12 +216,19 @@ class PendingShortFetch(PendingFetch[list[ReplyPart]]):
         "_arrived_us",
         "_bytes_max",
         "_connection",
+        "_contexts",
+        "_is_counted",
+        "_is_due",
+        "_is_late",
         "_partition",
         "_request",
         "_requested",
         "_session",
         "_slot",
+        "_source",
+        "_timer",
         "_upper_offset",
+        "ended",
     )
 
     def __init__(
@@ -226,8 +241,11 @@ class PendingShortFetch(PendingFetch[list[ReplyPart]]):
         session: FetchSession | None,
         requested: RequestedPartition | None,
         answer_now: AnswerNow,
+        contexts: Contexts,
     ) -> None:
-        PendingFetch.__init__(self, source)
+        self._source = source
+        self._timer = None
+        self.ended = self._is_counted = self._is_due = self._is_late = False
         self._connection = connection
         self._arrived_us = connection.arrived_us
         self._request = request
@@ -236,6 +254,7 @@ class PendingShortFetch(PendingFetch[list[ReplyPart]]):
         self._session = session
         self._requested = requested
         self._answer_now = answer_now
+        self._contexts = contexts
         self._upper_offset = self._readable_to()
         """At the start of the wait; the session's client may request an earlier offset meanwhile."""
         self._slot = connection.keep_slot(self)
@@ -272,6 +291,10 @@ class PendingShortFetch(PendingFetch[list[ReplyPart]]):
             self._source.requests.on_answer(FETCH, self._arrived_us)
             self._connection.fill(self._slot, parts)
 
+    def cancel(self) -> None:
+        if not self.ended:
+            self._end()
+
     def fail(self, failure: Exception) -> None:
         """Nothing that it waits for fails; the general path refuses."""
         raise failure
@@ -293,7 +316,7 @@ class PendingShortFetch(PendingFetch[list[ReplyPart]]):
         )
         is_incremental = self._session is not None
         context = FetchContext(request.session_id, [requested], is_incremental=is_incremental, session=self._session)
-        outcome = self._answer_now(call, body, context)
+        outcome = self._answer_now(*self._contexts, call, body, context)
         header = RequestHeader(FETCH, request.version, request.correlation_id, client_id, 0)
 
         def encode(response: Response) -> list[ReplyPart]:
