@@ -18,7 +18,7 @@ from millpond.sim.history.records import Promise
 CALM = WorkerStyle(pace_ms=10, abort_share=0.0, sends_late=False)
 
 
-class Mill:
+class CopySetup:
     def __init__(self, one_node) -> None:
         self.one_node = one_node
         self.clock = one_node.sim.clock
@@ -39,7 +39,7 @@ class Mill:
         reader.start()
         return reader
 
-    def worker(self, name: str, style: WorkerStyle, transactional_id: str = "mill") -> CopyWorker:
+    def worker(self, name: str, style: WorkerStyle, transactional_id: str = "setup") -> CopyWorker:
         worker = CopyWorker(
             self.clock,
             self.one_node.client,
@@ -71,47 +71,47 @@ class Mill:
 
 
 @pytest.fixture
-def mill(one_node) -> Mill:
-    return Mill(one_node)
+def setup(one_node) -> CopySetup:
+    return CopySetup(one_node)
 
 
 @pytest.mark.parametrize("is_v2", [True, False])
-def test_everything_is_copied_exactly_once(mill: Mill, is_v2: bool) -> None:
-    mill.worker("one", replace(CALM, is_v2=is_v2, abort_share=0.3, sends_late=True))
-    assert mill.one_node.sim.run_until(mill.is_done)
-    mill.one_node.sim.run_for(6_000)
-    assert mill.findings() == []
-    assert mill.history.counts["transactions aborted"] > 0
+def test_everything_is_copied_exactly_once(setup: CopySetup, is_v2: bool) -> None:
+    setup.worker("one", replace(CALM, is_v2=is_v2, abort_share=0.3, sends_late=True))
+    assert setup.one_node.sim.run_until(setup.is_done)
+    setup.one_node.sim.run_for(6_000)
+    assert setup.findings() == []
+    assert setup.history.counts["transactions aborted"] > 0
 
 
 @pytest.mark.parametrize("is_v2", [True, False])
-def test_a_zombie_is_fenced_when_it_wakes_up(mill: Mill, is_v2: bool) -> None:
+def test_a_zombie_is_fenced_when_it_wakes_up(setup: CopySetup, is_v2: bool) -> None:
     style = replace(CALM, is_v2=is_v2, ends_slowly=True)
-    zombie = mill.worker("zombie", style)
-    mill.one_node.sim.run_until(lambda: len(mill.history.transactions) == 3)
+    zombie = setup.worker("zombie", style)
+    setup.one_node.sim.run_until(lambda: len(setup.history.transactions) == 3)
     zombie.freeze()
-    heir = mill.worker("heir", style)
-    mill.one_node.sim.run_until(lambda: len(mill.history.transactions) > 6)
+    heir = setup.worker("heir", style)
+    setup.one_node.sim.run_until(lambda: len(setup.history.transactions) > 6)
     zombie.thaw()
-    assert mill.one_node.sim.run_until(mill.is_done)
+    assert setup.one_node.sim.run_until(setup.is_done)
     assert (zombie.is_fenced, heir.is_fenced) == (True, False)
-    assert mill.findings() == []
+    assert setup.findings() == []
 
 
-def test_everybody_waits_for_an_orphan_until_its_time_is_over(mill: Mill) -> None:
-    orphan = mill.worker("orphan", replace(CALM, is_orphan=True, timeout_ms=3_000), "orphan")
-    assert mill.one_node.sim.run_until(lambda: orphan.is_over)
-    began_ms = mill.clock.now_ms
-    mill.worker("one", CALM)
-    assert mill.one_node.sim.run_until(mill.is_done)
-    assert mill.clock.now_ms > began_ms + 2_500
-    assert mill.findings() == []
+def test_an_orphaned_transaction_blocks_others_until_it_times_out(setup: CopySetup) -> None:
+    orphan = setup.worker("orphan", replace(CALM, is_orphan=True, timeout_ms=3_000), "orphan")
+    assert setup.one_node.sim.run_until(lambda: orphan.is_over)
+    began_ms = setup.clock.now_ms
+    setup.worker("one", CALM)
+    assert setup.one_node.sim.run_until(setup.is_done)
+    assert setup.clock.now_ms > began_ms + 2_500
+    assert setup.findings() == []
 
 
-def test_a_power_cut_is_lived_through(mill: Mill) -> None:
-    mill.worker("one", CALM)
-    mill.one_node.sim.run_until(lambda: len(mill.history.transactions) == 4)
-    mill.one_node.node.crash()
-    assert mill.one_node.node.start()
-    assert mill.one_node.sim.run_until(mill.is_done)
-    assert mill.findings() == []
+def test_workers_survive_a_power_cut(setup: CopySetup) -> None:
+    setup.worker("one", CALM)
+    setup.one_node.sim.run_until(lambda: len(setup.history.transactions) == 4)
+    setup.one_node.node.crash()
+    assert setup.one_node.node.start()
+    assert setup.one_node.sim.run_until(setup.is_done)
+    assert setup.findings() == []

@@ -76,7 +76,7 @@ def plan(style: WorkerStyle) -> ClusterGroupPlan:
 HASTY = WorkerStyle(is_v2=False, pace_ms=20, abort_share=0.4, is_hasty=True, sends_late=False)
 
 
-class Story(ClusterGroupScenario):
+class FaultyRun(ClusterGroupScenario):
     def __init__(self, fault: Fault, style: WorkerStyle = HASTY) -> None:
         super().__init__(7, plan(style))
         self.fault = fault
@@ -129,29 +129,29 @@ class Story(ClusterGroupScenario):
 class Tap:
     """The worker's way to the cluster, where the fault waits for its request."""
 
-    def __init__(self, client: Client, story: Story) -> None:
+    def __init__(self, client: Client, faulty_run: FaultyRun) -> None:
         self.client = client
-        self.story = story
+        self.faulty_run = faulty_run
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.client, name)
 
     def send(self, request: Message, version: int, on_reply: OnReply) -> None:
-        fault = self.story.fault
-        if self.story.next_step(request) != fault.step:
+        fault = self.faulty_run.fault
+        if self.faulty_run.next_step(request) != fault.step:
             self.client.send(request, version, on_reply)
             return
 
         def heard(reply: Any) -> None:
             if fault.when != "sent":
-                self.story.strike()
+                self.faulty_run.strike()
             if fault.when == "denied":
                 deny(reply)
             on_reply(reply)
 
         self.client.send(request, version, heard)
         if fault.when == "sent":
-            self.story.strike()
+            self.faulty_run.strike()
 
 
 def deny(reply: Any) -> None:
@@ -172,7 +172,7 @@ def deny(reply: Any) -> None:
 
 
 def play(fault: Fault) -> list[str]:
-    story = Story(fault)
+    story = FaultyRun(fault)
     violations = story.run().violations
     if not violations and not story.is_over:
         return ["it never came to that"]
@@ -193,7 +193,7 @@ def faults() -> Iterator[Fault]:
 
 
 def test_it_is_a_story_of_several_transactions_some_of_them_aborted() -> None:
-    story = Story(Fault())
+    story = FaultyRun(Fault())
     outcome = story.run()
     assert outcome.violations == []
     assert outcome.counts["transactions aborted"] >= 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from sys import intern
 
@@ -52,10 +51,6 @@ class Corpus:
         if self._keeps:
             self.requests.append(tokens)
         return True
-
-    def merge(self, others: Iterator[tuple[Signature, list[Token]]]) -> None:
-        for signature, tokens in others:
-            self.add(signature, tokens)
 
     # On disk: a line a request
 

@@ -14,10 +14,8 @@ from millpond.wire import messages as m
 from millpond.wire.records import Record, encode_batch
 
 KEPT_PER_FIELD = 24
-SHORT_TEXT = 64
 
 INTEGER_BITS = {"int8": 8, "int16": 16, "uint16": 16, "int32": 32, "uint32": 32, "int64": 64}
-FORMATS = {"int8": ">b", "int16": ">h", "uint16": ">H", "int32": ">i", "uint32": ">I", "int64": ">q"}
 SMALL = (0, 0, 0, 1, 1, 2, 3, 5, 10, 100)
 USUAL = {
     "timeout_ms": (0, 1, 100, 1000, 30_000),
