@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -304,6 +305,18 @@ def test_another_process_under_the_same_id_ends_the_wait_with_a_sentence(stage: 
     assert "another process runs as node 2" in str(failures[0])
     stage.sim.run_for(1000)
     assert not stage.asked
+
+
+def test_refusals_with_other_errors_between_them_show_no_other_process(stage: Stage) -> None:
+    """Its last life may count as alive for a session again after each change of the controller."""
+    life = stage.start()
+    codes = cycle([ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.KAFKA_STORAGE_ERROR])
+    began_ms = stage.sim.clock.now_ms
+    while stage.sim.clock.now_ms - began_ms < 2 * DUPLICATE_MS_MAX:
+        _, answer = stage.next()
+        answer.finish(m.BrokerRegistrationResponse(error_code=next(codes)))
+    assert not life.shut_out.ended
+    stage.register()
 
 
 def test_who_was_let_in_and_is_not_any_more_is_not_left_half_alive(stage: Stage) -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from millpond.base.errors import ErrorCode
+from millpond.base.errors import ErrorCode, Refused
 from millpond.broker.apis import k56_alter_partition
 from millpond.metadata import elections
 from millpond.metadata.features import SUPPORTED
@@ -238,6 +238,23 @@ def test_another_process_under_the_same_id_waits_until_the_first_is_silent(clust
     assert twin.register() is ErrorCode.NONE
     assert twin.epoch > epoch
     assert cluster.two.beat().error_code == ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_a_registration_that_cannot_be_written_does_not_count_as_another_process(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.live(cluster.three, for_ms=SESSION_MS + 300)
+    next_life = OtherBroker(cluster.desk, 2)
+    next_life.lives = 50
+
+    def no_room(_: bytes) -> None:
+        raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(cluster.desk.broker.controller.host, "write", no_room)
+        assert next_life.register() is ErrorCode.KAFKA_STORAGE_ERROR
+        assert next_life.register() is ErrorCode.KAFKA_STORAGE_ERROR
+    assert next_life.register() is ErrorCode.NONE
 
 
 def test_one_that_is_started_again_at_once_waits_for_the_lease_of_its_last_life_alone(cluster: Cluster) -> None:

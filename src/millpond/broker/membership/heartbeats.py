@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
@@ -133,7 +133,18 @@ class Heartbeats:
 
     def register(self, registration: Registration) -> Later[Registered]:
         """Register a broker that has started. Refused when this is not the active controller."""
-        lives = self.is_alive(registration.broker_id) and not self._has_ended(registration)
+        broker_id = registration.broker_id
+        lives = self.is_alive(broker_id) and not self._has_ended(registration)
+        heartbeat_ms = self._last_heartbeat_ms.get(broker_id)
+
+        def forget(refused: Refused) -> NoReturn:
+            """The registration could not be written: its retry must not count as a second process."""
+            if self._is_active:
+                if heartbeat_ms is None:
+                    self._last_heartbeat_ms.pop(broker_id, None)
+                else:
+                    self._last_heartbeat_ms[broker_id] = heartbeat_ms
+            raise refused
 
         def decide(image: Image) -> Decision[Registered]:
             decision = decide_register(
@@ -146,17 +157,17 @@ class Heartbeats:
             )
             if decision.reply.verdict.ok:
                 # Do not wait for the commit: a second process with the same id could register meanwhile.
-                self._record_heartbeat(registration.broker_id)
+                self._record_heartbeat(broker_id)
             return decision
 
         def continue_until_done(reply: Registered) -> Later[Registered]:
             if not reply.is_done:
                 return self._controller.submit(decide).chain(continue_until_done)
             if reply.verdict.ok:
-                self._record_heartbeat(registration.broker_id)
+                self._record_heartbeat(broker_id)
             return done(reply)
 
-        return self._controller.submit(decide).chain(continue_until_done)
+        return self._controller.submit(decide).chain(continue_until_done).recover(Refused, forget)
 
     def heartbeat(self, beat: Heartbeat) -> Later[HeartbeatReply]:
         """Answer a broker's heartbeat. Refused when this is not the active controller.

@@ -307,6 +307,7 @@ class Lifecycle:
             case ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                 self._on_duplicate()
             case code:
+                self._refused_since_ms = None
                 self._journal("registration refused, retrying", error=ErrorCode(code).name)
                 self._later(REGISTER_AGAIN_MS, self._register)
 
@@ -501,6 +502,7 @@ class Lifecycle:
                 elif self._controller.is_misled:
                     self._give_up(MISLED)
                 else:
+                    self._refused_since_ms = None
                     self._later(again_ms, again)
 
         self._to_controller.ask(request, version, self._settings[BROKER_SESSION_TIMEOUT_MS]).then(answered, lost)
