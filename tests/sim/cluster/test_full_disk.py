@@ -203,3 +203,37 @@ def test_full_followers_are_in_sync_where_the_leader_is_full_too() -> None:
         node.disk.fill()
     full.wait(lambda: (full.write() is not ErrorCode.NONE) and len(full.image.full_brokers) == 3, within_ms=30_000)
     full.wait(lambda: all(len(each.isr) == 3 for each in full.image.topics["pond"].partitions[1:]), within_ms=30_000)
+
+
+def test_a_controller_without_room_for_metadata_lets_another_decide() -> None:
+    """It used to stay, and until it had room again no broker could register, be fenced or lead."""
+    lives = Lives()
+    lives.sim.run_for(1_000)
+    was = lives.controller_id
+    disk = lives.nodes[was].disk
+    # Somebody else fills what the reserve had kept, too.
+    for _ in range(3):
+        disk.fill()
+        lives.sim.run_for(200)
+    wanted = m.CreateTopicsRequest.CreatableTopic(name="pond", num_partitions=1, replication_factor=3)
+    request = m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000)
+    assert lives.ask(was, request, 7).topics[0].error_code != 0
+    lives.wait(lambda: lives.controller_id not in (0, was), within_ms=5_000)
+    assert lives.ask(lives.controller_id, request, 7).topics[0].error_code == 0
+
+
+def test_a_controller_without_room_stays_where_the_others_could_elect_nobody() -> None:
+    """They would need its vote, which it cannot write down either. As long as it stays, it gives leases."""
+    lives = Lives()
+    lives.sim.run_for(1_000)
+    was = lives.controller_id
+    lives.nodes[lives.other(was)].kill()
+    lives.wait(lambda: sum(broker.fenced for broker in lives.image.brokers.values()) == 1)
+    for _ in range(3):
+        lives.nodes[was].disk.fill()
+        lives.sim.run_for(200)
+    wanted = m.CreateTopicsRequest.CreatableTopic(name="pond", num_partitions=1, replication_factor=1)
+    request = m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000)
+    assert lives.ask(was, request, 7).topics[0].error_code != 0
+    lives.sim.run_for(3_000)
+    assert lives.controller_id == was

@@ -33,7 +33,13 @@ from millpond.broker.quorum.voters import voter_of
 from millpond.broker.storage.checkpoint_writer import CheckpointWriter
 from millpond.config.effective import NodeLayers
 from millpond.config.listeners import WILDCARDS, controllers_of, listeners_of
-from millpond.config.node import BROKER_RACK, CLUSTER_ID, NODE_ID, cluster_nodes
+from millpond.config.node import (
+    BROKER_RACK,
+    CLUSTER_ID,
+    CONTROLLER_QUORUM_FETCH_TIMEOUT_MS,
+    NODE_ID,
+    cluster_nodes,
+)
 from millpond.log.limits import FOREVER, LogLimits
 from millpond.log.partition_log import PartitionLog
 from millpond.log.store import LogStore
@@ -390,6 +396,8 @@ class Controller:
             # Nothing was written, so nothing is lost but this one: the disk may have room again for the next.
             if self.log.failed is not None:
                 self._stop(self.log.failed)
+            elif refused.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                self._clock.call_soon(self._give_way)
             return failed(refused)
         self._ahead.replay_all(decision.records)
         self._batches.add_own(MetadataBatch(start_offset, self.next_offset, decision.records))
@@ -494,6 +502,27 @@ class Controller:
     def resign(self) -> None:
         """Let another one lead, if there is one; this node is about to stop."""
         self.host.stop()
+
+    def _give_way(self) -> None:
+        """This disk has no room even for the metadata: a controller that can decide nothing must not stay.
+
+        Not where the others could elect nobody without its vote, which it cannot write down either.
+        """
+        if not self.is_active:
+            return
+        voters, full = self.host.voters, self.image.full_brokers
+        recent_ms = self._settings[CONTROLLER_QUORUM_FETCH_TIMEOUT_MS] // 2
+        able = [
+            each
+            for each in self.host.states()
+            if each.replica in voters
+            and each.replica != self.host.me
+            and each.replica.node_id not in full
+            and each.fetched_ago_ms is not None
+            and each.fetched_ago_ms <= recent_ms
+        ]
+        if len(able) > len(voters) // 2:
+            self.host.hand_over()
 
     def close(self) -> None:
         """Decide nothing more. What is under way is still answered if it is committed before the log is closed."""

@@ -328,6 +328,11 @@ class QuorumHost:
         """Hand leadership to another voter, if there is one, and stand for election no longer."""
         if not self._is_closed and self.voters != (self.me,):
             self._is_leaving = True
+            self.hand_over()
+
+    def hand_over(self) -> None:
+        """Let another voter lead, if this node leads and there is one."""
+        if not self._is_closed and self.voters != (self.me,):
             self._step(Stop())
 
     def close(self) -> None:
