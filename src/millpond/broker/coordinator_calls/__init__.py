@@ -1,1 +1,1 @@
-"""Requests to the coordinators of groups and transactions, and what these need of their node."""
+"""Requests to the coordinators of groups and transactions, and what they need from their node."""

@@ -1,4 +1,4 @@
-"""Sends requests about groups to their coordinators."""
+"""Requests to a group's coordinator, shared by all group APIs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from millpond.broker.context import CoordinationContext, NodeContext
 
 GROUPS_AT_ONCE: Final = 100
-"""A request that names more groups than this asks their coordinators over several turns of the loop."""
+"""How many coordinators a request asks per turn of the loop."""
 
 
 def ask_group(
@@ -58,7 +58,7 @@ def handler_for_groups(names: str, results: str) -> Callable[[NodeContext, Coord
 
 
 def kept_of(body: Message) -> Message:
-    """The parts of a request that a refusal needs. Joins and syncs can be large, and wait for other members."""
+    """The part of a request that its refusal needs. Joins and syncs wait for other members, and may be large."""
     match body:
         case JoinGroupRequest():
             return JoinGroupRequest(member_id=body.member_id)
@@ -69,7 +69,7 @@ def kept_of(body: Message) -> Message:
 
 
 def refuse_group(call: Call, body: Message, refused: Refused) -> Message:
-    # Imported here because it loads the whole coordinator, which a node does not need in order to start.
+    # Imported late: it loads the whole coordinator, which would slow down the start.
     from millpond.coordinators.groups.refusals import refusal
 
     return refusal(Request(body, call.version, None), refused)

@@ -1,7 +1,7 @@
-"""The history of rebalances: written to a topic of the brokers' own, wherever its leader is.
+"""The history of rebalances, written to an internal topic wherever its leader is.
 
-It is for people who ask later why something happened. It may come late or, when its partition stays without a leader,
-not at all; nobody waits for it.
+It shows people later why a rebalance happened. It may arrive late or, if its partition has no leader for long, not at
+all; nothing waits for it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ HISTORY_CONFIG = {
     "flush.ack": "never",
     "min.insync.replicas": "1",
 }
-"""A month of it, and never more than a disk would notice."""
+"""A month, within a size that no disk notices."""
 
 TRIES_MAX = 8
 AGAIN_MS = 500
-"""Together longer than it takes to find a new leader."""
+"""Together longer than a leader election takes."""
 
 PRODUCE_VERSION = 9
 PRODUCE_MS = 5_000
@@ -45,7 +45,7 @@ def keep_history(
     coordination: CoordinationContext,
     shard: GroupShard,
 ) -> None:
-    """Write down every rebalance that is over, for whoever asks later why it happened."""
+    """Write every finished rebalance to the history."""
     ahead_ms = shard.shared.wall_ahead_ms
     finished = []
     for group_id, over in shard.take_finished():

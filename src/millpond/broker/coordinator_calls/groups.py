@@ -1,4 +1,4 @@
-"""The shard hosts of group coordinators: which settings they go by, and the history that they leave.
+"""The shard hosts of group coordinators: their settings and the history that they write.
 
 Imported when the first group appears: a node without groups starts faster without it.
 """

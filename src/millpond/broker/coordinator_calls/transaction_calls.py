@@ -1,7 +1,7 @@
-"""What the APIs of transactions share: asking the coordinator, and permission to write inside a transaction.
+"""Shared by the transaction APIs: asking the coordinator, and permission to write inside a transaction.
 
-A client that goes straight on from one transaction to the next may meet the last one's end: its markers are being
-written. Whoever asks then waits here for a moment, instead of being sent away to come back much later.
+A client that starts its next transaction at once may find the markers of the last one still being written. Its
+request then waits here briefly, instead of being refused and retried much later.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 IMPLICIT_FROM = 12
-"""From this version of Produce on the broker adds partitions to the transaction by itself (transactions v2)."""
+"""From this version of Produce on, the broker adds partitions to the transaction itself (transactions v2)."""
 
 CONCURRENT_WAIT_MS = 100
-"""How long whoever meets the last transaction's end waits for it; Kafka lets Produce wait as long."""
+"""How long a request waits for the end of the last transaction; as long as Kafka lets Produce wait."""
 
 REFUSED_FOR_GOOD = frozenset(
     {
@@ -39,7 +39,7 @@ REFUSED_FOR_GOOD = frozenset(
         ErrorCode.TRANSACTION_ABORTABLE,
     }
 )
-"""Whoever hears one of these from the coordinator does not send the same batch again."""
+"""After one of these errors from the coordinator, the producer does not send the same batch again."""
 
 MARKERS_WAIT_MS = 500
 """How long the end of a transaction waits for its markers before it is answered."""
@@ -53,7 +53,7 @@ def ask_transaction(
     refuse: Callable[[Refused], Message],
     error_of: Callable[[Any], int] = lambda response: int(response.error_code),
 ) -> Later[Any]:
-    """Put a request to the coordinator of a transactional id, whose topic is made first if need be."""
+    """Ask the coordinator of a transactional id, after creating its topic if necessary."""
     transactions = coordination.transactions
 
     def ask() -> Later[Any]:
@@ -71,7 +71,7 @@ def past_the_last_end(
     ask: Callable[[], Later[R]],
     error_of: Callable[[R], int],
 ) -> Later[R]:
-    """Ask, and once more when the end of the last transaction stood in the way."""
+    """Ask, and again after the end of the last transaction if that was in progress."""
 
     def go_on(response: R) -> Later[R]:
         if error_of(response) != ErrorCode.CONCURRENT_TRANSACTIONS:
@@ -82,14 +82,14 @@ def past_the_last_end(
 
 
 def with_markers(coordination: CoordinationContext, transactional_id: str, response: R) -> Later[R]:
-    """The answer to the end of a transaction, once its markers are written if that takes but a moment."""
+    """The response to the end of a transaction, delayed until its markers are written if that is soon."""
     if not coordination.markers.under_way(transactional_id):
         return done(response)
     return coordination.markers.written(transactional_id, MARKERS_WAIT_MS).map(lambda _: response)
 
 
 def opened(coordination: CoordinationContext, coordinator_runtime: Coordination[Any]) -> Later[None]:
-    """Ends once the coordinator's topic is there, or could not be made."""
+    """Ends once the coordinator's topic exists, or could not be created."""
     return done(None) if coordinator_runtime.is_open else coordination.open_coordination(coordinator_runtime)
 
 
@@ -102,17 +102,17 @@ def permission_for_batch(
     partition: Partition,
     records: Buffer | None,
 ) -> Later[Verification | None]:
-    """Whether this batch may begin or go on with the producer's transaction in this partition."""
+    """Permission for this batch to start or continue the producer's transaction in this partition."""
     try:
         header = read_header(records or b"")
     except MalformedMessage:
-        # The log will say what is wrong with it.
+        # The log reports the fault.
         return done(None)
     if not header.is_transactional:
         return failed(Refused(ErrorCode.INVALID_RECORD, "a batch outside of the transaction that the request names"))
     producer = Producer(header.producer_id, header.producer_epoch)
     if producer.id >= 0 and (producer.epoch < 0 or header.base_sequence < 0):
-        # Likewise. It must not be asked for: nothing would follow a sequence below the first.
+        # Likewise. The coordinator must not be asked: nothing would follow a sequence below the first.
         return done(None)
     permission = permission_to_write(
         node,
@@ -140,7 +140,7 @@ def permission_to_write(
 ) -> Later[Verification]:
     """Permission to write to a partition inside a transaction.
 
-    With `implicit` the coordinator takes the partition into the transaction; else it must be part of it already.
+    With `implicit` the coordinator adds the partition to the transaction; otherwise it must already be part of it.
     """
     producers = partition.log.producers
     verification = producers.verification(
@@ -160,8 +160,8 @@ def permission_to_write(
 
     def go_on(is_permitted: bool) -> Later[Verification]:
         if is_permitted or not implicit:
-            # In older transactions, which all have the same epoch, what was asked about the last one may be answered
-            # by the next: a batch that its producer has given up would be written there. The partition refuses it.
+            # Transactions before v2 all have the same epoch, so a question about the last one may be answered by the
+            # next, and a batch that its producer has given up would be written there. The partition refuses it.
             return done(verification)
         return permission_to_write(
             node, metadata, coordination, transactional_id, producer, partition, sequence=sequence, implicit=implicit
@@ -180,7 +180,7 @@ def _asked(
     *,
     implicit: bool,
 ) -> Later[ErrorCode]:
-    """What the coordinator says, here or on another node; Refused when none can be asked."""
+    """The coordinator's answer, here or on another node; Refused if none can be asked."""
     if _is_overtaken(
         metadata, coordination, transactional_id, partition.log.producers.coordinator_epoch_of(producer.id)
     ):
@@ -193,8 +193,8 @@ def _asked(
             shard_host = coordination.transactions.shard_host_of(transactional_id)
         except Refused as refused:
             return failed(refused)
-        # What it says leaves when it is committed, and by a coordinator that nobody has followed: who is let in by a
-        # transaction that is then forgotten would leave one here that nobody ever ends.
+        # The answer waits for its commit, which only the current coordinator can reach: a permission from a
+        # transaction that is then lost would leave one in this partition that never ends.
         told: Later[Any] = Later()
         shard_host.run(
             lambda shard, now_ms: shard.permit(
@@ -209,7 +209,7 @@ def _asked(
 def _is_overtaken(
     metadata: MetadataContext, coordination: CoordinationContext, transactional_id: str, coordinator_epoch: int
 ) -> bool:
-    """Whether the partition has heard of a later coordinator than this node: the one it knows may be out of date."""
+    """Whether the partition has a later coordinator epoch than this node's metadata, which may be out of date."""
     transactions = coordination.transactions
     if coordinator_epoch < 0 or not transactions.is_open:
         return False
