@@ -222,7 +222,7 @@ def test_what_is_acknowledged_survives_a_power_cut_whatever_came_with_it(
     desk = make_desk(seed=seed)
     desk.create("pond", segment_bytes="16384")
     producers = [desk.connect() for _ in range(6)]
-    awaited: list[list[bytes]] = [[] for _ in producers]
+    pending: list[list[bytes]] = [[] for _ in producers]
     sequences = [0 for _ in producers]
     sure: list[tuple[bytes, int]] = []
 
@@ -247,12 +247,12 @@ def test_what_is_acknowledged_survives_a_power_cut_whatever_came_with_it(
         data = m.ProduceRequest.PartitionProduceData(index=0, records=memoryview(batch))
         topic = m.ProduceRequest.TopicProduceData(name="pond", partition_data=[data])
         producers[who].send(m.ProduceRequest(acks=acks, timeout_ms=300, topic_data=[topic]), 9)
-        awaited[who].append(value if acks == -1 else b"")
+        pending[who].append(value if acks == -1 else b"")
 
     def hear(who: int) -> None:
         """Replies come in the order of the requests, which `replies` asserts."""
         for reply in producers[who].replies():
-            answer, value = reply.responses[0].partition_responses[0], awaited[who].pop(0)
+            answer, value = reply.responses[0].partition_responses[0], pending[who].pop(0)
             if value and not answer.error_code:
                 sure.append((value, answer.base_offset))
 
@@ -270,7 +270,7 @@ def test_what_is_acknowledged_survives_a_power_cut_whatever_came_with_it(
                 who = random.randrange(len(producers))
                 hear(who)
                 producers[who].link.end()
-                producers[who], awaited[who] = desk.connect(), []
+                producers[who], pending[who] = desk.connect(), []
             case _:
                 desk.disk.fail_syncs("/pond-0/")
     desk.run(1_000)

@@ -181,7 +181,7 @@ def test_an_advertised_address_is_told_to_all(make_desk: Any) -> None:
 # Ending.
 
 
-def test_draining_answers_parked_fetches_and_closes(desk: Any) -> None:
+def test_draining_answers_pending_fetches_and_closes(desk: Any) -> None:
     desk.create("pond")
     waiting, idle = desk.connect(), desk.connect()
     waiting.send(fetch("pond"), 12)

@@ -169,7 +169,7 @@ def test_replies_wait_for_those_before_them(play: Play) -> None:
     assert play.heard() == ["d"]
 
 
-def test_parked_replies_that_come_in_the_wrong_order_leave_in_the_right_one(play: Play) -> None:
+def test_pending_replies_that_come_in_the_wrong_order_leave_in_the_right_one(play: Play) -> None:
     play.say("later a", "frame-later b", "later c")
     play.script.finish("c")
     play.script.finish_frame("b")
@@ -435,7 +435,7 @@ def test_what_comes_too_early_and_in_vain_ends_the_connection(play: Play) -> Non
     assert play.script.reported == ["nobody is there"]
 
 
-def test_the_end_cancels_what_is_parked(play: Play) -> None:
+def test_closing_the_connection_cancels_pending_replies(play: Play) -> None:
     play.say("later a", "frame-later b", "now c")
     play.link.end()
     assert play.script.cancelled == ["a", "b"]
@@ -458,7 +458,7 @@ def test_files_are_released_once_sent_and_once_only(play: Play) -> None:
     play.link.end()
 
 
-def test_files_that_wait_behind_a_parked_reply_are_released_at_the_end(play: Play) -> None:
+def test_files_that_wait_behind_a_pending_reply_are_released_at_the_end(play: Play) -> None:
     play.say("later a", "file", "file")
     assert play.script.file.holds == 2
     play.link.end()

@@ -55,7 +55,7 @@ class Notes:
         self.due_ms: int | None = None
         self.woken_ms: list[int] = []
         self.loaded = False
-        self.parked: list[Any] = []
+        self.pending: list[Any] = []
 
     def put(self, name: str, text: str, token: Any, order: object = None) -> Effects:
         effects = Effects(records=[CoordinatorRecord(name.encode(), text.encode())])
@@ -91,7 +91,7 @@ class Notes:
 
     def unload(self, code: ErrorCode) -> Effects:
         effects = Effects()
-        for token in self.parked:
+        for token in self.pending:
             effects.reply(token, f"sent away with {code.name}")  # type: ignore[arg-type]
         return effects
 
@@ -188,9 +188,9 @@ def test_a_failed_sync_fails_everybody_and_closes_the_home(play: Play) -> None:
 
 def test_a_write_that_is_refused_fails_its_own_reply_too(play: Play) -> None:
     play.partition.log.fail(OSError("gone"))
-    play.shard_host.shard.parked.append(play.listener("parked"))
+    play.shard_host.shard.pending.append(play.listener("pending"))
     play.shard_host.run(lambda shard, _: shard.put("a", "1", play.listener("one")))
-    assert play.heard == ["one: COORDINATOR_NOT_AVAILABLE", "parked: sent away with COORDINATOR_NOT_AVAILABLE"]
+    assert play.heard == ["one: COORDINATOR_NOT_AVAILABLE", "pending: sent away with COORDINATOR_NOT_AVAILABLE"]
     assert play.shard_host.shard.notes == {}
     assert not play.shard_host.is_active
 
@@ -519,7 +519,7 @@ def test_whoever_waits_when_the_leadership_moves_looks_for_the_new_coordinator(l
     notes = notes_of(led)
     shard_host = notes.shard_host_of("g")
     shard_host.run(lambda shard, _: shard.put("a", "1", led.listener("writer"), order="never"))
-    shard_host.shard.parked.append(led.listener("member"))
+    shard_host.shard.pending.append(led.listener("member"))
     led.partition.follow(view(OTHER, 2, 2, "12", "12"))
     assert led.heard == ["writer: NOT_COORDINATOR", "member: sent away with NOT_COORDINATOR"]
     with pytest.raises(Refused) as refused:
@@ -623,7 +623,7 @@ def test_a_partition_that_is_gone_takes_its_home_with_it(led: Play) -> None:
     """KAFKA-20115, too: giving a shard host up needs nothing of the partition, which may not be there any more."""
     notes = notes_of(led)
     shard_host = notes.shard_host_of("g")
-    shard_host.shard.parked.append(led.listener("member"))
+    shard_host.shard.pending.append(led.listener("member"))
     led.partition.log.close()
     notes.follow([], 1)
     assert led.heard == ["member: sent away with NOT_COORDINATOR"]

@@ -327,21 +327,21 @@ def test_the_readers_own_record_wakes_him_and_the_answers_keep_their_order(play:
 
 def test_very_many_that_wait_for_the_same_are_answered_in_turns(play: Play) -> None:
     """Twenty connections of one stranger once held the loop for two seconds with each record."""
-    parked = play.desk.broker.pending_fetches
+    pending = play.desk.broker.pending_fetches
     for _ in range(3 * FEW):
         play.send(("pond", 0, 0))
-    assert len(parked) == 3 * FEW
+    assert len(pending) == 3 * FEW
     play.append(b"a")
     assert play.answers() == []
     play.desk.run(1)
     assert play.answers() == [{"pond-0": [b"a"]}] * 3 * FEW
-    assert (len(parked), play.watchers()) == (0, 0)
+    assert (len(pending), play.watchers()) == (0, 0)
 
 
 def test_very_many_whose_time_is_over_at_once_are_answered_in_turns(play: Play) -> None:
-    parked = play.desk.broker.pending_fetches
+    pending = play.desk.broker.pending_fetches
     waits: list[Any] = []
-    parked._turns.wait = waits.append
+    pending._turns.wait = waits.append
     for _ in range(FEW + 1):
         play.send(("pond", 0, 0))
     play.desk.run(500)
@@ -352,7 +352,7 @@ def test_very_many_whose_time_is_over_at_once_are_answered_in_turns(play: Play) 
         each()
     play.desk.run(1)
     assert play.answers() == [{"pond-0": [b"a"]}] * (FEW + 1)
-    assert (len(parked), play.watchers()) == (0, 0)
+    assert (len(pending), play.watchers()) == (0, 0)
 
 
 def test_readers_that_go_away_are_not_counted_any_more(play: Play) -> None:

@@ -239,19 +239,19 @@ def test_who_was_served_goes_to_the_back(play: Play) -> None:
     assert read(play.fetch(session, 2)) == ["a1", "a2", "a0"]
 
 
-def test_a_partition_that_was_forgotten_while_the_answer_was_parked_stays_forgotten(play: Play) -> None:
+def test_a_partition_that_was_forgotten_while_the_answer_was_pending_stays_forgotten(play: Play) -> None:
     session = play.fetch(0, 0, ["a0", "a1"]).session_id
-    parked = play.fetch(session, 1)
+    pending = play.fetch(session, 1)
     play.fetch(session, 2, [], ["a0"])
-    assert told(parked, records=b"x") == "a0 a1"
+    assert told(pending, records=b"x") == "a0 a1"
     assert read(play.fetch(session, 3)) == ["a1"]
 
 
 def test_an_answer_to_an_ended_session_changes_nothing(play: Play) -> None:
     session = play.fetch(0, 0, ["a0"]).session_id
-    parked = play.fetch(session, 1)
+    pending = play.fetch(session, 1)
     play.fetch(session, -1)
-    assert told(parked, records=b"x") == "a0"
+    assert told(pending, records=b"x") == "a0"
     assert len(play.sessions) == 0
 
 

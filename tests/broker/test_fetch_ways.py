@@ -107,7 +107,7 @@ class Stage:
             "held": [
                 str(each.name) for each in broker.partitions if any(s.file.is_held() for s in each.log.segments)
             ],
-            "parked": len(broker.pending_fetches),
+            "pending": len(broker.pending_fetches),
             "sessions": [
                 (each.id, each.epoch, each.last_used_ms, list(each.partitions.values())) for each in sessions.values()
             ],
@@ -240,7 +240,7 @@ def test_both_ways_answer_the_same(make_desk: Callable[..., Any], seed: int) -> 
     ours, theirs = short.traces(), general.traces()
     for name in theirs:
         assert ours[name] == theirs[name], name
-    assert (ours["parked"], ours["held"]) == (0, [])
+    assert (ours["pending"], ours["held"]) == (0, [])
     assert short.taken["short"] > STEPS // 20
     assert general.taken["short"] == 0
 
@@ -291,7 +291,7 @@ def test_what_is_not_in_memory_is_read_by_a_worker(make_desk: Callable[..., Any]
     found = [each.responses[0].partitions[0] for each in stage.consumers[0].replies()]
     assert [(each.error_code, len(each.records)) for each in found] == [(0, len(batch(10))), (0, len(batch(9_000)))]
     assert stage.taken == {"short": 1, "general": 1}
-    assert (stage.traces()["held"], stage.traces()["parked"]) == ([], 0)
+    assert (stage.traces()["held"], stage.traces()["pending"]) == ([], 0)
 
 
 def test_one_that_waits_hears_that_its_topic_is_gone(make_desk: Callable[..., Any]) -> None:
@@ -310,9 +310,9 @@ def test_one_that_waits_hears_that_its_topic_is_gone(make_desk: Callable[..., An
 def test_one_that_waits_is_forgotten_with_its_connection(make_desk: Callable[..., Any]) -> None:
     stage = Stage(make_desk, is_short=True)
     stage.fetch(0, 12, wanted(0), session_epoch=-1, **WAITS)
-    assert stage.traces()["parked"] == 1
+    assert stage.traces()["pending"] == 1
     stage.hang_up(0)
-    assert stage.traces()["parked"] == 0
+    assert stage.traces()["pending"] == 0
     assert not any(stage.traces()["watchers"].values())
     stage.produce("plain", 0, batch(10))
     stage.desk.run(200)

@@ -215,10 +215,10 @@ def test_all_partitions_are_fetched_some_in_each_turn(
         def count() -> Any:
             steps.append(None)
             try:
-                awaited = next(taken)
+                pending = next(taken)
                 while True:
-                    steps.append(awaited)
-                    awaited = taken.send((yield awaited))
+                    steps.append(pending)
+                    pending = taken.send((yield pending))
             except StopIteration as over:
                 return over.value
 

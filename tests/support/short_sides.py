@@ -152,7 +152,7 @@ class Side:
             (each.id, each.epoch, each.last_used_ms, each.owner, list(each.partitions.values()))
             for each in broker.fetch_sessions._sessions.values()
         ]
-        found["parked"] = len(broker.pending_fetches)
+        found["pending"] = len(broker.pending_fetches)
         for index, shard in enumerate(broker.groups.shards()):
             found[f"groups {index}"] = sorted(shard.groups), shard.next_deadline_ms(), shard.offsets.by_group
         found["requests"] = dict(broker.requests.received)
