@@ -82,7 +82,7 @@ def test_all_partitions_and_those_with_nothing_committed(cluster: Cluster, topic
     assert [each.partition for each in plan.changes] == [one]
     with pytest.raises(Refused, match="nothing to shift from"):
         plan_reset(cluster, group, [(topic, [1])], Shift(1))
-    with pytest.raises(Refused, match="has no partition 7: they go from 0 to 1"):
+    with pytest.raises(Refused, match="has no partition 7: it has 0 to 1"):
         plan_reset(cluster, group, [(topic, [7])], Beginning())
     with pytest.raises(Refused, match="There is no topic nowhere"):
         plan_reset(cluster, group, [("nowhere", None)], Beginning())

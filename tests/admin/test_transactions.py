@@ -56,7 +56,7 @@ def test_an_open_one_is_found_holds_back_and_is_aborted(cluster: Cluster, pond: 
 def test_what_is_not_there_is_refused_with_what_is(cluster: Cluster, topic: str) -> None:
     with pytest.raises(Refused, match="There is no transactional id nobody-at-all"):
         describe_transaction(cluster, "nobody-at-all")
-    with pytest.raises(Refused, match=f"{topic} has no partition 9: they go from 0 to 1"):
+    with pytest.raises(Refused, match=f"{topic} has no partition 9: it has 0 to 1"):
         abort_hanging(cluster, TopicPartition(topic, 9), 1)
     with pytest.raises(Refused, match="There is no topic zzzz"):
         hanging_producers(cluster, ["zzzz"])

@@ -61,7 +61,7 @@ def test_nothing_from_the_end_until_the_end(millpond: Any, numbers: str) -> None
     [
         (("--from", "101"), 1, "There is no offset 101 yet: the next record gets 100."),
         (("--from", "yesterday"), 2, "--from yesterday: give beginning, end, an offset"),
-        (("--partition", "3"), 1, "numbers has no partition 3: they go from 0 to 0."),
+        (("--partition", "3"), 1, "numbers has no partition 3: it has 0 to 0."),
     ],
 )
 def test_a_place_that_is_none_is_told(
@@ -155,7 +155,7 @@ def test_values_are_parsed_on_request(millpond: Any, quick: Any, topic: str) -> 
     assert [each["value"] for each in read.objects] == [{"cups": 2}, "tea", {"$base64": "AP8="}]
     assert ["unparsed" in each for each in read.objects] == [False, True, True]
     assert read.code == 1
-    assert read.err.startswith("2 values could not be read as json: no JSON (")
+    assert read.err.startswith("2 values could not be parsed as json: not JSON (")
     plain = millpond("consume", topic, "--count", "2", "--parse", "json")
     assert (plain.out, plain.code) == ('{"cups": 2}\ntea\n', 1)
     # What is shown as digits comes back as what it was.

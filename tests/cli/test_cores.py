@@ -232,7 +232,7 @@ def test_a_node_of_a_cluster_gets_no_cores(lonely: Any, tmp_path: Path) -> None:
     write_identity(RealDisk(), str(data), identity)
     told = lonely("up", "--cores", "2", "--data", str(data), "--listen", "127.0.0.1:0")
     assert told.code == 1
-    assert "is that of node 4 of a cluster" in told.err
+    assert "belongs to node 4 of a cluster" in told.err
     assert not (data / "cores").exists()
 
 
@@ -272,7 +272,7 @@ def test_a_second_command_for_the_same_folder_is_told(two: Cores, lonely: Any) -
         (("--cores", "0"), "0 is not in the range 1<=x<=99"),
         (
             ("--cores", "2", "--set", "cluster.nodes=1@127.0.0.1:1,2@127.0.0.1:2"),
-            "--cores is for a machine by itself",
+            "--cores is for a single machine",
         ),
         (("--cores", "3", "--listen", "127.0.0.1:65534"), "there are no 3 ports from 65534 on"),
     ],

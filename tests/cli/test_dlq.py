@@ -335,7 +335,7 @@ def test_redriven_records_are_as_they_were_and_in_their_partition(run: Callable[
     headers = (("trace", b"t"), ("dlq.redriven", b"1"), ("dlq.redriven.for", b"billing"))
     assert {tuple(message.headers()) for message in arrived} == {headers}
     again = run("dlq", "redrive", box.dlq, "--all")
-    assert again.lines == ["4 were redriven before and are not sent again.", "Redrove 0 records."]
+    assert again.lines == ["4 were redriven before and will not be sent again.", "Redrove 0 records."]
     assert len(box.arrived()) == 4
     states = [each["is_redriven"] for each in run("dlq", "show", box.dlq, "--json-lines").objects]
     assert states == [True] * 4
@@ -392,7 +392,7 @@ def test_a_record_that_comes_back_too_often_stays(run: Callable[..., Told], box:
     box.put("often", dlq_redriven="3")
     box.flush()
     told = run("dlq", "redrive", box.dlq, "--all")
-    assert "1 stay, because they came back after 3 redrives: 0:1; send them nevertheless" in told.out
+    assert "1 are skipped, because they came back after 3 redrives: 0:1; send them anyway" in told.out
     assert box.values() == ["fresh"]
     assert run("dlq", "redrive", box.dlq, "--all", "--max-redrives", "4").code == 0
     assert sorted(box.values()) == ["fresh", "often"]
@@ -402,7 +402,7 @@ def test_a_record_that_comes_back_too_often_stays(run: Callable[..., Told], box:
 def test_letters_without_an_origin_need_a_target(run: Callable[..., Told], quick: Any, box: Box) -> None:
     quick.send(box.dlq, "stray", key="k")
     told = run("dlq", "redrive", box.dlq, "--all")
-    stays = "1 stay, because they do not say where they came from, or that topic is not there: give --to TOPIC."
+    stays = "1 are skipped, because their original topic is unknown or does not exist: give --to TOPIC."
     assert stays in told.lines
     target = quick.create(f"{box.source}-other")
     assert run("dlq", "redrive", box.dlq, "--all", "--to", target).code == 0
@@ -466,7 +466,7 @@ def test_a_rate_is_kept_and_an_interrupt_stops_between_two_batches(
     sent = len(box.values())
     assert 20 <= sent < count
     assert sent <= 10 * (seconds + 1), "10 a second"
-    assert f"Stopped after {sent} of {count} records: the same command goes on where it was." in out
+    assert f"Stopped after {sent} of {count} records: run the same command to continue." in out
     assert run("dlq", "redrive", box.dlq, "--all").code == 0
     assert sorted(map(int, box.values())) == list(range(count))
 
@@ -521,7 +521,7 @@ def test_purge_cuts_from_the_beginning(run: Callable[..., Told], box: Box) -> No
         return [each["offset"] for each in run("dlq", "show", box.dlq, "--json-lines").objects]
 
     assert run("dlq", "purge", box.dlq).code == 2
-    assert "There is nobody to ask" in run("dlq", "purge", box.dlq, "--all").err
+    assert "There is no terminal to ask on" in run("dlq", "purge", box.dlq, "--all").err
     assert offsets() == [0, 1, 2, 3, 4, 5]
     assert run("dlq", "purge", box.dlq, "--before", "5m", "--yes").out == f"Deleted 2 letters of {box.dlq}.\n"
     assert offsets() == [2, 3, 4, 5]

@@ -141,9 +141,9 @@ def test_damaged_small_files_are_told(millpond: Any, tmp_path: Path) -> None:
     for name, data, said in [
         ("00000000000000000000.snapshot", b"\x00\x01junk", "The snapshot is damaged"),
         ("leader-epoch-checkpoint", b"0\n2\n0 0\n", "The checkpoint is damaged"),
-        ("00000000000000000000.index", b"\x00\x00\x00\x05\x00\x00\x00\x05" * 2, "entry 1 does not rise"),
-        ("00000000000000000000.timeindex", b"\x00" * 7, "7 bytes at the end are no whole entry"),
-        ("notes.txt", b"", "is none of the files that can be shown"),
+        ("00000000000000000000.index", b"\x00\x00\x00\x05\x00\x00\x00\x05" * 2, "entry 1 does not increase"),
+        ("00000000000000000000.timeindex", b"\x00" * 7, "7 bytes at the end are not a complete entry"),
+        ("notes.txt", b"", "cannot be shown"),
     ]:
         (tmp_path / name).write_bytes(data)
         told = millpond("log", "dump", str(tmp_path / name))

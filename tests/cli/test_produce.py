@@ -155,7 +155,7 @@ def test_who_writes_to_a_compacted_topic_without_a_key_hears_what_is_missing(mil
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--partition", "7"), 1, "has no partition 7: they go from 0 to 0."),
+        (("--partition", "7"), 1, "has no partition 7: it has 0 to 0."),
         (("--file", "nowhere.txt"), 1, "nowhere.txt cannot be read: no such file or directory."),
         (("--headers", "x"), 2, "--headers x: give it as name=value."),
         (("--json-lines", "--key-separator", ":"), 2, "the key is a field."),
@@ -173,13 +173,13 @@ def test_an_unknown_topic_is_not_made_by_mistake(millpond: Any) -> None:
     told = millpond("produce", "unheard.of", given="x")
     assert told.code == 1
     assert told.err == (
-        "millpond: There is no topic unheard.of; create it with `millpond topic create unheard.of`. To create it on "
-        "the way, add --create.\n"
+        "millpond: There is no topic unheard.of; create it with `millpond topic create unheard.of`. To create it, "
+        "add --create.\n"
     )
     assert "unheard.of" not in millpond("topic", "list").out
     near = millpond("produce", "unheard.off", "--create", given="x"), millpond("produce", "unheard.of", given="x")
     assert near[1].err == (
-        "millpond: There is no topic unheard.of; did you mean unheard.off? To create it on the way, add --create.\n"
+        "millpond: There is no topic unheard.of; did you mean unheard.off? To create it, add --create.\n"
     )
 
 

@@ -57,7 +57,7 @@ def test_the_life_of_a_profile(file: Path) -> None:
     assert made.output == f"Added profile prod in {file}.\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert read_profiles() == Profiles({"prod": PROD})
-    assert "is a profile prod already" in run("profile", "add", "prod", "-b", "x:1").output
+    assert "profile prod exists already" in run("profile", "add", "prod", "-b", "x:1").output
     assert run("profile", "add", "prod", "-b", PROD.bootstrap, "--replace", "--use").exit_code == 0
     assert read_profiles().in_use == "prod"
     assert run("profile", "use", "--none").exit_code == 0
@@ -105,7 +105,7 @@ def test_what_cannot_be_is_refused(file: Path) -> None:
         (("add", "a", "-b", "a..b:1"), "no host can have this name"),
         (("add", "a", "-b", f"{'a' * 64}.example:1"), "no host can have this name"),
         (("add", "a", "-b", "x:1", "--ask", "sasl.password"), "Standard input ended before a line for sasl.password"),
-        (("add", "a", "-b", "x:1", "-X", "sasl.password=\udcff"), "bytes that are no text"),
+        (("add", "a", "-b", "x:1", "-X", "sasl.password=\udcff"), "is not valid UTF-8"),
         (("add", "a", "-b", "x:1", "-X", "no.such.setting=1"), "No such configuration property"),
         (("show",), "There are no profiles yet"),
         (("use",), "Name a profile"),
@@ -121,16 +121,16 @@ def test_what_cannot_be_is_refused(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("use = 'gone'", "use names the profile 'gone', which is not there. Correct"),
-        ("use = []", "use names the profile [], which is not there."),
+        ("use = 'gone'", "use names the profile 'gone', which does not exist. Correct"),
+        ("use = []", "use names the profile [], which does not exist."),
         ("[profiles.a]", "profile a has no bootstrap."),
         ("[profiles.a]\nbootstrap = 5", "profile a has no bootstrap."),
-        ("[profiles]\na = 5", "profile a is no table."),
-        ("[profiles.a]\nbootstrap = 'a:1'\nsettings = { x = 5 }", "are no table of names and texts."),
-        ("[profiles.a]\nbootstrap = 'a:1'\npassword = 'hunter2'", "profile a has a key 'password' that nobody knows"),
-        ("[profile.a]\nbootstrap = 'a:1'", "the file has a key 'profile' that nobody knows; did you mean profiles?"),
+        ("[profiles]\na = 5", "profile a must be a table."),
+        ("[profiles.a]\nbootstrap = 'a:1'\nsettings = { x = 5 }", "must be a table of strings."),
+        ("[profiles.a]\nbootstrap = 'a:1'\npassword = 'hunter2'", "profile a has an unknown key 'password'"),
+        ("[profile.a]\nbootstrap = 'a:1'", "the file has an unknown key 'profile'; did you mean profiles?"),
         ("=", "line 1"),
-        ("profiles = 3", "profiles is no table of profiles."),
+        ("profiles = 3", "profiles must be a table of profiles."),
         ("\x00", "line 1"),
         (f"x = {'[' * 5000}", "nested too deeply"),
         (f"x = {'9' * 5000}", "digits"),
@@ -184,7 +184,7 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_none(file: Path) -> None:
     file.mkdir(parents=True)
     told = run("topic", "list")
     assert told.exit_code == 1
-    assert "cannot be read: is a directory. Mend that, or name the cluster with --bootstrap." in told.output
+    assert "cannot be read: is a directory. Fix that, or name the cluster with --bootstrap." in told.output
 
 
 def test_any_text_comes_back_from_the_file(file: Path) -> None:

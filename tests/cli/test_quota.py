@@ -50,10 +50,10 @@ def test_the_life_of_a_quota(millpond: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("add", "--user", "bob"), 2, "Say how much they may take"),
-        (("add", "--produce", "1MB/s"), 2, "Say whose quota"),
-        (("add", "--ip", "10.0.0.1", "--user", "bob", "--connections", "1"), 2, "name --ip alone"),
-        (("add", "--user", "bob", "--produce", "much"), 2, "no number of bytes a second"),
+        (("add", "--user", "bob"), 2, "Give a limit"),
+        (("add", "--produce", "1MB/s"), 2, "Name --user, --client-id"),
+        (("add", "--ip", "10.0.0.1", "--user", "bob", "--connections", "1"), 2, "--ip cannot be combined"),
+        (("add", "--user", "bob", "--produce", "much"), 2, "is not a rate"),
         (("add", "--user", "bob", "--request", "-1"), 2, "not in the range"),
         (("change", "--user", "bob", "--produce", "1MB/s"), 1, "There is no quota of user bob"),
         (("remove", "--user", "bob", "--yes"), 1, "There is no such quota of user bob"),

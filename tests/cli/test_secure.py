@@ -200,7 +200,7 @@ def test_a_user_may_do_what_is_allowed_and_nothing_else(secure: SecureNode, admi
 def test_the_life_of_a_user(secure: SecureNode, admin: Asker, tmp_path: Path) -> None:
     assert "Added user bob" in admin.well("user", "add", "bob", given="first password\n")
     again = admin("user", "add", "bob", given="x\n")
-    assert (again.code, "is a user bob already" in again.err) == (1, True)
+    assert (again.code, "user bob exists already" in again.err) == (1, True)
     users = {each["user"]: each["mechanisms"] for each in json.loads(admin.well("user", "list", "--json"))}
     assert users["bob"] == {"SCRAM-SHA-256": 8192, "SCRAM-SHA-512": 8192}
     assert "bob" in admin.well("user", "list")
@@ -368,7 +368,7 @@ def test_it_stays_secure_without_the_option(start_node: Callable[..., Node], tmp
     asker.well("topic", "create", "still-here")
     assert Command(again.address)("topic", "list").code == 1
     # An admin who changes the password by these files does not lock them out.
-    assert "have the new password, too" in asker("user", "change", "admin", given="another one\n").err
+    assert "Updated the password in" in asker("user", "change", "admin", given="another one\n").err
     asker.well("topic", "list")
     assert mode(tmp_path / "data" / "security" / "client.properties") == 0o600
     again.stop()
@@ -482,12 +482,12 @@ def test_a_node_that_is_to_be_secure_does_not_come_up_open(tmp_path: Path, given
     file.write_text(f"{given}\n")
     data = tmp_path / "data"
     done = run("up", "--secure", "--data", str(data), "--config", str(file), "--no-console")
-    assert (done.code, "ask nobody who comes" in done.err) == (1, True), (done.out, done.err)
+    assert (done.code, "no listener needs a login" in done.err) == (1, True), (done.out, done.err)
     assert not data.exists(), "a folder with a password that nobody has seen"
     if not given.startswith("listeners"):
         cluster = tmp_path / "cluster"
         done = run("cluster", "up", "--secure", "--data", str(cluster), "--listen", "127.0.0.1:0", "--set", given)
-        assert (done.code, "ask nobody who comes" in done.err) == (1, True), (done.out, done.err)
+        assert (done.code, "no listener needs a login" in done.err) == (1, True), (done.out, done.err)
 
 
 def test_a_folder_that_others_can_write_to_is_not_made_secure(tmp_path: Path) -> None:
@@ -586,19 +586,19 @@ def test_a_removed_user_has_no_token_left(secure: SecureNode, admin: Asker, tmp_
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("acl", "add", "--topic", "t", "-o", "read"), 2, "Say who"),
-        (("acl", "add", "--user", "u", "-o", "read"), 2, "Say on what"),
-        (("acl", "add", "--user", "u", "--topic", "t"), 2, "Say what they may do"),
+        (("acl", "add", "--topic", "t", "-o", "read"), 2, "Name the user"),
+        (("acl", "add", "--user", "u", "-o", "read"), 2, "Name a resource"),
+        (("acl", "add", "--user", "u", "--topic", "t"), 2, "Name the operation"),
         (("acl", "add", "--user", "u", "--topic", "t", "--consumer"), 2, "name it with --group"),
         (("acl", "add", "--user", "u", "--group", "g", "--producer"), 2, "Name the topics"),
-        (("acl", "add", "--user", "u", "--topic", "t", "--producer", "--deny"), 2, "one or the other"),
+        (("acl", "add", "--user", "u", "--topic", "t", "--producer", "--deny"), 2, "cannot be combined"),
         (("acl", "add", "--principal", "u", "--topic", "t", "-o", "read"), 2, "give it as User:name"),
         (
             ("acl", "add", "--user", "u", "--topic", "t", "-o", "all", "--deny", "--host", "evil.example"),
             2,
-            "numbers",
+            "IP address",
         ),
-        (("acl", "change", "--user", "u", "--topic", "t", "-o", "all", "--host", "10.0.0.300"), 2, "in numbers"),
+        (("acl", "change", "--user", "u", "--topic", "t", "-o", "all", "--host", "10.0.0.300"), 2, "IP address"),
         (("acl", "add", "--user", "*", "--topic", "pay*", "-o", "all", "--deny"), 2, "--prefixed"),
         (("acl", "add", "--user", "u", "--topic", "pay*", "--prefixed", "-o", "read"), 2, "has a * in its name"),
         (("acl", "add", "--user", "u", "--topic", "pay roll", "-o", "read"), 2, "may only have ASCII"),
@@ -608,10 +608,10 @@ def test_a_removed_user_has_no_token_left(secure: SecureNode, admin: Asker, tmp_
                 "remove",
             ),
             2,
-            "Say whose ACLs",
+            "Name a user",
         ),
-        (("acl", "change", "--user", "u", "--topic", "t"), 2, "takes all away"),
-        (("user", "add", "u", "--random", "--password-file", "x"), 2, "leave --password-file away"),
+        (("acl", "change", "--user", "u", "--topic", "t"), 2, "removes all"),
+        (("user", "add", "u", "--random", "--password-file", "x"), 2, "leave out --password-file"),
         (("user", "add", "u", "--password-file", "/nowhere"), 1, "cannot be read"),
         (("user", "change", "admni"), 1, "did you mean admin?"),
         (("token", "change", "nothing"), 1, "There is no token nothing"),

@@ -73,7 +73,7 @@ def test_alive_asks_only_whether_somebody_answers(start_node: Callable[..., Any]
     """Clients are told an address that leads nowhere from here, as from inside a container."""
     node = start_node("--set", "advertised.listener=127.0.0.1:1")
     told = lonely("status", "--alive", "--free", "1000PB", "-b", node.address)
-    assert (told.code, told.out) == (0, "It answers; 1 node.\n"), told.err
+    assert (told.code, told.out) == (0, "The cluster answers; 1 node.\n"), told.err
     assert json.loads(lonely("status", "--alive", "--json", "-b", node.address).out) == {"is_alive": True, "nodes": 1}
     node.stop()
     assert lonely("status", "--alive", "-b", node.address).code == 1

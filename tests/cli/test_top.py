@@ -47,7 +47,7 @@ def test_rows_hold_rates_lag_and_trend(pulse: Pulse) -> None:
     assert [row[2] for row in nodes_table(pulse).rows] == ["controller", "away"]
     assert nodes_table(pulse).rows[0][-1] == "25%"
     assert headline(pulse) == "1 of 2 nodes, 2 topics, 3 partitions; 1,000/s written, 1,700 records unread"
-    assert any("Node 2 is away." in line for line in lines(pulse))
+    assert any("Node 2 is down." in line for line in lines(pulse))
 
 
 def test_the_object_has_the_same_in_plain_numbers(pulse: Pulse) -> None:

@@ -122,7 +122,7 @@ def test_one_that_hangs_is_ended_in_its_partition(start_node: Callable[..., Any]
     found = lonely("txn", "hanging", "-b", node.address)
     assert found.code == 0, found.err
     assert found.lines[1].split()[:4] == ["stuck", "0", "2", "1"]
-    assert found.lines[-1] == "End one: millpond txn abort --topic stuck --partition 0 --producer-id 7777"
+    assert found.lines[-1] == "To end one: millpond txn abort --topic stuck --partition 0 --producer-id 7777"
     here = ("txn", "abort", "-b", node.address, "--topic", "stuck", "--partition", "0", "--producer-id")
     other = lonely(*here, "1")
     assert other.err == (
@@ -130,7 +130,7 @@ def test_one_that_hangs_is_ended_in_its_partition(start_node: Callable[..., Any]
     )
     done = lonely(*here, "7777")
     assert (done.code, done.err) == (0, "")
-    assert done.out == "Aborted what producer 7777 left open in stuck-0 since offset 2.\n"
+    assert done.out == "Aborted the transaction of producer 7777 in stuck-0, open since offset 2.\n"
     assert lonely("txn", "hanging", "-b", node.address).out == "No transaction hangs.\n"
     assert stable_end(AdminClient({"bootstrap.servers": node.address, "log_level": 0}), "stuck") == 4
 

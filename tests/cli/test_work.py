@@ -63,7 +63,7 @@ def test_what_dies_is_started_again_and_told_to_stop_all_end_in_order(
     lines = out.decode().splitlines()
     assert process.returncode == 0, err
     assert f"charge ({topic}-g): 1 process" in lines[0]
-    assert any("ended with code 3; it starts again" in line for line in lines)
+    assert any("exited with code 3; restarting" in line for line in lines)
     assert any("done  lag 0" in line for line in lines), lines
     assert lines[-1].startswith("Stopped after ")
 
@@ -113,7 +113,7 @@ def test_a_changed_file_starts_them_anew(run: Any, quick: Any, topic: str, tmp_p
     [
         ("biling", "There is no module biling here"),
         ("billing:chrge", "There is no chrge in billing; did you mean charge?"),
-        ("billing:plain", "billing:plain is no worker"),
+        ("billing:plain", "billing:plain is not a worker"),
         ("json", "json has no worker"),
     ],
 )

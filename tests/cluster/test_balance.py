@@ -105,7 +105,7 @@ def test_an_empty_node_gets_its_share_under_load(cluster: Ponds, way: Cluster) -
         # Whoever is asked may hear of the last election a moment later.
         within(10, lambda: apart([each.leads for each in shares(look(way)).values()]) <= 1)
         again = balance(cluster, "--yes", "--measure", "0s")
-        assert (again.returncode, again.stdout) == (0, "Every node has its share: there is nothing to move.\n")
+        assert (again.returncode, again.stdout) == (0, "The cluster is balanced: there is nothing to move.\n")
     finally:
         writer.stop()
     log = read_topic(cluster.bootstrap, TOPIC, PARTITIONS)

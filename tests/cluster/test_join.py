@@ -142,12 +142,12 @@ def test_bad_news_is_a_sentence(nodes: Nodes, tmp_path: Path) -> None:
     nodes.up("alone")
     nodes.stop("alone")
     said = run("up", "--join", at, "--data", str(tmp_path / "alone"), *other, code=1)
-    assert "is that of another cluster" in said
+    assert "belongs to another cluster" in said
     nodes.up("alone")
     nodes.up("second", "--join", nodes.at("alone"))
     nodes.stop("second")
     said = run("up", "--join", at, "--data", str(tmp_path / "second"), *other, code=1)
-    assert "is that of another cluster" in said, "also where it had joined one"
+    assert "belongs to another cluster" in said, "also where it had joined one"
     assert "There is no node 7" in run("node", "describe", "7", "-b", at, code=1)
     assert "runs, at" in run("node", "remove", "1", "--yes", "-b", at, code=1)
     assert json.loads(run("node", "drain", "1", "--yes", "--json", "-b", at))["moves"] == []

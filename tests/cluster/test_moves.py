@@ -187,7 +187,7 @@ def test_the_command_line_gives_a_topic_more_replicas_and_other_nodes(cluster: P
     moved = millpond("move", "told", "--partition", "1", "--to", "4,1")
     assert (moved.returncode, moved.stdout.splitlines()[-1]) == (0, "Moved 1 partition.")
     within(10, lambda: replicas_of(way, "told", 1) == (4, 1))
-    assert millpond("move", "told", "--partition", "1", "--to", "4,1").stdout == "Everything is there already.\n"
+    assert millpond("move", "told", "--partition", "1", "--to", "4,1").stdout == "Everything is in place already.\n"
     refused = millpond("move", "told", "--to", "7")
     assert refused.returncode != 0
     assert "There is no node 7 now; there are 1, 2, 3, 4." in refused.stderr

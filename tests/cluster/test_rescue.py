@@ -28,7 +28,7 @@ def test_two_folders_are_deleted_and_the_third_goes_on(tmp_path: Path) -> None:
         cluster.produce("orders", *(str(number).encode() for number in range(30)))
         folder = str(cluster[1].folder)
         code, said = rescue("--data", folder)
-        assert (code, "runs: stop it first" in said) == (1, True), said
+        assert (code, "is running: stop it first" in said) == (1, True), said
         cluster.kill_all()
         for node_id in (2, 3):
             shutil.rmtree(cluster[node_id].folder)

@@ -160,7 +160,7 @@ def test_the_command_is_stopped_or_killed_and_the_next_one_clears_up(
     assert "or more at 25 KB/s a node." in out
     if number is signal.SIGINT:
         assert process.returncode == 130
-        assert "2 partitions called off, and where they were" in err
+        assert "2 partitions cancelled, unchanged" in err
         assert limits(way, topic) == set()
     else:
         assert moves_under_way(way)

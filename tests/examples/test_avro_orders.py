@@ -23,4 +23,4 @@ def test_orders_in_avro(millpond: Pond, example: Any) -> None:
     assert millpond.consume("orders.avro.dlq", 1)[0].value == b"\xff"
     pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
     told = example.millpond("pipeline", "check", str(example.folder / "orders.toml"))
-    assert any("The declaration is in order" in line for line in told)
+    assert any("The declaration is valid" in line for line in told)

@@ -1,4 +1,4 @@
-"""Why something that was asked of a cluster is not done, and what to do instead."""
+"""Refusals: why a request was not carried out, and what to do instead."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from millpond.remote.errors import ClientError
 
 
 class Refused(ClientError):
-    """What was asked cannot be done, or should not; nothing was changed."""
+    """The request cannot be carried out, or should not be; nothing was changed."""
 
 
 class NotDeadLetters(Refused):
-    """The topic is not one that holds dead letters."""
+    """The topic does not hold dead letters."""
 
 
 class Leaderless(Refused):
-    """Nobody leads what would have to be read."""
+    """A partition that would have to be read has no leader."""
 
 
 def unknown(what: str, name: str, known: Iterable[str], otherwise: str) -> Refused:
-    """There is no such thing: did you mean that one, or else this is what you can do."""
+    """Something does not exist; suggests the nearest name, or `otherwise`."""
     near = nearest(name, known)
     return Refused(f"There is no {what} {name}" + (f"; {otherwise}." if near == "." and otherwise else near))
 
@@ -31,4 +31,4 @@ def unknown_topic(topic: str, known: Iterable[str], *, to_create: bool = True) -
 
 
 def unknown_partition(topic: str, index: int, count: int) -> Refused:
-    return Refused(f"{topic} has no partition {index}: they go from 0 to {count - 1}.")
+    return Refused(f"{topic} has no partition {index}: it has 0 to {count - 1}.")

@@ -108,7 +108,7 @@ def plan_move(load: Load, topic: str, indexes: Collection[int], target: Sequence
     held = load.of_topic(topic)
     for index in indexes:
         if TopicPartition(topic, index) not in held:
-            raise Refused(f"{topic} has no partition {index}: they go from 0 to {len(held) - 1}.")
+            raise Refused(f"{topic} has no partition {index}: it has 0 to {len(held) - 1}.")
     _check_nodes(load, target)
     return [
         Planned(partition, each.before, tuple(target), each.size_bytes)

@@ -103,7 +103,7 @@ def restart_nodes(
             while not _has_ended(old_life):
                 if time.monotonic() > deadline:
                     raise NotWell(
-                        f"Node {node.node_id} has not ended within {seconds:.0f} s: look after it, then begin again."
+                        f"Node {node.node_id} did not stop within {seconds:.0f} s: check it, then try again."
                     )
                 time.sleep(LOOK_SECONDS)
         wait_until_well(cluster, known, seconds)

@@ -1,4 +1,4 @@
-"""The `millpond` command. Each subcommand is a file or a folder of its own, imported only when it is used."""
+"""The `millpond` command. Each subcommand is a module or package, imported only when it is used."""
 
 from __future__ import annotations
 
@@ -27,41 +27,41 @@ Try it in two terminals:
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "up": ("millpond.cli.up", "Run a node in the foreground."),
-    "cluster": ("millpond.cli.cluster.command", "Several nodes that act as one: run them here, look at any."),
-    "config": ("millpond.cli.config.command", "Settings of topics, nodes and groups, and what each means."),
+    "cluster": ("millpond.cli.cluster.command", "Run a cluster on this machine; inspect or change any cluster."),
+    "config": ("millpond.cli.config.command", "Settings of topics, nodes and groups: list, get, set, unset."),
     "console": ("millpond.cli.console", "Topics, records, groups and more in the browser."),
-    "status": ("millpond.cli.status", "How nodes, disks and groups are, at a glance; exit code for scripts."),
-    "top": ("millpond.cli.top.command", "Topics, groups and nodes, live: rates and lag."),
+    "status": ("millpond.cli.status", "Health of nodes, disks and groups; exit code for scripts."),
+    "top": ("millpond.cli.top.command", "Live rates and lag of topics, groups and nodes."),
     "node": ("millpond.cli.node", "The nodes of a cluster: list, describe, drain and remove them."),
     "topic": ("millpond.cli.topic.command", "Create, list, describe, alter, move and delete topics."),
-    "produce": ("millpond.cli.produce", "Write lines of a file or of standard input to a topic."),
-    "consume": ("millpond.cli.consume", "Print the records of a topic, from anywhere on."),
-    "work": ("millpond.cli.work.command", "Run the workers of a module, in processes that are started again."),
+    "produce": ("millpond.cli.produce", "Write the lines of a file or of standard input to a topic."),
+    "consume": ("millpond.cli.consume", "Print the records of a topic, from any point on."),
+    "work": ("millpond.cli.work.command", "Run the workers of a module, in supervised processes."),
     "group": ("millpond.cli.group.command", "Consumer groups: members, lag, offsets, rebalances."),
     "txn": ("millpond.cli.txn", "Transactions: list and describe them, abort one that hangs."),
-    "user": ("millpond.cli.user", "Users who log in with a password: add, list, change, remove."),
-    "acl": ("millpond.cli.acl", "Who may do what: add, list, change, remove."),
-    "quota": ("millpond.cli.quota", "How much users and clients may take: add, list, change, remove."),
-    "cert": ("millpond.cli.cert", "An own authority and certificates for TLS: add, list, change, remove."),
+    "user": ("millpond.cli.user", "Users with passwords: add, list, change, remove."),
+    "acl": ("millpond.cli.acl", "Access control lists: add, list, change, remove."),
+    "quota": ("millpond.cli.quota", "Quotas of users, clients and addresses: add, list, change, remove."),
+    "cert": ("millpond.cli.cert", "A private authority and TLS certificates: add, list, change, remove."),
     "token": ("millpond.cli.token", "Delegation tokens: add, list, change, remove."),
-    "trace": ("millpond.cli.trace.command", "Where a record's time goes, hop by hop, from send to read."),
-    "sim": ("millpond.cli.sim", "Watch the engine work and fail in a simulated world; lessons, links."),
-    "plan": ("millpond.cli.plan.command", "Storage, bandwidth, brokers and partitions for a workload."),
+    "trace": ("millpond.cli.trace.command", "Where a record spends its time, hop by hop, from send to read."),
+    "sim": ("millpond.cli.sim", "Watch the engine work and fail in a simulated world: lessons, links."),
+    "plan": ("millpond.cli.plan.command", "Size a cluster: storage, bandwidth, brokers and partitions."),
     "dlq": ("millpond.cli.dlq.command", "Dead letters: list, show, count, redrive and purge them."),
-    "pipeline": ("millpond.cli.pipeline.command", "Topics into tables and topics on Spark: run, check, status."),
-    "backup": ("millpond.cli.backup", "Copy a node's data while it runs; only what is new since the last time."),
-    "restore": ("millpond.cli.restore", "Make a data folder of a backup, or check one."),
-    "log": ("millpond.cli.log.command", "Look into the files of a data folder (log dump FILE)."),
+    "pipeline": ("millpond.cli.pipeline.command", "Spark jobs from topics to tables and topics: run, check, status."),
+    "backup": ("millpond.cli.backup", "Copy a node's data while it runs; incremental."),
+    "restore": ("millpond.cli.restore", "Restore a data folder from a backup, or verify the backup."),
+    "log": ("millpond.cli.log.command", "Inspect the files of a data folder (log dump FILE)."),
     "profile": ("millpond.cli.profile.command", "Names for clusters: add one, then -p NAME."),
     "completion": ("millpond.cli.completion.command", "Let bash, zsh or fish complete commands and names."),
-    "help": ("millpond.cli.help.command", "Pages about config, cluster, dlq and more; or a command's --help."),
-    "version": ("millpond.cli.version", "Say which version this is, and what it runs on."),
+    "help": ("millpond.cli.help.command", "Pages about config, cluster, dlq and more, or a command's --help."),
+    "version": ("millpond.cli.version", "Show the version, and what it runs on."),
 }
 """Each command's module and its line in the overview, which is shown without importing the module."""
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name and imports one when it is asked for: `--help` and `up` stay quick and small."""
+    """Imports a command only when it is used: `--help` and `up` stay quick and small."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -73,7 +73,6 @@ class LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Without importing every command for its line."""
         from click.shell_completion import CompletionItem
 
         found = [
@@ -98,7 +97,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # Whoever reads has seen enough, as in `… | head`. click itself would call that a failure.
+            # The reader has closed the pipe, as in `… | head`. click would treat that as a failure.
             forget_output()
             return 0
 
@@ -119,9 +118,9 @@ def command(profile: str | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the process's exit code. 0: done, 2: asked for in a wrong way, 1: anything else."""
+    """Runs one command and returns the exit code: 0 for success, 2 for a usage error, 1 for any other failure."""
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
-        # A sign that the terminal's encoding does not have becomes a question mark, and not the end of the command.
+        # A character that the terminal's encoding lacks becomes a question mark instead of an exception.
         sys.stdout.reconfigure(errors="replace")
     try:
         result = command.main(arguments, prog_name="millpond", standalone_mode=False)
@@ -136,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def forget_output() -> None:
-    """The reader of our output has gone: what Python still holds for it must not become an error at exit."""
+    """The reader of our output is gone: buffered output must not cause an error at exit."""
     import os
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

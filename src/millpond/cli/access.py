@@ -1,4 +1,4 @@
-"""The way to a cluster for the commands that need one: quick to say that nobody is there, silent otherwise."""
+"""How commands reach a cluster: they fail at once if nothing listens there."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the cluster is, and the client settings that somebody gave beside that."""
+    """The address of a cluster and the client settings for it."""
 
     bootstrap: str
     extras: Mapping[str, str] = field(default_factory=dict, repr=False)
     option: str = "--bootstrap"
-    """By which the address was given."""
+    """The option or variable that gave the address."""
     profile: str | None = None
-    """The profile that names the cluster, if one does."""
+    """The profile in use, if any."""
     client_file: str | None = None
-    """The file of client settings, if one says how to log in."""
+    """The file of client settings, if any."""
 
     @contextmanager
     def open(self) -> Iterator[Cluster]:
-        """The cluster, for `admin` and `remote`; what these refuse is a failure of the command."""
+        """The cluster for `admin` and `remote`, whose errors become failures of the command."""
         from millpond.base.errors import RemoteError
         from millpond.remote.cluster import SETTINGS, Cluster
         from millpond.remote.errors import ClientError, ConfigError
@@ -65,7 +65,7 @@ class Access:
         except ConfigError as fault:
             raise click.UsageError(sentence(str(fault))) from None
         if self.extras.keys() - SETTINGS:
-            # The same settings may serve `consume` and `produce`; a name that not even the library knows is a slip.
+            # The same settings may serve `consume` and `produce`, but a name unknown to the library is a typo.
             self.producer({})
         self.probe()
         try:
@@ -74,10 +74,10 @@ class Access:
         except ClientError as fault:
             raise Failed(sentence(str(fault))) from fault
         except RemoteError as fault:
-            raise Failed(f"A broker's answer makes no sense: {sentence(str(fault))}") from fault
+            raise Failed(f"A broker sent an invalid response: {sentence(str(fault))}") from fault
 
     def check(self) -> None:
-        """What is wrong with address and settings is said now, though nobody is asked."""
+        """Checks the address and the settings without connecting."""
         from millpond.remote.cluster import SETTINGS, Cluster
         from millpond.remote.errors import ConfigError
 
@@ -88,7 +88,7 @@ class Access:
         if self.extras.keys() - SETTINGS:
             from confluent_kafka import Producer
 
-            # Without an address it asks nobody.
+            # Without an address it does not connect.
             replace(self, bootstrap="")._made(Producer, {}, must_answer=False)
 
     def producer(self, settings: Mapping[str, object]) -> Producer:
@@ -119,7 +119,7 @@ class Access:
             raise click.UsageError(f"The client library refused a setting: {refusal.args[0].str()}") from None
 
     def probe(self) -> None:
-        """A client would try for as long as it is given: a plain connect knows at once that nobody is there."""
+        """A client would retry until its timeout; a plain connect fails at once if nothing listens."""
         fault: Failed | None = None
         whose = "" if self.profile is None else f" (profile {self.profile})"
         for host, port in self._addresses():
@@ -157,10 +157,10 @@ class Access:
 
 
 def known_partitions(client: Producer | Consumer, topic: str, otherwise: str = "") -> list[int]:
-    """The topic's partitions, asked for by the client library itself: until it knows leaders it looks for seconds.
+    """The topic's partitions, as the client library sees them, so that it knows the leaders from then on.
 
-    Asking for all topics never creates one, as asking for a single one may. `otherwise` is what else to do where
-    there is no such topic.
+    Asking for all topics never creates one; asking for a single one may. `otherwise` is a further hint for a missing
+    topic.
     """
     from confluent_kafka import KafkaException
 
@@ -169,7 +169,7 @@ def known_partitions(client: Producer | Consumer, topic: str, otherwise: str = "
     try:
         topics = client.list_topics(timeout=ANSWER_SECONDS).topics
     except KafkaException as refusal:
-        raise failed("The cluster does not say what topics it has", refusal.args[0]) from None
+        raise failed("The topics of the cluster cannot be listed", refusal.args[0]) from None
     if topic not in topics:
         raise Failed(f"{unknown_topic(topic, topics)}{otherwise}")
     return sorted(topics[topic].partitions)
@@ -182,11 +182,11 @@ def access_of(
     extras: Mapping[str, str],
     client_config: str | None = None,
 ) -> Access:
-    """The cluster that is meant, by the strongest word; `millpond help profiles` tells users the same.
+    """Picks the cluster, by the precedence that `millpond help profiles` documents.
 
     A profile named on the command line gives address and settings, and --bootstrap may give another address. So does
-    a file of client settings; one that a variable names counts where no profile is named. Else an address that
-    somebody gave stands alone: the secrets of a profile in use are not for just any cluster.
+    a file of client settings; one named by a variable counts only if no profile is named. Otherwise an explicit
+    address is used without any profile: the secrets of the profile in use are not for just any cluster.
     """
     from millpond.cli.profile.file import VARIABLE, read_profiles, warn_of_readers
 
@@ -202,7 +202,7 @@ def access_of(
         return _access_by_file(client_config, bootstrap if source is not ParameterSource.DEFAULT else None, extras)
     named = profile if profile is not None else context.find_root().params.get("profile")
     if named == "":
-        # A variable of a script that was not set: another cluster than the one that is meant must not be asked.
+        # Probably an unset variable in a script: it must not fall back to another cluster.
         raise click.UsageError("--profile is empty: name a profile, or leave it out.")
     origin = "--profile"
     if named is None and (is_here or source is ParameterSource.ENVIRONMENT):
@@ -214,7 +214,7 @@ def access_of(
     if named is None:
         return Access(bootstrap, extras)
     chosen = profiles.get(named, origin)
-    if not context.resilient_parsing:  # A shell that completes a name has no place for a word.
+    if not context.resilient_parsing:  # A shell that completes a name cannot show a warning.
         warn_of_readers([chosen])
     return Access(bootstrap if is_here else chosen.bootstrap, {**chosen.settings, **extras}, profile=named)
 
@@ -234,7 +234,7 @@ def _access_by_file(path: str, bootstrap: str | None, extras: Mapping[str, str])
 
 
 def warn_of_words(settings: Mapping[str, str]) -> None:
-    """Say, beside the output, that a secret on a command line is none."""
+    """Warns on standard error about a secret on the command line."""
     if secret := next(filter(is_secret, settings), None):
         click.echo(
             f"Others on this machine can see {secret} on the command line (`ps`): put it into a file and give that "

@@ -1,4 +1,4 @@
-"""`millpond acl`: who may do what."""
+"""`millpond acl`: access control lists."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 OPERATIONS = tuple(each.name.lower().replace("_", "-") for each in Operation if each is not Operation.ANY)
 
-ONLY_DENIED = "Only what is denied."
+ONLY_DENIED = "Only ACLs that deny."
 
 Named = tuple[AclResource, str, PatternType]
 
@@ -50,10 +50,10 @@ class Selection:
         """The principals."""
         for each in self.principals:
             if ":" not in each:
-                raise click.UsageError(f"--principal {each}: give it as User:name, or take --user {each}.")
+                raise click.UsageError(f"--principal {each}: give it as User:name, or use --user {each}.")
         who = [*(f"User:{each}" for each in self.users), *self.principals]
         if must and not who:
-            raise click.UsageError("Say who, with --user NAME.")
+            raise click.UsageError("Name the user with --user NAME.")
         return who
 
     def named(self, *, must: bool = True) -> list[Named]:
@@ -73,23 +73,24 @@ class Selection:
         if self.is_cluster:
             named.append((AclResource.CLUSTER, CLUSTER_NAME, PatternType.LITERAL))
         if must and not named:
-            raise click.UsageError("Say on what: --topic, --group, --transactional-id, --token or --cluster.")
+            raise click.UsageError("Name a resource: --topic, --group, --transactional-id, --token or --cluster.")
         return named
 
     def check(self) -> None:
-        """Nodes take any text as Kafka does, and nobody would ever fit these: least of all what is denied by them."""
+        """Refuses names that never match anything. Like Kafka, nodes accept any text, and a deny would have no
+        effect."""
         if self.host is not None and self.host != WILDCARD:
             try:
                 ip_address(self.host.removeprefix("[").removesuffix("]"))
             except ValueError:
                 raise click.UsageError(
-                    f"--host {self.host}: give the address in numbers; nodes ask nobody for names."
+                    f"--host {self.host}: give an IP address; nodes do not resolve host names."
                 ) from None
         for each in self.topics:
             if each != WILDCARD and WILDCARD in each:
                 raise click.UsageError(
-                    f"--topic {each}: no topic has a * in its name. For all that begin alike, give the beginning and "
-                    "--prefixed."
+                    f"--topic {each}: no topic has a * in its name. For all topics with a prefix, give the prefix "
+                    "and --prefixed."
                 )
             if not self.prefixed and each != WILDCARD and (fault := topic_name_fault(each)) is not None:
                 raise click.UsageError(f"--topic {each}: {fault}.")
@@ -97,13 +98,15 @@ class Selection:
 
 def _who_and_what(
     *,
-    prefixed: str = "The names are beginnings of names.",
-    deny: str = "They may not, whatever else allows it.",
+    prefixed: str = "The names are prefixes.",
+    deny: str = "Deny, whatever other ACLs allow.",
 ) -> Callable[[F], F]:
     """Adds the shared options to a command, which gets them together as `selection`."""
 
     def decorate(function: F) -> F:
-        @click.option("--user", "users", metavar="NAME", multiple=True, help="Who; `*` is everybody. Repeatable.")
+        @click.option(
+            "--user", "users", metavar="NAME", multiple=True, help="The user; `*` for everybody. Repeatable."
+        )
         @click.option("--principal", "principals", metavar="USER:NAME", multiple=True, hidden=True)
         @click.option("--cluster", "is_cluster", is_flag=True, help="On the cluster itself.")
         @click.option("--token", "tokens", metavar="ID", multiple=True, help="On this delegation token.")
@@ -117,10 +120,10 @@ def _who_and_what(
             "operations",
             type=click.Choice(OPERATIONS, case_sensitive=False),
             multiple=True,
-            help="What they may do; may be repeated.",
+            help="The operation; may be repeated.",
         )
         @click.option("--deny", is_flag=True, help=deny)
-        @click.option("--host", metavar="ADDRESS", help="From this address alone.  [default: anywhere]")
+        @click.option("--host", metavar="ADDRESS", help="Only from this address. [default: anywhere]")
         @wraps(function)
         def run(**options: Any) -> Any:
             selection = Selection(**{each.name: options.pop(each.name) for each in fields(Selection)})
@@ -133,10 +136,10 @@ def _who_and_what(
 
 @click.group("acl")
 def command() -> None:
-    """Who may do what: list what is allowed and denied, add to it, change it, remove some of it.
+    """Access control lists: list, add, change and remove them.
 
-    Nobody may do anything that no ACL allows, but the super users (`super.users`). Deny goes before allow; read,
-    write, delete and alter include describe. `*` as a name is all of them.
+    Only what an ACL allows is permitted, except to super users (`super.users`). Deny takes precedence over allow;
+    read, write, delete and alter include describe. The name `*` matches all.
 
     \b
     Examples:
@@ -150,12 +153,12 @@ def command() -> None:
 
 @command.command("add")
 @_who_and_what()
-@click.option("--producer", is_flag=True, help="All that writing to these topics needs.")
-@click.option("--consumer", is_flag=True, help="All that reading these topics in these groups needs.")
+@click.option("--producer", is_flag=True, help="Everything needed to write to these topics.")
+@click.option("--consumer", is_flag=True, help="Everything needed to read these topics in these groups.")
 @AS_JSON
 @cluster_options
 def add_command(selection: Selection, producer: bool, consumer: bool, as_json: bool, access: Access) -> None:
-    """Allow, or with --deny forbid, users to do something.
+    """Allow operations to users, or deny them with --deny.
 
     \b
     Examples:
@@ -171,13 +174,13 @@ def add_command(selection: Selection, producer: bool, consumer: bool, as_json: b
     who = selection.who()
     permission = Permission.DENY if selection.deny else Permission.ALLOW
     if not selection.operations and not producer and not consumer:
-        raise click.UsageError("Say what they may do: --operation read, or --producer, or --consumer.")
+        raise click.UsageError("Name the operation: --operation read, or --producer, or --consumer.")
     if (producer or consumer) and (selection.deny or selection.operations):
-        raise click.UsageError("--producer and --consumer say by themselves what is allowed: use one or the other.")
+        raise click.UsageError("--producer and --consumer cannot be combined with --operation or --deny.")
     if (producer or consumer) and not selection.topics:
         raise click.UsageError("Name the topics with --topic.")
     if consumer and not selection.groups:
-        raise click.UsageError("Whoever reads does so in a group: name it with --group, or --group '*'.")
+        raise click.UsageError("Consumers read in a group: name it with --group, or --group '*'.")
     acls: list[Acl] = []
     for principal in who:
         wanted = {kind: [(name, pattern) for each, name, pattern in named if each is kind] for kind in AclResource}
@@ -200,12 +203,12 @@ def add_command(selection: Selection, producer: bool, consumer: bool, as_json: b
 
 
 @command.command("list")
-@_who_and_what(prefixed="Only those whose names are beginnings of names.", deny=ONLY_DENIED)
-@click.option("--match", is_flag=True, help="All that the name falls under: beginnings and `*` too.")
+@_who_and_what(prefixed="Only ACLs on prefixes.", deny=ONLY_DENIED)
+@click.option("--match", is_flag=True, help="All ACLs that apply to the name: prefixes and `*`, too.")
 @AS_JSON
 @cluster_options
 def list_command(selection: Selection, match: bool, as_json: bool, access: Access) -> None:
-    """List ACLs: all of them, or those of a user or of a thing.
+    """List ACLs: all of them, or those of a user or on a resource.
 
     \b
     Examples:
@@ -243,7 +246,7 @@ def list_command(selection: Selection, match: bool, as_json: bool, access: Acces
 @AS_JSON
 @cluster_options
 def change_command(selection: Selection, yes: bool, as_json: bool, access: Access) -> None:
-    """Let users do these operations on these things, and no others: what is missing is added, the rest removed.
+    """Set the operations of users on these resources: adds missing ACLs and removes the others.
 
     \b
     Example:
@@ -252,7 +255,7 @@ def change_command(selection: Selection, yes: bool, as_json: bool, access: Acces
     from millpond.admin.acls import add_acls, list_acls, remove_acls
 
     if not selection.operations:
-        raise click.UsageError("Say what they may do with --operation; `millpond acl remove` takes all away.")
+        raise click.UsageError("Name the operations with --operation; `millpond acl remove` removes all.")
     selection.check()
     named = selection.named()
     permission = Permission.DENY if selection.deny else Permission.ALLOW
@@ -264,7 +267,7 @@ def change_command(selection: Selection, yes: bool, as_json: bool, access: Acces
         there = {acl for each in filters for acl in list_acls(cluster, each)}
         added, removed = sorted(wanted - there), sorted(there - wanted)
         if removed:
-            confirm(f"Remove {counted(len(removed), 'ACL')}?", yes=yes, to_do="remove them without a question")
+            confirm(f"Remove {counted(len(removed), 'ACL')}?", yes=yes, to_do="remove them without asking")
         if added:
             add_acls(cluster, added)
         if removed:
@@ -281,7 +284,7 @@ def change_command(selection: Selection, yes: bool, as_json: bool, access: Acces
 @AS_JSON
 @cluster_options
 def remove_command(selection: Selection, yes: bool, as_json: bool, access: Access) -> None:
-    """Remove ACLs: those of a user, of a thing, or of a user on a thing.
+    """Remove ACLs: of a user, on a resource, or of a user on a resource.
 
     \b
     Examples:
@@ -293,13 +296,13 @@ def remove_command(selection: Selection, yes: bool, as_json: bool, access: Acces
     who = selection.who(must=False)
     named = selection.named(must=False)
     if not who and not named:
-        raise click.UsageError("Say whose ACLs, with --user, or on what, with --topic or the like.")
+        raise click.UsageError("Name a user with --user, or a resource with --topic or the like.")
     permission = Permission.DENY if selection.deny else Permission.ANY
     filters = _filters(who, named, selection.operations, permission, selection.host, None)
     with access.open() as cluster:
         found = sorted({acl for each in filters for acl in list_acls(cluster, each)})
         if found:
-            confirm(f"Remove {counted(len(found), 'ACL')}?", yes=yes, to_do="remove them without a question")
+            confirm(f"Remove {counted(len(found), 'ACL')}?", yes=yes, to_do="remove them without asking")
             found = remove_acls(cluster, [each.as_filter() for each in found])
     if as_json:
         print_json([_as_json(each) for each in found])
@@ -331,7 +334,7 @@ def _filters(
     host: str | None,
     pattern: PatternType | None,
 ) -> list[AclFilter]:
-    """One for each combination; `pattern` in place of those that the names have."""
+    """One binding per combination; `pattern` overrides the patterns of the names."""
     from millpond.admin.acls import AclFilter
 
     return [

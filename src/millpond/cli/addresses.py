@@ -16,12 +16,12 @@ def shown_address(host: str, port: int) -> str:
 
 
 def address_of(text: str) -> str:
-    """A port alone, or a host alone, is completed from the default address."""
+    """Completes a port or a host alone from the default address."""
     return _completed(text, LISTEN.default)
 
 
 def metrics_address(text: str, at: int = 0) -> str:
-    """The same for where monitoring asks, of the node that is `at` in a row of several: ports follow each other."""
+    """The same for the metrics of the node with index `at`: consecutive nodes have consecutive ports."""
     host, port = host_and_port(_completed(text, METRICS_DEFAULT))
     return shown_address(host, port + at if port else 0)
 

@@ -18,15 +18,14 @@ from millpond.config.node import DATA_FOLDER
 @click.command("backup")
 @click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
 @option("--data", meta="DIR", default=DATA_FOLDER.default, help="The data folder of the node.")
-@click.option("--skip-check", is_flag=True, help="Do not read what DIR has already: quicker, and damage in it stays.")
+@click.option("--skip-check", is_flag=True, help="Do not check what DIR has already: quicker, but damage stays.")
 @AS_JSON
 def command(target: Path, data: str, skip_check: bool, as_json: bool) -> None:
-    """Copy a node's data to DIR, while the node runs or not.
+    """Copy a node's data to DIR, even while the node runs.
 
-    Every batch is checked by its checksum on the way. Into the same DIR again only what is new is copied, and what
-    has been damaged there since. The backup before stays whole until the new one is. One that was interrupted goes on
-    when it is run again. Of a cluster, back up every node; docs/operations.md, "Backup and restore", says what a
-    restore means there.
+    The checksum of every batch is verified. A second backup to the same DIR copies only what is new, and what has
+    been damaged there since. The previous backup stays valid until the new one is complete; run an interrupted backup
+    again to continue it. In a cluster, back up every node; see "Backup and restore" in docs/operations.md.
 
     \b
     Examples:
@@ -43,8 +42,8 @@ def command(target: Path, data: str, skip_check: bool, as_json: bool) -> None:
         raise Failed(sentence(str(fault))) from None
     except OSError as error:
         raise Failed(
-            f"The backup stopped ({cause(error)}{f', {error.filename}' if error.filename else ''}). Mend that and "
-            "run it again: it goes on with what is there, and the backup before is as it was."
+            f"The backup stopped ({cause(error)}{f', {error.filename}' if error.filename else ''}). Fix that and "
+            "run it again to continue; the previous backup is unchanged."
         ) from None
     manifest = result.manifest
     if as_json:
@@ -68,17 +67,17 @@ def command(target: Path, data: str, skip_check: bool, as_json: bool) -> None:
             f"{show_bytes(manifest.size)}; {show_bytes(result.copied_bytes)} of it copied now."
         )
         for folder in result.gone:
-            click.echo(f"{folder} was deleted meanwhile: a restored node has it without records.", err=True)
+            click.echo(f"{folder} was deleted during the backup: a restored node has it without records.", err=True)
         if not result.is_one_moment:
             click.echo(
-                "It is not of one moment, because transactions ended all the time, or logs were compacted meanwhile: "
-                "of transactions that were under way a restored node may have a part. Take another one to be sure.",
+                "The backup is not a consistent snapshot, because transactions kept ending or logs were compacted: "
+                "a restored node may have parts of open transactions. Take another backup to be sure.",
                 err=True,
             )
     if manifest.damaged:
         for each in manifest.damaged:
             click.echo(f"{each.path}: {each.damage}", err=True)
         raise Failed(
-            f"{len(manifest.damaged)} of the files are damaged in the data folder, and are copied as they are: a "
-            "restored node ends those logs there. In a cluster other replicas have them whole."
+            f"{len(manifest.damaged)} files are damaged in the data folder and were copied as they are: a "
+            "restored node truncates those logs there. In a cluster, other replicas have the records."
         )

@@ -1,4 +1,4 @@
-"""`millpond cert`: an authority of one's own, and certificates by which nodes and clients know each other."""
+"""`millpond cert`: a private certificate authority, and certificates for nodes and clients."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 DAYS: Final = 730
 SOON_DAYS: Final = 30
-"""A certificate that lasts no longer is worth a word."""
+"""`list` warns of certificates that expire within this time."""
 
 FOLDER = option(
     "--folder",
     meta="DIR",
     default=str(Path(DATA_FOLDER.default) / SECURITY_FOLDER),
-    help="Where the authority and its certificates are.",
+    help="The folder of the authority and its certificates.",
 )
 VALID = option("--days", default=DAYS, type=click.IntRange(1, 3650), help="How long it is valid.")
 
 
 @click.group("cert")
 def command() -> None:
-    """Certificates for TLS: make an authority, let it vouch for nodes and users, renew and remove what it signed.
+    """Certificates for TLS: create an authority; issue, renew and remove certificates of nodes and users.
 
-    `millpond up --secure` has made all of it for one node. Nodes take a renewed certificate without a restart. The
-    file NAME.pem has a key and its certificate, as `ssl.keystore.location` takes it; ca.pem is what others check it
-    with, and ca.key stays where it is.
+    `millpond up --secure` creates all of this for a single node. Nodes load a renewed certificate without a restart.
+    NAME.pem has a key and its certificate, for `ssl.keystore.location`; ca.pem is what others verify it with, and
+    ca.key stays where it is.
 
     \b
     Examples:
@@ -52,11 +52,11 @@ def command() -> None:
 
 @command.command("authority")
 @FOLDER
-@click.option("--name", default="Millpond", help="How it calls itself.")
+@click.option("--name", default="Millpond", help="The name of the authority.")
 @option("--days", default=3650, type=click.IntRange(1, 36500), help="How long it is valid.")
 @AS_JSON
 def authority_command(folder: str, name: str, days: int, as_json: bool) -> None:
-    """Make an authority: once for a cluster, on a machine that you trust.
+    """Create an authority: once per cluster, on a machine that you trust.
 
     \b
     Example:
@@ -68,23 +68,25 @@ def authority_command(folder: str, name: str, days: int, as_json: bool) -> None:
         made = Authority.create(Path(folder), name, days)
         facts = read_facts(made.path)
     except FileExistsError as error:
-        raise Failed(f"{error}: with another authority all that it vouches for would be strangers.") from None
+        raise Failed(f"{error}: a new authority would invalidate all its certificates.") from None
     except OSError as error:
         raise Failed(f"{folder} cannot be used: {cause(error)}.") from None
     if as_json:
         print_json(_as_json(facts))
     else:
-        click.echo(f"Made an authority: {made.path} for everybody, {made.folder / 'ca.key'} for nobody else.")
+        click.echo(f"Created an authority: share {made.path}, keep {made.folder / 'ca.key'} secret.")
 
 
 @command.command("add")
 @click.argument("name")
-@click.option("--host", "hosts", metavar="HOST", multiple=True, help="For a node: where it is reached; repeatable.")
+@click.option(
+    "--host", "hosts", metavar="HOST", multiple=True, help="For a node: its host name or address; repeatable."
+)
 @VALID
 @FOLDER
 @AS_JSON
 def add_command(name: str, hosts: tuple[str, ...], days: int, folder: str, as_json: bool) -> None:
-    """Make a key with a certificate: for a user NAME or, with --host, for a node.
+    """Create a key and its certificate: for the user NAME or, with --host, for a node.
 
     \b
     Examples:
@@ -94,11 +96,11 @@ def add_command(name: str, hosts: tuple[str, ...], days: int, folder: str, as_js
     from millpond.node.authority import NAME, read_facts
 
     if not NAME.fullmatch(name) or name == "ca":
-        raise click.UsageError(f"{name!r} cannot be a certificate's name: take letters, digits, dots, @, - and _.")
+        raise click.UsageError(f"{name!r} cannot be a certificate's name: use letters, digits, dots, @, - and _.")
     try:
         path = _authority(folder).issue(name, "node" if hosts else "client", _checked(hosts), days)
     except FileExistsError:
-        raise Failed(f"There is a certificate {name} already: `millpond cert change {name}` makes it anew.") from None
+        raise Failed(f"The certificate {name} exists already: renew it with `millpond cert change {name}`.") from None
     except OSError as error:
         raise Failed(f"{folder} cannot be used: {cause(error)}.") from None
     _tell(read_facts(path), as_json, "Made")
@@ -106,12 +108,12 @@ def add_command(name: str, hosts: tuple[str, ...], days: int, folder: str, as_js
 
 @command.command("change")
 @click.argument("name")
-@click.option("--host", "hosts", metavar="HOST", multiple=True, help="Reached here from now on, and nowhere else.")
+@click.option("--host", "hosts", metavar="HOST", multiple=True, help="Replaces its hosts; repeatable.")
 @VALID
 @FOLDER
 @AS_JSON
 def change_command(name: str, hosts: tuple[str, ...], days: int, folder: str, as_json: bool) -> None:
-    """Make the certificate NAME anew, with a new key: before it ends, or because its hosts have changed.
+    """Renew the certificate NAME with a new key: before it expires, or because its hosts have changed.
 
     \b
     Examples:
@@ -122,9 +124,9 @@ def change_command(name: str, hosts: tuple[str, ...], days: int, folder: str, as
 
     facts = _find(folder, name)
     if facts.kind == "authority":
-        raise Failed("An authority cannot be made anew: all that it vouches for would be strangers.")
+        raise Failed("An authority cannot be renewed: all its certificates would become invalid.")
     if hosts and facts.kind == "client":
-        raise click.UsageError(f"{name} is the certificate of a user, who is reached nowhere: leave --host away.")
+        raise click.UsageError(f"{name} is the certificate of a user, which has no host: leave out --host.")
     try:
         path = _authority(folder).issue(
             name, "node" if facts.kind == "node" else "client", _checked(hosts) or facts.hosts, days, replace=True
@@ -138,7 +140,7 @@ def change_command(name: str, hosts: tuple[str, ...], days: int, folder: str, as
 @FOLDER
 @AS_JSON
 def list_command(folder: str, as_json: bool) -> None:
-    """List the certificates of a folder, and how long they last.
+    """List the certificates of a folder, and when they expire.
 
     \b
     Example:
@@ -163,12 +165,12 @@ def list_command(folder: str, as_json: bool) -> None:
             for each in found
         ],
         as_json=as_json,
-        otherwise=f"There are no certificates in {folder}: `millpond cert authority` makes the first.",
+        otherwise=f"There are no certificates in {folder}: create an authority with `millpond cert authority`.",
         words=5,
     )
     for each in found:
         if not as_json and each.days_left(now) < SOON_DAYS:
-            click.echo(f"{each.name} ends in {counted(max(each.days_left(now), 0), 'day')}.", err=True)
+            click.echo(f"{each.name} expires in {counted(max(each.days_left(now), 0), 'day')}.", err=True)
 
 
 @command.command("show")
@@ -176,7 +178,7 @@ def list_command(folder: str, as_json: bool) -> None:
 @FOLDER
 @AS_JSON
 def show_command(file: str, folder: str, as_json: bool) -> None:
-    """Show what a certificate says: one of the folder, or any file in PEM format. Keys are not shown.
+    """Show a certificate: one of the folder, or any file in PEM format. Keys are not shown.
 
     \b
     Examples:
@@ -192,7 +194,7 @@ def show_command(file: str, folder: str, as_json: bool) -> None:
         try:
             facts = read_facts(path)
         except (OSError, ValueError):
-            raise Failed(f"{file} is no certificate in PEM format.") from None
+            raise Failed(f"{file} is not a certificate in PEM format.") from None
     if as_json:
         print_json(_as_json(facts))
         return
@@ -205,8 +207,8 @@ def show_command(file: str, folder: str, as_json: bool) -> None:
 @FOLDER
 @YES
 def remove_command(name: str, folder: str, yes: bool) -> None:
-    """Remove the certificate NAME and its key. A copy that somebody has stays valid until it ends: what its user may
-    do is taken away by `millpond acl remove --user NAME`.
+    """Remove the certificate NAME and its key. Copies stay valid until they expire: to revoke the user's rights, use
+    `millpond acl remove --user NAME`.
 
     \b
     Example:
@@ -214,10 +216,10 @@ def remove_command(name: str, folder: str, yes: bool) -> None:
     """
     facts = _find(folder, name)
     if facts.kind == "authority":
-        raise Failed("The authority is not removed: nobody could sign for this cluster any more.")
-    confirm(f"Remove {facts.path}?", yes=yes, to_do="remove it without a question")
+        raise Failed("The authority cannot be removed: the cluster could issue no more certificates.")
+    confirm(f"Remove {facts.path}?", yes=yes, to_do="remove it without asking")
     facts.path.unlink(missing_ok=True)
-    click.echo(f"Removed {facts.path}. A copy of it is valid until {facts.not_after:%Y-%m-%d}.")
+    click.echo(f"Removed {facts.path}. Copies of it stay valid until {facts.not_after:%Y-%m-%d}.")
 
 
 def _authority(folder: str) -> Authority:
@@ -226,7 +228,7 @@ def _authority(folder: str) -> Authority:
     try:
         return Authority.load(Path(folder))
     except NoAuthority as fault:
-        raise Failed(f"{fault}; `millpond cert authority --folder {folder}` makes one.") from None
+        raise Failed(f"{fault}; create one with `millpond cert authority --folder {folder}`.") from None
 
 
 def _find(folder: str, name: str) -> Facts:
@@ -235,7 +237,7 @@ def _find(folder: str, name: str) -> Facts:
 
     found = {each.name: each for each in list_facts(Path(folder))}
     if name not in found:
-        raise Failed(str(unknown("certificate", name, found, f"there is none of this name in {folder}")))
+        raise Failed(str(unknown("certificate", name, found, f"not found in {folder}")))
     return found[name]
 
 
@@ -244,7 +246,7 @@ def _checked(hosts: tuple[str, ...]) -> tuple[str, ...]:
         try:
             host.encode("idna")
         except UnicodeError:
-            raise click.UsageError(f"--host {host}: no host can have this name.") from None
+            raise click.UsageError(f"--host {host}: this is not a valid host name.") from None
         if "/" in host or (":" in host and host.count(":") == 1):
             raise click.UsageError(f"--host {host}: give a name or an address, without a port.")
     return hosts

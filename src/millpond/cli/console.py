@@ -1,4 +1,4 @@
-"""`millpond console`: the console in the foreground, beside any cluster. The process becomes the console's own."""
+"""`millpond console`: the console of any cluster, in the foreground. It replaces this process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from millpond.cli.options import option
 @option("--listen", meta="HOST:PORT", default=DEFAULT, help="Where browsers connect.")
 @click.option("--read-only", is_flag=True, help="Show everything, change nothing.")
 @click.option(
-    "--password-file", metavar="FILE", help="Who knows its first line may log in; needed where others can reach it."
+    "--password-file", metavar="FILE", help="Its first line is the password; needed if others can reach it."
 )
-@click.option("--name", "names", metavar="NAME", multiple=True, help="A host name by which browsers may call it.")
-@click.option("--pipelines", metavar="FOLDER", help="Where pipelines keep their state.")
+@click.option("--name", "names", metavar="NAME", multiple=True, help="A host name that browsers may use.")
+@click.option("--pipelines", metavar="FOLDER", help="The folder of the pipelines' state.")
 @cluster_options
 def command(
     listen: str,
@@ -33,8 +33,8 @@ def command(
 ) -> None:
     """Serve the console: topics, records, groups and more in the browser, for any Kafka cluster.
 
-    Without a password it listens on this machine only. From elsewhere: ssh -L 8080:127.0.0.1:8080 THIS-MACHINE.
-    With a password it may listen anywhere; put TLS in front of it, because nothing is encrypted here.
+    Without a password it listens on this machine only. To reach it from elsewhere: ssh -L 8080:127.0.0.1:8080
+    THIS-MACHINE. With a password it may listen anywhere; put a TLS proxy in front of it, because it does not encrypt.
 
     \b
     Examples:
@@ -50,5 +50,5 @@ def command(
     words += [f"--password-file={password_file}"] if password_file is not None else []
     words += [f"--name={name}" for name in names]
     words += [f"--pipelines={pipelines}"] if pipelines is not None else []
-    # Passwords may be among them: other users see the words of a process, and not what is around it.
+    # In the environment, because there may be passwords: other users can see the command line of a process.
     os.execve(sys.executable, words, {**os.environ, CLIENT_SETTINGS: json.dumps(dict(access.extras))})

@@ -1,7 +1,7 @@
-"""The console beside a node that `millpond up` runs: a process of its own, started once the node is ready.
+"""The console of `millpond up`: a separate process, started once the node is ready.
 
-The socket is opened here, so that what is announced is true: a port that is taken is known before the first line, and
-a browser that comes early waits until the console answers. Nothing that goes wrong with it ends the node.
+The socket is opened here: a port that is taken is known before the first line of output, and a browser that connects
+early waits until the console answers. No failure of the console stops the node.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ DEFAULT: Final = "127.0.0.1:8080"
 NEEDS: Final = ("starlette", "uvicorn")
 PROGRAM: Final = (*PYTHON, "-m", "millpond.console")
 CLIENT_SETTINGS: Final = "MILLPOND_CONSOLE_CLIENT"
-"""The variable by which the console gets its settings of a Kafka client, as JSON."""
+"""The variable with the console's Kafka client settings, as JSON."""
 OFF: Final = ("off", "no", "none", "0")
-"""What --console, or MILLPOND_CONSOLE, says to have none."""
+"""Values of --console and MILLPOND_CONSOLE that turn it off."""
 
 
 def missing_packages() -> list[str]:
-    """What the console cannot run without; looked for, not loaded."""
+    """Packages that the console needs and that are missing; they are not imported."""
     from importlib.util import find_spec
 
     return [name for name in NEEDS if find_spec(name) is None]
 
 
 class ConsoleProcess:
-    """None runs without an `address`."""
+    """Without an `address` there is no console."""
 
     def __init__(
         self, address: str | None, password_file: str | None = None, security: SecureFolder | None = None
     ) -> None:
-        """The console of a secure node goes to it as its admin, so whoever uses it has to log in, with the admin's
-        password if no other is given."""
+        """The console of a secure node acts as its admin, so its users have to log in, with the admin's password
+        unless another is given."""
         self._address = address
         self._security = security
         if password_file is None and security is not None:
@@ -58,7 +58,7 @@ class ConsoleProcess:
         self._is_closed = False
 
     def open(self) -> list[tuple[str, str]]:
-        """Take the port; the row that says where the console is, or why there is none."""
+        """Opens the port; the row with the console's address, or the reason why there is none."""
         if self._address is None:
             return []
         if missing := missing_packages():
@@ -68,7 +68,7 @@ class ConsoleProcess:
         try:
             self._listener = open_listener(self._address, has_login=self._password_file is not None)
         except ValueError as fault:
-            # In the words of this command.
+            # In terms of this command's options.
             text = str(fault).replace("--password-file", "--console-password-file").replace("--listen", "--console")
             return [("console", f"none: {text}")]
         except OSError as fault:
@@ -77,12 +77,12 @@ class ConsoleProcess:
         return [("console", f"http://{shown_address(host, port)}")]
 
     def start(self, bootstrap: str) -> None:
-        """On a thread: not even the start of a process shall keep the node's loop waiting."""
+        """Starts it on a thread, because even starting a process would hold up the node's loop."""
         if self._listener is not None:
             threading.Thread(target=self._run, args=(bootstrap,), name="console", daemon=True).start()
 
     def close(self) -> None:
-        """It keeps nothing: it ends at once."""
+        """Kills it: it has no state to save."""
         with self._lock:
             self._is_closed = True
             process, self._process = self._process, None
@@ -93,7 +93,7 @@ class ConsoleProcess:
             process.wait()
 
     def _run(self, bootstrap: str) -> None:
-        # Loaded when the node is ready, not before.
+        # Imported once the node is ready, not before.
         import subprocess
 
         assert self._listener is not None
@@ -104,7 +104,7 @@ class ConsoleProcess:
             words = [*PROGRAM, "--bootstrap", bootstrap, "--fd", str(fd), "--with-parent"]
             words += [f"--password-file={self._password_file}"] if self._password_file is not None else []
             try:
-                # In a session of its own: Ctrl-C is for the node, and the console ends with it.
+                # In a new process group: Ctrl-C goes to the node, and the console ends with it.
                 process = subprocess.Popen(
                     words,
                     stdin=subprocess.PIPE,
@@ -114,20 +114,20 @@ class ConsoleProcess:
                     env=self._environment(),
                 )
             except OSError as fault:
-                click.echo(f"The console cannot start: {cause(fault)}. The node goes on.", err=True)
+                click.echo(f"The console cannot start: {cause(fault)}. The node keeps running.", err=True)
                 return
             finally:
                 self._listener.close()
             self._process = process
         code = process.wait()
         if not self._is_closed:
-            click.echo(f"The console has ended with code {code}. The node goes on without it.", err=True)
+            click.echo(f"The console exited with code {code}. The node keeps running.", err=True)
         assert process.stdin is not None
         with contextlib.suppress(OSError):
             process.stdin.close()
 
     def _environment(self) -> dict[str, str] | None:
-        """Not among the words of the process: every user of the machine sees those."""
+        """In the environment, because every user of the machine can see the command line."""
         if self._security is None or not self._security.client_file.exists():
             return None
         import json
@@ -138,7 +138,7 @@ class ConsoleProcess:
 
 
 def console_address(given: str | None, *, is_off: bool, is_child: bool) -> str | None:
-    """Where the console shall be; None for nowhere. A node that another command runs leaves it to that command."""
+    """The address of the console, or None. A node that another command runs has none by default."""
     if is_off or is_child or (given or "").lower() in OFF:
         return None
     if given is None:

@@ -1,4 +1,4 @@
-"""`millpond consume`: the records of a topic, without a consumer group: reading leaves no trace."""
+"""`millpond consume`: prints the records of a topic, without a consumer group."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ Formatter = Callable[["Message"], bytes]
 @click.option("-p", "--partition", "wanted", metavar="N", type=click.IntRange(0), multiple=True, help=ONLY_THIS)
 @option("--from", "point", meta="POINT", default="beginning", help="Where to begin.")
 @click.option("-n", "--count", metavar="N", type=click.IntRange(1), help="Stop after this many records.")
-@click.option("--follow/--until-end", default=True, help="Wait for what comes (the default), or stop at the end.")
-@click.option("-j", "--json-lines", is_flag=True, help="Each record as a line of JSON, with everything it has.")
+@click.option("--follow/--until-end", default=True, help="Wait for new records (the default), or stop at the end.")
+@click.option("-j", "--json-lines", is_flag=True, help="Each record as a line of JSON, with all its fields.")
 @click.option(
     "--parse", metavar="text|json|hex", type=click.Choice(get_args(How)), default="text", help="How values are read."
 )
@@ -66,16 +66,16 @@ def command(
 ) -> int:
     """Print the records of TOPIC, one a line, and wait for more until Ctrl-C.
 
-    POINT is beginning, end, an offset (1200), so many records before the end (-10), a time (2026-01-31T08:30,
-    local unless it names a zone) or how long ago (5m, "1h30m ago"). Within a partition the order is that of the
-    log; between partitions there is none.
+    POINT is beginning, end, an offset (1200), a number of records before the end (-10), a time (2026-01-31T08:30,
+    local unless it names a zone) or a time ago (5m, "1h30m ago"). Records of a partition are printed in order; there
+    is no order between partitions.
 
-    Fields before the value are parted by tabs. Bytes that are no UTF-8 are shown as \\xNN; with --json-lines they
-    are {"$base64": "…"}, and nothing is lost.
+    Fields before the value are separated by tabs. Bytes that are not UTF-8 are shown as \\xNN; with --json-lines they
+    are {"$base64": "…"}, without loss.
 
-    --parse json reads values as JSON: with --json-lines they stand in the line as what they are, else each is put on
-    one line. One that is no JSON is shown as text (with the reason as "unparsed" in a line of JSON), and the exit
-    code is 1. --parse hex shows hexadecimal digits. To copy a topic, leave --parse away.
+    --parse json parses values as JSON: with --json-lines they are embedded, else each is printed on one line. A value
+    that is not JSON is shown as text (with the reason as "unparsed" in a line of JSON), and the exit code is 1.
+    --parse hex shows hexadecimal digits. To copy a topic, leave out --parse.
 
     \b
     Examples:
@@ -94,7 +94,7 @@ def command(
     consumer = _consumer(access, follow)
     there = known_partitions(consumer, topic)
     partitions = [TopicPartition(topic, index) for index in sorted(set(wanted)) or there]
-    # All offsets are learned with two questions; a consumer would ask for one partition at a time.
+    # Two requests get all offsets; a consumer would ask for one partition at a time.
     with access.open() as cluster:
         for each in partitions:
             if each.partition not in there:
@@ -114,7 +114,7 @@ def command(
         consumer.close()
     if values.failed:
         click.echo(
-            f"{counted(values.failed, 'value')} could not be read as {parse}: {values.first_reason}.", err=True
+            f"{counted(values.failed, 'value')} could not be parsed as {parse}: {values.first_reason}.", err=True
         )
     return 1 if values.failed else 0
 
@@ -122,7 +122,7 @@ def command(
 def _consumer(access: Access, follow: bool) -> Consumer:
     return access.consumer(
         {
-            # librdkafka insists on a name; no group comes into being, because nothing is subscribed or committed.
+            # librdkafka requires a group; it is never created, because nothing is subscribed or committed.
             "group.id": "millpond-consume",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
@@ -130,7 +130,7 @@ def _consumer(access: Access, follow: bool) -> Consumer:
             "auto.offset.reset": "error",
             "fetch.wait.max.ms": 500 if follow else 100,
             "queued.min.messages": 50_000,
-            # With its queue full the library rests for a second, unless told otherwise.
+            # By default librdkafka pauses for a second when its queue is full.
             "fetch.queue.backoff.ms": 10,
             "queued.max.messages.kbytes": 64 * 1024,
         }
@@ -138,7 +138,7 @@ def _consumer(access: Access, follow: bool) -> Consumer:
 
 
 def read_point(text: str, at_ms: int) -> Point:
-    """What `--from` says."""
+    """The value of `--from`."""
     from millpond.admin.offsets import At, Beginning, End, Last, Since
 
     text = text.strip()
@@ -158,18 +158,18 @@ def read_point(text: str, at_ms: int) -> Point:
 
 
 class Reader:
-    """Prints what arrives until there is a reason to stop."""
+    """Prints records until there is a reason to stop."""
 
     def __init__(self, consumer: Consumer, show: Formatter, count: int | None, ends: dict[int, int] | None) -> None:
         self._consumer = consumer
         self._show = show
         self._left = count
         self._ends = ends
-        """What is still to be read, by partition; None when there is no end."""
+        """Remaining records by partition; None without --until-end."""
         self._out = sys.stdout.buffer
 
     def run(self, stop: Stop) -> None:
-        """Looks between two batches whether to stop: a line half written would be worse than a moment's delay."""
+        """Checks for a stop between two batches: a short delay is better than a half-written line."""
         while not (stop.is_asked or self._left == 0 or self._ends == {}):
             first = self._consumer.poll(POLL_SECONDS)
             if first is None:
@@ -179,7 +179,7 @@ class Reader:
             self._out.flush()
 
     def _takes(self, message: Message) -> bool:
-        """Whether to print it; notes how far we are."""
+        """Whether to print it; updates the position."""
         error = message.error()
         if error is not None:
             self._note(error, message.partition())
@@ -203,15 +203,16 @@ class Reader:
         return offset < end
 
     def _note(self, error: KafkaError, partition: int | None) -> None:
-        """The end of a partition may come without its last record: markers and compacted ones are not seen."""
+        """The end of a partition may follow without a last record: control records and compacted ones are not
+        delivered."""
         if error.name() == "_PARTITION_EOF":
             if self._ends is not None and partition is not None:
                 self._ends.pop(partition, None)
         elif error.name() == "GROUP_AUTHORIZATION_FAILED":
-            # The library looks for the coordinator of a group that we are not in: whoever may read needs no group.
+            # librdkafka looks for the coordinator of the unused group, which needs a right that a reader may lack.
             return
         elif error.name() in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
-            raise Failed("The records here were deleted while they were read: begin again with --from beginning.")
+            raise Failed("The records were deleted while they were read: start again with --from beginning.")
         elif not error.retriable() and error.name() not in ("_ALL_BROKERS_DOWN", "_TRANSPORT"):
             raise failed("Reading stopped", error)
 
@@ -220,7 +221,7 @@ class Reader:
 
 
 class Values:
-    """Reads values, and counts those that are not what they were said to be."""
+    """Parses values, and counts those that fail."""
 
     def __init__(self, how: How) -> None:
         self._how = how
@@ -228,7 +229,7 @@ class Values:
         self.first_reason = ""
 
     def read(self, data: bytes | None) -> tuple[str | None, str | None]:
-        """JSON to stand for the value, and why there is none where that is somebody's fault."""
+        """The value as JSON, or the reason why it is not."""
         if data is None or self._how == "text":
             return None, None
         if self._how == "hex":
@@ -288,7 +289,7 @@ def _plain_line(values: Values, keys: bool, headers: bool, timestamps: bool, is_
 
 
 def shown(data: bytes | None, is_terminal: bool) -> str:
-    """Bytes as text; what is no text, or would command a terminal, is escaped."""
+    """Bytes as text; anything else, and control characters, are escaped."""
     if data is None:
         return "(null)"
     text = data.decode("utf-8", "backslashreplace")

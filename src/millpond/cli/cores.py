@@ -1,7 +1,7 @@
-"""`millpond up --cores N`: a node process for each core, behind one command, one data folder and one place to stop.
+"""`millpond up --cores N`: one node process per core, behind one command and one data folder.
 
-The first core is the node that a folder always has: it keeps its data in the folder itself, and the metadata of all
-(a quorum of one). The others are brokers that follow it, each with a folder under `cores/`. Why so:
+The first core is the node that every folder has: it keeps its data in the folder itself, and the metadata of all (a
+quorum of one). The others are brokers that follow it, each with a folder under `cores/`. See
 docs/decisions/0013-cores.md.
 """
 
@@ -56,16 +56,16 @@ if TYPE_CHECKING:
     from millpond.node.secure_folder import SecureFolder
 
 WAIT_SECONDS: Final = 20.0
-"""Then it is said who is waited for."""
+"""After this time, cores that are not ready yet are reported."""
 
 
 def count_cores(folder: str, asked: int | None) -> int:
-    """How many cores to run: as many as hold data in this folder, unless more are asked for."""
+    """The number of cores: as many as have data in this folder, unless more are requested."""
     held = _cores_of(folder)
     if asked is not None and asked < held:
         raise Failed(
             f"The data folder {folder} has partitions on {held} cores: start it with --cores {held}, "
-            "or without --cores, which takes as many as it has."
+            "or without --cores, which runs as many as it has."
         )
     return asked or held
 
@@ -79,13 +79,13 @@ def _cores_of(folder: str) -> int:
 def run_cores(
     texts: Mapping[str, str], count: int, console: ConsoleProcess, security: SecureFolder | None = None
 ) -> None:
-    """Run all of them until they are told to stop. `texts` are the settings of the first one."""
+    """Runs all cores until the command is stopped. `texts` are the settings of the first."""
     folder = texts.get(DATA_FOLDER.name, DATA_FOLDER.default)
     known = identity_of(folder)
     if known is not None and known.contacts:
         raise Failed(
-            f"The data folder {folder} is that of node {known.node_id} of a cluster, and --cores is for a machine by "
-            "itself: start it without --cores."
+            f"The data folder {folder} belongs to node {known.node_id} of a cluster, and --cores is for a single "
+            "machine: start it without --cores."
         )
     made = missing_folders(folder)
     with _locked(folder):
@@ -97,7 +97,7 @@ def run_cores(
         with noted(*stop_signals()) as stop:
             in_time = _Run(core_texts, folder, console, security).until(stop)
     if not in_time:
-        raise Failed("Some cores did not end in time and were killed: the next start looks through what they wrote.")
+        raise Failed("Some cores did not stop in time and were killed: the next start checks their logs.")
     if sys.stdout.isatty():
         click.echo("\rStopped; everything is on disk.")
 
@@ -109,12 +109,12 @@ def _folder(folder: str, core: int, *more: str) -> str:
 
 @contextmanager
 def _locked(folder: str) -> Iterator[None]:
-    """One such command for a folder, and none beside a node that has it for itself."""
+    """Locks the folder: only one such command runs, and no single node beside it."""
     cores = Path(folder) / CORES_FOLDER
     disk = RealDisk()
     try:
         make_private_folder(Path(folder))
-        # Before anything is made: the lock of the folder's own node is free, or nobody starts anything here.
+        # Before anything is created: the lock of the folder's own node must be free.
         disk.lock(str(Path(folder) / LOCK_FILE)).release()
         make_private_folder(cores)
         lock = disk.lock(str(cores / LOCK_FILE))
@@ -156,7 +156,7 @@ def _texts_of_cores(texts: Mapping[str, str], folder: str, count: int) -> dict[i
 
 
 class _Run:
-    """The cores as processes, and what is said of them."""
+    """The cores as processes, and their output."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class _Run:
                 core,
                 [*NODE, *_words(own, self._folder)],
                 events,
-                # Nobody else has what it has.
+                # No other core has its data.
                 pause_seconds=0,
                 spare=self._spare,
             )
@@ -187,7 +187,7 @@ class _Run:
         self._crew = Crew("core", children, events, self._say)
 
     def until(self, stop: Stop) -> bool:
-        """Whether all ended in order."""
+        """Stops all; whether none had to be killed."""
         in_time = False
         try:
             self._serve(stop)
@@ -198,7 +198,7 @@ class _Run:
             self._console.close()
             self._spare.close()
             first, *others = self._crew.children.values()
-            # Nobody can take over what only one of them has. The first keeps the metadata of all, and goes last.
+            # No core can take over the partitions of another. The first has the metadata of all and stops last.
             in_time = self._crew.end([others, [first]])
             self._journal.flush()
         return in_time
@@ -258,7 +258,7 @@ class _Run:
         self._console.start(reach)
 
     def _metrics(self) -> list[Row]:
-        """Each core has its own, which says so in its journal if it could not have it."""
+        """Each core has its own listener, and logs it if it could not open it."""
         listeners = [own.get(METRICS_LISTENER.name, "") for own in self._texts.values()]
         if not listeners[0] or host_and_port(listeners[0])[1] == 0:
             return []
@@ -267,7 +267,7 @@ class _Run:
 
 
 def _words(texts: Mapping[str, str], folder: str) -> list[str]:
-    """The settings on a core's command line; what is secret among them, which others would see there, in a file."""
+    """The settings on a core's command line; secrets, which others could see there, go into a file."""
     words = [each for name, text in texts.items() if not is_secret(name) for each in ("--set", f"{name}={text}")]
     secrets = {name: text for name, text in texts.items() if is_secret(name)}
     if not secrets:
@@ -278,7 +278,7 @@ def _words(texts: Mapping[str, str], folder: str) -> list[str]:
 
 
 def _as_object(child: Child | None, text: str) -> str:
-    """What a core says, an object already, with its number; or a line of this command's own."""
+    """A line of JSON: a core's own, with its number added, or one of this command."""
     import json
 
     core = {} if child is None else {"core": child.node_id}

@@ -1,4 +1,4 @@
-"""Errors as a person reads them: one sentence that says what to do."""
+"""Errors for people: one sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 class Failed(click.ClickException):
-    """The command could not do what it was asked; the message says why and what to do. Exit code 1."""
+    """The command failed; the message says why and what to do. Exit code 1."""
 
     exit_code = 1
 
     def show(self, file: object = None) -> None:
-        # Brokers, and whoever named a topic or a group, have chosen some of these words.
+        # Names and messages from outside may contain control characters.
         click.echo(f"millpond: {safe(self.message)}", err=True)
 
 
 def cause(error: Exception) -> str:
-    """Why the system refused, as a part of a sentence."""
+    """The system's reason, as part of a sentence."""
     return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
 
 
 def sentence(text: str) -> str:
-    """With a full stop, unless it has an end already."""
+    """Adds a full stop, unless the text ends with punctuation."""
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 

@@ -1,4 +1,4 @@
-"""What to do first with a node that has just started."""
+"""The first commands to try on a new node."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from millpond.cli.terminal import Row
 
 
 def first_steps(at: str, option: str, partitions: str = "") -> list[Row]:
-    """What to do with a node that has no login."""
+    """For a node without a login."""
     return [
         ("topic", f"millpond topic create orders{partitions}{option}"),
         ("kcat", f"kcat -b {at} -L"),

@@ -1,4 +1,4 @@
-"""The folders that hold data: their names, and what is said of one that somebody has."""
+"""Data folders: their names, and errors about them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from millpond.broker.data_folder.identity import Identity
 
 CLUSTER_FOLDER: Final = "millpond-cluster"
-"""Where the folders of a cluster's nodes are, unless somebody names another."""
+"""The default folder of a cluster on one machine."""
 
 
 def node_folder(folder: str, node_id: int) -> str:
@@ -31,13 +31,13 @@ def unusable(folder: str | Path, error: OSError) -> Failed:
 
 
 def missing_folders(folder: str) -> list[Path]:
-    """The folders that a start is going to make, the innermost first."""
+    """The folders that starting will create, the innermost first."""
     whole = Path(folder).absolute()
     return [each for each in (whole, *whole.parents) if not os.path.lexists(each)]
 
 
 def remove_folders(made: list[Path]) -> None:
-    """A start that failed leaves nothing behind; what somebody else has put there meanwhile stays."""
+    """Removes them after a failed start, except those with files of others."""
     from shutil import rmtree
 
     with contextlib.suppress(OSError):
@@ -49,7 +49,7 @@ def remove_folders(made: list[Path]) -> None:
 
 
 def identity_of(folder: str) -> Identity | None:
-    """Whose folder it is; None for a new one."""
+    """The identity in the folder; None for a new one."""
     from millpond.broker.data_folder.identity import CannotStart, read_identity
     from millpond.node.disk import RealDisk
 
@@ -58,5 +58,5 @@ def identity_of(folder: str) -> Identity | None:
     except CannotStart as fault:
         raise Failed(f"{fault}.") from None
     except OSError:
-        # Whoever starts the node says why it cannot be read.
+        # The start of the node reports why it cannot be read.
         return None

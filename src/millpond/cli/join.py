@@ -1,4 +1,4 @@
-"""`millpond up --join`: what a node must know to become one of a running cluster, asked of a node that is."""
+"""`millpond up --join`: gets the settings for a new node from a node of the running cluster."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from millpond.config.node import (
 
 EVERYWHERE: Final = ("0.0.0.0", "::")
 TRIES_MAX: Final = 100
-"""How many numbers are tried that others have just taken."""
+"""How many node numbers to try while others take them."""
 
 
 def texts_to_join(join: str, node_id: int | None, texts: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a node that joins, beside those that somebody gave."""
+    """The settings of a joining node, in addition to the given ones."""
     folder = texts.get(DATA_FOLDER.name, DATA_FOLDER.default)
     known = identity_of(folder)
     if known is not None and node_id not in (None, known.node_id):
         raise Failed(
-            f"The data folder {folder} is that of node {known.node_id}: leave --node away, or give an empty folder "
+            f"The data folder {folder} belongs to node {known.node_id}: leave out --node, or give an empty folder "
             "with --data DIR."
         )
     if known is not None and known.contacts:
-        # It is one of them already; the others know it, and where it is now they hear from itself.
+        # It is a member already: it registers its current address by itself.
         _check_cluster(join, folder, known.cluster_id, _cluster_id_at(join, folder))
         return {NODE_ID.name: str(known.node_id)}
     cluster_id, contacts, taken = _ask(join, folder)
@@ -52,7 +52,7 @@ def texts_to_join(join: str, node_id: int | None, texts: Mapping[str, str]) -> d
         _check_cluster(join, folder, known.cluster_id or "without a name", cluster_id)
         return {NODE_ID.name: str(known.node_id)}
     if node_id in contacts:
-        raise Failed(f"Node {node_id} runs already, at {contacts[node_id]}: leave --node away to get a free number.")
+        raise Failed(f"Node {node_id} is running at {contacts[node_id]}: leave out --node to get a free number.")
     told = {
         CLUSTER_ID.name: cluster_id,
         CLUSTER_CONTACTS.name: ",".join(f"{each}@{resolved(at)}" for each, at in contacts.items()),
@@ -65,7 +65,7 @@ def texts_to_join(join: str, node_id: int | None, texts: Mapping[str, str]) -> d
 
 
 def _access(join: str, folder: str) -> Access:
-    """How to log in there, if one has to, says MILLPOND_CLIENT_CONFIG, or what somebody has put into the folder."""
+    """The login, if needed, comes from MILLPOND_CLIENT_CONFIG or from files in the folder."""
     from millpond.remote.client_file import client_settings
     from millpond.remote.errors import ConfigError
 
@@ -78,7 +78,7 @@ def _access(join: str, folder: str) -> Access:
 
 
 def _settings_in(folder: str) -> dict[str, str]:
-    """Those of the admin, where the files of a secure cluster were brought here for its next node."""
+    """The admin's settings, if the files of a secure cluster were copied here for the new node."""
     from millpond.node.secure_folder import secure_folder
 
     security = secure_folder(folder)
@@ -90,13 +90,13 @@ def _settings_in(folder: str) -> dict[str, str]:
 def _check_cluster(join: str, folder: str, own: str | None, theirs: str | None) -> None:
     if own and theirs and own != theirs:
         raise Failed(
-            f"The data folder {folder} is that of another cluster ({own}); {join} is of {theirs}: give an empty "
+            f"The data folder {folder} belongs to another cluster ({own}); {join} is in {theirs}: give an empty "
             "folder with --data DIR."
         )
 
 
 def _cluster_id_at(join: str, folder: str) -> str | None:
-    """Of a folder that knows its cluster: None where nobody answers, for that is no reason not to start."""
+    """For a folder that belongs to a cluster; None if no node answers, which must not prevent the start."""
     from millpond.admin.members import cluster_id_of
 
     try:
@@ -107,7 +107,7 @@ def _cluster_id_at(join: str, folder: str) -> str | None:
 
 
 def _with_port(texts: Mapping[str, str], told: dict[str, str]) -> dict[str, str]:
-    """With a port where any would do: the others are told of it before the node listens."""
+    """Replaces port 0 by a free port, because the others learn it before the node listens."""
     host, port = host_and_port(told.get(LISTEN.name) or texts.get(LISTEN.name, LISTEN.default))
     if port:
         return told
@@ -119,10 +119,10 @@ def _with_port(texts: Mapping[str, str], told: dict[str, str]) -> dict[str, str]
 
 
 def _take_number(join: str, folder: str, first: int, texts: Mapping[str, str]) -> int:
-    """A number that is this folder's from now on, from `first` on.
+    """Reserves a node number for this folder, from `first` on.
 
-    The cluster gives it before anything is written down, so a command that is ended in between leaves a node that
-    never comes (`millpond node remove`), and never two nodes with one number.
+    The cluster assigns it before anything is written here, so an interrupted command may leave a node that never
+    comes (`millpond node remove`), but never two nodes with one number.
     """
     from uuid import uuid4
 
@@ -139,17 +139,15 @@ def _take_number(join: str, folder: str, first: int, texts: Mapping[str, str]) -
     with _held(folder):
         meanwhile = identity_of(folder)
         if meanwhile is not None:
-            raise Failed(
-                f"Another command has just made {folder} the folder of node {meanwhile.node_id}: start again."
-            )
+            raise Failed(f"Another command has just made {folder} the folder of node {meanwhile.node_id}: try again.")
         try:
-            # First: a disk that takes nothing must not cost a number at every try.
+            # First: a full disk must not use up a number at every attempt.
             write_last_incarnation(disk, folder, LastIncarnation(LOST, boot_id(), newcomer.incarnation_id))
             with _access(join, folder).open() as cluster:
                 numbers = range(first, first + TRIES_MAX)
                 number = next((each for each in numbers if take_number(cluster, each, newcomer)), None)
             if number is None:
-                raise Failed("Many nodes join at this moment: try again in a few seconds.")
+                raise Failed("Many nodes are joining right now: try again in a few seconds.")
             contacts = tuple(texts[CLUSTER_CONTACTS.name].split(","))
             write_identity(disk, folder, Identity(number, newcomer.directory_id, contacts=contacts))
         except Refused as fault:
@@ -161,7 +159,7 @@ def _take_number(join: str, folder: str, first: int, texts: Mapping[str, str]) -
 
 @contextmanager
 def _held(folder: str) -> Iterator[None]:
-    """Nobody else begins anything in the folder meanwhile."""
+    """Locks the folder meanwhile."""
     from millpond.log.names import LOCK_FILE
     from millpond.node.disk import RealDisk
     from millpond.node.private_files import make_private_folder
@@ -180,30 +178,30 @@ def _held(folder: str) -> Iterator[None]:
 
 
 def _ask(join: str, folder: str) -> tuple[str, dict[int, str], set[int]]:
-    """The cluster's id, the nodes that are there with their addresses, and all numbers that were ever given."""
+    """The cluster's id, its live nodes with their addresses, and all numbers that were ever assigned."""
     from millpond.admin.members import describe_members
 
     with _access(join, folder).open() as cluster:
         members = describe_members(cluster)
     contacts = {each.node_id: each.facts.address for each in members.nodes if each.is_there and each.facts.address}
     if not members.cluster_id or not contacts:
-        # Whoever knows nobody would begin a cluster of its own.
+        # A node without contacts would start a new cluster.
         raise Failed(f"No node of the cluster at {join} is ready: wait until one is (`millpond cluster status`).")
     return members.cluster_id, contacts, {each.node_id for each in members.nodes}
 
 
 def _local_address(join: str) -> str:
-    """By which this machine speaks to the first of these nodes that can be reached."""
+    """This machine's address towards the first of these nodes that can be reached."""
     for address in filter(None, map(str.strip, join.split(","))):
         at = host_and_port(address if ":" in address else f"{address}:{host_and_port(LISTEN.default)[1]}")
         with contextlib.suppress(OSError), socket.create_connection(at, PROBE_SECONDS) as probe:
             local: str = probe.getsockname()[0]
             return local
-    raise Failed(f"{join} does not answer any more: start again, or name another node with --join.")
+    raise Failed(f"{join} does not answer any more: try again, or name another node with --join.")
 
 
 def _own_address(join: str, texts: Mapping[str, str]) -> dict[str, str]:
-    """Where the others shall find this node: unless somebody said so, at the address that it speaks to them from."""
+    """The address where the others reach this node: by default the one that it connects from."""
     local = _local_address(join)
     shown = f"[{local}]" if ":" in local else local
     listen = texts.get(LISTEN.name)
@@ -214,7 +212,6 @@ def _own_address(join: str, texts: Mapping[str, str]) -> dict[str, str]:
         return {ADVERTISED_LISTENER.name: f"{shown}:{own_port}"}
     if is_loopback(own_host) and not is_loopback(local) and ADVERTISED_LISTENER.name not in texts:
         raise click.UsageError(
-            f"--listen {listen}: there the other nodes, which are on other machines, cannot reach this one; "
-            f"listen on {shown}:{own_port}."
+            f"--listen {listen}: nodes on other machines cannot reach this one there; listen on {shown}:{own_port}."
         )
     return {}

@@ -1,7 +1,7 @@
-"""Records as lines of JSON, the same shape out and in, so that what `consume` prints `produce` can send.
+"""Records as lines of JSON, in the same format for `consume` and `produce`.
 
-Bytes that are no UTF-8 stand as `{"$base64": "…"}`; `{"$hex": "…"}` is read, too. Headers are an object, or a list
-of pairs where a name comes twice.
+Bytes that are not UTF-8 are written as `{"$base64": "…"}`; `{"$hex": "…"}` is read, too. Headers are an object, or a
+list of pairs if a name occurs twice.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class NotARecord(ValueError):
-    """A line that describes no record; the message says why."""
+    """A line is not a valid record; the message says why."""
 
 
 class Outgoing(NamedTuple):
-    """A record to be sent; None leaves the choice to the client."""
+    """A record to send; None leaves the choice to the client."""
 
     value: bytes | None
     key: bytes | None = None
@@ -36,7 +36,7 @@ class Outgoing(NamedTuple):
 
 
 class NotParsed(ValueError):
-    """A value that is not what it was taken for; the message says why."""
+    """A value could not be parsed; the message says why."""
 
 
 def dump(
@@ -50,7 +50,7 @@ def dump(
     parsed: str | None = None,
     unparsed: str | None = None,
 ) -> bytes:
-    """One record as one line. `parsed` is JSON to stand for the value, `unparsed` why there is none."""
+    """One record as one line. `parsed` is the value as JSON, `unparsed` the reason why it is not."""
     line = {
         "partition": partition,
         "offset": offset,
@@ -63,7 +63,7 @@ def dump(
         line["unparsed"] = unparsed
     if parsed is None:
         return as_json(line) + b"\n"
-    # Its own signs, not what Python makes of them: a number keeps its digits, an object both of two equal names.
+    # The original text, not Python's reading of it: numbers keep their digits, objects their duplicate names.
     parts = (
         as_json(name) + b":" + (parsed.encode() if name == "value" else as_json(each)) for name, each in line.items()
     )
@@ -71,7 +71,7 @@ def dump(
 
 
 def as_json(value: object) -> bytes:
-    """On one line, without spaces. Half of a surrogate pair, which JSON can name, is named again: it is no text."""
+    """On one line, without spaces. Lone surrogates, which are not text, stay escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
         return text.encode()
@@ -80,13 +80,13 @@ def as_json(value: object) -> bytes:
 
 
 def load(line: bytes) -> Outgoing:
-    """The record that a line describes. `value` and `key` that are no text are sent as their JSON."""
+    """The record in a line. A `value` or `key` that is not a string is sent as its JSON."""
     try:
         fields = json.loads(line)
     except ValueError as fault:
-        raise NotARecord(f"no JSON ({fault})") from None
+        raise NotARecord(f"not JSON ({fault})") from None
     if not isinstance(fields, dict):
-        raise NotARecord('a record is an object, as {"value": "…"}')
+        raise NotARecord('a record must be an object, as {"value": "…"}')
     unknown = fields.keys() - {"key", "value", "headers", "partition", "timestamp", "offset", "topic", "unparsed"}
     if unknown:
         raise NotARecord(f"unknown field {sorted(unknown)[0]}")
@@ -109,20 +109,20 @@ def shown_data(data: bytes | None) -> object:
 
 
 def parsed_json(data: bytes) -> str:
-    """The JSON that the bytes are, on one line and otherwise as it was written. Raises NotParsed."""
+    """The JSON in the bytes, on one line and otherwise unchanged. Raises NotParsed."""
     try:
         text = data.decode()
         json.loads(text, parse_constant=_no_constant)
     except RecursionError:
-        raise NotParsed("no JSON (too deep)") from None
+        raise NotParsed("not JSON (too deep)") from None
     except ValueError as fault:
-        raise NotParsed(f"no JSON ({fault})") from None
-    # Within a text of JSON there is no line break, only \\n.
+        raise NotParsed(f"not JSON ({fault})") from None
+    # A JSON string contains no line break, only \\n.
     return _BREAK.sub(" ", text.strip())
 
 
 def _no_constant(name: str) -> object:
-    """Python would read NaN and Infinity, and no other tool can."""
+    """Refuses NaN and Infinity, which Python accepts but no other tool does."""
     raise ValueError(f"{name} is none")
 
 
@@ -140,7 +140,7 @@ def _read(field: object) -> bytes | None:
             try:
                 return field.encode()
             except UnicodeEncodeError:
-                raise NotARecord("half of a surrogate pair is no text") from None
+                raise NotARecord("a lone surrogate is not text") from None
         case dict() if field.keys() == {HEX_MARK}:
             try:
                 return bytes.fromhex(field[HEX_MARK])
@@ -171,4 +171,4 @@ def _whole_number(fields: dict[str, object], name: str) -> int | None:
     value = fields.get(name)
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63):
         return value
-    raise NotARecord(f"{name} must be a whole number from 0 on")
+    raise NotARecord(f"{name} must be a whole number of at least 0")

@@ -1,4 +1,4 @@
-"""A plan of moves: shown first, then run with its progress until it has ended or somebody stops it."""
+"""Shows a plan of moves, asks, and runs it with a progress bar."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SHOWN_MAX: Final = 50
 NAMED_MAX: Final = 10
 LINE_SECONDS: Final = 10.0
-"""How often a line tells how far it is, where there is no terminal."""
+"""How often progress is printed without a terminal."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,21 +39,21 @@ def _rate(_: click.Context, __: click.Parameter, text: str | None) -> int | None
     except ValueError as fault:
         raise click.BadParameter(f"{fault}.") from None
     if rate < 1:
-        raise click.BadParameter("with less than a byte a second nothing would ever move.")
+        raise click.BadParameter("it must be at least a byte per second.")
     return rate
 
 
 def move_options(function: F) -> F:
-    """What every command that moves partitions can be told: --rate, --dry-run, --yes, --json."""
+    """The options of every command that moves partitions: --rate, --dry-run, --yes, --json."""
     for add in (
-        click.option("--json", "as_json", is_flag=True, help="The plan and what became of it as one JSON object."),
+        click.option("--json", "as_json", is_flag=True, help="The plan and its outcome as one JSON object."),
         click.option("-y", "--yes", is_flag=True, help="Do not ask."),
-        click.option("--dry-run", is_flag=True, help="Show the plan and move nothing."),
+        click.option("--dry-run", is_flag=True, help="Only show the plan."),
         click.option(
             "--rate",
             metavar="BYTES/S",
             callback=_rate,
-            help="No node gives or takes more than this, like 50MB/s.  [default: no limit]",
+            help="Limit of each node, in and out, like 50MB/s. [default: no limit]",
         ),
     ):
         function = add(function)
@@ -68,13 +68,14 @@ def run_plan(
     rate: int | None = None,
     dry_run: bool = False,
     as_json: bool = False,
-    otherwise: str = "Everything is there already.",
+    otherwise: str = "Everything is in place already.",
     to_elect: Sequence[TopicPartition] = (),
     on_yes: Callable[[], None] | None = None,
 ) -> None:
-    """Show it, ask, run it. On Ctrl-C what is under way is called off. The exit code is 0 only if all are there.
+    """Shows the plan, asks, and runs it. Ctrl-C cancels moves that are under way. The exit code is 0 only if all
+    moved.
 
-    Of the partitions `to_elect` the first replica is to lead, too. `on_yes` is called before anything moves.
+    For the partitions `to_elect`, the first replica is elected leader, too. `on_yes` is called before anything moves.
     """
     from millpond.admin.moves import elect_first
     from millpond.admin.waves import Outcome, run_moves
@@ -92,7 +93,7 @@ def run_plan(
         if as_json:
             print_json(_as_json(moves, rate, None if dry_run else Outcome()))
         return
-    confirm("Move them?" if moves else "Go on?", yes=yes, to_do="go on without a question")
+    confirm("Move them?" if moves else "Go on?", yes=yes, to_do="go on without asking")
     if on_yes is not None:
         on_yes()
     elect_first(cluster, to_elect)
@@ -107,14 +108,14 @@ def run_plan(
 
 
 def _clear_limits(cluster: Cluster) -> None:
-    """There is nothing to move: all the same an earlier run may have left a limit on the rate."""
+    """Nothing to move, but an earlier run may have left a rate limit."""
     from millpond.admin.throttle import clear_throttle
 
     clear_throttle(cluster)
 
 
 def show_plan(moves: Sequence[Planned], rate: int | None = None) -> None:
-    """Who goes where, what has to be copied, and how long that takes."""
+    """What moves where, how much is copied, and how long that takes."""
     from millpond.admin.placement import seconds_at
 
     print_table(
@@ -146,9 +147,9 @@ def _show_outcome(outcome: Outcome, *, was_stopped: bool) -> None:
     else:
         click.echo(f"Stopped. {moved}" if was_stopped else moved, err=True)
     for moves, what in (
-        (outcome.called_off, "called off, and where they were"),
-        (outcome.going_on, "not called off, because too few of the old replicas are in sync: they go on"),
-        (outcome.overtaken, "moved, called off or deleted by somebody else"),
+        (outcome.called_off, "cancelled, unchanged"),
+        (outcome.going_on, "not cancelled, because too few old replicas are in sync: still moving"),
+        (outcome.overtaken, "moved, cancelled or deleted by another command"),
         (outcome.waiting, "not begun"),
     ):
         if moves:
@@ -158,11 +159,11 @@ def _show_outcome(outcome: Outcome, *, was_stopped: bool) -> None:
     if len(outcome.refused) > NAMED_MAX:
         click.echo(f"and {counted(len(outcome.refused) - NAMED_MAX, 'more refusal')}", err=True)
     if was_stopped and not outcome.is_done:
-        click.echo("The same command goes on from here.", err=True)
+        click.echo("Run the same command to continue.", err=True)
     if outcome.is_limited:
         click.echo(
-            "A limit on the rate of copying stays, because partitions still move or are out of sync: the next "
-            "command that moves partitions takes it away.",
+            "The rate limit stays, because partitions are still moving or out of sync: the next "
+            "command that moves partitions removes it.",
             err=True,
         )
 
@@ -199,7 +200,7 @@ def _as_json(moves: Sequence[Planned], rate: int | None, outcome: Outcome | None
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Progress], None]]:
-    """A bar on a terminal; elsewhere a line now and then. Both on standard error."""
+    """A bar on a terminal, otherwise occasional lines; both on standard error."""
     if not sys.stderr.isatty():
         yield _lines()
         return

@@ -1,4 +1,4 @@
-"""`millpond node`: the nodes of a cluster, and how one is taken away: emptied, stopped, forgotten."""
+"""`millpond node`: lists the nodes of a cluster, drains and removes them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ NODE = click.argument("node_id", metavar="NODE", type=NodeNumber())
 
 @click.group("node")
 def command() -> None:
-    """The nodes of a cluster: list and describe them, empty one, remove it.
+    """The nodes of a cluster: list, describe, drain and remove them.
 
-    A node joins by itself: `millpond up --join HOST:PORT` on its machine.
+    To add a node, run `millpond up --join HOST:PORT` on its machine.
 
     \b
     Examples:
@@ -43,7 +43,7 @@ def command() -> None:
 @AS_JSON
 @cluster_options
 def list_command(as_json: bool, access: Access) -> None:
-    """List all nodes: who is there, who votes on the metadata, who leads and holds how much.
+    """List all nodes: their state, their vote on the metadata, and what they lead and hold.
 
     \b
     Example:
@@ -169,7 +169,7 @@ def describe_command(node_id: int, as_json: bool, access: Access) -> None:
 
 @command.command("drain")
 @click.argument("node_ids", metavar="NODE...", type=click.IntRange(0), nargs=-1, required=True)
-@click.option("--undo", is_flag=True, help="Let the node be one like the others again; what has moved stays.")
+@click.option("--undo", is_flag=True, help="Use the node again; partitions that have moved stay where they are.")
 @move_options
 @cluster_options
 def drain_command(
@@ -181,11 +181,11 @@ def drain_command(
     as_json: bool,
     access: Access,
 ) -> None:
-    """Move everything away from a node, so that it can be removed. Also for one that is dead.
+    """Move everything away from a node, so that it can be removed. Also works for a dead node.
 
-    The plan is shown first. From then on the node gets nothing new, and others vote in its place. Ctrl-C calls off
-    what has not ended; the same command goes on later. Several nodes that are dead are drained together: none of
-    them waits for another one.
+    Shows the plan first. A drained node gets no new partitions, and other nodes vote in its place. Ctrl-C cancels
+    moves that are under way; run the same command to continue. Drain several dead nodes together, so that none waits
+    for another.
 
     \b
     Examples:
@@ -198,7 +198,7 @@ def drain_command(
     from millpond.admin.members import describe_members
 
     if undo and dry_run:
-        raise click.UsageError("--undo moves nothing: leave --dry-run away.")
+        raise click.UsageError("--undo moves nothing: leave out --dry-run.")
     node_ids = tuple(dict.fromkeys(node_ids))
     with access.open() as cluster:
         members = describe_members(cluster)
@@ -210,7 +210,7 @@ def drain_command(
         if undo:
             mark()
             for node_id in node_ids:
-                click.echo(f"Node {node_id} is one like the others again.")
+                click.echo(f"Node {node_id} is in use again.")
             return
         moves = plan_drain_of(cluster, node_ids)
         run_plan(
@@ -227,18 +227,18 @@ def drain_command(
             return
         if not moves:
             mark()
-        # A topic that was made while the plan was shown, or somebody else's moves.
+        # A topic that was created while the plan was shown, or moves by another command.
         held = still_held(cluster, node_ids)
         for member in chosen:
             if left := sorted(each for each, found in held.items() if member.node_id in found.target):
                 raise Failed(
-                    f"Node {member.node_id} holds {counted(len(left), 'partition')} that came meanwhile "
+                    f"Node {member.node_id} holds {counted(len(left), 'partition')} that were added meanwhile "
                     f"({named(left)}): run the same command again."
                 )
             if not as_json:
                 first = "stop it, and then" if member.is_there else "now"
                 click.echo(
-                    f"Node {member.node_id} is drained: {first} let the cluster forget it with "
+                    f"Node {member.node_id} is drained: {first} remove it from the cluster with "
                     f"`millpond node remove {member.node_id}`."
                 )
 
@@ -248,9 +248,9 @@ def drain_command(
 @YES
 @cluster_options
 def remove_command(node_id: int, yes: bool, access: Access) -> None:
-    """Let the cluster forget a node that has been drained and stopped, or that is dead and holds nothing any more.
+    """Remove a node that has been drained and stopped, or that is dead and holds nothing.
 
-    Should somebody start it again from its old data folder, it joins again, as a node that holds nothing.
+    If it is started again from its old data folder, it joins again as an empty node.
 
     \b
     Examples:
@@ -268,12 +268,12 @@ def remove_command(node_id: int, yes: bool, access: Access) -> None:
                 f"`millpond node drain {node_id}`."
             )
         if member.is_there:
-            raise Failed(f"Node {node_id} runs, at {member.facts.address}: stop it there, and then remove it.")
-        confirm(f"Forget node {node_id} for good?", yes=yes, to_do="remove it without a question")
+            raise Failed(f"Node {node_id} is running at {member.facts.address}: stop it first.")
+        confirm(f"Remove node {node_id} for good?", yes=yes, to_do="remove it without asking")
         if member.is_voter:
             remove_voter(cluster, member)
         if member.is_registered:
-            # Whoever gets this number some day begins anew.
+            # A later node with this number must not inherit the settings.
             set_drained(cluster, node_id, False)
             forget_node(cluster, node_id)
     click.echo(f"Removed node {node_id}.")

@@ -1,4 +1,4 @@
-"""Options that commands share, and how their values are read."""
+"""Options that commands share, and how their values are parsed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def option(
     type: click.ParamType[Any] | None = None,
     read: Callable[[str], Any] | None = None,
 ) -> Callable[[F], F]:
-    """An option whose help shows its default. `read` takes its text; what it says of a ValueError is the fault."""
+    """An option whose help shows its default. `read` parses its text; the text of its ValueError is shown."""
 
     def convert(_: click.Context, __: click.Parameter, text: str) -> Any:
         assert read is not None
@@ -41,15 +41,15 @@ def option(
 
 
 def span(text: str) -> int:
-    """Milliseconds of a length of time, as `30s`. ValueError if it is none."""
+    """Milliseconds of a duration such as `30s`. Raises ValueError."""
     span_ms = read_span(text)
     if span_ms is None:
-        raise ValueError(f"{text!r} is no length of time; write it like 30s or 5m")
+        raise ValueError(f"{text!r} is not a duration; write it like 30s or 5m")
     return span_ms
 
 
 def pair(text: str, fault: str) -> tuple[str, str]:
-    """`name=value` in two; `fault` is what to say of a text that is not of this form."""
+    """Splits `name=value`; `fault` is the error for any other text."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise click.UsageError(fault)
@@ -62,7 +62,7 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
 
 
 def setting_value(name: str, text: str) -> str:
-    """The value of a setting as Kafka takes it: `7d` in milliseconds, `1GiB` in bytes, by what the name ends in."""
+    """The value of a setting in Kafka's unit, which its name ends with: `7d` in milliseconds, `1GiB` in bytes."""
     text = text.strip()
     if name.endswith(".ms") and not text.lstrip("-").isdigit():
         span_ms = read_span(text) if text else None
@@ -71,19 +71,19 @@ def setting_value(name: str, text: str) -> str:
         try:
             return str(int(read_bytes(text)))
         except ValueError:
-            # The cluster says what is wrong with it.
+            # The cluster reports the error.
             return text
     return text
 
 
 def setting_pairs(texts: Iterable[str], option: str) -> dict[str, str]:
-    """The same for settings of topics and nodes, with spans and sizes as people write them."""
+    """The same for settings of topics and nodes, with durations and sizes such as 7d and 1GiB."""
     return {name: setting_value(name, text) for name, text in pairs(texts, option).items()}
 
 
 def read_moment(option: str, text: str, at_ms: int | None = None) -> int:
-    """Milliseconds since 1970 of a time that an option names."""
+    """The time in an option, in milliseconds since 1970."""
     try:
         return read_time(text, now_ms() if at_ms is None else at_ms)
     except (ValueError, OverflowError):
-        raise click.UsageError(f"{option} {text}: give a time as 2026-01-31T08:30 or a span as 5m.") from None
+        raise click.UsageError(f"{option} {text}: give a time as 2026-01-31T08:30 or a duration as 5m.") from None

@@ -1,4 +1,4 @@
-"""`millpond produce`: lines become records."""
+"""`millpond produce`: writes lines as records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MESSAGE_SECONDS_MAX: Final = 30
 PROGRESS_SECONDS: Final = 0.2
 CHECK_RECORDS: Final = 1000
-"""Between two looks at the clock and at deliveries that failed."""
+"""Records between two checks of the clock and of failed deliveries."""
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -34,16 +34,20 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 @click.command("produce")
 @click.argument("topic", type=TopicName())
 @click.option("-f", "--file", metavar="FILE", help="Read this file instead of standard input.")
-@click.option("-k", "--key-separator", metavar="SEP", help=r"What stands before SEP is the key; \t is a tab.")
+@click.option("-k", "--key-separator", metavar="SEP", help=r"The text before SEP is the key; \t is a tab.")
 @click.option("-H", "--headers", metavar="NAME=VALUE", multiple=True, help="A header for every record; repeatable.")
 @click.option("-j", "--json-lines", is_flag=True, help="Each line is a record as JSON, with any of the fields below.")
 @click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True)
 @click.option("--compression", type=click.Choice(CODECS), default="none", show_default=True)
 @click.option(
-    "-p", "--partition", metavar="N", type=click.IntRange(0), help="All to this partition; else by key, or spread."
+    "-p",
+    "--partition",
+    metavar="N",
+    type=click.IntRange(0),
+    help="All to this partition; otherwise by key, or spread.",
 )
-@click.option("--rate", metavar="N", type=click.FloatRange(0, min_open=True), help="At most N records a second.")
-@click.option("--create", is_flag=True, help="Create the topic if it is not there.")
+@click.option("--rate", metavar="N", type=click.FloatRange(0, min_open=True), help="At most N records per second.")
+@click.option("--create", is_flag=True, help="Create the topic if it does not exist.")
 @cluster_options
 def command(
     topic: str,
@@ -58,10 +62,10 @@ def command(
     create: bool,
     access: Access,
 ) -> int:
-    """Write lines of a file or of standard input to TOPIC, each as one record.
+    """Write the lines of a file or of standard input to TOPIC, one record each.
 
-    With --json-lines a line has the fields value, key, headers, partition and timestamp (milliseconds), all
-    optional; bytes that are no text are {"$base64": "…"}. It is what `millpond consume --json-lines` prints.
+    With --json-lines a line has the fields value, key, headers, partition and timestamp (milliseconds), all optional;
+    bytes that are not text are {"$base64": "…"}. It is the format of `millpond consume --json-lines`.
 
     The exit code is 0 only if every record was acknowledged.
 
@@ -78,7 +82,7 @@ def command(
     if create:
         _ensure(access, topic)
     producer = _producer(access, acks, compression)
-    partitions = known_partitions(producer, topic, " To create it on the way, add --create.")
+    partitions = known_partitions(producer, topic, " To create it, add --create.")
     sender = Sender(producer, topic, len(partitions), rate)
     sender.check_partition(partition)
     with _source(file) as source:
@@ -89,7 +93,7 @@ def command(
 
 @contextmanager
 def _ending_on_signals() -> Iterator[None]:
-    """However it is told to stop: what was read is sent, and the last line says how much that was."""
+    """On any stop signal, the lines read so far are sent and counted."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -107,7 +111,7 @@ def _ensure(access: Access, topic: str) -> None:
 
     with access.open() as cluster:
         if topic not in cluster.topics([topic]):
-            with suppress(TopicExists):  # Somebody was quicker.
+            with suppress(TopicExists):  # Another client has just created it.
                 create_topic(cluster, topic, BY_DEFAULT, BY_DEFAULT, {})
                 click.echo(f"Created topic {topic}.", err=True)
 
@@ -117,7 +121,7 @@ def _producer(access: Access, acks: str, compression: str) -> Producer:
         {
             "acks": acks,
             "compression.type": compression,
-            # With all acknowledgements at hand a retry need not double or reorder anything.
+            # An idempotent producer: retries neither duplicate nor reorder.
             "enable.idempotence": acks == "all",
             "message.timeout.ms": MESSAGE_SECONDS_MAX * 1000,
             "linger.ms": 5,
@@ -128,7 +132,7 @@ def _producer(access: Access, acks: str, compression: str) -> Producer:
 
 
 def _completed(record: Outgoing, headers: Headers, partition: int | None) -> Outgoing:
-    """The record with what the command line says about all of them; its own word goes before that."""
+    """Completes a record with the options for all records; its own fields take precedence."""
     if not headers and partition is None:
         return record
     return record._replace(
@@ -143,7 +147,7 @@ def _completed(record: Outgoing, headers: Headers, partition: int | None) -> Out
 def _source(file: str | None) -> BinaryIO:
     if file is None or file == "-":
         if sys.stdin.isatty():
-            click.echo("One record a line; Ctrl-D ends.", err=True)
+            click.echo("One record per line; Ctrl-D ends the input.", err=True)
         return sys.stdin.buffer
     try:
         return open(file, "rb")
@@ -196,12 +200,10 @@ class Sender:
 
     def check_partition(self, partition: int | None) -> None:
         if partition is not None and partition >= self._partition_count:
-            raise Failed(
-                f"{self._topic} has no partition {partition}: they go from 0 to {self._partition_count - 1}."
-            )
+            raise Failed(f"{self._topic} has no partition {partition}: it has 0 to {self._partition_count - 1}.")
 
     def run(self, records: Iterable[Outgoing]) -> int:
-        """Send all, wait for the last acknowledgement, say how it went; the exit code."""
+        """Sends all, waits for the last acknowledgement and prints the result; returns the exit code."""
         broken: Failed | None = None
         try:
             for record in records:
@@ -214,7 +216,7 @@ class Sender:
         try:
             self._finish()
         except KeyboardInterrupt:
-            # It came between the last record and the wait for it.
+            # The signal came between the last record and the wait for it.
             self._finish()
         self._summarise()
         if broken is not None:
@@ -230,7 +232,7 @@ class Sender:
                 self._hand_over(record)
                 break
             except BufferError:
-                # Full: whatever was acknowledged makes room.
+                # The queue is full: acknowledged records free space.
                 self._producer.poll(0.1)
                 self._progress()
         self.sent += 1
@@ -278,7 +280,7 @@ class Sender:
         except KeyboardInterrupt:
             left = len(self._producer)
             self.failed += left
-            self.first_reason = self.first_reason or "they were still on their way when you stopped."
+            self.first_reason = self.first_reason or "they were still in flight when you stopped."
 
     # Showing.
 

@@ -1,4 +1,4 @@
-"""`millpond quota`: how much users, client ids and addresses may take."""
+"""`millpond quota`: quotas of users, client ids and addresses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT: Final = "<default>"
-"""In the place of a name: all who have no quota of their own."""
+"""In place of a name: the default for all without a quota."""
 
 _OPTIONS: Final = {
     "producer_byte_rate": "--produce",
@@ -33,22 +33,22 @@ _OPTIONS: Final = {
 
 
 def _rate(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    """Bytes a second, as 1048576, 10MB or 10MB/s."""
+    """Bytes per second, as 1048576, 10MB or 10MB/s."""
     if text is None:
         return None
     from millpond.base.units import read_bytes
 
     try:
-        # A number alone counts bytes, as in Kafka's own tool.
+        # A plain number is in bytes, as in Kafka's tool.
         return read_bytes(text.removesuffix("/s"))
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no number of bytes a second; write it like 10MB/s.") from None
+        raise click.BadParameter(f"{text!r} is not a rate; write it like 10MB/s.") from None
 
 
 def _entity(function: F) -> F:
     for add in (
-        click.option("--user", metavar="NAME", help=f"Of this user; {DEFAULT} for all who have none of their own."),
-        click.option("--client-id", metavar="ID", help="Of this client id; with --user, of both together."),
+        click.option("--user", metavar="NAME", help=f"Of this user; {DEFAULT} for users without a quota."),
+        click.option("--client-id", metavar="ID", help="Of this client id; with --user, of the combination."),
         click.option("--ip", "address", metavar="ADDRESS", help="Of connections from this address."),
     ):
         function = add(function)
@@ -58,11 +58,11 @@ def _entity(function: F) -> F:
 def _limits(function: F) -> F:
     number = click.FloatRange(0, min_open=True)
     for add in (
-        click.option("--produce", metavar="RATE", callback=_rate, help="Bytes a second written, as 10MB/s."),
-        click.option("--fetch", metavar="RATE", callback=_rate, help="Bytes a second read."),
-        click.option("--request", metavar="PERCENT", type=number, help="Time of requests, in percent of a core."),
-        click.option("--mutations", metavar="N", type=number, help="Partitions a second made or deleted."),
-        click.option("--connections", metavar="N", type=number, help="New connections a second, of an --ip."),
+        click.option("--produce", metavar="RATE", callback=_rate, help="Write rate, as 10MB/s."),
+        click.option("--fetch", metavar="RATE", callback=_rate, help="Read rate."),
+        click.option("--request", metavar="PERCENT", type=number, help="Request time, in percent of a core."),
+        click.option("--mutations", metavar="N", type=number, help="Partitions created or deleted per second."),
+        click.option("--connections", metavar="N", type=number, help="New connections per second, for an --ip."),
     ):
         function = add(function)
     return function
@@ -70,10 +70,10 @@ def _limits(function: F) -> F:
 
 @click.group("quota")
 def command() -> None:
-    """How much users, client ids and addresses may take: list it, add to it, change it, remove it.
+    """Quotas of users, client ids and addresses: list, add, change and remove them.
 
-    Whoever takes more is slowed down, and told so. The closest quota counts: of a user with a client id before that
-    of the user, of the user before that of the client id, each before the default of its kind.
+    Clients over their quota are throttled. The most specific quota applies: user and client id before user, user
+    before client id, each before the default of its kind.
 
     \b
     Examples:
@@ -93,7 +93,7 @@ def command() -> None:
 def add_command(
     user: str | None, client_id: str | None, address: str | None, as_json: bool, access: Access, **limits: Any
 ) -> None:
-    """Limit what somebody may take. One that is limited in the same already keeps the other limits.
+    """Add limits to a user, client id or address. Its other limits stay.
 
     \b
     Examples:
@@ -112,7 +112,7 @@ def add_command(
 def change_command(
     user: str | None, client_id: str | None, address: str | None, as_json: bool, access: Access, **limits: Any
 ) -> None:
-    """Change limits that there are; limits that are not named stay as they are.
+    """Change existing limits; limits that are not named stay.
 
     \b
     Example:
@@ -133,10 +133,10 @@ def _set(
     from millpond.admin.quotas import Quota, alter_quota, list_quotas
 
     if not limits:
-        raise click.UsageError(f"Say how much they may take: {', '.join(_OPTIONS.values())}.")
+        raise click.UsageError(f"Give a limit: {', '.join(_OPTIONS.values())}.")
     with access.open() as cluster:
         if must_be and not list_quotas(cluster, entity):
-            raise Failed(f"There is no quota of {_named(entity)}: `millpond quota add` makes one.")
+            raise Failed(f"There is no quota of {_named(entity)}: add one with `millpond quota add`.")
         alter_quota(cluster, entity, limits)
     quota = Quota(entity, limits)
     if as_json:
@@ -170,7 +170,7 @@ def list_command(user: str | None, client_id: str | None, address: str | None, a
             for each in quotas
         ],
         as_json=as_json,
-        otherwise="There are no quotas: everybody may take as much as there is.",
+        otherwise="There are no quotas.",
         words=4,
     )
 
@@ -209,7 +209,7 @@ def remove_command(
         ]
         if not limits:
             raise Failed(f"There is no such quota of {_named(entity)}.")
-        confirm(f"Remove the quota of {_named(entity)}?", yes=yes, to_do="remove it without a question")
+        confirm(f"Remove the quota of {_named(entity)}?", yes=yes, to_do="remove it without asking")
         alter_quota(cluster, entity, {}, limits)
     click.echo(f"Removed from the quota of {_named(entity)}: {', '.join(limits)}.")
 
@@ -221,9 +221,9 @@ def _who(user: str | None, client_id: str | None, address: str | None, *, must: 
     given = {USER: user, CLIENT_ID: client_id, ADDRESS: address}
     entity = {kind: None if name == DEFAULT else name for kind, name in given.items() if name is not None}
     if must and not entity:
-        raise click.UsageError("Say whose quota: --user, --client-id, both, or --ip.")
+        raise click.UsageError("Name --user, --client-id, both, or --ip.")
     if ADDRESS in entity and len(entity) > 1:
-        raise click.UsageError("A quota of an address is of no user and no client id: name --ip alone.")
+        raise click.UsageError("--ip cannot be combined with --user or --client-id.")
     return entity
 
 

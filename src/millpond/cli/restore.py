@@ -1,4 +1,4 @@
-"""`millpond restore`: a data folder from a backup, or a look whether the backup is whole."""
+"""`millpond restore`: restores a data folder from a backup, or verifies the backup."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from millpond.config.node import DATA_FOLDER
 
 @click.command("restore")
 @click.argument("backup", metavar="DIR", type=click.Path(path_type=Path))
-@option("--data", meta="DIR", default=DATA_FOLDER.default, help="The data folder to make; new or empty.")
-@click.option("--verify", "only_verify", is_flag=True, help="Only read the backup, and say whether it is whole.")
+@option("--data", meta="DIR", default=DATA_FOLDER.default, help="The data folder to create; new or empty.")
+@click.option("--verify", "only_verify", is_flag=True, help="Only verify the backup.")
 def command(backup: Path, data: str, only_verify: bool) -> None:
-    """Make a data folder of the backup in DIR.
+    """Restore a data folder from the backup in DIR.
 
-    A restore that was interrupted goes on when it is run again; no node starts in the folder before. A restored node
-    of a cluster that lives comes back as a stranger and catches up; of a cluster that is lost, restore all nodes
-    and run `millpond cluster rescue --restored`. docs/operations.md, "Backup and restore".
+    Run an interrupted restore again to continue it; no node starts in the folder before it is complete. A restored
+    node of a running cluster rejoins and catches up. If the whole cluster is lost, restore all nodes and run
+    `millpond cluster rescue --restored`. See "Backup and restore" in docs/operations.md.
 
     \b
     Examples:
@@ -49,8 +49,8 @@ def command(backup: Path, data: str, only_verify: bool) -> None:
         raise Failed(sentence(str(fault))) from None
     except OSError as error:
         raise Failed(
-            f"The restore stopped ({cause(error)}{f', {error.filename}' if error.filename else ''}). Mend that and "
-            "run it again: it goes on."
+            f"The restore stopped ({cause(error)}{f', {error.filename}' if error.filename else ''}). Fix that and "
+            "run it again to continue."
         ) from None
     what = (
         f"node {manifest.node_id} of cluster {manifest.cluster_id} at {show_time(manifest.ended_ms)}: "
@@ -59,7 +59,7 @@ def command(backup: Path, data: str, only_verify: bool) -> None:
     if faults:
         for fault_text in faults:
             click.echo(fault_text, err=True)
-        raise Failed(f"The backup of {what}, is not whole: {len(faults)} of its files are not sound.")
+        raise Failed(f"The backup of {what}, is damaged: {len(faults)} of its files are not intact.")
     if only_verify:
         click.echo(f"Whole: {what}.")
     else:
@@ -74,6 +74,6 @@ def _how_to_start(node_id: int, data: str, others: Sequence[int]) -> str:
     return (
         f"It is one node of a cluster, with {'nodes' if len(others) > 1 else 'node'} {names}. If most of the cluster "
         f"runs, start it as before (millpond up --node {node_id} --cluster nodes.toml --data {data}, or with --join "
-        f"HOST:PORT): it catches up before it counts. If you restore all nodes, run "
+        f"HOST:PORT): it catches up first. If you restore all nodes, run "
         f"`millpond cluster rescue --restored --data {data} --data …` over all their folders before any starts."
     )

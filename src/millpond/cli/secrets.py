@@ -1,4 +1,4 @@
-"""Passwords on their way in: asked for, or read from a file or a pipe, and never from the command line."""
+"""Reads passwords: from a prompt, a file or a pipe, never from the command line."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from millpond.cli.errors import Failed, cause
 
 
 def ask_password(what: str, file: str | None = None) -> str:
-    """The first line of the file; else of a question that shows nothing; else of standard input.
+    """The first line of the file, or of a hidden prompt, or of standard input.
 
-    A command line is no place for it: every user of a machine sees those of all others (`ps`).
+    Never from the command line, which every user of the machine can see (`ps`).
     """
     if file is not None:
         try:

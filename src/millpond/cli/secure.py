@@ -1,4 +1,4 @@
-"""`millpond up --secure`: a node that is a secure one from its first start on, with the option or without it."""
+"""`millpond up --secure`: a data folder that is secure from its first start on."""
 
 from __future__ import annotations
 
@@ -46,32 +46,33 @@ def make_secure(data: str, hosts: Iterable[str]) -> SecureFolder:
 
 
 def secured(data: str) -> SecureFolder | None:
-    """None for a node that is none. Failed where it was one: it must not come up open to everybody."""
+    """None for a node that is not secure. Raises Failed if its settings are missing: it must not start open to
+    everybody."""
     if is_half_made(data):
         raise Failed(
-            f"{data} is of a secure node, and {SECURITY_FOLDER}/{NODE_SETTINGS} is missing: put it back, or give "
-            "--secure to have it made anew."
+            f"{data} belongs to a secure node, but {SECURITY_FOLDER}/{NODE_SETTINGS} is missing: put it back, or "
+            "give --secure to create it again."
         )
     return secure_folder(data)
 
 
 def check_asks(settings: Settings) -> None:
-    """Failed where other settings have taken back what makes the node a secure one.
+    """Raises Failed if other settings make a secure node open.
 
-    It would show an admin and a password, and be open to everybody.
+    It would print an admin's password and be open to everybody.
     """
     from millpond.broker.security.authorizer import asks_for_rights
 
     if not asks_for_rights(settings):
         raise Failed(
-            f"{settings[DATA_FOLDER]} is of a secure node, and the settings that were given beside it (--set, "
-            f"--config) ask nobody who comes: leave {LISTENERS.name} and {LISTEN_PROTOCOL.name} away, or let one "
-            "listener be SASL_SSL, or SSL with ssl.client.auth=required."
+            f"{settings[DATA_FOLDER]} belongs to a secure node, but with the given settings (--set, "
+            f"--config) no listener needs a login: leave out {LISTENERS.name} and {LISTEN_PROTOCOL.name}, or make "
+            "one listener SASL_SSL, or SSL with ssl.client.auth=required."
         )
 
 
 def warn_if_open(settings: Settings) -> None:
-    """Say, beside the output, that anyone on the network can do anything here."""
+    """Warns on standard error about listeners without a login."""
     from millpond.broker.security.authorizer import asks_for_rights
 
     open_at = [shown_address(each.host, each.port) for each in listeners_of(settings) if not is_loopback(each.host)]
@@ -91,9 +92,9 @@ def node_texts(folder: SecureFolder) -> dict[str, str]:
 
 
 def first_secure_steps(folder: SecureFolder, bootstrap: str) -> list[Row]:
-    """What the panel says of it, once the files for clients have the address."""
+    """The rows of the panel; writes the address to the files for clients."""
     folder.tell_clients(bootstrap)
-    # Not into the log of a service manager, which others may read.
+    # Not to the log of a service manager, which others may read.
     is_shown = folder.is_new and not os.environ.get("JOURNAL_STREAM")
     has_file = folder.password_file.exists() and not is_shown
     where = f"; the password is in {folder.password_file}" if has_file else ""

@@ -1,4 +1,4 @@
-"""`millpond sim`: the simulator in the terminal. Lessons by name, and any run again by its link."""
+"""`millpond sim`: the simulator in the terminal: lessons by name, and any run by its link."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from millpond.sim.simulator.simulation import Simulation
 
 SECONDS_MAX: Final = 120
-"""Of real time, for one run."""
+"""Limit of real time for one run."""
 WHO_SIGNS: Final = 11
 
 
@@ -39,8 +39,8 @@ def _lesson_named(_ctx: click.Context, _param: click.Parameter, name: str) -> Le
 def command() -> None:
     """Watch the real engine work, and fail, in a simulated world.
 
-    A run is a seed and a list of actions, so it goes the same way every time, and has a link that plays it again.
-    The same with pictures: millpond console, page /simulator.
+    A run is a seed and a list of actions, so it is the same every time, and has a link that replays it. The console
+    shows it with pictures on its page /simulator.
 
     \b
     Examples:
@@ -53,7 +53,7 @@ def command() -> None:
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="As one JSON list.")
 def list_lessons(as_json: bool) -> None:
-    """List the lessons: ready runs, each with a question.
+    """List the lessons: prepared runs, each with a question.
 
     \b
     Example:
@@ -72,9 +72,9 @@ def list_lessons(as_json: bool) -> None:
 
 @command.command("run")
 @click.argument("lesson", metavar="LESSON", callback=_lesson_named)
-@click.option("--json", "as_json", is_flag=True, help="The story and the state at the end as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="The events and the final state as one JSON object.")
 def run_lesson(lesson: Lesson, as_json: bool) -> None:
-    """Play a lesson: what happens, a question, then the answer. In a terminal it waits at the question.
+    """Play a lesson: the events, a question, then the answer. On a terminal it waits at the question.
 
     \b
     Example:
@@ -105,9 +105,9 @@ def run_lesson(lesson: Lesson, as_json: bool) -> None:
 
 @command.command("replay")
 @click.argument("link", metavar="LINK")
-@click.option("--json", "as_json", is_flag=True, help="The story and the state at the end as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="The events and the final state as one JSON object.")
 def replay(link: str, as_json: bool) -> None:
-    """Play a link of the simulator again: it goes as it went. The whole address of the page will do as well.
+    """Replay a link of the simulator, or the whole address of its page.
 
     A failing seed of a campaign has a link, too: campaign.SCENARIO.SEED.
 
@@ -176,7 +176,7 @@ def _outcome(simulation: Simulation, link: str) -> dict[str, Any]:
     return {"link": link, "digest": simulation.digest(), **Observer(simulation).look()}
 
 
-# What is shown
+# Output
 
 
 def _width() -> int:
@@ -189,7 +189,7 @@ def _say(text: str) -> None:
 
 
 def _tell(lines: Iterable[Line]) -> int:
-    """The story with its times in seconds; how many lines it had."""
+    """Prints the events with their times in seconds; returns the number of lines."""
     count = 0
     for line in lines:
         count += 1
@@ -208,7 +208,7 @@ def _end(simulation: Simulation, link: str) -> None:
     verdict = Observer(simulation).verdict()
     rows: list[tuple[str, str]] = [("acknowledged", str(verdict["acknowledged"]))]
     for name, text in (
-        ("lost", "acknowledged, and lost"),
+        ("lost", "acknowledged, then lost"),
         ("deleted", "deleted by retention"),
         ("compacted", "gone by compaction"),
         ("twice_in_log", "in the log twice"),

@@ -1,4 +1,4 @@
-"""`millpond status`: how a node or a cluster is, at a glance, with an exit code for scripts."""
+"""`millpond status`: the health of a node or a cluster, with an exit code for scripts."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ HEALTHZ_SECONDS: Final = 10.0
 
 @click.command("status")
 @option("--behind", default="5m", meta="SPAN", help="A group is late when its oldest unread record is older.")
-@option("--free", default="1GiB", meta="SIZE", help="A disk with less room than this is nearly full.")
-@click.option("--alive", is_flag=True, help="Only whether somebody answers: for what restarts a node that does not.")
+@option("--free", default="1GiB", meta="SIZE", help="A disk with less free space than this is nearly full.")
+@click.option("--alive", is_flag=True, help="Only check that a node answers: for liveness probes.")
 @click.option(
     "--healthz",
     is_flag=True,
-    help="Only whether the node on this machine answers at /healthz, which needs no login; see MILLPOND_METRICS.",
+    help="Only check /healthz of the node on this machine, which needs no login; see MILLPOND_METRICS.",
 )
 @AS_JSON
 @cluster_options
 def command(behind: str, free: str, alive: bool, healthz: bool, as_json: bool, access: Access) -> int:
-    """Nodes, disks, coordinators and groups that fall behind, at a glance.
+    """Show the health of nodes, disks and coordinators, and groups that fall behind.
 
-    The exit code is 0 when all is well and 1 when something is not, or when nobody answers.
+    The exit code is 0 if all is well, and 1 if something is wrong or no node answers.
 
     \b
     Examples:
@@ -66,12 +66,12 @@ def command(behind: str, free: str, alive: bool, healthz: bool, as_json: bool, a
     behind_ms, free_bytes = _span_ms(behind), _size(free)
     with access.open() as cluster:
         if alive:
-            # By the address that was given and no other: clients may be told one that does not lead here from here.
+            # Only the given address: the advertised one may not be reachable from here.
             known = len(cluster.addresses())
             if as_json:
                 print_json({"is_alive": True, "nodes": known})
             else:
-                click.echo(f"It answers; {counted(known, 'node')}.")
+                click.echo(f"The cluster answers; {counted(known, 'node')}.")
             return 0
         health = look_at_health(cluster)
         letters = waiting_letters(cluster)
@@ -95,7 +95,7 @@ def command(behind: str, free: str, alive: bool, healthz: bool, as_json: bool, a
 
 
 def _ask_healthz(listener: str) -> None:
-    """Fail unless the node whose metrics are at this address answers."""
+    """Fails unless /healthz at this address answers."""
     from http.client import HTTPConnection, HTTPException
 
     if listener.lower() in OFF:
@@ -111,7 +111,7 @@ def _ask_healthz(listener: str) -> None:
         status = connection.getresponse().status
     except (OSError, HTTPException) as error:
         reason = cause(error) if isinstance(error, OSError) else str(error)
-        raise Failed(f"Nothing answers at http://{shown_address(host, port)}/healthz: {reason}.") from None
+        raise Failed(f"http://{shown_address(host, port)}/healthz does not answer: {reason}.") from None
     finally:
         connection.close()
     if status != 200:
@@ -163,21 +163,21 @@ def _room(disk: DiskFacts) -> str:
 
 
 def problem(concern: Concern) -> str:
-    """What is wrong, in a sentence."""
+    """The problem, in a sentence."""
     match concern:
         case concerns.NodeAway(node_id):
-            return f"Node {node_id} is away."
+            return f"Node {node_id} is down."
         case concerns.NodeBehind(node_id, replicas):
-            return f"Node {node_id} is behind with {counted(replicas, 'replica')}."
+            return f"Node {node_id} has {counted(replicas, 'replica')} out of sync."
         case concerns.Leaderless(partitions):
             names = [f"{safe(topic, in_line=True)}-{index}" for topic, index in partitions]
-            return f"Nobody leads {_named(names)}: they can be neither written nor read."
+            return f"No leader for {_named(names)}: they can be neither written nor read."
         case concerns.DiskFailed(node_id, folder):
             return f"The disk of node {node_id} cannot be used ({folder})."
         case concerns.DiskNearlyFull(node_id, folder, free_bytes):
             return f"The disk of node {node_id} is nearly full: {show_bytes(free_bytes)} left for {folder}."
         case concerns.NoCoordinators(reason):
-            return f"The coordinators of groups do not answer: {reason}"
+            return f"The group coordinators do not answer: {reason}"
         case concerns.GroupLate(group, behind_ms, lag, members):
             return (
                 f"Group {safe(group, in_line=True)} is {show_span(behind_ms)} behind: "

@@ -1,4 +1,4 @@
-"""Ctrl-C as a wish: it is noted, and looked at where it does no harm to stop."""
+"""Ctrl-C as a flag, which is checked where it is safe to stop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAP_SECONDS: Final = 0.05
 
 
 class Stop:
-    """Whether somebody asked to stop. A plain flag: a lock could be held by the code that the signal interrupts."""
+    """Whether a stop was requested. A plain flag: the interrupted code could hold a lock."""
 
     def __init__(self) -> None:
         self.is_asked = False
@@ -21,7 +21,7 @@ class Stop:
         self.is_asked = True
 
     def wait(self, seconds: float) -> None:
-        """So long, or until somebody asks."""
+        """Sleeps this long, or until a stop is requested."""
         until = time.monotonic() + seconds
         while not self.is_asked and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, NAP_SECONDS))
@@ -29,7 +29,7 @@ class Stop:
 
 @contextmanager
 def noted(*numbers: signal.Signals) -> Iterator[Stop]:
-    """While it lasts, these signals only ask to stop."""
+    """Within it, these signals only request a stop."""
     stop = Stop()
     before = {number: signal.signal(number, stop.ask) for number in numbers}
     try:

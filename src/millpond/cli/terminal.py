@@ -1,6 +1,6 @@
-"""What commands show and ask: tables, boxes, bars and questions on a terminal, plain lines for what reads a pipe.
+"""Tables, boxes, progress bars and questions on a terminal; plain lines in a pipe.
 
-rich is imported when something is drawn: a command that draws nothing starts without it.
+rich is imported when something is drawn, so that other commands start without it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Cell = str | int
 
 Row = tuple[str, str]
-"""A name and what it is; a row without a name is a gap or a line of its own."""
+"""A name and its value; a row without a name is a gap or a full line."""
 
 
 def print_json(given: object, *, indent: int | None = 2) -> None:
@@ -38,7 +38,7 @@ def print_list(
     otherwise: str,
     words: int = 1,
 ) -> None:
-    """What a command lists: as JSON, as a table, or as a sentence beside the output that there is nothing."""
+    """Prints a list: as JSON, as a table, or if it is empty as a sentence on standard error."""
     if as_json:
         print_json(listed)
     elif rows:
@@ -48,7 +48,7 @@ def print_list(
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, words: int = 1) -> None:
-    """The first `words` columns hold words and stand left; the others hold numbers and stand right."""
+    """The first `words` columns are left-aligned; the others hold numbers and are right-aligned."""
     if sys.stdout.isatty():
         _draw(columns, rows, words)
         return
@@ -71,12 +71,12 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[Cell]], words: int) ->
     console = Console(highlight=False, markup=False)
     with console.capture() as captured:
         console.print(table)
-    # The box brings empty lines with it; where gaps belong is for the caller to say.
+    # rich adds empty lines around the box; the caller decides about gaps.
     click.echo("\n".join(line for line in captured.get().splitlines() if line.strip()))
 
 
 def empty_table(columns: Sequence[str], words: Sequence[str], *, no_wrap: bool = False) -> Table:
-    """A table as all of ours look; the columns of `words` stand left."""
+    """A table in the common style; the columns of `words` are left-aligned."""
     from rich import box
     from rich.table import Table
 
@@ -92,7 +92,7 @@ def empty_table(columns: Sequence[str], words: Sequence[str], *, no_wrap: bool =
 
 
 def panel(title: str, rows: Sequence[Row], out: TextIO | None = None) -> str:
-    """The rows under a title, as `out` can show them. Drawn by hand: a node that starts does without rich."""
+    """The rows under a title, as `out` can show them. Drawn without rich, so that a node starts quickly."""
     out = out or sys.stdout
     name_width = max((len(name) for name, _ in rows), default=0)
     lines = [f"{name:<{name_width}}  {text}".rstrip() for name, text in rows]
@@ -102,7 +102,7 @@ def panel(title: str, rows: Sequence[Row], out: TextIO | None = None) -> str:
 
     width = max(len(title) + 2, *(len(line) for line in lines))
     if width + 4 > get_terminal_size().columns:
-        # A line that the terminal breaks would break the box too.
+        # A line that wraps would break the box.
         return "\n".join([title, *lines])
     top = f"╭─ \x1b[1m{title}\x1b[0m " + "─" * (width - len(title) - 1) + "╮"
     body = [f"│ {line}{' ' * (width - len(line))} │" for line in lines]
@@ -111,7 +111,7 @@ def panel(title: str, rows: Sequence[Row], out: TextIO | None = None) -> str:
 
 @contextmanager
 def progress_bar(total: int) -> Iterator[Callable[[int], None]]:
-    """Gives a function that hears how many are done. The bar is on standard error, and nowhere but on a terminal."""
+    """Yields a function that takes the number done. The bar is shown on standard error, on a terminal only."""
     if not sys.stderr.isatty() or not total:
         yield lambda _: None
         return
@@ -126,9 +126,9 @@ def progress_bar(total: int) -> Iterator[Callable[[int], None]]:
 
 
 def confirm(question: str, *, yes: bool, to_do: str) -> None:
-    """Ask before something is lost, unless --yes answers. `to_do` is what that does: "reset without a question"."""
+    """Asks before something is lost, unless --yes is given. `to_do` says what --yes does: "reset without asking"."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"There is nobody to ask: add --yes to {to_do}.")
+        raise click.UsageError(f"There is no terminal to ask on: add --yes to {to_do}.")
     click.confirm(question, abort=True)

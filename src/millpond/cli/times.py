@@ -1,4 +1,4 @@
-"""Moments and lengths of time as people write them, and back."""
+"""Parses and formats times and durations."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ def now_ms() -> int:
 
 
 def read_time(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970 of an ISO time (local unless it names a zone) or of a span ago, as `1h30m ago`."""
+    """Milliseconds since 1970 of an ISO time (local unless it names a zone) or of a time ago, as `1h30m ago`."""
     span_ms = read_span(text.lower().removesuffix("ago"))
     if span_ms is not None:
         return now_ms - span_ms
-    # 1 ms short of the moment would show the record before it.
+    # Rounded up: 1 ms too early would include the previous record.
     return round(datetime.fromisoformat(text).timestamp() * 1000)
 
 
 def show_time(time_ms: int) -> str:
-    """The moment in UTC, to the millisecond; a dash where there is none."""
+    """The time in UTC, to the millisecond; a dash if there is none."""
     if time_ms < 0:
         return "-"
     try:
         moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         return str(time_ms)
-    # Microseconds come out of a float: the milliseconds are exact in the integer.
+    # Microseconds come from a float: only the integer has exact milliseconds.
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"
 
 
 def show_span(span_ms: float) -> str:
-    """A length of time as people say it, with its two largest units: 340ms, 1.2s, 2m 14s, 3h 5m, 2d 4h."""
+    """A duration with its two largest units: 340ms, 1.2s, 2m 14s, 3h 5m, 2d 4h."""
     whole_ms = round(span_ms)
     if whole_ms < 1000:
         return f"{whole_ms}ms"

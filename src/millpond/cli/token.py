@@ -1,4 +1,4 @@
-"""`millpond token`: delegation tokens, by which a program logs in for a user without knowing their password."""
+"""`millpond token`: delegation tokens, with which programs log in as a user without the password."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def _span(_: click.Context, __: click.Parameter, text: str | None) -> int | None
 
 @click.group("token")
 def command() -> None:
-    """Delegation tokens: make one for a program, renew it, end it.
+    """Delegation tokens: create one for a program, renew it, end it.
 
-    A program logs in by SCRAM with the token's id as the user and its password, and `tokenauth="true"` in
-    `sasl.jaas.config`. It may do what the owner may, but make no tokens. When the token ends, so do its connections.
+    A program logs in by SCRAM with the token's id and password, and `tokenauth="true"` in `sasl.jaas.config`. It has
+    the owner's rights, but cannot create tokens. When the token ends, its connections are closed.
 
     \b
     Examples:
@@ -42,15 +42,17 @@ def command() -> None:
 
 
 @command.command("add")
-@click.option("--user", metavar="NAME", help="For this user.  [default: whoever asks]")
-@click.option("--renewer", "renewers", metavar="NAME", multiple=True, help="Who may renew it, too; may be repeated.")
-@click.option("--max-lifetime", metavar="SPAN", callback=_span, help="How long it can last, as 7d.")
+@click.option("--user", metavar="NAME", help="The owner. [default: you]")
+@click.option(
+    "--renewer", "renewers", metavar="NAME", multiple=True, help="Another user who may renew it; may be repeated."
+)
+@click.option("--max-lifetime", metavar="SPAN", callback=_span, help="Its maximum lifetime, as 7d.")
 @AS_JSON
 @cluster_options
 def add_command(
     user: str | None, renewers: tuple[str, ...], max_lifetime: int | None, as_json: bool, access: Access
 ) -> None:
-    """Make a token and show its password.
+    """Create a token and show its password.
 
     \b
     Example:
@@ -74,7 +76,7 @@ def add_command(
 
 
 @command.command("list")
-@click.option("--user", "users", metavar="NAME", multiple=True, help="Of this user; may be repeated.")
+@click.option("--user", "users", metavar="NAME", multiple=True, help="Only tokens of this user; may be repeated.")
 @AS_JSON
 @cluster_options
 def list_command(users: tuple[str, ...], as_json: bool, access: Access) -> None:
@@ -109,7 +111,7 @@ def list_command(users: tuple[str, ...], as_json: bool, access: Access) -> None:
 
 @command.command("change")
 @click.argument("token_id", metavar="ID")
-@click.option("--renew", metavar="SPAN", callback=_span, help="How long from now.  [default: as long as is usual]")
+@click.option("--renew", metavar="SPAN", callback=_span, help="How long from now. [default: the cluster's]")
 @AS_JSON
 @cluster_options
 def change_command(token_id: str, renew: int | None, as_json: bool, access: Access) -> None:
@@ -134,7 +136,7 @@ def change_command(token_id: str, renew: int | None, as_json: bool, access: Acce
 @YES
 @cluster_options
 def remove_command(token_id: str, yes: bool, access: Access) -> None:
-    """End a token now, and the connections of those who logged in with it.
+    """End a token now, and close the connections that use it.
 
     \b
     Example:
@@ -144,7 +146,7 @@ def remove_command(token_id: str, yes: bool, access: Access) -> None:
 
     with access.open() as cluster:
         token = find_token(cluster, token_id)
-        confirm(f"End token {token_id} of {token.owner}?", yes=yes, to_do="end it without a question")
+        confirm(f"End token {token_id} of {token.owner}?", yes=yes, to_do="end it without asking")
         expire_token(cluster, token)
     click.echo(f"Ended token {token_id}.")
 

@@ -1,4 +1,4 @@
-"""`millpond txn`: transactions under way, and a way out for those that hang."""
+"""`millpond txn`: lists transactions, and aborts those that hang."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ STATES: Final = ("ongoing", "committing", "aborting", "committed", "aborted", "e
 
 @click.group("txn")
 def command() -> None:
-    """Transactions: which are open, what they hold back, and a way out for those that hang.
+    """Transactions: list open ones and what they hold back, and abort those that hang.
 
-    Readers with isolation.level=read_committed wait for an open transaction; one that hangs stops them.
+    Readers with isolation.level=read_committed wait for open transactions; a hanging one stops them.
 
     \b
     Examples:
@@ -40,7 +40,7 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="Only these; repeatable.")
-@click.option("--older-than", metavar="SPAN", help="Only those that have been open for longer, as 5m.")
+@click.option("--older-than", metavar="SPAN", help="Only those open for longer than this, as 5m.")
 @AS_JSON
 @cluster_options
 def list_command(states: tuple[str, ...], older_than: str | None, as_json: bool, access: Access) -> None:
@@ -69,7 +69,7 @@ def list_command(states: tuple[str, ...], older_than: str | None, as_json: bool,
         [_row(each, at_ms) for each in transactions],
         as_json=as_json,
         words=2,
-        otherwise="No transaction is like that: see all with `millpond txn list`."
+        otherwise="No transaction matches: list all with `millpond txn list`."
         if states or older_than
         else "No producer has used a transactional id yet.",
     )
@@ -80,7 +80,7 @@ def list_command(states: tuple[str, ...], older_than: str | None, as_json: bool,
 @AS_JSON
 @cluster_options
 def describe_command(name: str, as_json: bool, access: Access) -> None:
-    """Show the transaction of the transactional ID: its partitions, and what waits behind it.
+    """Show the transaction of the transactional ID: its partitions, and the records that wait for it.
 
     \b
     Example:
@@ -120,7 +120,7 @@ def describe_command(name: str, as_json: bool, access: Access) -> None:
 @AS_JSON
 @cluster_options
 def hanging_command(topics: tuple[str, ...], as_json: bool, access: Access) -> None:
-    """Find transactions that are open in a partition though no coordinator will end them.
+    """Find transactions that are open in a partition but unknown to their coordinator.
 
     \b
     Examples:
@@ -137,7 +137,7 @@ def hanging_command(topics: tuple[str, ...], as_json: bool, access: Access) -> N
     elif hanging:
         _print_open(hanging, held, now_ms())
         (topic, index), producer = hanging[0].partition, hanging[0].producer_id
-        click.echo(f"End one: millpond txn abort --topic {topic} --partition {index} --producer-id {producer}")
+        click.echo(f"To end one: millpond txn abort --topic {topic} --partition {index} --producer-id {producer}")
     else:
         click.echo("No transaction hangs.")
 
@@ -147,7 +147,7 @@ def hanging_command(topics: tuple[str, ...], as_json: bool, access: Access) -> N
 @click.option("-t", "--topic", metavar="TOPIC", type=TopicName(), help="The topic in which one hangs.")
 @click.option("-p", "--partition", metavar="N", type=click.IntRange(0), help="Its partition.")
 @click.option("--producer-id", metavar="N", type=click.IntRange(0), help="The producer that left it open.")
-@click.option("--force", is_flag=True, help="Even if a coordinator would still end it: it may then end half.")
+@click.option("--force", is_flag=True, help="Even if a coordinator would still end it: it may become half committed.")
 @cluster_options
 def abort_command(
     name: str | None,
@@ -159,8 +159,8 @@ def abort_command(
 ) -> None:
     """Abort an open transaction: by its transactional id, or in one partition where it hangs.
 
-    By id, its producer is fenced: if it still runs, its next call fails. In a partition, for what `millpond txn
-    hanging` shows: the end is written there, past the coordinator.
+    By id, its producer is fenced: if it still runs, its next call fails. In a partition, for transactions that
+    `millpond txn hanging` shows, the abort marker is written there, bypassing the coordinator.
 
     \b
     Examples:
@@ -184,7 +184,8 @@ def abort_command(
         assert producer_id is not None
         opened = abort_hanging(cluster, TopicPartition(topic, partition), producer_id, force=force)
     click.echo(
-        f"Aborted what producer {producer_id} left open in {topic}-{partition} since offset {opened.first_offset}."
+        f"Aborted the transaction of producer {producer_id} in {topic}-{partition}, "
+        f"open since offset {opened.first_offset}."
     )
 
 
@@ -252,5 +253,5 @@ def _open_json(opened: Iterable[OpenProducer], held: dict[TopicPartition, int]) 
 def _span(option: str, text: str) -> int:
     span_ms = read_span(text)
     if span_ms is None:
-        raise click.UsageError(f"{option} {text}: give a length of time, as 30s, 5m or 1h30m.")
+        raise click.UsageError(f"{option} {text}: give a duration, as 30s, 5m or 1h30m.")
     return span_ms

@@ -1,4 +1,4 @@
-"""`millpond up`: one node, in the foreground, until it is told to stop."""
+"""`millpond up`: runs one node in the foreground."""
 
 from __future__ import annotations
 
@@ -66,58 +66,58 @@ USERS_MS_MAX: Final = 2_000
 
 
 @click.command("up")
-@click.option("--data", metavar="DIR", help=f"Where everything is kept.  [default: {DATA_FOLDER.default}]")
+@click.option("--data", metavar="DIR", help=f"The data folder. [default: {DATA_FOLDER.default}]")
 @click.option("--listen", metavar="HOST:PORT", help=f"Where clients connect.  [default: {LISTEN.default}]")
 @click.option("--set", "sets", metavar="NAME=VALUE", multiple=True, help="A node setting; may be repeated.")
 @click.option(
     "--config",
     "file",
     metavar="FILE",
-    help="A file of NAME=VALUE lines, such as Kafka's server.properties; --set goes before it.",
+    help="A file of NAME=VALUE lines, such as Kafka's server.properties; --set overrides it.",
 )
-@click.option("--cluster", metavar="FILE", help="The nodes of a cluster (nodes.toml); --node says which one this is.")
-@click.option("--join", metavar="HOST:PORT", help="Become a node of the running cluster that this one belongs to.")
+@click.option("--cluster", metavar="FILE", help="The nodes of a cluster (nodes.toml); --node names this one.")
+@click.option("--join", metavar="HOST:PORT", help="Join the running cluster of this node.")
 @click.option(
     "--node",
     metavar="N",
     type=click.IntRange(0),
-    help="The number of this node, in the cluster's file or to join with.  [default to join: a free one]",
+    help="The number of this node in --cluster, or to --join with. [default with --join: a free one]",
 )
 @click.option(
     "--cores",
     metavar="N",
     type=click.IntRange(1, 99),
-    help="Run a process for each of N cores.  [default: as many as the data folder has]",
+    help="Run one process per core, on N cores. [default: as many as the data folder has]",
 )
 @click.option(
     "--console",
     "console_at",
     metavar="HOST:PORT",
     envvar="MILLPOND_CONSOLE",
-    help="Where the console is, for a browser on this machine.  [default: 127.0.0.1:8080]",
+    help="The console's address, for browsers on this machine. [default: 127.0.0.1:8080]",
 )
 @click.option("--no-console", is_flag=True, help="Run no console.")
 @click.option(
     "--metrics",
     metavar="HOST:PORT",
     envvar="MILLPOND_METRICS",
-    help=f"Where Prometheus asks for /metrics; `off` for nowhere.  [default: {METRICS_DEFAULT}]",
+    help=f"The address of /metrics for Prometheus, or `off`. [default: {METRICS_DEFAULT}]",
 )
 @click.option(
     "--journal",
     type=click.Choice(["text", "json"]),
-    help="How it writes what happens on standard error.  [default: text]",
+    help="The format of the log on standard error. [default: text]",
 )
 @click.option(
     "--console-password-file",
     metavar="FILE",
     envvar="MILLPOND_CONSOLE_PASSWORD_FILE",
-    help="Its first line lets people log in to the console, which may then be anywhere.",
+    help="Its first line is the console's password; the console may then listen on any address.",
 )
 @click.option(
     "--secure",
     is_flag=True,
-    help="TLS, a login and rights: makes all that it needs in a new data folder, which is secure from then on.",
+    help="TLS, logins and ACLs: creates what it needs in a new data folder, which stays secure.",
 )
 @click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input does.")
 def command(
@@ -140,17 +140,18 @@ def command(
     """Run a node in the foreground, until Ctrl-C, SIGTERM or SIGHUP.
 
     No configuration is needed: without options the node listens on 127.0.0.1:9092 and keeps its data in
-    ./millpond-data. Port 0 takes a free port, which the first lines of the output name. docs/config.md lists
-    every setting.
+    ./millpond-data. Port 0 takes a free port, which the first lines of output show. docs/config.md lists every
+    setting.
 
-    With --cores the partitions are spread over several processes, which take as many ports from --listen on. A folder
-    may be given more cores at any start.
+    With --cores the partitions are spread over several processes, which use consecutive ports from --listen on. A
+    later start may use more cores.
 
-    The console (topics, records, groups and more in a browser) runs in a process of its own, which starts when the
-    node is ready and ends with it. /healthz and /readyz are beside /metrics, for whoever keeps the node running.
+    The console (topics, records, groups and more in a browser) runs in a separate process, which starts when the node
+    is ready and stops with it. /healthz and /readyz, for service managers, are served beside /metrics.
 
-    With --secure clients come by TLS and log in, and may do what `millpond acl` allows them. The first start makes an
-    authority, a certificate and a user `admin`, whose password it shows; see `millpond help security`.
+    With --secure clients use TLS and log in, and have the rights that `millpond acl` gives them. The first start
+    creates a certificate authority, a certificate and a user `admin`, whose password it shows; see `millpond help
+    security`.
 
     \b
     Examples:
@@ -163,15 +164,15 @@ def command(
       millpond up --join 10.0.0.1:9092
     """
     if join is not None and cluster is not None:
-        raise click.UsageError("--join asks a running cluster who its nodes are: leave --cluster away.")
+        raise click.UsageError("--join gets the nodes from the running cluster: leave out --cluster.")
     by_cluster = _texts_in_cluster(cluster, None if join else node)
     texts = _with_options(by_cluster | (_read_config(file, data) if file else {}), data, listen, sets)
     if LISTENERS.name in texts:
-        # Where this node has several, the file of the cluster says only where the nodes reach each other.
+        # If this node has several listeners, the cluster's file only has the one between nodes.
         texts = {name: text for name, text in texts.items() if name not in SHORT_FORM or by_cluster.get(name) != text}
     if secure and (cluster is not None or join is not None):
         raise click.UsageError(
-            "--secure makes an authority of its own, and the nodes of a cluster share one: "
+            "--secure creates a certificate authority, but the nodes of a cluster share one: use "
             "`millpond cluster up --secure`, or `millpond help security` for several machines."
         )
     made = missing_folders(texts.get(DATA_FOLDER.name, DATA_FOLDER.default))
@@ -184,7 +185,7 @@ def command(
             from millpond.cli.join import texts_to_join
 
             if cores is not None and cores > 1:
-                raise click.UsageError("--cores is for a machine by itself: join with one process, or with several.")
+                raise click.UsageError("--cores is for a single machine: a node that joins is one process.")
             texts |= texts_to_join(join, node, texts)
         elif cluster is None and NODE_ID.name not in texts:
             texts |= _texts_of_member(texts.get(DATA_FOLDER.name, DATA_FOLDER.default))
@@ -199,7 +200,7 @@ def command(
         console = ConsoleProcess(console_at, console_password_file, security)
     except click.ClickException:
         if security is not None and security.is_new:
-            # Nothing has run yet that could have promised something; the password was not shown.
+            # No node has run here yet, and the password was not shown.
             remove_folders(made)
         raise
     if (count := _cores(settings, cores)) > 1:
@@ -209,9 +210,9 @@ def command(
         return
     _stop_early_on_signals()
     if with_parent:
-        os.environ.pop("NOTIFY_SOCKET", None)  # a service manager hears from the parent
+        os.environ.pop("NOTIFY_SOCKET", None)  # the parent notifies the service manager
         threading.Thread(target=_end_with_parent, daemon=True).start()
-    # Before the loop runs a signal comes as an exception; the logs are closed all the same.
+    # Before the loop runs, a signal raises an exception; the logs are closed anyway.
     with contextlib.suppress(KeyboardInterrupt):
         _serve(settings, console, security, made)
     if sys.stdout.isatty():
@@ -219,7 +220,7 @@ def command(
 
 
 def _monitoring_row(settings: Settings, monitoring: Monitor) -> list[Row]:
-    """Where the metrics are, or why they are nowhere."""
+    """The address of the metrics, or why there is none."""
     if monitoring.fault is not None:
         return [("metrics", f"none: {settings[METRICS_LISTENER]}: {cause(monitoring.fault)}; see --metrics")]
     if monitoring.address is None:
@@ -228,7 +229,7 @@ def _monitoring_row(settings: Settings, monitoring: Monitor) -> list[Row]:
 
 
 def _serve(settings: Settings, console: ConsoleProcess, security: SecureFolder | None, made: list[Path]) -> None:
-    """`made` are the folders that were not there before."""
+    """`made` are the folders that did not exist before."""
     Collector.hold()
     from millpond.broker.data_folder.identity import CannotJoin, CannotStart, Misconfigured
     from millpond.log.store import FolderInUse
@@ -246,7 +247,7 @@ def _serve(settings: Settings, console: ConsoleProcess, security: SecureFolder |
         nonlocal is_ready
         is_ready = True
         if security is not None and patience_ms > 0 and not broker.image.scram.users():
-            # Whoever reads that it is ready logs in at once: the first users should be there.
+            # Clients may log in as soon as it reports ready: the first users must exist by then.
             broker.clock.call_later(USERS_STEP_MS, lambda: on_ready(broker, patience_ms - USERS_STEP_MS))
             return
         _announce(broker, console, _monitoring_row(settings, monitoring), security)
@@ -268,7 +269,7 @@ def _serve(settings: Settings, console: ConsoleProcess, security: SecureFolder |
         if is_ready:
             raise
         if not cluster_nodes(settings) and not settings[CLUSTER_CONTACTS]:
-            # One of several nodes may have promised something already that stands in there.
+            # A node of a cluster may have cast a vote already, which its folder must keep.
             remove_folders(made)
         _explain(error, settings)
     finally:
@@ -309,11 +310,11 @@ def _announce(
     console.start(at)
 
 
-# What was given.
+# Options and settings.
 
 
 def _security(texts: Mapping[str, str], is_asked: bool) -> SecureFolder | None:
-    """What makes the node a secure one, made if it is asked for; None for one that is not."""
+    """The security files of the node, created if requested; None if it is not secure."""
     folder = texts.get(DATA_FOLDER.name, DATA_FOLDER.default)
     if not is_asked and not os.path.isdir(os.path.join(folder, SECURITY_FOLDER)):
         return None
@@ -331,25 +332,25 @@ def _with_security(texts: dict[str, str], security: SecureFolder) -> dict[str, s
 
     made = node_texts(security)
     if LISTENERS.name in texts:
-        # Whoever names listeners says what is spoken there.
+        # Explicit listeners name their own protocols.
         made.pop(LISTEN_PROTOCOL.name, None)
     return made | texts
 
 
 def _warn_if_open(settings: Settings) -> None:
     if settings[LISTENERS] or not is_loopback(host_and_port(settings[LISTEN])[0]):
-        # Loaded only where it may have something to say: most nodes start without it.
+        # Imported only if there may be a warning: most nodes start without it.
         from millpond.cli.secure import warn_if_open
 
         warn_if_open(settings)
 
 
 def _texts_in_cluster(file: str | None, node_id: int | None) -> dict[str, str]:
-    """What a node is told by the file of its cluster; nothing for a node that is alone."""
+    """The settings from the cluster's file; none for a single node."""
     if file is None:
         if node_id is not None:
             raise click.UsageError(
-                "--node says which node of a cluster this is: name its file with --cluster FILE, or a node to --join."
+                "--node is for a node of a cluster: name its file with --cluster FILE, or a node to --join."
             )
         return {}
     from millpond.cli.cluster.nodes_file import read_nodes
@@ -357,23 +358,23 @@ def _texts_in_cluster(file: str | None, node_id: int | None) -> dict[str, str]:
     nodes = read_nodes(file)
     numbers = ", ".join(map(str, sorted(nodes.nodes)))
     if node_id is None:
-        raise click.UsageError(f"--cluster {file}: say which of its nodes this is with --node N; it has {numbers}.")
+        raise click.UsageError(f"--cluster {file}: name this node with --node N; it has {numbers}.")
     if node_id not in nodes.nodes:
         raise click.UsageError(f"--node {node_id} is not in {file}; it has {numbers}.")
     return nodes.texts(node_id) | {DATA_FOLDER.name: node_folder(CLUSTER_FOLDER, node_id)}
 
 
 def _texts_of_member(folder: str) -> dict[str, str]:
-    """A node that has joined a cluster once is that node ever after: its folder says which one."""
+    """The node number of a folder that has joined a cluster."""
     known = identity_of(folder)
     return {NODE_ID.name: str(known.node_id)} if known is not None and known.contacts else {}
 
 
 def _cores(settings: Settings, asked: int | None) -> int:
-    """How many processes to run."""
+    """The number of processes to run."""
     if settings[CLUSTER_NODES]:
         if asked is not None:
-            raise click.UsageError("--cores is for a machine by itself: one of several nodes runs on one core each.")
+            raise click.UsageError("--cores is for a single machine: a node of a cluster is one process.")
         return 1
     folder = settings[DATA_FOLDER]
     if not os.path.isdir(os.path.join(folder, CORES_FOLDER)):
@@ -397,7 +398,7 @@ def _with_options(
 def _with_monitoring(
     texts: dict[str, str], metrics: str | None, journal: str | None, *, is_child: bool
 ) -> dict[str, str]:
-    """A node that another command runs does as it is told and no more: what is usual would be there several times."""
+    """A node that another command runs gets no default address, which several nodes would share."""
     if metrics is not None:
         texts[METRICS_LISTENER.name] = "" if metrics.lower() in OFF else _metrics_at(metrics)
     elif not is_child:
@@ -422,11 +423,11 @@ def _settings(texts: dict[str, str]) -> Settings:
 
 
 KAFKA_FOLDER_MARK: Final = "bootstrap.checkpoint"
-"""A file that `kafka-storage.sh format` leaves in each folder of Kafka's, and no node of ours."""
+"""A file that `kafka-storage.sh format` writes to each of Kafka's data folders, and Millpond does not."""
 
 
 def _read_config(path: str, data: str | None) -> dict[str, str]:
-    """The settings of a file of ours, or of Kafka's `server.properties`; it warns of those that have no effect."""
+    """The settings in a file, which may be Kafka's `server.properties`; warns of those without effect."""
     from millpond.config.server_properties import BadLine, properties, translated
 
     try:
@@ -442,7 +443,7 @@ def _read_config(path: str, data: str | None) -> dict[str, str]:
         raise click.UsageError(f"{path}: {sentence(str(fault))}") from None
     folder = texts.get(DATA_FOLDER.name) if data is None and DATA_FOLDER.name not in lines else None
     if folder is not None and os.path.exists(os.path.join(folder, KAFKA_FOLDER_MARK)):
-        raise click.UsageError(f"{path}: log.dirs={folder} holds the data of Kafka: choose another with --data DIR.")
+        raise click.UsageError(f"{path}: log.dirs={folder} has data of Kafka: choose another folder with --data DIR.")
     for name, text in texts.items():
         where = f"{path}, line {lines[name].line}" if name in lines else path
         assignment(f"{name}={text}", where)
@@ -454,18 +455,18 @@ def _read_config(path: str, data: str | None) -> dict[str, str]:
 
 
 def assignments(sets: Iterable[str]) -> dict[str, str]:
-    """What --set says; no secrets."""
+    """The settings of --set; refuses secrets."""
     for text in sets:
         if is_secret(name := text.partition("=")[0].strip()):
             raise click.UsageError(
-                f"--set {name}=…: others on this machine can see a command line (`ps`). Put it into a file that is "
-                "yours alone, and give that with --config FILE."
+                f"--set {name}=…: others on this machine can see a command line (`ps`). Put it into a file that "
+                "only you can read, and give that with --config FILE."
             )
     return dict(assignment(text, f"--set {text}") for text in sets)
 
 
 def assignment(text: str, where: str) -> tuple[str, str]:
-    """The name and value of one setting; it says where it stands when the name is unknown or the value cannot be."""
+    """The name and value of one setting; an error names `where` it was given."""
     name, value = pair(text, f"{where}: give it as name=value.")
     try:
         if name.startswith(LISTENER_PREFIX):
@@ -477,11 +478,11 @@ def assignment(text: str, where: str) -> tuple[str, str]:
     return name, value.strip()
 
 
-# What went wrong.
+# Errors.
 
 
 def _explain(error: OSError, settings: Settings) -> NoReturn:
-    """Turn the system's error at the start into what to do about it."""
+    """Turns a system error at the start into advice."""
     from millpond.node.tls_contexts import UnusableFiles
 
     folder, listen = settings[DATA_FOLDER], settings[LISTEN]
@@ -496,21 +497,23 @@ def _explain(error: OSError, settings: Settings) -> NoReturn:
         case errno.EADDRINUSE:
             other = shown_address(host, _free_port(host, port))
             raise Failed(
-                f"Port {port} of {host} is taken, perhaps by a node that runs already: "
-                f"stop it, or take another port with `millpond up --listen {other}`."
+                f"Port {port} of {host} is taken, perhaps by a running node: "
+                f"stop it, or use another port with `millpond up --listen {other}`."
             )
         case errno.EADDRNOTAVAIL:
-            raise Failed(f"{host} is no address of this machine: give --listen one that is, or 0.0.0.0 for all.")
+            raise Failed(f"{host} is not an address of this machine: give --listen one that is, or 0.0.0.0 for all.")
         case errno.EACCES | errno.EPERM:
-            raise Failed(f"Port {port} may not be used (ports below 1024 are reserved): take another with --listen.")
+            raise Failed(
+                f"Port {port} may not be used (ports below 1024 are reserved): choose another with --listen."
+            )
         case errno.ENOSPC:
-            raise Failed(f"The disk of {folder} is full: free some room, or choose another folder with --data DIR.")
+            raise Failed(f"The disk of {folder} is full: free some space, or choose another folder with --data DIR.")
         case _:
             raise Failed(f"The node cannot start: {cause(error)}.")
 
 
 def _free_port(host: str, port: int) -> int:
-    """The next port that is free at this moment."""
+    """The next free port."""
     for candidate in range(port + 1, min(port + 100, 65536)):
         with socket.socket() as probe:
             try:
@@ -522,14 +525,14 @@ def _free_port(host: str, port: int) -> int:
 
 
 def _end_with_parent() -> None:
-    """Whoever started us holds the other end of standard input and writes nothing: it ends when they do."""
+    """The parent holds the other end of standard input and writes nothing: it ends with the parent."""
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _stop_early_on_signals() -> None:
-    """Until the loop takes the signals over, a stop during recovery still ends with the logs closed."""
+    """Until the loop handles signals, a stop during recovery still closes the logs."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""`millpond user`: who logs in with a password."""
+"""`millpond user`: users who log in with a password."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ MECHANISM = click.option(
     "mechanisms",
     type=click.Choice(tuple(MECHANISMS)),
     multiple=True,
-    help="For this one alone; may be repeated.  [default: all]",
+    help="Only this mechanism; may be repeated. [default: all]",
 )
 ROUNDS = option(
     "--iterations",
     default=ITERATIONS,
     type=click.IntRange(4_096, 16_384),
-    help="How often the password is hashed: what it costs to guess one.",
+    help="How often the password is hashed; more makes guessing slower.",
 )
-RANDOM = click.option("--random", "is_random", is_flag=True, help="Make a password up and show it, once.")
+RANDOM = click.option("--random", "is_random", is_flag=True, help="Generate a password and show it once.")
 FILE = click.option("--password-file", metavar="FILE", help="Its first line is the password.")
 
 
 @click.group("user")
 def command() -> None:
-    """Users who log in with a password: add and list them, give them another one, remove them.
+    """Users who log in with a password: add, list, change and remove them.
 
-    A password is asked for, or is a line of standard input or of a file: on a command line others would see it. What
-    a user may do is said by `millpond acl`; users with certificates come from `millpond cert`.
+    The password is prompted for, or read from a line of standard input or of a file, because others can see a command
+    line. Rights are given with `millpond acl`; users with certificates with `millpond cert`.
 
     \b
     Examples:
@@ -65,7 +65,7 @@ def add_command(
     as_json: bool,
     access: Access,
 ) -> None:
-    """Add the user NAME, who may do nothing yet.
+    """Add the user NAME, without any rights.
 
     \b
     Examples:
@@ -78,7 +78,7 @@ def add_command(
     with access.open() as cluster:
         known = {each.name for each in list_users(cluster)}
     if name in known:
-        raise Failed(f"There is a user {name} already: `millpond user change {name}` gives them another password.")
+        raise Failed(f"The user {name} exists already: change the password with `millpond user change {name}`.")
     _set(name, mechanisms or tuple(MECHANISMS), iterations, is_random, password_file, as_json, access, "Added")
 
 
@@ -99,7 +99,7 @@ def change_command(
     as_json: bool,
     access: Access,
 ) -> None:
-    """Give the user NAME another password. Whoever is logged in with the old one has to log in again.
+    """Change the password of the user NAME. Connections that used the old one have to log in again.
 
     \b
     Examples:
@@ -127,7 +127,7 @@ def _set(
     from millpond.admin.users import random_password, set_password
 
     if is_random and file is not None:
-        raise click.UsageError("--random makes a password up: leave --password-file away.")
+        raise click.UsageError("--random generates a password: leave out --password-file.")
     password = random_password() if is_random else ask_password(f"Password of {name}", file)
     with access.open() as cluster:
         set_password(cluster, name, password, mechanisms, iterations)
@@ -138,11 +138,11 @@ def _set(
     click.echo(f"{done} user {name} ({', '.join(mechanisms)}).")
     if is_random:
         click.echo(f"Password: {password}")
-        click.echo("It is shown this once.", err=True)
+        click.echo("It is shown only once.", err=True)
 
 
 def _keep_up(access: Access, name: str, password: str, mechanisms: tuple[str, ...]) -> None:
-    """The admin of a secure node, by the files in its folder: these would have the old password otherwise."""
+    """Updates the files of a secure node, if this is its admin."""
     from millpond.node.secure_folder import ADMIN, SecureFolder
     from millpond.node.secure_folder import MECHANISM as OF_FILES
 
@@ -151,14 +151,14 @@ def _keep_up(access: Access, name: str, password: str, mechanisms: tuple[str, ..
     folder = SecureFolder(Path(access.client_file).absolute().parent)
     if folder.client_file.exists() and folder.password_file.exists():
         folder.change_password(password)
-        click.echo(f"The files in {folder.path} have the new password, too.", err=True)
+        click.echo(f"Updated the password in {folder.path}, too.", err=True)
 
 
 @command.command("list")
 @AS_JSON
 @cluster_options
 def list_command(as_json: bool, access: Access) -> None:
-    """List the users who log in with a password; passwords are not known to anybody.
+    """List the users who log in with a password. The passwords themselves are not stored.
 
     \b
     Example:
@@ -191,9 +191,9 @@ def list_command(as_json: bool, access: Access) -> None:
 @YES
 @cluster_options
 def remove_command(name: str, mechanisms: tuple[str, ...], yes: bool, access: Access) -> None:
-    """Remove the user NAME, or their password for one mechanism. ACLs and quotas of the name stay.
+    """Remove the user NAME, or the password for one mechanism. ACLs and quotas of the user stay.
 
-    Whoever is logged in as NAME is out within a second. With the last password their delegation tokens end, too.
+    The user's connections are closed within a second. With the last password, the user's delegation tokens end, too.
 
     \b
     Examples:
@@ -204,6 +204,6 @@ def remove_command(name: str, mechanisms: tuple[str, ...], yes: bool, access: Ac
 
     with access.open() as cluster:
         find_user(cluster, name)
-        confirm(f"Remove user {name}?", yes=yes, to_do="remove them without a question")
+        confirm(f"Remove user {name}?", yes=yes, to_do="remove them without asking")
         remove_user(cluster, name, mechanisms)
     click.echo(f"Removed {'the password of ' if mechanisms else ''}user {name}.")

@@ -1,4 +1,4 @@
-"""`millpond version`: which version this is, and what it runs on."""
+"""`millpond version`: shows the version, and what it runs on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millpond import __version__
 
 @click.command("version")
 def command() -> None:
-    """Say which version this is, and what it runs on.
+    """Show the version, and what it runs on.
 
     \b
     Example:

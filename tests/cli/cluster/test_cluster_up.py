@@ -93,7 +93,7 @@ def test_it_says_where_it_is_starts_again_what_dies_and_ends_all(
     assert len(bootstrap) == 3
     killed = pid_of(tmp_path / "c" / "node-2")
     os.kill(killed, signal.SIGKILL)
-    cluster.read_until("node 2", "was ended by SIGKILL", "starts again")
+    cluster.read_until("node 2", "was killed by SIGKILL", "restarting")
     again = cluster.read_until("node 2", "ready, pid")
     pids = [pid_of(tmp_path / "c" / f"node-{number}") for number in (1, 2, 3)]
     assert killed not in pids
@@ -109,7 +109,7 @@ def test_a_node_that_dies_stays_dead_if_asked(start_cluster: Callable[..., Runni
     cluster = start_cluster("--no-restart")
     cluster.read_until("bootstrap")
     os.kill(pid_of(tmp_path / "c" / "node-3"), signal.SIGKILL)
-    assert "starts again" not in cluster.read_until("node 3", "was ended by SIGKILL")
+    assert "restarting" not in cluster.read_until("node 3", "was killed by SIGKILL")
     cluster.read_until("node 3", "ended:")
 
 
@@ -146,7 +146,7 @@ def test_nodes_are_restarted_by_a_command_for_each(
     # One that only seems to restart a node is not believed.
     result = lonely("cluster", "restart", "--run", "true", "--yes", "-b", bootstrap, "--timeout", "2", "--node", "2")
     assert result.code == 1
-    assert "Node 2 has not ended within 2 s" in " ".join(result.err.split())
+    assert "Node 2 did not stop within 2 s" in " ".join(result.err.split())
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_nodes_are_restarted_by_a_command_for_each(
     [
         (["--listen", "nonsense:port"], 2, "--listen nonsense:port"),
         (["--listen", "127.0.0.1:65535"], 2, "there are no 3 ports from 65535 on"),
-        (["--listen", "0.0.0.0:9092"], 2, "the nodes must reach each other there"),
+        (["--listen", "0.0.0.0:9092"], 2, "the nodes must be able to reach each other"),
         (["--listen", "192.0.2.1:9092"], 1, "192.0.2.1:9092 cannot be listened on"),
         (["--nodes", "0"], 2, "--nodes"),
         (["--set", "nonsense"], 2, "--set nonsense: give it as name=value"),

@@ -15,11 +15,11 @@ def test_levels_are_shown_lowered_and_raised(millpond: Any, node: Any) -> None:
     shown = millpond("cluster", "features")
     assert shown.lines[0].split() == ["Feature", "Final", "Supported"]
     assert shown.lines[1].split() == ["metadata.version", "27", "25", "to", "27"]
-    assert "kraft.version 1 comes by itself when it is needed: voters that can change." in shown.out
+    assert "kraft.version 1 is raised automatically when needed: voters that can change." in shown.out
     assert max(map(len, shown.lines)) <= 80
     lowered = millpond("cluster", "downgrade", "metadata.version=25", "--yes")
     assert (lowered.code, levels(millpond)["metadata.version"]) == (0, 25)
-    assert "Raise what can be raised: millpond cluster upgrade" in millpond("cluster", "features").out
+    assert "To upgrade: millpond cluster upgrade" in millpond("cluster", "features").out
     tried = millpond("cluster", "upgrade", "--dry-run")
     assert "Nothing was changed." in tried.out
     assert levels(millpond)["metadata.version"] == 25
@@ -45,4 +45,4 @@ def test_what_cannot_be_is_refused_with_a_sentence(millpond: Any, node: Any) -> 
 def test_one_node_is_not_restarted_by_itself(millpond: Any, node: Any) -> None:
     result = millpond("cluster", "restart", "--yes")
     assert result.code == 1
-    assert "The cluster has one node: nobody can serve while it is restarted." in " ".join(result.err.split())
+    assert "The cluster has one node, so a restart interrupts service." in " ".join(result.err.split())

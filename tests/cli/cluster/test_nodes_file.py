@@ -55,14 +55,14 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[nodes", "is no TOML"),
+        ("[nodes", "is not valid TOML"),
         ("", "names no nodes"),
         ("[node]\n1 = 'a:1'", "section 'node'"),
-        ("[nodes]\nfirst = 'a:1'", "each line is of the form"),
-        ("[nodes]\n1 = 9092", "each line is of the form"),
-        ("[nodes]\n1 = 'a:1'\n1 = 'b:1'", "is no TOML"),
+        ("[nodes]\nfirst = 'a:1'", "each line must have the form"),
+        ("[nodes]\n1 = 9092", "each line must have the form"),
+        ("[nodes]\n1 = 'a:1'\n1 = 'b:1'", "is not valid TOML"),
         ("[nodes]\n1 = 'a'", "node 1: 'a' is not an address"),
-        ("nodes = 3", "a section of its own"),
+        ("nodes = 3", "must be a section"),
         ("[nodes]\n1 = 'a:1'\n[racks]\n2 = 'x'", r"\[racks\] names the node 2"),
         ("[nodes]\n1 = 'a:1'\n[settings]\nnode.id = 3", "node.id differs from node to node"),
     ],
@@ -76,7 +76,7 @@ def test_files_that_cannot_be(tmp_path: Path, text: str, said: str) -> None:
     ("options", "said"),
     [
         (["--node", "1"], "name its file with --cluster FILE"),
-        (["--cluster", "{file}"], "say which of its nodes this is with --node N; it has 1, 2, 3"),
+        (["--cluster", "{file}"], "name this node with --node N; it has 1, 2, 3"),
         (["--cluster", "{file}", "--node", "4"], "--node 4 is not in"),
         (["--cluster", "/nowhere/nodes.toml", "--node", "4"], "cannot be read: no such file"),
     ],

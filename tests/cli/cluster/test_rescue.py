@@ -60,7 +60,7 @@ def test_what_would_be_done_is_shown_and_nothing_is_changed(folders: Folders) ->
     said = folders.run(*folders.data(1), *folders.data(4))
     assert "voters: 1, 2, 3, 4, 5; 1, 4 of them survived" in said
     assert "nodes 1, 4 become the quorum" in said
-    assert "nodes 2, 3, 5 are forgotten" in said
+    assert "nodes 2, 3, 5 are removed" in said
     assert "2 of 3 partitions have a replica that was in sync" in said
     assert "gone-0" in said
     assert "Nothing was changed. Add --act" in said

@@ -43,17 +43,17 @@ def test_a_command_knows_the_node_and_its_failure_is_told(tmp_path: Path) -> Non
         _by_command("false", NODES[1], 30)[1]()
     with pytest.raises(Failed, match="nonesuch cannot be run"):
         _by_command("nonesuch", NODES[1], 30)[1]()
-    with pytest.raises(Failed, match="sleep 60 has not ended within 0 s: look after node 2"):
+    with pytest.raises(Failed, match="sleep 60 did not finish within 0 s: check node 2"):
         _by_command("sleep 60", NODES[1], 0.1)[1]()
 
 
 def test_a_process_is_ended_only_while_it_holds_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="say with --run COMMAND how a node is restarted"):
+    with pytest.raises(Failed, match="give the command that restarts a node with --run COMMAND"):
         _by_signal(str(tmp_path), NODES[0])
     lock = tmp_path / "node-1" / ".lock"
     lock.parent.mkdir()
     lock.write_text("1\n")
-    with pytest.raises(Failed, match="node 1 does not run from there"):
+    with pytest.raises(Failed, match="node 1 does not run there"):
         _by_signal(str(tmp_path), NODES[0])
     program = (
         "from millpond.node.disk import RealDisk; import sys, time;"

@@ -210,7 +210,7 @@ def test_a_dry_run_changes_nothing_and_a_reset_does_what_it_showed(millpond: Any
     assert f"{topic}-1: the log ends at 10, so 99 became 10." in far.lines
     assert committed(quick, "resets") == {0: 10, 1: 10}
     same = millpond("group", "reset", "resets", "--topic", topic, "--to-latest", "--yes")
-    assert same.lines[-1] == "Nothing to change: the group is there already."
+    assert same.lines[-1] == "Nothing to change: the group is at these offsets already."
 
 
 def test_who_thinks_about_a_reset_gets_what_was_shown_or_nothing(in_terminal: Any, quick: Any, topic: str) -> None:
@@ -234,7 +234,7 @@ def test_a_reset_to_a_time(millpond: Any, quick: Any, topic: str) -> None:
     for age in (3000, 2000, 1000):
         quick.send(topic, "x", timestamp=now_ms() - age * 1000)
     done = millpond("group", "reset", "timely", "--topic", topic, "--to-time", "25m ago", "--yes")
-    assert done.lines[0] == "There is no group timely yet: it is created with these offsets."
+    assert done.lines[0] == "There is no group timely yet: it will be created with these offsets."
     assert committed(quick, "timely") == {0: 2}
     assert millpond("group", "reset", "timely", "--topic", topic, "--to-time", "1m", "--yes").code == 0
     assert committed(quick, "timely") == {0: 3}

@@ -151,5 +151,5 @@ def test_the_history_of_a_member_that_came_and_died(millpond: Any, quick: Any, r
 def test_a_cluster_without_history_says_so(millpond: Any) -> None:
     told = millpond("group", "history", "billing", "--history-topic", "not-there")
     assert (told.code, told.out) == (0, "")
-    assert told.err.startswith("This cluster keeps no history of rebalances")
+    assert told.err.startswith("This cluster has no history of rebalances")
     assert json.loads(millpond("group", "history", "billing", "--history-topic", "not-there", "--json").out) == []

@@ -66,7 +66,7 @@ def test_check_says_what_it_understood_and_hides_passwords(lonely: Command, file
         "dead_letters to orders.bad.dlq",
         "select * from input where total > 0",
         f"{file.parent}/lake/orders",
-        "The declaration is in order",
+        "The declaration is valid",
     ):
         assert text in done.out
     assert "hush" not in done.out
@@ -116,7 +116,7 @@ def test_run_says_what_spark_lacks_before_it_starts(lonely: Command, file: Path,
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--master", "local", "--remote", "sc://a"), "two ways to reach Spark"),
+        (("--master", "local", "--remote", "sc://a"), "Give either --master or --remote"),
         (("--conf", "spark.x"), "write it as KEY=VALUE"),
         (("--metrics", "nowhere"), "'nowhere' is no address for metrics"),
         (("--every", "0"), "0"),
@@ -145,7 +145,7 @@ def test_init_writes_an_example_that_is_in_order(lonely: Command, tmp_path: Path
 def test_init_does_not_overwrite_and_knows_its_kinds(lonely: Command, file: Path) -> None:
     done = lonely("pipeline", "init", str(file))
     assert (done.code, file.read_text()) == (1, ORDERS)
-    assert "is there already" in done.err
+    assert "exists already" in done.err
     assert lonely("pipeline", "init", str(file), "--force").code == 0
     done = lonely("pipeline", "init", "--kind", "achive")
     assert done.code == 2
@@ -243,7 +243,7 @@ def test_init_looks_at_the_records_of_a_topic(millpond: Command, tmp_path: Path)
     lines = [json.dumps({"id": each, "price": each / 2, "sold_at": "2026-01-31T08:30:00Z"}) for each in range(20)]
     assert millpond("produce", topic, given="\n".join(lines)).code == 0
     done = millpond("pipeline", "init", "sales.toml", "--topic", topic, "--kind", "aggregate", cwd=tmp_path)
-    assert done.out.splitlines()[0] == f"Looked at 20 records of {topic}."
+    assert done.out.splitlines()[0] == f"Sampled 20 records of {topic}."
     text = (tmp_path / "sales.toml").read_text()
     assert 'schema = """\n  id long,\n  price double,\n  sold_at timestamp"""' in text
     assert 'time = "sold_at"' in text

@@ -127,7 +127,7 @@ def test_a_run_from_its_start_over_a_stop_to_its_failure(start: Any, tmp_path: P
     second = start("run", "drops.toml", "--json")
     code, told, err = second.finish()
     assert code == 1
-    assert err.startswith("millpond: slow failed: ValueError: the tap is closed.\nSpark's own words about it are in ")
+    assert err.startswith("millpond: slow failed: ValueError: the tap is closed.\nSpark's log is in ")
     assert err.count("\n") == 2, "no stack trace"
     drip, slow = told[-1]["jobs"]
     assert (drip["state"], slow["state"], slow["batch"]) == ("stopped", "failed", stopped_at + 1), (

@@ -51,7 +51,7 @@ def test_it_measures_a_node_here(lonely: Any) -> None:
         ("--rate", "fast", "'fast' is no rate; write it like 100k/s (messages) or 1GB/s (data)."),
         ("--rate", "0/s", "'0/s' must be more than nothing."),
         ("--size", "1XB", "'1XB' is no size; write it like 1KB, 1KiB or 20TB."),
-        ("--retention", "long", "'long' is no length of time; write it like 7d or 36h."),
+        ("--retention", "long", "'long' is not a duration; write it like 7d or 36h."),
         ("--network", "10", "'10' is no rate of data; write it like 10MB/s or 10Gbit/s."),
         ("--peak", "0.5", "0.5 is not in the range x>=1."),
     ],

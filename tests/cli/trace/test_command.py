@@ -20,7 +20,7 @@ def hops_of(told: Any) -> dict[str, dict[str, Any]]:
 def test_the_chart_shows_every_hop_on_80_columns(millpond: Any) -> None:
     told = millpond("trace", "-n", "10")
     assert told.code == 0, told.err
-    assert told.lines[0] == "10 records of 1000 bytes to a topic of its own, 1 replica, acks=all"
+    assert told.lines[0] == "10 records of 1000 bytes to a temporary topic, 1 replica, acks=all"
     names = [line.split()[0] for line in told.lines if re.match(r"\w+ +[\d.]", line)]
     assert names[:8] == ["linger", "send", "append", "sync", "acknowledge", "fetch", "process", "acknowledged"]
     assert max(map(len, told.lines)) <= 80

@@ -1,4 +1,4 @@
-"""`millpond cluster balance`: an even share for every node, shown before anything moves."""
+"""`millpond cluster balance`: spreads replicas and leaders evenly, after showing the plan."""
 
 from __future__ import annotations
 
@@ -47,28 +47,28 @@ def run_balance(
         rate=rate,
         dry_run=dry_run,
         as_json=as_json,
-        otherwise="Every node has its share: there is nothing to move.",
+        otherwise="The cluster is balanced: there is nothing to move.",
         to_elect=to_elect,
     )
 
 
 def _warn(load: Load, moves: Sequence[Planned]) -> None:
-    """Of what stays as it is, though it is not as it should be."""
+    """Notes on what cannot be balanced now."""
     from millpond.admin.balance import stuck_on_drained
 
     away = sorted({node for held in load.partitions.values() for node in held.replicas} - {*load.racks})
     if away:
         nodes = ", ".join(map(str, away))
-        click.echo(f"Away, so that what is there stays as it is: node {nodes}.", err=True)
+        click.echo(f"Offline, so nothing moves from or to it: node {nodes}.", err=True)
     behind = [
         held
         for held in load.partitions.values()
         if not held.is_moving and not set(held.replicas) <= {*held.in_sync, *load.drained}
     ]
     if behind:
-        click.echo(f"{counted(len(behind), 'partition')} with a replica out of sync: these do not move.", err=True)
+        click.echo(f"{counted(len(behind), 'partition')} with a replica out of sync will not move.", err=True)
     if stuck := stuck_on_drained(load, moves):
-        click.echo(f"Too few nodes to take {counted(len(stuck), 'partition')} from drained ones.", err=True)
+        click.echo(f"Too few nodes to move {counted(len(stuck), 'partition')} away from drained ones.", err=True)
 
 
 def _show_shares(load: Load, moves: Sequence[Planned]) -> None:

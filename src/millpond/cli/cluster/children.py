@@ -1,5 +1,5 @@
-"""Nodes as child processes of one command (`millpond cluster up`, `millpond up --cores`): started, listened to,
-started again, ended in order."""
+"""Nodes as child processes of one command (`millpond cluster up`, `millpond up --cores`): starts, watches, restarts
+and stops them in order."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from millpond.cli.cluster.spare import Spare, begin
 from millpond.node.signals import stop_signals
 
 NODE: Final = ("up", "--with-parent")
-"""What makes a child a node: the end of its standard input ends it."""
+"""Runs a node as a child, which ends when its standard input does."""
 
 MILLPOND: Final = (*PYTHON, "-c", "import sys; from millpond.cli import main; sys.exit(main())")
 PAUSE_SECONDS: Final = 0.5
 PAUSE_SECONDS_MAX: Final = 10.0
 STEADY_SECONDS: Final = 30.0
-"""A node that ran so long and then died is started again as quickly as at first."""
+"""A node that ran at least this long before it died is restarted without backoff."""
 
 STOP_SECONDS_MAX: Final = 30.0
 TURN_SECONDS: Final = 0.2
@@ -35,7 +35,7 @@ State = Literal["starting", "ready", "ended", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that a node did or said."""
+    """A change of state of a node, or a line that it logged."""
 
     node_id: int
     kind: Literal["ready", "ended", "says"]
@@ -43,7 +43,7 @@ class Event:
 
 
 class Child:
-    """One node: its process, life after life. What it does and says goes into `events`."""
+    """One node and its process, which may be restarted. Reports to `events`."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class Child:
     ) -> None:
         """`arguments` are those of `millpond`.
 
-        Before it is started again `pause_seconds` go by, and longer where it dies again soon. A `spare` process that
-        is ready becomes its next one.
+        It is restarted after `pause_seconds`, later if it dies again soon. A ready `spare` process becomes its next
+        one.
         """
         self.node_id = node_id
         self.state: State = "stopped"
@@ -88,7 +88,7 @@ class Child:
         threading.Thread(target=self._hear_output, args=(process, journal), daemon=True).start()
 
     def on_event(self, event: Event) -> None:
-        """Note what its process did; on the thread that drives the children."""
+        """Applies an event; called on the thread that drives the children."""
         match event.kind:
             case "ready":
                 self.state, self.has_been_ready = "ready", True
@@ -103,7 +103,7 @@ class Child:
                 self._pause_seconds = min(max(self._pause_seconds * 2, PAUSE_SECONDS), PAUSE_SECONDS_MAX)
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask it to end, or end it."""
+        """Terminates it, or kills it `at_once`."""
         self.state = "stopped"
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL if at_once else signal.SIGTERM)
@@ -119,7 +119,7 @@ class Child:
         return True
 
     def _hear_output(self, process: subprocess.Popen[bytes], journal: threading.Thread) -> None:
-        """Its panel: the first line comes when it is ready, the end when it is gone."""
+        """Reads its output: the first line means that it is ready, the end that it has exited."""
         assert process.stdout is not None
         if process.stdout.readline():
             self._events.put(Event(self.node_id, "ready"))
@@ -129,7 +129,7 @@ class Child:
         with contextlib.suppress(OSError):
             assert process.stdin is not None
             process.stdin.close()
-        # Its last words say why.
+        # Its last log line says why.
         journal.join(LAST_WORDS_SECONDS)
         self._events.put(Event(self.node_id, "ended", ended_how(code)))
 
@@ -142,25 +142,25 @@ class Child:
 
 def ended_how(code: int) -> str:
     if code >= 0:
-        return f"ended with code {code}"
+        return f"exited with code {code}"
     try:
-        return f"was ended by {signal.Signals(-code).name}"
+        return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"was ended by signal {-code}"
+        return f"was killed by signal {-code}"
 
 
 def without_time(text: str) -> str:
-    """A node's own line begins with the time, which its command writes by itself."""
+    """Strips the time from a node's log line, because this command prints its own."""
     clock, gap, rest = text.partition("  ")
     return rest if gap and len(clock) == 8 and clock[2:3] == clock[5:6] == ":" else text
 
 
 class CannotRun(Exception):
-    """A child ended before it was ready and would do so again; its text says which one and why."""
+    """A child exited before it was ready and would do so again; the text names the child and the reason."""
 
 
 class Crew:
-    """All children of one command. `word` is what one of them is called, `say` tells the operator."""
+    """All children of one command. `word` is what one of them is called, `say` prints a line."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class Crew:
             child.start()
 
     def turn(self) -> None:
-        """Hear what they have done and start again who has ended; for a moment."""
+        """Handles events for a moment and restarts children that have ended."""
         deadline = time.monotonic() + TURN_SECONDS
         while (left := min(deadline, self._next_start()) - time.monotonic()) > 0:
             try:
@@ -200,7 +200,7 @@ class Crew:
                     child.start()
 
     def drain(self) -> None:
-        """Hear what they have said so far, and start nobody."""
+        """Handles the events so far, without restarting anything."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._hear(self._events.get(timeout=TURN_SECONDS))
@@ -218,7 +218,7 @@ class Crew:
             case "says":
                 self._say(child, event.text)
             case "ended" if child.state == "stopped":
-                pass  # It was told to.
+                pass  # It was asked to stop.
             case "ended":
                 self._on_end(child, event.text)
             case "ready":
@@ -226,20 +226,20 @@ class Crew:
 
     def _on_end(self, child: Child, how: str) -> None:
         if not child.has_been_ready and not self._restart_helps(how):
-            # It has said why, and will say so again however often it is started.
+            # A restart would fail for the same reason.
             why = child.last_words.removeprefix("millpond: ") or how
             raise CannotRun(f"{self._word.capitalize()} {child.node_id} cannot start: {why}")
         pause = max(child.starts_again_at - time.monotonic(), 0)
         when = f"in {pause:.1f} s" if pause else "at once"
-        self._say(child, f"{how}; it starts again {when}" if self._restart else how)
+        self._say(child, f"{how}; restarting {when}" if self._restart else how)
 
     def _restart_helps(self, how: str) -> bool:
-        return self._restart and how not in ("ended with code 1", "ended with code 2")
+        return self._restart and how not in ("exited with code 1", "exited with code 2")
 
     def end(self, stages: Iterable[Iterable[Child]]) -> bool:
-        """End all, one stage after the other; being asked once more ends them at once.
+        """Stops all, one stage after the other; a second signal kills them at once.
 
-        False: some did not end in time and were killed.
+        False if some did not stop in time and were killed.
         """
         self._say(None, "stopping")
 

@@ -1,4 +1,4 @@
-"""`millpond cluster`: run a cluster on this machine, and look at any."""
+"""`millpond cluster`: runs a cluster on this machine; inspects and changes any cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millpond.cli.text import counted
 
 @click.group("cluster")
 def command() -> None:
-    """Several nodes that act as one: run them on this machine, or look at those of any cluster.
+    """Run a cluster on this machine, or inspect and change any cluster.
 
     \b
     Examples:
@@ -30,29 +30,29 @@ def command() -> None:
 
 @command.command("up")
 @option("--nodes", type=click.IntRange(1, 99), default=3, help="How many.")
-@option("--data", meta="DIR", default=CLUSTER_FOLDER, help="Where everything is kept.")
+@option("--data", meta="DIR", default=CLUSTER_FOLDER, help="The folder for all data.")
 @option(
     "--listen",
     meta="HOST:PORT",
     default="127.0.0.1:9092",
     help="Where the first node listens; the others take the next ports.",
 )
-@click.option("--set", "sets", metavar="NAME=VALUE", multiple=True, help="A setting of every node; may be repeated.")
-@click.option("--no-restart", is_flag=True, help="A node that dies stays dead.")
+@click.option("--set", "sets", metavar="NAME=VALUE", multiple=True, help="A setting for every node; may be repeated.")
+@click.option("--no-restart", is_flag=True, help="Do not restart a node that dies.")
 @click.option(
     "--metrics",
     metavar="HOST:PORT",
-    help="Where Prometheus asks the first node for /metrics; the others take the next ports.",
+    help="Where the first node serves /metrics; the others take the next ports.",
 )
-@click.option("--secure", is_flag=True, help="TLS, a login and rights, as of `millpond up --secure`.")
+@click.option("--secure", is_flag=True, help="TLS, logins and ACLs, as with `millpond up --secure`.")
 def up_command(
     nodes: int, data: str, listen: str, sets: tuple[str, ...], no_restart: bool, metrics: str | None, secure: bool
 ) -> None:
-    """Run a cluster on this machine, one process a node, until Ctrl-C or SIGTERM.
+    """Run a cluster on this machine, one process per node, until Ctrl-C or SIGTERM.
 
-    Three nodes keep every acknowledged record when any one of them dies. A node that dies is started again. On
-    machines of their own the nodes are started one by one, with `millpond up --node N --cluster nodes.toml`; the
-    data folder of this command has such a file.
+    Three nodes keep every acknowledged record when any one of them dies. A node that dies is restarted. To run the
+    nodes on separate machines, start each with `millpond up --node N --cluster nodes.toml`; the data folder of this
+    command has such a file.
 
     \b
     Examples:
@@ -70,7 +70,7 @@ def up_command(
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @cluster_options
 def status_command(as_json: bool, access: Access) -> None:
-    """Who is there, who leads what, who is in sync and who is behind.
+    """Show the nodes: which are up, what they lead, and which replicas are in sync.
 
     \b
     Examples:
@@ -95,19 +95,24 @@ def status_command(as_json: bool, access: Access) -> None:
 @command.command("rescue")
 @click.option("--data", "folders", metavar="DIR", multiple=True, help="A survivor's data folder; may be repeated.")
 @click.option(
-    "--survivor", "elsewhere", metavar="N", type=int, multiple=True, help="A node whose folder is elsewhere."
+    "--survivor",
+    "elsewhere",
+    metavar="N",
+    type=int,
+    multiple=True,
+    help="A survivor whose folder is on another machine.",
 )
 @click.option(
-    "--from", "source", metavar="N", type=int, help="Whose metadata to go on with.  [default: who has most]"
+    "--from", "source", metavar="N", type=int, help="The node whose metadata to use. [default: the longest log]"
 )
-@click.option("--unclean", metavar="TOPIC", multiple=True, help="Lead it although its replicas lack records.")
-@click.option("--start-empty", metavar="TOPIC", multiple=True, help="Recreate partitions of which nothing is left.")
-@click.option("--drop-lost-replicas", is_flag=True, help="Do not wait for others in the place of the lost nodes.")
-@click.option("--restored", is_flag=True, help="The folders come from backups: who has most leads.")
-@click.option("--order", metavar="FILE", help="Carry out what was decided on another survivor's machine.")
-@click.option("--order-out", metavar="FILE", help="Where to write the order for the survivors elsewhere.")
-@click.option("--act", is_flag=True, help="Do it; asks for the id of the cluster first.")
-@click.option("--yes-lose-data", is_flag=True, help="Do it without a question.")
+@click.option("--unclean", metavar="TOPIC", multiple=True, help="Elect leaders although their replicas lack records.")
+@click.option("--start-empty", metavar="TOPIC", multiple=True, help="Recreate partitions that are completely lost.")
+@click.option("--drop-lost-replicas", is_flag=True, help="Do not wait for replacements of the lost nodes.")
+@click.option("--restored", is_flag=True, help="The folders come from backups: the longest log leads.")
+@click.option("--order", metavar="FILE", help="Carry out an order written on another survivor's machine.")
+@click.option("--order-out", metavar="FILE", help="Where to write the order for survivors on other machines.")
+@click.option("--act", is_flag=True, help="Do it, after asking for the cluster's id.")
+@click.option("--yes-lose-data", is_flag=True, help="Do not ask.")
 @AS_JSON
 def rescue_command(
     folders: tuple[str, ...],
@@ -123,11 +128,11 @@ def rescue_command(
     yes_lose_data: bool,
     as_json: bool,
 ) -> None:
-    """Most voters are lost for good: make a new quorum from the nodes that have survived.
+    """Build a new quorum from the surviving nodes when most voters are lost for good.
 
-    Works on the folders of stopped nodes. Without --act it shows what is known, what would be done and what may be
-    lost, and changes nothing. Nodes that are left out are strangers from then on: they are refused when they come
-    back, and start with an empty folder. docs/operations.md, "Loss of a majority", goes through it.
+    Works on the folders of stopped nodes. Without --act it only shows what it would do and what may be lost. Nodes
+    that are left out are refused when they come back, and must start with an empty folder. See "Loss of a majority"
+    in docs/operations.md.
 
     \b
     Examples:
@@ -147,24 +152,24 @@ def rescue_command(
 
 
 @command.command("balance")
-@click.option("--leaders", is_flag=True, help="Only who leads: nothing is copied.")
+@click.option("--leaders", is_flag=True, help="Move leaders only; copy nothing.")
 @option(
     "--measure",
     meta="SPAN",
     default="5s",
     read=span,
-    help="How long to watch what is written, so that busy partitions are led by different nodes; 0s goes by number.",
+    help="How long to measure writes, to spread busy partitions over the nodes; 0s spreads leaders by count.",
 )
 @move_options
 @cluster_options
 def balance_command(
     leaders: bool, measure: int, rate: int | None, dry_run: bool, yes: bool, as_json: bool, access: Access
 ) -> None:
-    """Give every node its share of replicas, bytes and leaders. Nobody who writes or reads has to stop.
+    """Spread replicas, bytes and leaders evenly over the nodes, while clients keep reading and writing.
 
-    The plan is shown first: what moves, how much is copied, and how long that takes at the rate. Few partitions move
-    at a time. Ctrl-C leaves each where it was or where it should be, and the same command goes on later. Replicas of
-    one partition stay in different racks; a node that is drained gets nothing, and what is on it goes elsewhere.
+    Shows the plan first: what moves, how much is copied, and how long that takes at the rate. A few partitions move
+    at a time. Ctrl-C leaves each partition where it was or where it should be; run the command again to continue.
+    Replicas of one partition stay in different racks; drained nodes are emptied.
 
     \b
     Examples:
@@ -190,7 +195,7 @@ def balance_command(
 @AS_JSON
 @cluster_options
 def features_command(as_json: bool, access: Access) -> None:
-    """What the nodes have agreed to write (final), what each supports, and what raising it would bring.
+    """Show the finalized level of each feature, what each node supports, and what an upgrade would bring.
 
     \b
     Examples:
@@ -204,15 +209,15 @@ def features_command(as_json: bool, access: Access) -> None:
 
 @command.command("upgrade")
 @click.argument("levels", nargs=-1, metavar="[FEATURE=LEVEL]...")
-@click.option("--dry-run", is_flag=True, help="Show what would be raised, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be raised.")
 @YES
 @AS_JSON
 @cluster_options
 def upgrade_command(levels: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool, access: Access) -> None:
-    """Raise the levels of features: after every node runs the new version.
+    """Raise the levels of features, once every node runs the new version.
 
-    Without arguments every feature goes to the newest level that all nodes support. From then on older versions
-    cannot join; until then any node can go back to the version before.
+    Without arguments every feature is raised to the newest level that all nodes support. After that, older versions
+    cannot join; before that, any node can be downgraded to the previous version.
 
     \b
     Examples:
@@ -227,15 +232,15 @@ def upgrade_command(levels: tuple[str, ...], dry_run: bool, yes: bool, as_json: 
 
 @command.command("downgrade")
 @click.argument("levels", nargs=-1, required=True, metavar="FEATURE=LEVEL...")
-@click.option("--unsafe", is_flag=True, help="Also where something is given up by it.")
-@click.option("--dry-run", is_flag=True, help="Show what would be lowered, and change nothing.")
+@click.option("--unsafe", is_flag=True, help="Even if it loses something.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be lowered.")
 @YES
 @AS_JSON
 @cluster_options
 def downgrade_command(
     levels: tuple[str, ...], unsafe: bool, dry_run: bool, yes: bool, as_json: bool, access: Access
 ) -> None:
-    """Lower the levels of features: before nodes go back to an older version.
+    """Lower the levels of features, before nodes are downgraded to an older version.
 
     \b
     Examples:
@@ -251,11 +256,13 @@ def downgrade_command(
 @click.option(
     "--run",
     metavar="COMMAND",
-    help="How a node is restarted on a machine of its own; {node}, {host} and {port} stand for the node's.",
+    help="The command that restarts a node on another machine; {node}, {host} and {port} are filled in.",
 )
-@click.option("--node", "only", type=NodeNumber(), multiple=True, metavar="N", help="Only this one; may be repeated.")
-@option("--timeout", type=click.IntRange(1), default=300, help="Seconds that one node may take.")
-@click.option("--dry-run", is_flag=True, help="Show the order, and do nothing.")
+@click.option(
+    "--node", "only", type=NodeNumber(), multiple=True, metavar="N", help="Only this node; may be repeated."
+)
+@option("--timeout", type=click.IntRange(1), default=300, help="Timeout for one node, in seconds.")
+@click.option("--dry-run", is_flag=True, help="Only show the order.")
 @YES
 @AS_JSON
 @cluster_options
@@ -269,11 +276,11 @@ def restart_command(
     as_json: bool,
     access: Access,
 ) -> None:
-    """Restart all nodes, one after the other, while clients go on; the controller last.
+    """Restart all nodes one after the other, the controller last, while clients keep working.
 
-    A node is taken only while every other node is there and every replica is in sync, and the next one once it is
-    back and in sync. The nodes of `millpond cluster up` are told to end and are started again by it; others are
-    restarted by the command that --run names.
+    A node is restarted only while every other node is up and every replica is in sync; the next one follows once it
+    is back in sync. Nodes of `millpond cluster up` are stopped, and that command restarts them; others are restarted
+    by the command given with --run.
 
     \b
     Examples:

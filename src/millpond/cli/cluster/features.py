@@ -1,4 +1,4 @@
-"""`millpond cluster features`, `upgrade` and `downgrade`: what is final, what each node supports, other levels."""
+"""`millpond cluster features`, `upgrade` and `downgrade`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def show_features(access: Access, *, as_json: bool) -> None:
 
 
 def _supported(feature: FeatureFacts) -> str:
-    """`25 to 26`, or who supports what where they differ."""
+    """`25 to 26`, or the levels per node if they differ."""
     nodes: dict[str, list[int]] = {}
     for node_id, levels in feature.nodes.items():
         nodes.setdefault("nothing" if levels is None else str(levels), []).append(node_id)
@@ -60,14 +60,14 @@ def _advice(features: Sequence[FeatureFacts]) -> list[str]:
     lines = []
     for each in features:
         newest = max((levels.newest for levels in each.nodes.values() if levels), default=0)
-        how = "brings" if each.can_be_raised else "comes by itself when it is needed"
+        how = "brings" if each.can_be_raised else "is raised automatically when needed"
         lines += [f"{each.name} {each.newest} {how}: {text}." for text in each.brings]
         if newest > max(each.newest, each.final):
             behind = [node_id for node_id, levels in each.nodes.items() if levels is None or levels.newest < newest]
             named = ", ".join(map(str, behind))
             lines.append(f"{each.name} {newest} waits for a newer Millpond on node {named}.")
     if any(each.can_be_raised for each in features):
-        lines.append("Raise what can be raised: millpond cluster upgrade")
+        lines.append("To upgrade: millpond cluster upgrade")
     if features and features[0].silent:
         lines.append(f"No answer: node {', '.join(map(str, features[0].silent))}.")
     return lines
@@ -121,7 +121,7 @@ def _change(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Ask the cluster whether it may be, show what will be, ask the user, do it."""
+    """Validates the change on the cluster, shows it, asks the user and applies it."""
     from millpond.admin.features import update_features
 
     rows = [(name, features[name].final if name in features else 0, level) for name, level in wanted.items()]
@@ -130,7 +130,7 @@ def _change(
         if not as_json:
             _show_change(features, rows)
         if not dry_run:
-            confirm(question, yes=yes, to_do="change the levels without a question")
+            confirm(question, yes=yes, to_do="change the levels without asking")
             update_features(cluster, wanted, kind)
     if as_json:
         listed = [{"name": name, "before": before, "after": after} for name, before, after in rows]

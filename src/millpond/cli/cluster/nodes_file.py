@@ -1,4 +1,4 @@
-"""`nodes.toml`: which nodes a cluster has and what all of them are told; the same file on every machine.
+"""`nodes.toml`: the nodes of a cluster and their common settings; the same file on every machine.
 
 ```toml
 [nodes]                       # each node's number and the address at which clients and the other nodes reach it
@@ -6,12 +6,9 @@
 2 = "10.0.0.2:9092"
 3 = "10.0.0.3:9092"
 
-[racks]                       # where they stand; may be left out
-1 = "north"
+[racks]                       # optional 1 = "north"
 
-[settings]                    # of every node; may be left out
-num.partitions = 6
-```
+[settings]                    # of every node; optional num.partitions = 6 ```
 """
 
 from __future__ import annotations
@@ -38,19 +35,19 @@ from millpond.config.node import (
 )
 
 OWN: Final = (NODE_ID, CLUSTER_NODES, BROKER_RACK, LISTEN, ADVERTISED_LISTENER, DATA_FOLDER)
-"""What differs from node to node, and so is no setting of all."""
+"""Settings that differ from node to node."""
 
 
 @dataclass(frozen=True)
 class NodesFile:
-    """The nodes by number, with their addresses as they were written."""
+    """The nodes by number, with their addresses as written."""
 
     nodes: Mapping[int, str]
     racks: Mapping[int, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def texts(self, node_id: int) -> dict[str, str]:
-        """The settings of one node. Names of hosts are looked up here, once: a node only knows addresses."""
+        """The settings of one node. Host names are resolved here, once: a node only knows addresses."""
         return {
             **self.settings,
             NODE_ID.name: str(node_id),
@@ -65,15 +62,14 @@ def read_nodes(path: str) -> NodesFile:
     import tomllib
 
     try:
-        # Not everything that can be read is text, and not every text is TOML.
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise click.UsageError(f"--cluster {path} cannot be read: {cause(error)}.") from None
     except ValueError as fault:
-        raise click.UsageError(f"--cluster {path} is no TOML: {sentence(str(fault))}") from None
+        raise click.UsageError(f"--cluster {path} is not valid TOML: {sentence(str(fault))}") from None
     for name in content:
         if name not in ("nodes", "racks", "settings"):
-            raise _wrong(path, f"it has a section {name!r}; there can be [nodes], [racks] and [settings]")
+            raise _wrong(path, f"unknown section {name!r}; it can have [nodes], [racks] and [settings]")
     nodes, racks = _by_number(path, content, "nodes"), _by_number(path, content, "racks")
     if not nodes:
         raise _wrong(path, 'it names no nodes; give each under [nodes] as 1 = "host:port"')
@@ -87,12 +83,12 @@ def read_nodes(path: str) -> NodesFile:
     settings = dict(_flat(content.get("settings", {})))
     for setting in OWN:
         if setting.name in settings:
-            raise _wrong(path, f"{setting.name} differs from node to node and cannot stand in [settings]")
+            raise _wrong(path, f"{setting.name} differs from node to node and cannot be in [settings]")
     return NodesFile(nodes, racks, settings)
 
 
 def write_nodes(path: Path, file: NodesFile) -> None:
-    """So that each node can also be started alone, by `millpond up --node N --cluster FILE`."""
+    """Writes the file with which `millpond up --node N --cluster FILE` can start a single node."""
     from millpond.node.private_files import write_private
 
     lines = ["[nodes]", *(f'{node_id} = "{address}"' for node_id, address in file.nodes.items())]
@@ -109,17 +105,17 @@ def _quoted(text: str) -> str:
 def _by_number(path: str, content: Mapping[str, object], section: str) -> dict[int, str]:
     values = content.get(section, {})
     if not isinstance(values, dict):
-        raise _wrong(path, f"[{section}] is a section of its own")
+        raise _wrong(path, f"[{section}] must be a section")
     numbered = {}
     for number, text in values.items():
         if not (number.isascii() and number.isdigit()) or not isinstance(text, str):
-            raise _wrong(path, f'[{section}] has {number} = {text!r}; each line is of the form 1 = "…"')
+            raise _wrong(path, f'[{section}] has {number} = {text!r}; each line must have the form 1 = "…"')
         numbered[int(number)] = text
     return numbered
 
 
 def _flat(values: object, name: str = "") -> Iterator[tuple[str, str]]:
-    """TOML takes the dots in a name for tables within tables."""
+    """Joins nested tables: TOML reads dots in a name as tables within tables."""
     if isinstance(values, dict):
         for each, value in values.items():
             yield from _flat(value, f"{name}.{each}" if name else each)
@@ -134,7 +130,7 @@ def resolved(address: str) -> str:
     try:
         resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
     except (socket.gaierror, UnicodeError):
-        raise Failed(f"The host name {host} is unknown: mend it, or give the node's address instead.") from None
+        raise Failed(f"The host name {host} is unknown: correct it, or give the node's address instead.") from None
     return f"[{resolved}]:{port}" if ":" in str(resolved) else f"{resolved}:{port}"
 
 

@@ -12,11 +12,11 @@ from millpond.cli.errors import Failed, cause
 
 
 def free_ports(host: str, first: int, count: int, who: str) -> list[int]:
-    """Consecutive ports from `first` on, or free ones anywhere for port 0. Failed where one of them is taken."""
+    """Consecutive ports from `first` on, or any free ones for port 0. Raises Failed if one of them is taken."""
     if first + count - 1 > 65535:
         raise click.UsageError(f"--listen {shown_address(host, first)}: there are no {count} ports from {first} on.")
     ports = []
-    # All at once, so that no two nodes are given the same one.
+    # All are open at once, so that no two nodes get the same one.
     with ExitStack() as probes:
         for number in range(count):
             port = first + number if first else 0
@@ -24,7 +24,7 @@ def free_ports(host: str, first: int, count: int, who: str) -> list[int]:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))
-                # A port on which somebody listens can be bound beside him.
+                # With SO_REUSEADDR, a port that another process listens on could be bound.
                 probe.listen()
             except socket.gaierror:
                 raise Failed(f"The host name {host} is unknown: give --listen an address of this machine.") from None

@@ -1,4 +1,4 @@
-"""`millpond cluster rescue`: what is known and may be lost, a question, and then a new quorum from the survivors."""
+"""`millpond cluster rescue`: shows what may be lost, asks, and builds a new quorum from the survivors."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from millpond.node.disk import RealDisk
 
 PROBE_SECONDS: Final = 1.0
 SHOWN_MAX: Final = 40
-"""So many partitions are listed; --json has all."""
+"""At most this many partitions are listed; --json has all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the command line says."""
+    """The options of the command."""
 
     folders: tuple[str, ...]
     elsewhere: frozenset[int]
@@ -57,13 +57,13 @@ def rescue(asked: Asked, *, act: bool, yes: bool) -> None:
     except OSError as error:
         raise Failed(
             f"The rescue stopped ({cause(error)}{f', {error.filename}' if error.filename else ''}). When that is "
-            "mended, run the same command again: it goes on where it was."
+            "fixed, run the same command again to continue."
         ) from None
 
 
 @contextmanager
 def _taken(disk: RealDisk, folders: Sequence[str]) -> Iterator[None]:
-    """Nobody else works on these folders meanwhile, and no node starts in them."""
+    """Locks the folders: no node starts in them meanwhile."""
     with ExitStack() as stack:
         for folder in folders:
             if not Path(folder).is_dir():
@@ -71,19 +71,19 @@ def _taken(disk: RealDisk, folders: Sequence[str]) -> Iterator[None]:
             try:
                 lock = disk.lock(f"{folder}/{LOCK_FILE}")
             except BlockingIOError:
-                raise CannotRescue(f"the node of {folder} runs: stop it first") from None
+                raise CannotRescue(f"the node of {folder} is running: stop it first") from None
             stack.callback(lock.release)
         yield
 
 
 def _go_on(disk: RealDisk, folders: Sequence[str], *, act: bool) -> None:
-    """What was begun is no question any more: the folder is of no use before it is done."""
+    """Finishes a rescue that was begun: the folder is useless before that."""
     for folder in folders:
         if not act:
-            raise Failed(f"A rescue of {folder} was begun and has not ended: add --act to go on with it.")
+            raise Failed(f"A rescue of {folder} was interrupted: add --act to continue it.")
         order = decode_order(disk.read(f"{folder}/{ORDER_FILE}"))
         carry_out(disk, folder, order)
-        click.echo(f"{folder}: the rescue that was begun is done.")
+        click.echo(f"{folder}: the interrupted rescue is complete.")
 
 
 def _follow(disk: RealDisk, folders: Sequence[str], path: str, *, act: bool, yes: bool) -> None:
@@ -95,7 +95,7 @@ def _follow(disk: RealDisk, folders: Sequence[str], path: str, *, act: bool, yes
     for survivor in survivors:
         check_order(order, survivor)
         click.echo(
-            f"{survivor.folder}: node {survivor.node_id} goes on with the metadata of node {order.source[0]} (epoch "
+            f"{survivor.folder}: node {survivor.node_id} takes over the metadata of node {order.source[0]} (epoch "
             f"{order.source[1]}, offset {order.source[2]:,}); its own end at epoch {survivor.last_epoch}, offset "
             f"{survivor.end_offset:,}."
         )
@@ -117,7 +117,7 @@ def _decide(disk: RealDisk, folders: Sequence[str], asked: Asked, *, act: bool, 
     plan = plan_rescue(survivors, source, now, elsewhere=asked.elsewhere, wish=wish)
     away = sorted(set(plan.survivors) - {each.node_id for each in survivors})
     if away and act and asked.order_out is None:
-        raise click.UsageError("--survivor needs --order-out FILE, which the other survivors are to carry out.")
+        raise click.UsageError("--survivor needs --order-out FILE, an order for the other survivors.")
     answering = _answering(plan)
     if asked.as_json:
         print_json(_as_json(plan, survivors, answering))
@@ -130,13 +130,13 @@ def _decide(disk: RealDisk, folders: Sequence[str], asked: Asked, *, act: bool, 
     if answering:
         node_id, address = answering[0]
         raise CannotRescue(
-            f"node {node_id} is not lost: {address} answers. If most nodes live there is nothing to rescue; else "
-            "stop it first, or name it with --survivor"
+            f"node {node_id} is not lost: {address} answers. If most nodes are alive, nothing needs rescue; "
+            "otherwise stop it first, or name it with --survivor"
         )
     _confirm(str(source.identity.cluster_id), yes=yes)
     order = order_of(plan, now_ms())
     if asked.order_out is not None:
-        # Before anything is changed: without it the others could not follow.
+        # Before anything is changed: without the order the other survivors could not follow.
         disk.replace(str(Path(asked.order_out).absolute()), order.encode())
     _carry_out(disk, [each for each in survivors if each.node_id in plan.survivors], order)
     _say_what_next(plan, away, asked.order_out)
@@ -160,14 +160,16 @@ def _confirm(cluster_id: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError("There is nobody to ask: add --yes-lose-data to do it without a question.")
-    typed = click.prompt("\nWhat is lost stays lost. Type the cluster's id to go on", default="", show_default=False)
+        raise click.UsageError("There is no terminal to ask on: add --yes-lose-data to skip the question.")
+    typed = click.prompt(
+        "\nLost data cannot be recovered. Type the cluster's id to continue", default="", show_default=False
+    )
     if typed.strip() != cluster_id:
         raise CannotRescue("that is not the cluster's id")
 
 
 def _answering(plan: Plan) -> list[tuple[int, str]]:
-    """Lost nodes at whose address somebody takes connections."""
+    """Lost nodes whose address still accepts connections."""
     found = []
     for node_id in plan.lost:
         broker = plan.source.image.brokers.get(node_id)
@@ -187,7 +189,7 @@ def _show(plan: Plan, survivors: Sequence[Survivor], answering: Sequence[tuple[i
     source = plan.source
     click.echo(f"Cluster {source.identity.cluster_id}, as {_nodes(each.node_id for each in survivors)} left it")
     for each in sorted(survivors, key=lambda one: one.node_id):
-        mark = "  (gone on with)" if each is source and len(survivors) > 1 else ""
+        mark = " (used)" if each is source and len(survivors) > 1 else ""
         click.echo(
             f"  node {each.node_id}: metadata of epoch {each.last_epoch} up to offset {each.end_offset:,}, known to "
             f"be committed up to {each.committed_offset:,}{mark}"
@@ -198,31 +200,31 @@ def _show(plan: Plan, survivors: Sequence[Survivor], answering: Sequence[tuple[i
     click.echo(f"  voters: {_list(source.voters)}; {_list(here) or 'none'} of them survived")
     for node_id, address in answering:
         click.echo(f"  node {node_id} does not look lost: {address} answers")
-    click.echo("\nWhat a rescue does")
+    click.echo("\nThe rescue")
     becomes = "become" if len(plan.voters) > 1 else "becomes"
     click.echo(f"  {_nodes(plan.voters)} {becomes} the quorum, in epoch {plan.epoch}")
-    are = "are forgotten, and strangers" if len(plan.lost) > 1 else "is forgotten, and a stranger"
-    click.echo(f"  {_nodes(plan.lost)} {are} after that: a folder of before is refused")
-    click.echo("\nWhat may be lost")
-    click.echo(f"  metadata: all that was changed after offset {source.end_offset:,} (topics, settings, members)")
+    are = "are removed" if len(plan.lost) > 1 else "is removed"
+    click.echo(f" {_nodes(plan.lost)} {are} from the cluster: their old folders are refused")
+    click.echo("\nPossible losses")
+    click.echo(f" metadata: all changes after offset {source.end_offset:,} (topics, settings, members)")
     if plan.uncertain:
-        click.echo(f"    the last {plan.uncertain:,} offsets before that are used, though perhaps never acknowledged")
+        click.echo(f" the last {plan.uncertain:,} offsets before that are kept, though perhaps never acknowledged")
     kept = plan.count(Fate.KEPT)
     click.echo(f"  records: {kept:,} of {len(plan.partitions):,} partitions have a replica that was in sync")
     if kept:
-        click.echo("    (if others came to be in sync, or wrote alone, after that metadata, theirs are lost)")
+        click.echo(" (records of replicas that joined the ISR, or led alone, after that metadata are lost)")
     _show_partitions([each for each in plan.partitions if each.fate is not Fate.KEPT])
     if plan.count(Fate.BEHIND):
-        click.echo("\n  --unclean TOPIC (or all) leads what is offline with what is there; the rest of it is lost")
+        click.echo("\n --unclean TOPIC (or all) brings offline partitions back with the records that are left")
     if plan.count(Fate.LOST):
-        click.echo("\n  --start-empty TOPIC (or all) recreates lost partitions, without a record")
+        click.echo("\n --start-empty TOPIC (or all) recreates lost partitions, empty")
 
 
 def _show_partitions(fates: Sequence[PartitionFate]) -> None:
     if not fates:
         return
     click.echo()
-    columns = ("PARTITION", "BECOMES", "IN SYNC WERE", "HAS UP TO", "LACKS", "LAST WRITTEN")
+    columns = ("PARTITION", "BECOMES", "LAST ISR", "HAS UP TO", "LACKS", "LAST WRITTEN")
     rows = [
         (
             f"{each.topic}-{each.index}",
@@ -240,16 +242,14 @@ def _show_partitions(fates: Sequence[PartitionFate]) -> None:
 
 
 def _say_what_next(plan: Plan, away: Sequence[int], order_out: str | None) -> None:
-    click.echo(
-        f"\nDone: this is rescue {plan.rescues} of the cluster. The metadata of before are kept in the folder."
-    )
+    click.echo(f"\nDone: this is rescue {plan.rescues} of the cluster. The old metadata is kept in the folder.")
     if away:
         click.echo(
             f"On {_nodes(away)}: millpond cluster rescue --data DIR --order {order_out} --act (copy the file there)"
         )
-    click.echo(f"Now start {_nodes(plan.survivors)} as ever; their lists of nodes may stay as they are.")
+    click.echo(f"Now start {_nodes(plan.survivors)} as usual; their lists of nodes may stay as they are.")
     if plan.lost:
-        click.echo(f"Others may come in the place of {_nodes(plan.lost)}, with empty folders and any number.")
+        click.echo(f"Replacements for {_nodes(plan.lost)} may join, with empty folders and any number.")
 
 
 def _as_json(plan: Plan, survivors: Sequence[Survivor], answering: Sequence[tuple[int, str]]) -> dict[str, object]:

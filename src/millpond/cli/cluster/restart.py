@@ -1,4 +1,4 @@
-"""`millpond cluster restart`: one node after the other, while clients go on."""
+"""`millpond cluster restart`: one node after the other, while clients keep working."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def restart_cluster(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """With `as_json` how far it is goes to standard error, and the whole at the end to standard output."""
+    """With `as_json` the progress goes to standard error, and the result to standard output."""
     from millpond.admin.errors import Refused
     from millpond.admin.nodes import describe_nodes
     from millpond.admin.restart import ailment, restart_nodes, restart_order
@@ -50,7 +50,7 @@ def restart_cluster(
         if strangers := sorted(set(only) - set(known)):
             raise Failed(f"There is no node {strangers[0]}: the cluster has {', '.join(map(str, known))}.")
         if len(known) < 2:
-            raise Failed("The cluster has one node: nobody can serve while it is restarted. Stop it and start it.")
+            raise Failed("The cluster has one node, so a restart interrupts service. Stop it and start it.")
         order = restart_order(facts, only)
         how = [_by_command(run, node, seconds, err=as_json) if run else _by_signal(data, node) for node in order]
         if not as_json:
@@ -75,14 +75,14 @@ def restart_cluster(
             if as_json:
                 print_json(outcome)
             else:
-                click.echo(f"They would wait: {why}." if why else "Nothing was done; each would be waited for.")
+                click.echo(f"It would wait: {why}." if why else "Nothing was done.")
             return
         say = partial(click.echo, err=as_json)
-        confirm("Restart them, one after the other?", yes=yes, to_do="restart them without a question")
+        confirm("Restart them one after the other?", yes=yes, to_do="restart them without asking")
         restarts = {node.node_id: restart for node, (_, restart) in zip(order, how, strict=True)}
 
         def restart(node: NodeFacts) -> None:
-            say(f"node {node.node_id}  restarts")
+            say(f"node {node.node_id} restarting")
             restarts[node.node_id]()
 
         try:
@@ -96,7 +96,7 @@ def restart_cluster(
 
 
 def _by_command(run: str, node: NodeFacts, seconds: float, *, err: bool = False) -> tuple[str, Callable[[], None]]:
-    """`err`: what the command prints goes to standard error."""
+    """`err` sends the command's output to standard error."""
     host, _, port = (node.address or "").rpartition(":")
     words = [
         word.replace("{node}", str(node.node_id)).replace("{host}", host).replace("{port}", port)
@@ -109,7 +109,7 @@ def _by_command(run: str, node: NodeFacts, seconds: float, *, err: bool = False)
             subprocess.run(words, check=True, timeout=seconds, stdout=sys.stderr if err else None)
         except subprocess.TimeoutExpired:
             raise Failed(
-                f"{text} has not ended within {seconds:.0f} s: look after node {node.node_id}, then begin again."
+                f"{text} did not finish within {seconds:.0f} s: check node {node.node_id}, then try again."
             ) from None
         except OSError as error:
             raise Failed(f"{text} cannot be run: {cause(error)}.") from None
@@ -122,25 +122,25 @@ def _by_command(run: str, node: NodeFacts, seconds: float, *, err: bool = False)
 
 
 def _by_signal(data: str, node: NodeFacts) -> tuple[str, Callable[[], None]]:
-    """Of one that runs on this machine and is started again by whoever runs it, as `millpond cluster up` does."""
+    """Stops a node on this machine, which its supervisor restarts, as `millpond cluster up` does."""
     path = Path(node_folder(data, node.node_id)) / LOCK_FILE
     pid = _holder(path, node.node_id)
 
     def restart() -> None:
-        # It may have died and been started again meanwhile.
+        # It may have died and been restarted meanwhile.
         os.kill(_holder(path, node.node_id), signal.SIGTERM)
 
     return f"SIGTERM to {pid}", restart
 
 
 def _holder(path: Path, node_id: int) -> int:
-    """The process that has the data folder. Only the lock says that it lives; the number in it may be old."""
+    """The process that holds the data folder. Only the lock proves that it runs; the pid in the file may be stale."""
     try:
         descriptor = os.open(path, os.O_RDWR)
     except OSError as error:
         raise Failed(
             f"{path} cannot be read ({cause(error)}): name the folder of `millpond cluster up` with --data DIR, or "
-            "say with --run COMMAND how a node is restarted on its machine."
+            "give the command that restarts a node with --run COMMAND."
         ) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -148,8 +148,8 @@ def _holder(path: Path, node_id: int) -> int:
         text = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
         if text.isdecimal():
             return int(text)
-        raise Failed(f"Node {node_id} runs a version that does not leave its pid; restart it by --run.") from None
+        raise Failed(f"Node {node_id} runs a version that does not write its pid; restart it with --run.") from None
     else:
-        raise Failed(f"No process uses {path.parent}: node {node_id} does not run from there.")
+        raise Failed(f"No process uses {path.parent}: node {node_id} does not run there.")
     finally:
         os.close(descriptor)

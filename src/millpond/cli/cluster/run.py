@@ -1,4 +1,4 @@
-"""`millpond cluster up`: the nodes of a cluster as processes of this machine, watched until they are told to stop."""
+"""`millpond cluster up`: runs the nodes of a cluster as processes on this machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NODES_FILE: Final = "nodes.toml"
 LOOK_SECONDS: Final = 1.0
 ANSWER_MS: Final = "2000"
 WAIT_SECONDS: Final = 20.0
-"""Then it is said who is waited for."""
+"""After this time, nodes that are not ready yet are listed."""
 
 
 def run_cluster(
@@ -53,7 +53,7 @@ def run_cluster(
     metrics: str | None,
     secure: bool = False,
 ) -> None:
-    """Start all nodes and look after them."""
+    """Starts all nodes and supervises them."""
     try:
         monitored = [] if metrics is None else [metrics_address(metrics, at) for at in range(count)]
     except SettingError as fault:
@@ -89,20 +89,20 @@ def _settings(texts: dict[str, str]) -> Settings:
 
 
 def _addresses(listen: str, count: int) -> list[str]:
-    """Consecutive ports that are free, or free ones anywhere for port 0."""
+    """Consecutive free ports, or any free ones for port 0."""
     try:
         host, first = host_and_port(address_of(listen))
     except SettingError as fault:
         raise click.UsageError(f"--listen {listen}: {fault}.") from None
     if host in ("0.0.0.0", "::"):
         raise click.UsageError(
-            f"--listen {listen}: the nodes must reach each other there; give an address of this machine."
+            f"--listen {listen}: the nodes must be able to reach each other; give an address of this machine."
         )
     return [shown_address(host, port) for port in free_ports(host, first, count, f"a cluster of {count}")]
 
 
 def _check_count(folder: Path, nodes: Mapping[int, str]) -> None:
-    """Those that a folder holds stay as many as they are: each has a vote."""
+    """The nodes that the folder holds already; their number cannot change, because each has a vote."""
     path = folder / NODES_FILE
     if path.exists():
         before = sorted(read_nodes(str(path)).nodes)
@@ -114,7 +114,7 @@ def _check_count(folder: Path, nodes: Mapping[int, str]) -> None:
 
 
 def _keep(file: NodesFile, folder: Path) -> None:
-    """Write down who the nodes are."""
+    """Writes the nodes file."""
     try:
         make_private_folder(folder)
         write_nodes(folder / NODES_FILE, file)
@@ -123,7 +123,7 @@ def _keep(file: NodesFile, folder: Path) -> None:
 
 
 class _Run:
-    """The children, what is known of the cluster, and what is shown of both."""
+    """The children, the state of the cluster, and their display."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class _Run:
         monitored: list[str],
         security: SecureFolder | None = None,
     ) -> None:
-        """`monitored` says where monitoring asks each node; nowhere if it is empty."""
+        """`monitored` has the metrics address of each node; empty for none."""
         self._monitored = monitored
         self._security = security
         self._file = file
@@ -178,7 +178,7 @@ class _Run:
         self._crew.turn()
         if not self._is_announced and self._crew.is_ready:
             self._is_announced = True
-            # What was seen while they started is not how they are.
+            # Facts from the start-up are out of date.
             self._watch.begin()
             self._announce()
         if self._is_announced:
@@ -224,7 +224,8 @@ class _Run:
         return None if child is None else child.pid
 
     def _end(self) -> None:
-        """One after the other, the controller last: each hands over what it leads while there is one to take it."""
+        """Stops them one after the other, the controller last: each hands over its leadership while another node is
+        up."""
         facts = self._watch.facts
         controller = next((node.node_id for node in facts.nodes if node.is_controller), -1) if facts else -1
         children = sorted(self._children.values(), key=lambda child: child.node_id == controller)
@@ -232,7 +233,7 @@ class _Run:
 
 
 class _Watch:
-    """Asks the cluster how it is, on a thread of its own: a node that does not answer must not hold up the others."""
+    """Polls the cluster on its own thread: a node that does not answer must not hold up the others."""
 
     def __init__(self, bootstrap: str, known: tuple[int, ...], security: SecureFolder | None = None) -> None:
         self._security = security
@@ -262,10 +263,10 @@ class _Watch:
             "default.api.timeout.ms": ANSWER_MS,
         }
         while not self._ended.wait(LOOK_SECONDS):
-            # Anew each time: connections to a node that died or stands still are not waited for twice.
+            # A new client each time: no second wait for connections to a dead or hanging node.
             with Cluster(settings) as cluster:
                 try:
                     self.facts = describe_nodes(cluster, self._known)
                     self.trouble = ()
                 except (ClientError, RemoteError) as fault:
-                    self.trouble = (f"no node says how the cluster is: {fault}",)
+                    self.trouble = (f"the cluster does not answer: {fault}",)

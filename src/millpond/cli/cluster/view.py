@@ -1,4 +1,4 @@
-"""How a cluster looks: a table of its nodes, live on a terminal, as lines of what changed in a pipe."""
+"""Shows a cluster: a live table of its nodes on a terminal, lines of changes in a pipe."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = ("Node", "Address", "State", "Leads", "In sync", "Behind")
 NAMES_MAX: Final = 3
-"""So many partitions are named; of more there is a count."""
+"""At most this many partitions are named; the others are counted."""
 
 COLOURS: Final = {"starting": "cyan", "ready": "green", "ended": "bold red", "stopped": "yellow", "away": "bold red"}
 
 
 def row(node: NodeFacts, state: str | None = None, pid: int | None = None) -> tuple[str, ...]:
-    """One node's cells; `state` and `pid` are what whoever runs it knows better than the cluster."""
+    """One node's cells; `state` and `pid` come from the command that runs it, if any."""
     if state is None:
         state = "away" if node.address is None else "ready"
     held = node.without_internal
@@ -42,7 +42,7 @@ def row(node: NodeFacts, state: str | None = None, pid: int | None = None) -> tu
 
 
 def named(partitions: Sequence[TopicPartition]) -> str:
-    """The first few by name and the number of the others."""
+    """Names the first few and counts the others."""
     if not partitions:
         return NOTHING
     names = ", ".join(f"{safe(topic, in_line=True)}-{index}" for topic, index in partitions[:NAMES_MAX])
@@ -57,14 +57,14 @@ def warnings(facts: ClusterFacts) -> Iterator[str]:
 
 class View(Protocol):
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line."""
 
     def show(self, rows: Sequence[tuple[str, ...]], notes: Sequence[str]) -> None:
-        """How things stand now."""
+        """Shows the current state."""
 
 
 class Lines:
-    """For a pipe: a line for each node whose row is not what it was."""
+    """For a pipe: a line for each node whose row has changed."""
 
     def __init__(self) -> None:
         self._rows: Mapping[str, tuple[str, ...]] = {}
@@ -88,7 +88,7 @@ class Lines:
 
 @contextmanager
 def live_table() -> Iterator[View]:
-    """For a terminal: the table stays at the bottom, what is said goes above it."""
+    """For a terminal: the table stays at the bottom, lines go above it."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -115,5 +115,5 @@ def _drawn(rows: Sequence[tuple[str, ...]], notes: Sequence[str]) -> RenderableT
         colour = COLOURS.get(cells[2].split(",")[0].split(" ")[0], "")
         table.add_row(*(Text(cell, style=colour if at == 2 else "") for at, cell in enumerate(cells)))
     lines = [Text(note, style="bold red") for note in notes]
-    # Room for the ^C that the terminal itself writes.
+    # Leaves space for the ^C that the terminal prints.
     return Group(Text(""), table, *lines, Text("    Ctrl-C stops all", style="dim"))

@@ -1,4 +1,4 @@
-"""`millpond completion`: the script that a shell reads to complete what is typed."""
+"""`millpond completion`: prints the completion script of a shell."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(SHELLS))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
-    """Print a script that lets the shell complete what is typed.
+    """Print the completion script for a shell.
 
-    It completes commands, options and the names of topics, groups, nodes, profiles and settings. Names
-    are asked of the cluster that the line means so far; where none answers within a second nothing is offered.
+    It completes commands, options and the names of topics, groups, nodes, profiles and settings. Names come from the
+    cluster of the command line; if that does not answer within a second, nothing is offered.
 
     \b
     bash (4.4 or newer), in ~/.bashrc:

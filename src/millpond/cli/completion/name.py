@@ -1,4 +1,4 @@
-"""What all names have in common that a shell completes."""
+"""The base of all names that a shell completes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 NAMES_MAX: Final = 1000
 _HARMLESS: Final = re.compile(r"[\w.:@%+/,][\w.:@%+=/,-]*")
-"""Names that a shell takes for words. Anybody may call a group `$(rm -r .)` or `--yes`, and bash puts on the line
-what it is offered, without quotes: one more key, and it would be carried out."""
+"""Names that are safe in a shell. Anybody may call a group `$(rm -r .)` or `--yes`, and bash inserts completions
+without quotes: one more key would execute it."""
 
 
 class Name(StringParamType):
-    """Any text; what differs is which are offered."""
+    """Any text; subclasses differ in what they offer."""
 
     def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
         raise NotImplementedError

@@ -1,7 +1,7 @@
 """Names that a shell completes: of topics, groups, nodes and settings.
 
-Whoever presses the key waits: what the cluster does not say within a moment is not completed. Nothing is ever said
-of why, because there is no place to say it.
+The user waits for the completion: if the cluster does not answer within a moment, nothing is offered. Errors are not
+reported, because there is no place to print them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INTERNAL: Final = "__"
 
 
 class TopicName(Name):
-    """A topic; those of the cluster itself once somebody has typed their beginning."""
+    """A topic; internal ones only once their prefix is typed."""
 
     def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
         names = ask(ctx, lambda cluster: list(cluster.topics()))
@@ -61,7 +61,7 @@ class _NodeName(Name):
 
 
 class HolderName(Name):
-    """What has settings: of the kind that the argument before says."""
+    """A resource of the kind that the previous argument names."""
 
     def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
         match ctx.params.get("what"):
@@ -76,7 +76,7 @@ class HolderName(Name):
 
 
 class SettingName(Name):
-    """A setting of the kind that an argument before says; `suffix` is what comes after it."""
+    """A setting of the kind that a previous argument names; `suffix` is appended."""
 
     def __init__(self, what: str | None = None, suffix: str = "") -> None:
         self._what = what
@@ -91,19 +91,19 @@ class SettingName(Name):
 
 
 def ask(ctx: click.Context, question: Callable[[Cluster], list[str]]) -> list[str]:
-    """What the cluster answers that the command line so far means; nothing where it does not, or not soon."""
+    """The answer of the cluster that the command line names; nothing if it does not answer soon."""
     from threading import Thread
 
     answers: list[str] = []
 
     def attempt() -> None:
-        # Whatever goes wrong: a key was pressed, and there is nobody to tell.
+        # Any error: there is no place to report it.
         try:
             answers.extend(_answer(ctx, question))
         except Exception:
             return
 
-    # A thread, as not all that may take long has a limit of its own: the look-up of a host name has none.
+    # A thread, because not everything has a timeout: resolving a host name has none.
     thread = Thread(target=attempt, daemon=True)
     thread.start()
     thread.join(PATIENCE_SECONDS)

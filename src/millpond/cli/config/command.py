@@ -1,4 +1,4 @@
-"""`millpond config`: settings of topics, nodes and groups, with what each of them means, on any Kafka cluster."""
+"""`millpond config`: settings of topics, nodes and groups of any Kafka cluster."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ NAME = click.argument("name", type=HolderName())
 
 @click.group("config")
 def command() -> None:
-    """Settings of topics, nodes and groups: what they are, what they mean, and how to change them.
+    """Settings of topics, nodes and groups: list, explain and change them.
 
-    A node is named by its number; `all` stands for all nodes that are told nothing else. Changes count at once and
-    stay. What a node can only be told at its start goes by `millpond up --set NAME=VALUE`.
+    A node is named by its number; `all` sets the default of all nodes. Changes take effect at once and are kept.
+    Settings that only apply at start-up are given with `millpond up --set NAME=VALUE`.
 
     \b
     Examples:
-      millpond config list topic                     what a topic can be told
+      millpond config list topic                     all settings that a topic has
       millpond config list topic orders              what differs from the defaults
       millpond config get topic orders retention.ms
       millpond config set topic orders retention.ms=86400000
@@ -48,13 +48,13 @@ def command() -> None:
 @command.command("list")
 @WHAT
 @click.argument("name", required=False, type=HolderName())
-@click.option("-a", "--all", "show_all", is_flag=True, help="Also what is simply the default.")
+@click.option("-a", "--all", "show_all", is_flag=True, help="Include defaults.")
 @AS_JSON
 @cluster_options
 def list_command(what: str, name: str | None, show_all: bool, as_json: bool, access: Access) -> None:
-    """List the settings of one topic, node or group; without a NAME, all that there are, with what they mean.
+    """List the settings of one topic, node or group; without a NAME, explain all that exist.
 
-    Without a NAME nobody is asked: it is what this version of Millpond declares.
+    Without a NAME no cluster is asked: it lists what this version of Millpond declares.
 
     \b
     Examples:
@@ -85,13 +85,13 @@ def list_command(what: str, name: str | None, show_all: bool, as_json: bool, acc
 @WHAT
 @NAME
 @click.argument("settings", metavar="SETTING...", nargs=-1, required=True, type=SettingName())
-@click.option("--value", "only_value", is_flag=True, help="The value alone, for scripts.")
+@click.option("--value", "only_value", is_flag=True, help="Print only the value, for scripts.")
 @AS_JSON
 @cluster_options
 def get_command(
     what: str, name: str, settings: tuple[str, ...], only_value: bool, as_json: bool, access: Access
 ) -> None:
-    """Say what SETTINGs are, where that comes from, and what they mean.
+    """Show the value, source and meaning of SETTINGs.
 
     \b
     Examples:
@@ -124,7 +124,7 @@ def get_command(
 def set_command(
     what: str, name: str, assignments: tuple[str, ...], dry_run: bool, as_json: bool, access: Access
 ) -> None:
-    """Give settings a value of their own: all of them, or none where one is refused.
+    """Set values: all of them, or none if one is refused.
 
     \b
     Examples:
@@ -138,7 +138,7 @@ def set_command(
     for text in assignments:
         setting, value = pair(text, f"SETTING=VALUE {text}: give it as name=value.")
         if setting in to_set:
-            raise click.UsageError(f"{setting} is given twice: which of the two is meant?")
+            raise click.UsageError(f"{setting} is given twice.")
         to_set[setting] = setting_value(setting, value)
     with access.open() as cluster:
         changes = change_settings(cluster, _subject(what, name), to_set, dry=dry_run)
@@ -155,7 +155,7 @@ def set_command(
 def unset_command(
     what: str, name: str, settings: tuple[str, ...], dry_run: bool, as_json: bool, access: Access
 ) -> None:
-    """Take away what was set, so that what stands behind it counts again.
+    """Remove values that were set, so that the default applies again.
 
     \b
     Example:
@@ -172,7 +172,7 @@ def _subject(what: str, name: str) -> Subject:
     from millpond.admin.settings import EVERY_NODE, Subject
 
     if what == "node" and name != EVERY_NODE and not name.isdecimal():
-        raise click.UsageError(f"A node is named by its number, or all of them by `{EVERY_NODE}`, not {name!r}.")
+        raise click.UsageError(f"Give a node's number, or `{EVERY_NODE}` for all nodes, not {name!r}.")
     return Subject(what, name)  # type: ignore[arg-type]  # It is one of KINDS.
 
 
@@ -180,7 +180,7 @@ def _subject(what: str, name: str) -> Subject:
 
 
 def _list_declared(what: str, as_json: bool) -> None:
-    """What this version knows, without asking anybody."""
+    """The settings that this version declares."""
     from millpond.admin.settings import REGISTRIES, kind_name
 
     declared = [each for each in REGISTRIES[what] if not each.internal]  # type: ignore[index]  # One of KINDS.
@@ -202,17 +202,17 @@ def _list_declared(what: str, as_json: bool) -> None:
     for each in declared:
         default = each.show(each.default) or "empty"
         inherits = f", from the node's {each.inherits}" if each.inherits else ""
-        at_start = ", only at a node's start" if not each.live and what == "node" else ""
+        at_start = ", only at start-up" if not each.live and what == "node" else ""
         click.secho(each.name, bold=True, nl=False)
         click.echo(f" ({kind_name(each.kind.value)}; default {default}{inherits}{at_start})")
         click.echo(_indented(each.doc))
 
 
 def _print_values(chosen: list[SettingFacts]) -> None:
-    """A line each, as scripts want them: empty where there is no value."""
+    """One value per line, empty if there is none."""
     for facts in chosen:
         if facts.is_secret:
-            raise Failed(f"{facts.name} is a secret: the cluster does not tell it.")
+            raise Failed(f"{facts.name} is a secret: the cluster does not disclose it.")
     for facts in chosen:
         value = facts.value or ""
         click.echo(safe(value, in_line=True) if sys.stdout.isatty() else value)
@@ -224,7 +224,7 @@ def _print_facts(facts: SettingFacts) -> None:
     if facts.is_own and facts.otherwise is not None:
         source += f"; unset it would be {safe(facts.otherwise, in_line=True) or 'empty'}"
     click.echo(f"  from: {source}")
-    click.echo(f"  type: {facts.kind}" + ("; only at a node's start" if facts.is_fixed else ""))
+    click.echo(f"  type: {facts.kind}" + ("; only at start-up" if facts.is_fixed else ""))
     if facts.meaning:
         click.echo(_indented(safe(facts.meaning)))
 
@@ -238,7 +238,7 @@ def _print_changes(changes: list[Change], is_dry: bool, as_json: bool) -> None:
         change = HIDDEN if each.is_secret else f"{_shown(each.before)} {arrow} {_shown(each.after)}"
         click.echo(f"{safe(each.name, in_line=True)}: {change}")
     if is_dry:
-        click.echo("Nothing was changed; the cluster would take it.", err=True)
+        click.echo("Nothing was changed; the cluster would accept it.", err=True)
 
 
 def _value_of(facts: SettingFacts) -> str:
@@ -255,5 +255,5 @@ def _indented(text: str) -> str:
 
 def _nothing(subject: Subject) -> str:
     if subject.is_every_node:
-        return "Nothing was set for all nodes; `millpond config list node` has what could be."
-    return f"{subject.what.capitalize()} {subject.name} has nothing but defaults: --all shows them."
+        return "Nothing is set for all nodes; `millpond config list node` lists the settings."
+    return f"{subject.what.capitalize()} {subject.name} has only defaults: --all shows them."

@@ -1,4 +1,4 @@
-"""`millpond dlq`: dead letters, who wrote them and why, and the way back, on any Kafka cluster."""
+"""`millpond dlq`: lists, shows and redrives dead letters, on any Kafka cluster."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def command() -> None:
 def list_command(as_json: bool, access: Access) -> None:
     """List dead-letter topics: those named *.dlq, and those that hold records with the headers of dead letters.
 
-    Waiting are the letters that have not been redriven. A count with ~ is taken from the offsets of a large topic.
+    WAITING counts the letters that have not been redriven. A count with ~ is estimated from the offsets of a large
+    topic.
 
     \b
     Examples:
@@ -58,13 +59,11 @@ def list_command(as_json: bool, access: Access) -> None:
     with access.open() as cluster:
         topics, left_out = list_letter_topics(cluster)
     if left_out:
-        click.echo(
-            f"{left_out:,} partitions of topics whose name does not end in .dlq were not looked into.", err=True
-        )
+        click.echo(f"{left_out:,} partitions of topics whose name does not end in .dlq were not examined.", err=True)
     for each in topics:
         if each.leaderless:
             unled = f"{counted(each.leaderless, 'partition')} without a leader"
-            click.echo(f"{each.topic}: {unled}, whose letters are not counted.", err=True)
+            click.echo(f"{each.topic}: {unled}; their letters are not counted.", err=True)
     rows = [
         (
             each.topic,
@@ -91,8 +90,8 @@ def list_command(as_json: bool, access: Access) -> None:
 @click.option("-o", "--offset", metavar="O", type=click.IntRange(0), help="With --partition: this one record.")
 @click.option("-n", "--limit", metavar="N", type=click.IntRange(1, 10_000), default=10, show_default=True)
 @filter_options
-@click.option("--full", is_flag=True, help="Whole values, and tracebacks.")
-@click.option("-j", "--json-lines", is_flag=True, help="Each letter as a line of JSON, with everything it has.")
+@click.option("--full", is_flag=True, help="Show whole values and tracebacks.")
+@click.option("-j", "--json-lines", is_flag=True, help="Each letter as a line of JSON, with all its fields.")
 @cluster_options
 def show_command(
     topic: str,
@@ -104,9 +103,9 @@ def show_command(
     json_lines: bool,
     access: Access,
 ) -> None:
-    """Show the last letters of TOPIC, or one: where it came from, what failed, and the record itself.
+    """Show the last letters of TOPIC, or one of them: its origin, the error, and the record itself.
 
-    TYPE is the error's name, with its module or without.
+    TYPE is the error's name, with or without its module.
 
     \b
     Examples:
@@ -120,7 +119,7 @@ def show_command(
     from millpond.cli.dlq.letters import as_object, print_letter
 
     if (partition is None) != (offset is None):
-        raise click.UsageError("--partition and --offset name one record together: give both.")
+        raise click.UsageError("--partition and --offset name one record: give both.")
     if partition is not None and offset is not None:
         wanted, full = dataclasses.replace(wanted, ids=frozenset({LetterId(partition, offset)})), True
     with access.open() as cluster:
@@ -128,7 +127,7 @@ def show_command(
     _say_unread(topic, last.leaderless)
     if not last.letters:
         none = "No letter is like that." if not wanted.is_open else f"{topic} is empty."
-        held = "No such letter can be read yet: an open transaction holds back later ones, see millpond txn list."
+        held = "No such letter can be read yet: an open transaction holds it back, see millpond txn list."
         click.echo(held if last.is_held_back else none, err=True)
     for number, (letter, is_redriven) in enumerate(last.letters):
         if json_lines:
@@ -183,15 +182,17 @@ def stats_command(topic: str, wanted: Filter, as_json: bool, access: Access) -> 
     "-o", "--offset", "offsets", metavar="P:O", multiple=True, help="This one, or P:FIRST-LAST; repeatable."
 )
 @filter_options
-@click.option("--to", metavar="TOPIC", type=TopicName(), help="Into this topic instead of the one they came from.")
-@click.option("--every-group", is_flag=True, help="For every group that reads there, not only the one that failed.")
-@click.option("--dry-run", is_flag=True, help="Only say what it would do.")
+@click.option("--to", metavar="TOPIC", type=TopicName(), help="To this topic instead of the original one.")
+@click.option(
+    "--every-group", is_flag=True, help="For every group that reads the topic, not only the one that failed."
+)
+@click.option("--dry-run", is_flag=True, help="Only show what it would do.")
 @click.option("--rate", metavar="N/s", help="At most N records a second.")
 @option(
     "--max-redrives",
     type=click.IntRange(1),
     default=3,
-    help="A record that was redriven N times and came back stays.",
+    help="Skip a record that came back after N redrives.",
 )
 @option("--batch", type=click.IntRange(1, 10_000), default=500, help="Per transaction.")
 @cluster_options
@@ -208,15 +209,15 @@ def redrive_command(
     batch: int,
     access: Access,
 ) -> int:
-    """Send letters of TOPIC back to the topic and partition that they came from, each of them once.
+    """Send letters of TOPIC back to their original topic and partition, each exactly once.
 
-    Several filters must all hold. What was redriven stays in the log but is not sent again: interrupted in any way,
-    the same command goes on where it was. The exit code is 130 when it was stopped before it was done.
+    Filters are combined with AND. Redriven letters stay in the log but are not sent again: after an interruption, run
+    the same command to continue. The exit code is 130 if it was stopped before the end.
 
-    A letter is for the group that failed it: Millpond's workers of other groups pass over it. Plain consumers see it
-    in any case. --every-group, or another topic (--to), is for all.
+    A letter is for the group that failed: Millpond's workers of other groups skip it. Plain consumers always see it.
+    Use --every-group, or another topic (--to), to reach all groups.
 
-    Records arrive in transactions: who reads uncommitted records may see some twice after an interruption.
+    Records are sent in transactions: readers of uncommitted records may see some twice after an interruption.
 
     \b
     Examples:
@@ -231,9 +232,9 @@ def redrive_command(
     wanted = dataclasses.replace(wanted, ids=read_letter_ids(offsets))
     if everything != wanted.is_open:
         raise click.UsageError(
-            "--all does not go with a filter."
+            "--all cannot be combined with a filter."
             if everything
-            else "Say which: --all, --offset, --error, --key or a time."
+            else "Select letters with --all, --offset, --error, --key or a time."
         )
     order = RedriveOrder(topic, wanted, to, every_group, max_redrives, read_rate(rate), batch)
     with access.open() as cluster:
@@ -247,8 +248,7 @@ def redrive_command(
             redrive.run(report, lambda: stop.is_asked)
     if stop.is_asked and redrive.sent < redrive.plan.records:
         click.echo(
-            f"Stopped after {redrive.sent:,} of {redrive.plan.records:,} records: "
-            "the same command goes on where it was."
+            f"Stopped after {redrive.sent:,} of {redrive.plan.records:,} records: run the same command to continue."
         )
         return 130
     click.echo(f"Redrove {counted(redrive.sent, 'record')}.")
@@ -266,18 +266,17 @@ def _print_plan(order: RedriveOrder, plan: RedrivePlan) -> None:
         click.echo(f"{counted(count, 'record')} for {meant}.")
     done, held, homeless = (plan.fates[each] for each in (LetterFate.DONE, LetterFate.HELD, LetterFate.HOMELESS))
     if done:
-        click.echo(f"{done:,} were redriven before and are not sent again.")
+        click.echo(f"{done:,} were redriven before and will not be sent again.")
     if held:
         named = ", ".join(map(str, plan.held))
         more = f" and {held - NAMED_MAX:,} more" if held > NAMED_MAX else ""
         click.echo(
-            f"{held:,} stay, because they came back after {counted(order.redrives_max, 'redrive')}: "
-            f"{named}{more}; send them nevertheless with a higher --max-redrives."
+            f"{held:,} are skipped, because they came back after {counted(order.redrives_max, 'redrive')}: "
+            f"{named}{more}; send them anyway with a higher --max-redrives."
         )
     if homeless:
         click.echo(
-            f"{homeless:,} stay, because they do not say where they came from, or that topic is not there: "
-            "give --to TOPIC."
+            f"{homeless:,} are skipped, because their original topic is unknown or does not exist: give --to TOPIC."
         )
     for letter in plan.missing[:NAMED_MAX]:
         click.echo(f"There is no letter {letter}.")
@@ -287,17 +286,17 @@ def _print_plan(order: RedriveOrder, plan: RedrivePlan) -> None:
 
 @command.command("purge")
 @click.argument("topic", type=TopicName())
-@click.option("--before", metavar="TIME", help="Letters written before then: 2026-01-31T08:30 or 30d.")
+@click.option("--before", metavar="TIME", help="Letters written before this time: 2026-01-31T08:30 or 30d.")
 @click.option("--redriven", "only_redriven", is_flag=True, help="Up to the first letter that has not been redriven.")
-@click.option("-a", "--all", "everything", is_flag=True, help="All that are there now.")
+@click.option("-a", "--all", "everything", is_flag=True, help="All current letters.")
 @YES
 @cluster_options
 def purge_command(
     topic: str, before: str | None, only_redriven: bool, everything: bool, yes: bool, access: Access
 ) -> None:
-    """Delete letters of TOPIC for good, oldest first. It says how many and asks.
+    """Delete letters of TOPIC for good, oldest first, after asking.
 
-    A log is cut from its beginning: a partition loses all letters before the first one that is to stay.
+    Logs are deleted from the beginning: a partition loses all letters before the first one that is kept.
 
     \b
     Examples:
@@ -308,7 +307,7 @@ def purge_command(
     from millpond.admin.dead_letters.purge import apply_purge, plan_purge
 
     if sum((before is not None, only_redriven, everything)) != 1:
-        raise click.UsageError("Say what goes with one of --before, --redriven and --all.")
+        raise click.UsageError("Give one of --before, --redriven and --all.")
     moment = None if before is None else read_moment("--before", before)
     with access.open() as cluster:
         plan = plan_purge(cluster, topic, before_ms=moment, only_redriven=only_redriven)
@@ -324,9 +323,9 @@ def purge_command(
 
 
 def _say_unread(topic: str, leaderless: Sequence[int]) -> None:
-    """What nobody leads is left out; whoever reads the rest must know."""
+    """Warns that partitions without a leader are left out."""
     if leaderless:
         named = ", ".join(map(str, leaderless[:PARTITIONS_NAMED_MAX]))
         left = len(leaderless) - PARTITIONS_NAMED_MAX
         more = f" and {left:,} more" if left > 0 else ""
-        click.echo(f"{topic} has no leader now for partition {named}{more}: letters there are left out.", err=True)
+        click.echo(f"Partition {named}{more} of {topic} has no leader: its letters are left out.", err=True)

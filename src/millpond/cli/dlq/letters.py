@@ -1,4 +1,4 @@
-"""How `millpond dlq show` and `stats` show letters: one as a person reads it, and many as charts."""
+"""The output of `millpond dlq show` and `stats`: single letters, and charts of many."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def as_object(letter: Letter, is_redriven: bool | None) -> dict[str, Any]:
 
 
 def print_letter(letter: Letter, is_redriven: bool | None, *, whole: bool) -> None:
-    """Nobody may be there who knows whether it was redriven."""
+    """Whether it was redriven may be unknown."""
     message = letter.message
     state = "redriven or waiting" if is_redriven is None else "redriven" if is_redriven else "waiting"
     when = f"{show_time(message.timestamp_ms)}, {show_age(message.timestamp_ms)} ago"
@@ -68,7 +68,7 @@ def print_letter(letter: Letter, is_redriven: bool | None, *, whole: bool) -> No
 def _facts(letter: Letter, whole: bool) -> Iterator[tuple[str, str]]:
     message, facts = letter.message, letter.facts
     if facts is None:
-        yield "from", "unknown: it has no headers of a worker"
+        yield "from", "unknown: it has no worker's headers"
     else:
         came = f"{safe(str(facts.origin))}"
         yield "from", came + (f", read by {safe(facts.group)}" if facts.group else "")
@@ -89,14 +89,14 @@ def _text(data: bytes | None, whole: bool) -> str:
 def _preview(text: str, whole: bool) -> str:
     if whole or len(text) <= PREVIEW_SIGNS_MAX:
         return text
-    return f"{text[:PREVIEW_SIGNS_MAX]}… ({len(text):,} signs; --full shows all)"
+    return f"{text[:PREVIEW_SIGNS_MAX]}… ({len(text):,} characters; --full shows all)"
 
 
 # Many letters.
 
 
 def print_counts(topic: str, counts: LetterCounts) -> None:
-    waiting = "not known how many redriven" if counts.waiting is None else f"{counts.waiting:,} not redriven"
+    waiting = "redriven unknown" if counts.waiting is None else f"{counts.waiting:,} not redriven"
     click.secho(f"{topic}: {counted(counts.records, 'dead letter')}, {waiting}", bold=True)
     for title, each in (
         ("By error", counts.errors),
@@ -124,7 +124,7 @@ def _print_chart(title: str, counts: Mapping[str, int]) -> None:
 
 
 def bars(counts: Iterable[int]) -> list[str]:
-    """A bar for each count; whatever is more than nothing can be seen."""
+    """A bar for each count; any count above zero is visible."""
     values = list(counts)
     largest = max(values, default=0)
     sign = "█" if can_show("█") else "#"

@@ -1,4 +1,4 @@
-"""Which dead letters are meant: the options that the `dlq` commands share, read into a filter."""
+"""The options that select dead letters, shared by the `dlq` commands."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def filter_options(function: F) -> F:
         "-e", "--error", "errors", metavar="TYPE", multiple=True, help="Only this type of error; repeatable."
     )
     @click.option("-k", "--key", "keys", metavar="KEY", multiple=True, help="Only records with this key; repeatable.")
-    @click.option("--since", metavar="TIME", help="Only letters written since then: 2026-01-31T08:30 or 1h.")
-    @click.option("--until", metavar="TIME", help="Only letters written before then.")
+    @click.option("--since", metavar="TIME", help="Only letters written since this time: 2026-01-31T08:30 or 1h.")
+    @click.option("--until", metavar="TIME", help="Only letters written before this time.")
     @wraps(function)
     def with_filter(
         *arguments: Any,
@@ -70,7 +70,7 @@ def read_letter_ids(texts: tuple[str, ...]) -> frozenset[LetterId]:
 
 
 def read_rate(text: str | None) -> float | None:
-    """Records a second, as `50` or `50/s`."""
+    """Records per second, as `50` or `50/s`."""
     if text is None:
         return None
     try:
@@ -78,5 +78,5 @@ def read_rate(text: str | None) -> float | None:
     except ValueError:
         rate = 0.0
     if not 0 < rate < float("inf"):
-        raise click.UsageError(f"--rate {text}: give records a second, as 50/s.")
+        raise click.UsageError(f"--rate {text}: give records per second, as 50/s.")
     return rate

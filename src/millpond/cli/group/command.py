@@ -1,4 +1,4 @@
-"""`millpond group`: consumer groups, their lag, their offsets and their history, on any Kafka cluster."""
+"""`millpond group`: consumer groups, their lag, offsets and history, on any Kafka cluster."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def list_command(states: tuple[str, ...], types: tuple[str, ...], as_json: bool,
         [(each.group, each.type, each.state) for each in groups],
         as_json=as_json,
         words=3,
-        otherwise="No group is like that: see all with `millpond group list`."
+        otherwise="No group matches: list all with `millpond group list`."
         if states or types
         else "There are no groups yet: one is created with its first consumer.",
     )
@@ -64,23 +64,23 @@ def list_command(states: tuple[str, ...], types: tuple[str, ...], as_json: bool,
 
 @command.command("describe")
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True, type=GroupName())
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs; with --watch a line each time.")
-@click.option("--watch", metavar="SECONDS", type=click.FloatRange(0.5, 3600), help="Again and again, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs; with --watch one line per update.")
+@click.option("--watch", metavar="SECONDS", type=click.FloatRange(0.5, 3600), help="Repeat until Ctrl-C.")
 @option(
     "--sample",
     meta="SECONDS",
     type=click.FloatRange(0, 3600),
     default=1.0,
-    help="How long to look on for rates; 0: no rates.",
+    help="How long to measure rates; 0 for no rates.",
 )
 @cluster_options
 def describe_command(
     names: tuple[str, ...], as_json: bool, watch: float | None, sample: float, access: Access
 ) -> None:
-    """Show who reads what, how far behind in records and in time, and how soon it will have caught up.
+    """Show members, lag in records and in time, and when the group will have caught up.
 
-    Rates are those of committed offsets: a consumer that commits every 5 s wants --sample 10. "Behind" is the age
-    of the oldest record that the group has not read. A dash is what is not known or stands still.
+    Rates are those of committed offsets: a consumer that commits every 5 s needs --sample 10. "Behind" is the age of
+    the oldest record that the group has not read. A dash means unknown, or no progress.
 
     \b
     Examples:
@@ -109,13 +109,13 @@ def describe_command(
     type=TopicName(),
     multiple=True,
     required=True,
-    help="What to reset; repeatable.",
+    help="The topic to reset; repeatable.",
 )
-@click.option("--to-earliest", is_flag=True, help="The first record that is still there.")
-@click.option("--to-latest", is_flag=True, help="Only what comes from now on.")
+@click.option("--to-earliest", is_flag=True, help="To the first available record.")
+@click.option("--to-latest", is_flag=True, help="To the end: only new records.")
 @click.option("--to-offset", metavar="N", type=click.IntRange(0), help="This offset.")
-@click.option("--to-time", metavar="TIME", help='The first record since then: 2026-01-31T08:30 or "1h ago".')
-@click.option("--shift", metavar="±N", type=int, help="So many records on (+) or back (-).")
+@click.option("--to-time", metavar="TIME", help='To the first record since this time: 2026-01-31T08:30 or "1h ago".')
+@click.option("--shift", metavar="±N", type=int, help="Forward (+) or back (-) by N records.")
 @click.option("--dry-run", is_flag=True, help="Only show what it would do.")
 @YES
 @AS_JSON
@@ -133,9 +133,10 @@ def reset_command(
     as_json: bool,
     access: Access,
 ) -> None:
-    """Move what GROUP has committed to other offsets. It shows the change and asks first.
+    """Reset the committed offsets of GROUP. Shows the change and asks first.
 
-    The group must have no active members: they would commit over it. An offset outside the log is moved to its edge.
+    The group must have no active members: they would overwrite it. An offset outside the log is moved to its start or
+    end.
 
     \b
     Examples:
@@ -153,9 +154,9 @@ def reset_command(
             print_plan(plan)
         is_done = not dry_run and bool(plan.changes)
         if is_done:
-            confirm(f"Reset group {name}?", yes=yes, to_do="reset without a question")
+            confirm(f"Reset group {name}?", yes=yes, to_do="reset without asking")
             if not yes:
-                # Who knows how long somebody has thought about it.
+                # The answer may have taken a while: read the offsets again.
                 plan = plan_agreed(cluster, name, read_topics(topics), plan.offsets)
             apply_reset(cluster, plan)
     if as_json:
@@ -163,7 +164,7 @@ def reset_command(
     elif dry_run:
         click.echo("Nothing was changed: this was a dry run.")
     elif not is_done:
-        click.echo("Nothing to change: the group is there already.")
+        click.echo("Nothing to change: the group is at these offsets already.")
     else:
         click.echo(f"Reset {counted(len(plan.changes), 'partition')} of group {name}.")
 
@@ -173,7 +174,7 @@ def reset_command(
 @YES
 @cluster_options
 def delete_command(names: tuple[str, ...], yes: bool, access: Access) -> None:
-    """Delete groups with all that they have committed. It asks first.
+    """Delete groups and their committed offsets, after asking.
 
     \b
     Examples:
@@ -188,22 +189,22 @@ def delete_command(names: tuple[str, ...], yes: bool, access: Access) -> None:
         for group in find_groups(cluster, names):
             refuse_if_active(group, "to delete it")
         question = f"Delete {listed} and all offsets of {'it' if len(names) == 1 else 'them'}?"
-        confirm(question, yes=yes, to_do="delete without a question")
+        confirm(question, yes=yes, to_do="delete without asking")
         delete_groups(cluster, names)
     click.echo(f"Deleted {listed}.")
 
 
 @command.command("history")
 @click.argument("name", metavar="GROUP", type=GroupName())
-@option("-n", "--limit", type=click.IntRange(1), default=10, help="The last N.")
-@click.option("--since", metavar="TIME", help='Only since then: 2026-01-31T08:30 or "1h ago".')
+@option("-n", "--limit", type=click.IntRange(1), default=10, help="The last N rebalances.")
+@click.option("--since", metavar="TIME", help='Only since this time: 2026-01-31T08:30 or "1h ago".')
 @AS_JSON
 @click.option("--history-topic", default="__group_history", hidden=True)
 @cluster_options
 def history_command(
     name: str, limit: int, since: str | None, as_json: bool, history_topic: str, access: Access
 ) -> None:
-    """Explain the rebalances of GROUP: who came or went and why, what moved, and how long nobody read.
+    """Explain the rebalances of GROUP: who joined or left and why, what moved, and how long reading paused.
 
     \b
     Examples:
@@ -223,7 +224,7 @@ def history_command(
         print_history(name, rebalances)
     elif rebalances is None:
         click.echo(
-            "This cluster keeps no history of rebalances: no group has rebalanced yet, or it is no Millpond.",
+            "This cluster has no history of rebalances: no group has rebalanced yet, or it is not Millpond.",
             err=True,
         )
     else:

@@ -1,4 +1,4 @@
-"""How `millpond group describe` shows groups and their lag."""
+"""The output of `millpond group describe`: groups and their lag."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def show_groups(groups: list[GroupLag], *, as_json: bool) -> None:
 
 
 def watch_groups(lags: LagWatch, every_seconds: float, *, as_json: bool) -> None:
-    """Until Ctrl-C, which is a good end."""
+    """Repeats until Ctrl-C, which is not a failure."""
     with noted(signal.SIGINT) as stop:
         while not stop.is_asked:
             groups = lags.look()
@@ -47,7 +47,7 @@ def watch_groups(lags: LagWatch, every_seconds: float, *, as_json: bool) -> None
             stop.wait(every_seconds)
 
 
-# As JSON: numbers plain, times in the unit that the name says, null for what is not known.
+# As JSON: plain numbers, times in the unit of the name, null for unknown.
 
 
 def group_json(group_lag: GroupLag) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def print_group(group_lag: GroupLag) -> None:
             [_row(each, numbers) for each in partitions],
         )
     if not group_lag.partitions:
-        click.echo("It has committed nothing and nothing is assigned.")
+        click.echo("No committed offsets, and nothing is assigned.")
     if group_lag.uncommitted:
         click.echo(
             f"\nThe lag includes {counted(group_lag.uncommitted, 'record')} in partitions without a committed "
@@ -124,7 +124,7 @@ def print_group(group_lag: GroupLag) -> None:
 
 
 def pace(group_lag: GroupLag) -> str:
-    """The end of a sentence: how fast it reads, and where that leads."""
+    """The end of a sentence: the rate, and when it catches up."""
     if not group_lag.read_per_second:
         return ""
     text = f"\nreads {_rate(group_lag.read_per_second)}"

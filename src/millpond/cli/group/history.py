@@ -1,4 +1,4 @@
-"""How `millpond group history` explains rebalances, in words."""
+"""The output of `millpond group history`."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def print_history(group: str, rebalances: Sequence[GroupRebalance]) -> None:
     click.secho(f"{group}: the last {count} rebalances" if count > 1 else f"{group}: one rebalance", bold=True)
     clients: dict[str, RebalanceCause] = {}
     for rebalance in rebalances:
-        # Who was heard of once is known by name from then on.
+        # Members that appeared before are shown by name.
         clients |= {cause.member_id: cause for cause in rebalance.causes}
         click.echo()
         click.echo("\n".join(explain(rebalance, clients)))
 
 
 def explain(rebalance: GroupRebalance, clients: Mapping[str, RebalanceCause]) -> Iterable[str]:
-    """What happened, line by line: when and at what cost, why, what moved."""
+    """Lines for one rebalance: when and at what cost, why, what moved."""
     members = rebalance.members
     facts = [f"generation {rebalance.generation}"] if rebalance.generation is not None else []
     facts += [counted(members, "member") if members else "nobody left"]
@@ -63,12 +63,12 @@ def explain(rebalance: GroupRebalance, clients: Mapping[str, RebalanceCause]) ->
 
 
 def short(member_id: str) -> str:
-    """A member's id without most of the randomness in it, still enough to tell two apart."""
+    """A member's id without most of its random part, but still unambiguous."""
     return safe(_UUID.sub(r"-\1", member_id), in_line=True)
 
 
 def _parted(causes: Sequence[RebalanceCause]) -> tuple[Sequence[RebalanceCause], int]:
-    """What set it off and what else came in between, and how many only came along, as everybody must."""
+    """The causes, and how many members only rejoined because of them."""
     if not causes or causes[0].why == Why.REJOINED:
         return causes, 0
     real = [cause for cause in causes if cause.why != Why.REJOINED]
@@ -93,12 +93,12 @@ def _named(member_id: str | None, known: Mapping[str, RebalanceCause]) -> str:
         return NOBODY
     cause, short_id = known.get(member_id), short(member_id)
     name = (cause.instance_id or cause.client_id) if cause else ""
-    # Most clients make their member id of the client id: once is enough.
+    # Most clients derive the member id from the client id: show it once.
     return short_id if not name or short_id.startswith(name) else f"{safe(name, in_line=True)} ({short_id})"
 
 
 def _moved(moves: Iterable[Move]) -> dict[tuple[str | None, str | None], list[TopicPartition]]:
-    """The partitions that went the same way, together."""
+    """Groups the partitions that moved between the same two members."""
     together: dict[tuple[str | None, str | None], list[TopicPartition]] = {}
     for move in moves:
         together.setdefault((move.before, move.after), []).append(move.partition)

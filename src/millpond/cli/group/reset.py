@@ -1,4 +1,4 @@
-"""How `millpond group reset` reads what is wanted, and how it shows what would change."""
+"""The options of `millpond group reset`, and how it shows the plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millpond.cli.text import NOTHING
 def read_target(
     to_earliest: bool, to_latest: bool, to_offset: int | None, to_time: str | None, shift: int | None, at_ms: int
 ) -> Target:
-    """The one target that the options name."""
+    """The target that the options name; exactly one."""
     targets: list[Target | None] = [
         Beginning() if to_earliest else None,
         End() if to_latest else None,
@@ -32,7 +32,7 @@ def read_target(
 
 
 def read_topics(texts: Sequence[str]) -> list[tuple[str, list[int] | None]]:
-    """`T` is every partition of the topic, `T:0,3` those two."""
+    """`T` means every partition of the topic, `T:0,3` those two."""
     topics: list[tuple[str, list[int] | None]] = []
     for text in texts:
         topic, colon, listed = text.partition(":")
@@ -45,7 +45,7 @@ def read_topics(texts: Sequence[str]) -> list[tuple[str, list[int] | None]]:
 
 def print_plan(plan: ResetPlan) -> None:
     if plan.group.state == DEAD:
-        click.echo(f"There is no group {plan.group.id} yet: it is created with these offsets.")
+        click.echo(f"There is no group {plan.group.id} yet: it will be created with these offsets.")
     rows: list[list[Cell]] = []
     for step in plan.steps:
         before = step.before

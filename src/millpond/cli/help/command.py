@@ -1,4 +1,4 @@
-"""`millpond help`: a page of the docs to read in the terminal, or what a command says of itself."""
+"""`millpond help`: shows a page of the docs in the terminal, or the help of a command."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def _complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[s
 @AS_JSON
 @click.pass_context
 def command(context: click.Context, words: tuple[str, ...], as_json: bool) -> None:
-    """Read a page about TOPIC, or the help of a COMMAND; without either, see which topics there are.
+    """Read a page about TOPIC, or the help of a COMMAND; without either, list the topics.
 
-    On a terminal the page is set and goes through the pager (PAGER); into a pipe it goes as plain text.
+    On a terminal the page is formatted and shown in the pager (PAGER); in a pipe it is plain text.
 
     \b
     Examples:
@@ -69,7 +69,7 @@ def _list(pages: dict[str, Page], as_json: bool) -> None:
         print_json([{"topic": each.name, "title": each.title} for each in topics])
         return
     if not topics:
-        raise Failed("The pages are not installed; every command explains itself with --help.")
+        raise Failed("The pages are not installed; every command has --help.")
     print_table(("Topic", "About"), [(each.name, each.title) for each in topics], words=2)
     click.echo("\nmillpond help TOPIC shows one; millpond COMMAND --help explains a command.", err=True)
 
@@ -78,7 +78,7 @@ def _show(page: Page, as_json: bool) -> None:
     if as_json:
         print_json({"topic": page.name, "title": page.title, "text": page.text})
     elif sys.stdout.isatty():
-        # As git does: without -R, less shows the codes of colours as they are.
+        # As git does: without -R, less shows the escape codes of colours.
         os.environ.setdefault("LESS", "FRX")
         click.echo_via_pager(_set(page.text), color=True)
     else:
@@ -86,7 +86,7 @@ def _show(page: Page, as_json: bool) -> None:
 
 
 def _set(text: str) -> str:
-    """The page as a terminal shows it."""
+    """The page, formatted for a terminal."""
     from rich.console import Console
     from rich.markdown import Markdown
 
@@ -97,7 +97,7 @@ def _set(text: str) -> str:
 
 
 def _command_help(root: click.Context, words: Sequence[str]) -> str | None:
-    """What `millpond WORDS --help` shows; None where there is no such command."""
+    """The output of `millpond WORDS --help`; None if there is no such command."""
     context = root
     for word in words:
         group = context.command

@@ -1,4 +1,4 @@
-"""The pages of `millpond help`: those of docs/, which a wheel brings along, and parts of them by their own names."""
+"""The pages of `millpond help`: those of docs/, which a wheel includes, and named sections of them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import millpond
 
 SECTIONS: Final[Mapping[str, tuple[str, str, str]]] = {
     "profiles": ("cli", "Profiles", "Names for clusters, and which cluster a command means"),
-    "completion": ("cli", "Completion", "Let the shell complete commands and names"),
-    "records": ("cli", "Records as lines", "Records as lines of text and JSON, out and in"),
+    "completion": ("cli", "Completion", "Shell completion of commands and names"),
+    "records": ("cli", "Records as lines", "Records as lines of text and JSON"),
     "json": ("cli", "JSON", "What --json prints"),
     "times": ("cli", "Times, spans and sizes", "How times, spans and sizes are written"),
     "exit-codes": ("cli", "Exit codes", "What the exit code of a command means"),
 }
-"""Parts of pages that people ask for by name: the page, the heading, and what it is about."""
+"""Sections of pages with a name: the page, the heading, and a summary."""
 
 _COMMENT: Final = re.compile(r"^<!--.*?-->\n?", re.DOTALL | re.MULTILINE)
 
@@ -35,7 +35,7 @@ class Page:
 
 
 def docs_folder() -> Path | None:
-    """Beside the code in a wheel, in the repository otherwise; None where somebody has taken them away."""
+    """Beside the code in a wheel, otherwise in the repository; None if missing."""
     package = Path(millpond.__file__).parent
     folders = (package / "docs", package.parent.parent / "docs")
     return next((each for each in folders if (each / "cli.md").is_file()), None)
@@ -57,12 +57,12 @@ def read_pages() -> dict[str, Page]:
 
 
 def without_comments(text: str) -> str:
-    """Comments are for those who check the docs."""
+    """Comments are for tools that check the docs."""
     return _COMMENT.sub("", text)
 
 
 def section(text: str, heading: str) -> str:
-    """What stands under a heading of the second rank, with it. Nothing where there is no such heading."""
+    """A section with its second-level heading; empty if there is no such heading."""
     lines = text.splitlines()
     try:
         first = lines.index(f"## {heading}")

@@ -1,4 +1,4 @@
-"""The batches of a segment file as rows, each checked, and where a file is torn or damaged."""
+"""Lists and checks the batches of a segment file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ROW: Final = "{:>10} {:>10} {:>6} {:>8} {:<6} {:<12} {:>5} {:<3}  {}"
 
 
 class Torn(Exception):
-    """From `position` on there is no whole batch."""
+    """No complete batch follows `position`."""
 
     def __init__(self, position: int, why: str) -> None:
         super().__init__(why)
@@ -39,7 +39,7 @@ class Torn(Exception):
 
 @dataclass(slots=True)
 class Tally:
-    """What was seen on the way through the file."""
+    """Counts over the file."""
 
     batches: int = 0
     records: int = 0
@@ -50,7 +50,7 @@ class Tally:
 
 
 def batches_of(path: str) -> Iterator[tuple[int, BatchHeader, bytes]]:
-    """Position, header and bytes of every batch. Torn where there is no whole one. The file is only read."""
+    """Position, header and bytes of every batch. Raises Torn at an incomplete one."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         position, end = 0, os.fstat(descriptor).st_size
@@ -62,10 +62,10 @@ def batches_of(path: str) -> Iterator[tuple[int, BatchHeader, bytes]]:
             if header.magic != MAGIC or not HEADER_BYTES <= header.size <= BATCH_BYTES_MAX:
                 raise Torn(position, _no_batch(header))
             if header.size > end - position:
-                raise Torn(position, f"a batch of {header.size:,} bytes begins, {end - position:,} are left")
+                raise Torn(position, f"a batch of {header.size:,} bytes starts, but only {end - position:,} are left")
             data = os.pread(descriptor, header.size, position)
             if len(data) < header.size:
-                raise Torn(position, "the file shrinks while it is read")
+                raise Torn(position, "the file shrank while it was read")
             yield position, header, data
             position += header.size
     finally:
@@ -77,11 +77,11 @@ def _no_batch(header: BatchHeader) -> str:
         return "only zeros"
     if header.magic in (0, 1):
         return f"a message of the old format v{header.magic}"
-    return f"no batch (magic {header.magic}, size {header.size:,})"
+    return f"not a batch (magic {header.magic}, size {header.size:,})"
 
 
 def dump_batches(path: str, *, records: bool, deep: bool, for_programs: bool) -> int:
-    """Print the table; the exit code: 0 for a whole file, 1 for one that is torn or damaged."""
+    """Prints the table and returns the exit code: 1 for a torn or damaged file."""
     if for_programs:
         return _dump_json(path, records=records, deep=deep)
     is_metadata = os.path.basename(os.path.dirname(os.path.abspath(path))).startswith(f"{METADATA_TOPIC}-")
@@ -100,7 +100,7 @@ def dump_batches(path: str, *, records: bool, deep: bool, for_programs: bool) ->
 
 
 def _dump_json(path: str, *, records: bool, deep: bool) -> int:
-    """The same for programs, a batch a line. What is wrong with the file as a whole stands beside it."""
+    """The same as JSON, one batch per line. Errors of the whole file go to standard error."""
     tally = Tally()
     torn: Torn | None = None
     try:
@@ -150,7 +150,7 @@ def _record_object(record: Record) -> dict[str, object]:
 
 
 def _check(header: BatchHeader, data: bytes, tally: Tally) -> list[str]:
-    """Count the batch; what is wrong with it."""
+    """Counts the batch and returns its faults."""
     faults = []
     if tally.batches and header.base_offset < tally.next_offset:
         faults.append(f"offset {tally.next_offset:,} or more expected")
@@ -268,7 +268,7 @@ def _print_faults(path: str, tally: Tally, torn: Torn | None) -> None:
     if torn is not None:
         lost = os.path.getsize(path) - torn.position
         click.echo(
-            f"millpond: {path} is torn at byte {torn.position}: {torn}; the last {lost:,} bytes are no whole batch, "
-            "and a node cuts them off when it starts after a crash.",
+            f"millpond: {path} is torn at byte {torn.position}: {torn}; the last {lost:,} bytes are not a complete "
+            "batch, and a node truncates them when it recovers from a crash.",
             err=True,
         )

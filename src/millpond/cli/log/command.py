@@ -1,4 +1,4 @@
-"""`millpond log dump`: a look into any file of a data folder, of ours or of Kafka's, without touching it."""
+"""`millpond log dump`: shows any file of a data folder, of Millpond or Kafka, read-only."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from millpond.cli.errors import Failed, cause
 from millpond.log import names
 
 _KEPT_AS: Final = (names.CLEANED, names.SWAP, names.DELETED, names.CUT)
-"""What a file's name may end in while it comes or goes; inside it is the same."""
+"""Suffixes of files that are being replaced or deleted; their content is the same."""
 
 
 @click.group("log")
 def command() -> None:
-    """Look into the files of a data folder.
+    """Inspect the files of a data folder.
 
     \b
     Example:
@@ -30,11 +30,11 @@ def command() -> None:
 @click.option("--deep", is_flag=True, help="Decompress and decode all records to check them, without showing them.")
 @click.option("-j", "--json-lines", is_flag=True, help="Each batch or entry as a line of JSON.")
 def dump_command(file: str, records: bool, deep: bool, json_lines: bool) -> int:
-    """Show what a file of a data folder holds, and whether it is whole.
+    """Show the content of a file in a data folder, and check it.
 
     Reads segments (.log), .index, .timeindex, .txnindex, .snapshot, leader-epoch-checkpoint, the other checkpoints
-    and partition.metadata. Every batch's CRC is checked. The exit code is 1 for a torn or damaged file. It is safe
-    while a node runs, which may just be writing the last batch.
+    and partition.metadata. The CRC of every batch is checked. The exit code is 1 for a torn or damaged file. It is
+    safe while a node runs, but the last batch may be incomplete then.
 
     \b
     Examples:
@@ -64,7 +64,7 @@ def _dump(file: str, name: str, *, records: bool, deep: bool, as_json: bool) -> 
     dump = DUMPS.get(suffix) or DUMPS.get(name) or (DUMPS["-checkpoint"] if name.endswith("-checkpoint") else None)
     if dump is None:
         raise Failed(
-            f"{name} is none of the files that can be shown: .log, .index, .timeindex, .txnindex, .snapshot, "
+            f"{name} cannot be shown: give a .log, .index, .timeindex, .txnindex or .snapshot file, "
             "a checkpoint or partition.metadata."
         )
     with open(file, "rb") as source:

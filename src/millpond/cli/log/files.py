@@ -1,4 +1,4 @@
-"""What the files beside a segment say: indexes, epochs, producers, checkpoints."""
+"""Shows the files beside a segment: indexes, epochs, producer snapshots, checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millpond.log.snapshots import DamagedSnapshot, decode_snapshot
 _Row = Callable[[int, int, int], Sequence[Value]]
 
 Dump = Callable[[bytes, int, bool], int]
-"""Shows the content of a file, whose first offset it is told, as a table or as lines of JSON; the exit code."""
+"""Shows a file, given its base offset, as a table or as lines of JSON; returns the exit code."""
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
@@ -29,22 +29,22 @@ CHECKPOINT_COLUMNS: Final = {
     3: ("Topic", "Partition", "Offset"),
     4: ("Topic", "Partition", "Segment", "Appended last"),
 }
-"""What the words of a checkpoint's lines are, by how many there are."""
+"""The columns of a checkpoint, by their number."""
 
 
 def _dump_index(
     entry: struct.Struct, columns: Sequence[str], row: _Row, data: bytes, base: int, as_json: bool
 ) -> int:
-    """Entries rise; from the first that does not, the index is not used, and a node would make it again."""
+    """Entries must increase; a node would rebuild an index where one does not."""
     rows: list[Sequence[Value]] = []
     last_key = last_value = -1
     stray = len(data) % entry.size
-    fault = f"{stray} bytes at the end are no whole entry" if stray else ""
+    fault = f"{stray} bytes at the end are not a complete entry" if stray else ""
     for number, (key, value) in enumerate(entry.iter_unpack(data[: len(data) - stray])):
         if key <= last_key or value < last_value:
             is_zero = not any(data[number * entry.size :])
-            # Kafka reserves room in the index of its active segment: zeros are no damage.
-            fault = "" if is_zero else f"entry {number:,} does not rise"
+            # Kafka preallocates the index of its active segment: trailing zeros are not damage.
+            fault = "" if is_zero else f"entry {number:,} does not increase"
             break
         rows.append(row(base, key, value))
         last_key, last_value = key, value
@@ -52,7 +52,7 @@ def _dump_index(
     if not as_json:
         click.echo(f"{len(rows):,} entr{'y' if len(rows) == 1 else 'ies'}")
     if fault:
-        click.echo(f"millpond: damaged index: {fault}; delete the file and a node makes it again.", err=True)
+        click.echo(f"millpond: damaged index: {fault}; delete the file and the node rebuilds it.", err=True)
     return 1 if fault else 0
 
 
@@ -67,7 +67,7 @@ def _dump_snapshot(data: bytes, base: int, as_json: bool) -> int:
     try:
         states = decode_snapshot(data)
     except DamagedSnapshot as damage:
-        raise Failed(f"The snapshot is damaged ({damage}): a node takes an older one and the log instead.") from None
+        raise Failed(f"The snapshot is damaged ({damage}): a node uses an older one and the log instead.") from None
     rows: list[Sequence[Value]] = [
         (
             producer,
@@ -84,7 +84,7 @@ def _dump_snapshot(data: bytes, base: int, as_json: bool) -> int:
 
 
 def _dump_checkpoint(data: bytes, base: int, as_json: bool) -> int:
-    """A version line, a count line, then words."""
+    """A version line, a count line, then the entries."""
     fault = ""
     for width, columns in CHECKPOINT_COLUMNS.items():
         try:
@@ -94,7 +94,7 @@ def _dump_checkpoint(data: bytes, base: int, as_json: bool) -> int:
             continue
         show_rows(columns, rows, as_json, words=1 if width > 2 else 0)
         return 0
-    raise Failed(f"The checkpoint is damaged ({fault}): a node finds out in another way what it held.")
+    raise Failed(f"The checkpoint is damaged ({fault}): a node recovers its content from the log.")
 
 
 def _dump_partition_metadata(data: bytes, base: int, as_json: bool) -> int:
@@ -121,4 +121,4 @@ DUMPS: Final[Mapping[str, Dump]] = {
     names.METADATA_FILE: _dump_partition_metadata,
     "-checkpoint": _dump_checkpoint,
 }
-"""How the content of a file is shown, by what its name ends in."""
+"""The function that shows a file, by its suffix."""

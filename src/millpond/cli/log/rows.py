@@ -13,7 +13,7 @@ from millpond.cli.times import show_time
 
 
 class Moment(NamedTuple):
-    """A time, which people read in another way than programs."""
+    """A time, formatted for people, plain for programs."""
 
     ms: int
 
@@ -23,7 +23,7 @@ Value = str | int | Moment | None
 
 def show_rows(columns: Sequence[str], rows: Sequence[Sequence[Value]], as_json: bool, *, words: int = 1) -> None:
     if not as_json:
-        # An id that stands among words is a name: it gets no commas.
+        # An id is a name: it gets no thousands separators.
         cells = [[_cell(value) if at >= words else str(_cell(value)) for at, value in enumerate(row)] for row in rows]
         print_table(columns, cells, words=words)
         return

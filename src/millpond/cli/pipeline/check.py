@@ -1,4 +1,4 @@
-"""What `millpond pipeline check` says: a declaration as it was understood, and whether Spark can run here."""
+"""`millpond pipeline check`: shows a declaration as parsed, and whether Spark can run here."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from millpond.spark.versions import installed_version
 
 
 def check_pipeline(file: Path, pipeline: Pipeline, *, as_json: bool) -> None:
-    """Say what is wrong, all of it at once, or what it declares. A wrong declaration ends with 2, a missing topic
-    with 1."""
+    """Prints all faults at once, or the declaration. The exit code is 2 for an invalid declaration, 1 for a missing
+    topic."""
     try:
         check_python()
     except SessionError as fault:
-        # The types of columns are Spark's own: without pyspark there is nothing to hold the declaration against.
-        raise Failed(f"{file} can be read, but not checked: {sentence(str(fault))}") from None
+        # Column types are Spark's: without pyspark the declaration cannot be checked.
+        raise Failed(f"{file} was parsed, but cannot be checked: {sentence(str(fault))}") from None
     from millpond.spark.pipelines.review import review, review_topics
 
     found = review(pipeline)
@@ -50,11 +50,11 @@ def check_pipeline(file: Path, pipeline: Pipeline, *, as_json: bool) -> None:
 
 
 def refuse_missing_topics(file: Path, pipeline: Pipeline) -> None:
-    """Failed where the cluster answers and does not have what the pipeline reads."""
+    """Raises Failed if the cluster answers and a topic of the pipeline is missing."""
     try:
         check_python()
     except SessionError:
-        # The run itself says so.
+        # The run itself reports it.
         return
     from millpond.spark.pipelines.review import Review, review_topics
 
@@ -74,8 +74,8 @@ def _verdict() -> str:
     try:
         java = find_java()
     except SessionError as fault:
-        return f"The declaration is in order, but Spark cannot run here: {sentence(str(fault))}"
-    return f"The declaration is in order. Spark {installed_version('pyspark')} is here, with Java {java.version}."
+        return f"The declaration is valid, but Spark cannot run here: {sentence(str(fault))}"
+    return f"The declaration is valid. Spark {installed_version('pyspark')} is installed, with Java {java.version}."
 
 
 def rows(pipeline: Pipeline) -> Iterator[Row]:
@@ -112,7 +112,7 @@ def _job_rows(job: Job) -> Iterator[Row]:
 
 
 def _said(table: Any) -> dict[str, Any]:
-    """What is not as it would be by itself."""
+    """Settings that differ from their defaults."""
     pairs = ((each, getattr(table, each.name)) for each in dataclasses.fields(table))
     return {key_of(each): given for each, given in pairs if given != each.default and given not in (None, "", (), {})}
 
@@ -135,7 +135,7 @@ def _short(text: str) -> str:
 
 
 def plain(given: Any, key: str = "") -> Any:
-    """As JSON has it, without secrets."""
+    """As JSON, without secrets."""
     if isinstance(given, Duration | datetime):
         return str(given)
     if isinstance(given, Pipeline):

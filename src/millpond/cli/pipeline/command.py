@@ -1,4 +1,4 @@
-"""`millpond pipeline`: what is declared in a small file, run on Spark and watched."""
+"""`millpond pipeline`: runs pipelines that a small file declares, on Spark."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def command() -> None:
 @command.command("init")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default="pipeline.toml")
 @click.option("-k", "--kind", "wanted", metavar="KIND", multiple=True, help="A job of this kind; repeatable.")
-@click.option("-t", "--topic", help="The topic that it reads; its records are looked at for the schema.")
-@click.option("--force", is_flag=True, help="Over a file that is there.")
+@click.option("-t", "--topic", help="The topic that it reads; its records are sampled for the schema.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @cluster_options
 def init_command(file: Path, wanted: tuple[str, ...], topic: str | None, force: bool, access: Access) -> None:
-    """Write a declaration to begin with, in FILE (pipeline.toml).
+    """Write an example declaration to FILE (pipeline.toml).
 
-    With --topic, up to a thousand of the topic's records say what the columns are: numbers, times, what is nested and
-    what may be missing. What is not always of one kind becomes a string, with a comment. Without it, or where no
-    cluster answers, the columns are an example. What -X and a profile say of the cluster is written too, but for
-    secrets: those are variables of the environment. A file of client settings stays where it is.
+    With --topic, the columns are inferred from up to a thousand records: numbers, times, nested and optional fields.
+    A field with mixed types becomes a string, with a comment. Without --topic, or if no cluster answers, the columns
+    are an example. Client settings of -X and of a profile are included, except secrets, which become environment
+    variables. A file of client settings is referred to.
 
     \b
     Examples:
@@ -58,7 +58,7 @@ def init_command(file: Path, wanted: tuple[str, ...], topic: str | None, force: 
     from millpond.remote.cluster import SETTINGS
 
     if file.exists() and not force:
-        raise Failed(f"{file} is there already: name another file, or add --force.")
+        raise Failed(f"{file} exists already: name another file, or add --force.")
     if topic is not None and (fault := topic_name_fault(topic)):
         raise click.UsageError(f"--topic: {fault}.")
     bootstrap = access.servers()
@@ -66,7 +66,7 @@ def init_command(file: Path, wanted: tuple[str, ...], topic: str | None, force: 
     seen = look_at_topic(access, topic) if topic is not None else None
     settings = {name: value for name, value in access.extras.items() if name in SETTINGS}
     if access.client_file is not None:
-        # The source reads the file by itself; a variable for what is secret in it would be one more thing to set.
+        # The source reads the file itself, so no environment variables for secrets are needed.
         settings = {}
     text = example(file.stem, topic or "orders", wanted, bootstrap, seen, settings, access.client_file)
     try:
@@ -82,11 +82,11 @@ def init_command(file: Path, wanted: tuple[str, ...], topic: str | None, force: 
 @AS_JSON
 @cluster_options
 def check_command(file: Path, as_json: bool, access: Access) -> None:
-    """Say what FILE declares, and what is wrong with it. Nothing is started.
+    """Check FILE and show what it declares. Nothing is started.
 
-    Found without Spark: types and SQL that do not parse, columns that do not exist, and, where the cluster answers,
-    topics that are not there. It ends with 2 when the declaration is wrong, with 1 when a topic is missing. Passwords
-    are not shown. A file without [source] bootstrap is checked against the cluster of --bootstrap or the profile.
+    Without Spark it finds types and SQL that do not parse, columns that do not exist and, if the cluster answers,
+    missing topics. The exit code is 2 for an invalid declaration and 1 for a missing topic. Passwords are not shown.
+    A file without [source] bootstrap is checked against the cluster of --bootstrap or the profile.
 
     \b
     Examples:
@@ -100,20 +100,20 @@ def check_command(file: Path, as_json: bool, access: Access) -> None:
 
 @command.command("run")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--once", is_flag=True, help="Take what is there now, and end.")
+@click.option("--once", is_flag=True, help="Process what is available now, and stop.")
 @click.option("--master", metavar="URL", help="Where Spark runs: local[*] (the default), spark://host:7077, yarn, …")
 @click.option("--remote", metavar="URL", help="A Spark Connect server, as sc://host:15002; needs no Java here.")
-@click.option("-c", "--conf", metavar="KEY=VALUE", multiple=True, help="A setting of Spark; repeatable.")
+@click.option("-c", "--conf", metavar="KEY=VALUE", multiple=True, help="A Spark setting; repeatable.")
 @click.option("--metrics", metavar="ADDRESS", default="", help="Serve metrics for Prometheus, as 127.0.0.1:9108.")
-@click.option("--json", "as_json", is_flag=True, help="A line of JSON each time, for programs.")
-@click.option("-q", "--quiet", is_flag=True, help="Only say how it ended.")
+@click.option("--json", "as_json", is_flag=True, help="Lines of JSON, for programs.")
+@click.option("-q", "--quiet", is_flag=True, help="Only print the outcome.")
 @click.option("--every", metavar="SECONDS", type=click.FloatRange(1, 3600), help="How often lines are printed.")
 @click.option(
     "--log-level",
     type=click.Choice(["error", "warn", "info", "debug"]),
     default="error",
     show_default=True,
-    help="How much Spark writes into its log.",
+    help="Spark's log level.",
 )
 @cluster_options
 def run_command(
@@ -129,12 +129,12 @@ def run_command(
     log_level: str,
     access: Access,
 ) -> None:
-    """Run the pipeline that FILE declares, until Ctrl-C; the next run goes on from where this one ends.
+    """Run the pipeline that FILE declares, until Ctrl-C; the next run continues where this one ends.
 
-    On a terminal a table shows how it goes: rates, lag, and the time a batch takes; elsewhere lines do. SIGTERM and
-    Ctrl-C let the batch that is under way end for a moment; a second one does not wait. It ends with 0 when it was
-    stopped or is done, with 1 when a job failed or a topic is missing, with 2 when the declaration is wrong. A file
-    without [source] bootstrap reads the cluster of --bootstrap or the profile.
+    A table on a terminal, or lines elsewhere, show rates, lag and the duration of batches. SIGTERM and Ctrl-C give
+    the current batch a moment to finish; a second signal does not wait. The exit code is 0 when it was stopped or is
+    done, 1 if a job failed or a topic is missing, 2 for an invalid declaration. A file without [source] bootstrap
+    reads from the cluster of --bootstrap or the profile.
 
     \b
     Examples:
@@ -147,10 +147,10 @@ def run_command(
     from millpond.cli.pipeline.run import run_pipeline
 
     if master and remote:
-        raise click.UsageError("--master and --remote are two ways to reach Spark: give one of them.")
+        raise click.UsageError("Give either --master or --remote, not both.")
     pipeline = at_cluster(load(file), access)
     if not remote:
-        # Before Spark, which takes half a minute to say the same. A Spark elsewhere may know the brokers otherwise.
+        # Before Spark starts, which takes half a minute to fail. A remote Spark may reach the brokers differently.
         refuse_missing_topics(file, pipeline)
     run_pipeline(
         pipeline,
@@ -167,13 +167,13 @@ def run_command(
 
 @command.command("status")
 @click.argument("what", metavar="[FILE|FOLDER|NAME]", required=False)
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs; with --watch a line each time.")
-@click.option("--watch", is_flag=True, help="Again every second, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs; with --watch one line per update.")
+@click.option("--watch", is_flag=True, help="Repeat every second, until Ctrl-C.")
 def status_command(what: str | None, as_json: bool, watch: bool) -> None:
-    """Show the pipelines that run or ran here: since when, batches, rates, lag and the last error.
+    """Show the pipelines that run or ran here: start, batches, rates, lag and the last error.
 
-    Without an argument these are all that keep their state in .millpond/pipelines. A pipeline is dead when its
-    process ended without a word; running it again repairs that.
+    Without an argument it shows all with state in .millpond/pipelines. A pipeline is dead if its process ended
+    unexpectedly; run it again to recover.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""The example that `millpond pipeline init` writes: a declaration with its reasons beside it."""
+"""The commented example that `millpond pipeline init` writes."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ OPTIONS: Final = "# options = { maxOffsetsPerTrigger = 100000 }  # any option of
 NAME_LENGTH_MAX: Final = 200
 SCHEMA: Final = 'schema = "id long, customer string, region string, at timestamp, total double"'
 COLUMNS: Final = {"at": ("timestamp",), "total": ("double", "long"), "region": ("string",), "customer": ("string",)}
-"""What the kinds' examples are about, and which types may take their places."""
+"""Columns of the kinds' examples, and the types that may replace them."""
 
 GROUPS: Final = ("region",)
 _IDENTIFIER: Final = re.compile(r"(.*_)?(id|uuid|guid|key)|.*Id", re.ASCII)
 _WORD: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
-"""What a text of TOML may not have as it is."""
+"""Characters that a TOML string must escape."""
 
 
 def example(
@@ -80,9 +80,8 @@ def example(
     settings: Mapping[str, str] | None = None,
     client_file: str | None = None,
 ) -> str:
-    """A declaration with a job of each kind that is wanted, for the values that were seen. `settings` are those of
-    clients of the cluster; what is secret of them is left to the environment.
-    `client_file` has them instead, if given."""
+    """A declaration with a job of each requested kind, for the sampled values. `settings` are the client settings;
+    secrets become environment variables. `client_file`, if given, is used instead."""
     word = re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip(".-_")[:NAME_LENGTH_MAX] or "pipeline"
     for each in wanted:
         if each not in KINDS:
@@ -108,7 +107,7 @@ def example(
 
 
 def is_raw(seen: Inferred) -> bool:
-    """Most values are no JSON objects."""
+    """Most values are not JSON objects."""
     return seen.strangers * 2 > seen.records or not seen.columns
 
 
@@ -116,10 +115,10 @@ def _parse(topic: str, seen: Inferred | None) -> str:
     if seen is None or not seen.records:
         return PARSE.format(schema=SCHEMA, topic=topic)
     if is_raw(seen):
-        why = f"{seen.strangers:,} of {seen.records:,} values are no JSON objects."
+        why = f"{seen.strangers:,} of {seen.records:,} values are not JSON objects."
         if seen.prefixed:
             why += (
-                f" {seen.prefixed:,} begin as those of a schema registry do: then\n"
+                f" {seen.prefixed:,} have the prefix of a schema registry: use\n"
                 '# format = "avro", schema_file = "orders.avsc", and [source] options = { avroPrefix = "confluent" }'
             )
         return RAW.format(why=why)
@@ -129,7 +128,7 @@ def _parse(topic: str, seen: Inferred | None) -> str:
         lines.append(
             "# `not null` was in every one of them, and a record without it is bad: take it away where needed."
         )
-    # In a text of TOML, and without a meaning for what is filled in from the environment.
+    # Escaped for TOML and for environment variables.
     text = _plain(listed).replace("\\", "\\\\").replace('"', '\\"')
     text = _CONTROL.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
     lines.append(f'schema = """\n{text}"""')
@@ -137,7 +136,7 @@ def _parse(topic: str, seen: Inferred | None) -> str:
 
 
 def _options(settings: Mapping[str, str], client_file: str | None) -> str:
-    """What clients of this cluster are told, without its secrets, which the environment has to give."""
+    """The client settings of this cluster; secrets are read from the environment."""
     if client_file is not None:
         return f"# How to log in: MILLPOND_CLIENT_CONFIG={_comment(os.path.abspath(client_file))}\n{OPTIONS}"
     if not settings:
@@ -151,22 +150,22 @@ def _options(settings: Mapping[str, str], client_file: str | None) -> str:
 
 
 def _comment(text: str) -> str:
-    """In one line, and without a meaning for what is filled in from the environment."""
+    """On one line, escaped for environment variables."""
     return _plain(_CONTROL.sub("?", text.replace("\n", "?")))
 
 
 def _plain(text: str) -> str:
-    """Without a meaning for what is filled in from the environment."""
+    """Escaped for environment variables."""
     return text.replace("${", "$${")
 
 
 def _text(text: str) -> str:
-    """A basic string of TOML. JSON's escapes are among its own; only the sign DEL is let through by JSON alone."""
+    """A TOML basic string. JSON's escapes are valid in TOML; only DEL must be escaped in addition."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _fitting(table: str, topic: str, seen: Inferred | None) -> str:
-    """The example of a kind with columns that are there, where one of the type is."""
+    """The example of a kind, with actual columns of matching types."""
     fitted = re.sub(r"(lake/|\")orders\b", rf"\g<1>{topic}", table)
     if seen is None or not seen.columns or is_raw(seen):
         return fitted
@@ -176,10 +175,10 @@ def _fitting(table: str, topic: str, seen: Inferred | None) -> str:
         if word in names:
             continue
         fits = [each for kind in types for each in seen.columns if each.type == kind and not each.comment]
-        # Only plain words: a strange name would have to be quoted for TOML here and for SQL there.
+        # Only plain names: others would need quoting for TOML and SQL.
         free = [each.name for each in fits if each.name not in taken and _WORD.fullmatch(each.name)]
         if word in GROUPS:
-            # A group of each single record says nothing.
+            # Grouping by a unique column would be useless.
             free = [name for name in free if not _IDENTIFIER.fullmatch(name)]
         instead = free[0] if free else "_timestamp" if word == "at" else None
         if instead is not None:

@@ -1,4 +1,4 @@
-"""How a pipeline looks: one table for the run that is watched and for the status that is asked for."""
+"""The table of a pipeline, for `run` and `status`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = ("Job", "State", "Batch", "In/s", "Done/s", "Lag", "Took", "Rows out", "Bad")
 WORDS: Final = 2
-"""So many columns hold words; the others hold numbers."""
+"""The first columns hold words; the others hold numbers."""
 
 JUST_NOW_MS: Final = 5000
 
@@ -70,7 +70,7 @@ def line(job: JobFigures) -> str:
 
 
 def extras(job: JobFigures) -> Iterator[tuple[str, str]]:
-    """What only some jobs have."""
+    """Figures that only some jobs have."""
     if job.late:
         yield "late", count(job.late)
     if job.state_rows is not None:

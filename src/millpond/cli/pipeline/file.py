@@ -1,4 +1,4 @@
-"""Reading the file of a pipeline, and saying what is wrong with it."""
+"""Reads the file of a pipeline and reports its faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Wrong(Failed):
-    """A declaration that cannot be: the file must be changed. Exit code 2."""
+    """The declaration is invalid. Exit code 2."""
 
     exit_code = 2
 
@@ -30,12 +30,12 @@ def load(file: Path) -> Pipeline:
 
 
 def at_cluster(pipeline: Pipeline, access: Access) -> Pipeline:
-    """A pipeline that names no brokers reads the cluster that the command means, by its options or the profile."""
+    """A pipeline without brokers reads the cluster of the command's options or profile."""
     from millpond.remote.client_file import VARIABLE
     from millpond.remote.cluster import SETTINGS
 
     if access.client_file is not None:
-        # Spark's source reads it, and with it how to log in.
+        # Spark's source reads the file, including the login.
         os.environ[VARIABLE] = os.path.abspath(access.client_file)
     source = pipeline.source
     if source is None or source.bootstrap:
@@ -46,5 +46,5 @@ def at_cluster(pipeline: Pipeline, access: Access) -> Pipeline:
 
 
 def sentence(text: str) -> str:
-    """With a full stop, unless it ends in a sign or in something to copy."""
+    """Adds a full stop, unless the text ends with punctuation or something to copy."""
     return text if text.endswith((".", "?", "!", "'", "`")) or "\n" in text else f"{text}."

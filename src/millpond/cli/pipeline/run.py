@@ -1,4 +1,4 @@
-"""`millpond pipeline run`: a run, watched as a live table, as lines, or as JSON."""
+"""`millpond pipeline run`: a run, shown as a live table, as lines, or as JSON."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ JSON_EVERY_SECONDS: Final = 1.0
 
 
 def run_pipeline(pipeline: Pipeline, style: Style, every_seconds: float | None, **how: Any) -> None:
-    """Run it (`how` is what `runner.run` takes), and turn every way to fail into a sentence and an exit code."""
+    """Runs it (`how` is passed to `runner.run`) and turns every failure into a sentence and an exit code."""
     # Spark starts its workers with `python -m`: a module planted in the current directory must not run in them,
-    # whichever Python was chosen for them.
+    # whatever Python they use.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     with contextlib.suppress(OSError):
         note_folder(Path(HOME), pipeline.name, pipeline.folder)
@@ -49,7 +49,7 @@ def run_pipeline(pipeline: Pipeline, style: Style, every_seconds: float | None, 
             outcome = run(pipeline, show=show, **how)
     except PipelineFailed as fault:
         log = fault.snapshot.log
-        where = f"\nSpark's own words about it are in {log}" if log else ""
+        where = f"\nSpark's log is in {log}" if log else ""
         raise Failed(f"{sentence(str(fault))}{where}") from None
     except DeclarationError as fault:
         raise Wrong(sentence(str(fault))) from None
@@ -61,18 +61,18 @@ def run_pipeline(pipeline: Pipeline, style: Style, every_seconds: float | None, 
 
 
 def last_words(snapshot: Snapshot) -> str:
-    """How it ended, in a sentence."""
+    """The outcome, in a sentence."""
     lasted = show_span(snapshot.at_ms - snapshot.started_ms)
     rows = sum(job.rows_in for job in snapshot.jobs)
     read = f"{counted(rows, 'row')} read"
     bad = "".join(f"\n{each}" for each in bad_words(snapshot))
     if snapshot.state == "finished":
         return f"{snapshot.name} is done after {lasted}: {read}.{bad}"
-    return f"{snapshot.name} stopped after {lasted}: {read}. The next run goes on from here.{bad}"
+    return f"{snapshot.name} stopped after {lasted}: {read}. The next run continues from here.{bad}"
 
 
 def bad_words(snapshot: Snapshot) -> Iterator[str]:
-    """How many bad records there were, and where they are now."""
+    """The number of bad records, and where they went."""
     for topic, number in snapshot.dead_letters.items():
         if number:
             are = "is" if number == 1 else "are"
@@ -84,7 +84,7 @@ def bad_words(snapshot: Snapshot) -> Iterator[str]:
 
 
 def print_findings(pipeline: Pipeline) -> None:
-    """What jobs that look rather than write have found."""
+    """Results of jobs that only inspect."""
     for job in pipeline.jobs:
         ask = kind_of(job).findings
         for report in ask(pipeline, job) if ask is not None else ():
@@ -108,7 +108,7 @@ def _showing(style: Style, every_seconds: float | None) -> Iterator[Show | None]
 
 
 class _Lines:
-    """Prints what changed its state at once, and everything now and then."""
+    """Prints changes of state at once, and everything at intervals."""
 
     def __init__(self, every_seconds: float, *, as_json: bool) -> None:
         self._every_seconds = every_seconds
@@ -146,7 +146,7 @@ class _Lines:
 
 
 def _coarse(state: str) -> str:
-    """A job that waits and runs in turn has not changed its state every second."""
+    """A job that alternates between waiting and running has not changed its state."""
     return "running" if state in ("waiting", "running") else state
 
 
@@ -162,7 +162,7 @@ def _live() -> Iterator[Show]:
 
 
 class _Screen:
-    """What the terminal shows now; drawn again a few times a second, so that the clock goes on between two looks."""
+    """The current screen; drawn a few times a second, so that the clock advances between two updates."""
 
     def __init__(self) -> None:
         self._snapshot: Snapshot | None = None
@@ -195,15 +195,15 @@ def _foot(snapshot: Snapshot) -> RenderableType:
     if snapshot.state in ("starting", "running"):
         parts.append("Ctrl-C stops")
     if snapshot.state == "stopping":
-        parts.append("the batch that is under way may end; Ctrl-C again does not wait")
+        parts.append("finishing the current batch; Ctrl-C again to stop at once")
     if snapshot.metrics:
         parts.append(f"metrics {snapshot.metrics}")
     if snapshot.log:
         parts.append(f"log {_near(snapshot.log)}")
-    # Room for the ^C that the terminal itself writes: a line that is full would break, and shift the whole picture.
+    # Leaves space for the ^C that the terminal prints: a full line would wrap and shift the table.
     return Padding(Text(" · ".join(parts), style="dim", no_wrap=True, overflow="ellipsis"), (0, 4, 0, 2))
 
 
 def _near(path: str) -> str:
-    """From here, if that is shorter."""
+    """Relative to the current directory, if that is shorter."""
     return min(os.path.relpath(path), path, key=len)

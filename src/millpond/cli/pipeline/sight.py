@@ -1,4 +1,4 @@
-"""What `millpond pipeline init` sees of a topic."""
+"""Samples a topic for `millpond pipeline init`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 def look_at_topic(access: Access, topic: str) -> Inferred | None:
-    """What its values are; None, with a word to the user, where that cannot be seen. It must be there, though."""
+    """The types of its values; None, with a message, if they cannot be read. The topic must exist."""
     from millpond.spark.pipelines.session import SessionError, check_python
 
     try:
         check_python()
     except SessionError as fault:
-        _say(f"The records of {topic} were not looked at: {sentence(str(fault))}")
+        _say(f"The records of {topic} were not sampled: {sentence(str(fault))}")
         return None
     try:
         access.probe()
     except Failed as fault:
-        _say(f"The records of {topic} were not looked at. {fault.message}")
+        _say(f"The records of {topic} were not sampled. {fault.message}")
         return None
     from millpond.admin.topics import find_topic
     from millpond.spark.parsing.inference import infer
@@ -38,7 +38,7 @@ def look_at_topic(access: Access, topic: str) -> Inferred | None:
     if not seen.records:
         _say(f"{topic} has no records yet.")
         return None
-    click.echo(f"Looked at {counted(seen.records, 'record')} of {topic}.")
+    click.echo(f"Sampled {counted(seen.records, 'record')} of {topic}.")
     return seen
 
 

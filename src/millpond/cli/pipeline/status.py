@@ -1,4 +1,4 @@
-"""`millpond pipeline status`: what runs and what ran, read from the files that runs leave."""
+"""`millpond pipeline status`: running and past pipelines, from the files that runs leave."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def show_statuses(what: str | None, *, as_json: bool, watch: bool) -> None:
 
 
 def look(what: str | None) -> list[Status]:
-    """The pipelines that were asked for."""
+    """The requested pipelines."""
     if what is None:
         statuses = [status for _, status in find_statuses(Path(HOME))]
         if not statuses:

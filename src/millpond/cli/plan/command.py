@@ -1,4 +1,4 @@
-"""`millpond plan`: how much disk, bandwidth, how many brokers and partitions a workload asks for, sum by sum."""
+"""`millpond plan`: the disks, bandwidth, brokers and partitions that a workload needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEASURE_SECONDS: Final = 4.0
 def _read_retention(text: str) -> float:
     span_ms = read_span(text.lower())
     if not span_ms:
-        raise ValueError(f"{text!r} is no length of time; write it like 7d or 36h")
+        raise ValueError(f"{text!r} is not a duration; write it like 7d or 36h")
     return span_ms / 1000
 
 
@@ -47,22 +47,20 @@ TIMES: Final = click.FloatRange(min=1)
 
 
 @click.command("plan")
-@option("--rate", meta="RATE", read=_read_rate, default="1M/s", help="Messages (100k/s) or data (1GB/s) a second.")
-@option("--size", meta="SIZE", read=SIZE, default="1KB", help="The average message.")
+@option("--rate", meta="RATE", read=_read_rate, default="1M/s", help="Messages (100k/s) or bytes (1GB/s) per second.")
+@option("--size", meta="SIZE", read=SIZE, default="1KB", help="The average message size.")
 @option("--peak", type=TIMES, default=2, help="The peak, as a multiple of the rate.")
 @option("--replication", type=click.IntRange(1, 10), default=3, help="Copies of each message.")
 @option("--retention", meta="TIME", read=_read_retention, default="7d", help="How long messages are kept.")
 @option("--groups", "--fan-out", "groups", type=click.IntRange(0), default=2, help="Groups that read everything.")
 @option("--disk", meta="SIZE", read=SIZE, default="20TB", help="Usable disk of a broker.")
-@option("--disk-speed", meta="RATE", read=DATA_RATE, default="100MB/s", help="What that disk can write.")
+@option("--disk-speed", meta="RATE", read=DATA_RATE, default="100MB/s", help="The write rate of that disk.")
 @option("--network", meta="RATE", read=DATA_RATE, default="10Gbit/s", help="A broker's network, each way.")
-@option("--per-partition", meta="RATE", read=DATA_RATE, default="10MB/s", help="What one should carry.")
+@option("--per-partition", meta="RATE", read=DATA_RATE, default="10MB/s", help="The rate of one partition.")
 @option("--headroom", type=TIMES, default=2, help="Partitions, as a multiple of the need.")
 @option("--batch", meta="SIZE", read=SIZE, default="100KB", help="A producer's request (with --measure).")
 @option("--cores", type=click.IntRange(1), default=1, help="Nodes on a broker's machine (with --measure).")
-@click.option(
-    "--measure", "is_measuring", is_flag=True, help="Run a node here for a few seconds; use what it can do."
-)
+@click.option("--measure", "is_measuring", is_flag=True, help="Measure a node here for a few seconds.")
 @click.option("--json", "as_json", is_flag=True, help="The numbers as one JSON object; bytes and bytes per second.")
 def command(
     rate: tuple[float, bool],
@@ -83,8 +81,8 @@ def command(
 ) -> None:
     """Plan a cluster: storage, bandwidth, brokers and partitions, with every sum shown.
 
-    Without options it plans a million messages of 1 KB a second. KB is 1,000 bytes, KiB 1,024. With --measure a
-    node runs here for a few seconds, and what one core of it can do counts beside disks and network; a node is one
+    Without options it plans a million messages of 1 KB a second. KB is 1,000 bytes, KiB 1,024. With --measure a node
+    runs here for a few seconds, and the throughput of one core counts in addition to disks and network; a node is one
     process on one core, and --cores says how many of them share a machine.
 
     \b

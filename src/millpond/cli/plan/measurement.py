@@ -1,4 +1,4 @@
-"""What one core of a node does here: a child node, and a client that costs less than the node does."""
+"""Measures one core of a node here, with a child process and a client that is cheaper than the node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LARGE: Final = "plan-large"
 SMALL: Final = "plan-small"
 BATCH_BYTES: Final = 900_000
 WRITTEN_BYTES_MAX: Final = 400_000_000
-"""Enough to measure; no more of the user's disk than that."""
+"""Limits the disk space that the measurement uses."""
 
 SMALL_VALUE_BYTES: Final = 100
 IN_FLIGHT: Final = 8
@@ -39,7 +39,7 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 def measure(message_bytes: int, seconds: float) -> Engine:
-    """Run a node for about this long; its rates for each second of its core's time."""
+    """Runs a node for about this long; its rates per second of processor time."""
     with tempfile.TemporaryDirectory(prefix="millpond-plan-") as folder:
         node = ProcessNode({"data.folder": folder, "listen": f"{HOST}:0"}, lambda *_, **__: None)
         try:
@@ -75,21 +75,21 @@ def _measure(
 
 
 def _check_produced(cluster: Cluster, topic: str, request: m.ProduceRequest) -> None:
-    """A refusal must not look like a fast node."""
+    """Checks the response: a refusal must not look like a fast node."""
     response = cluster.leader(topic, 0).ask(request, m.ProduceResponse, newest=PRODUCE_VERSION)
     check(response.responses[0].partition_responses[0].error_code, "the node refused to write")
 
 
 def _rate(cpu: Callable[[], float], work: Callable[[], int], weight: int) -> float:
-    """How much `work` got done in a second of the core's time; `weight` is what one repetition counts."""
+    """The amount of `work` per second of processor time; `weight` is the amount per repetition."""
     before = cpu()
     count = work()
-    # The clock of a process ticks in hundredths: less than a few of them say nothing.
+    # Processor time ticks in hundredths: a few ticks are not precise.
     return count * weight / max(cpu() - before, 0.03)
 
 
 def _cpu_seconds(pid: int) -> float:
-    """The processor time that a process has had; where that cannot be known, the time by the clock."""
+    """The processor time of a process; wall time where that is not available."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -99,7 +99,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 class _Pipe(Closable):
-    """One connection on which the same request is sent over and over."""
+    """One connection that sends the same request repeatedly."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection((HOST, port), CALL_SECONDS)
@@ -110,7 +110,7 @@ class _Pipe(Closable):
         self._socket.close()
 
     def repeat(self, frame: bytes, seconds: float, count_max: int = 1 << 30) -> int:
-        """Send it for so long, a few at a time under way; how often it was answered."""
+        """Sends it for this long, with a few in flight; the number of responses."""
         deadline = time.monotonic() + seconds
         sent = answered = 0
         while answered < sent or (sent < count_max and time.monotonic() < deadline):

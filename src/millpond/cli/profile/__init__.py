@@ -1,1 +1,1 @@
-"""`millpond profile`: clusters by names of one's own."""
+"""`millpond profile`: names for clusters."""

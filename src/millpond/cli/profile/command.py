@@ -1,4 +1,4 @@
-"""`millpond profile`: clusters by names of one's own, so that `-p prod` says where and how."""
+"""`millpond profile`: names for clusters, so that `-p prod` is enough to connect."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ NONE_YET = "There are no profiles yet: add one with `millpond profile add NAME -
 
 @click.group("profile")
 def command() -> None:
-    """Names for clusters: where each is, and the settings and secrets that it wants.
+    """Names for clusters: the address, client settings and secrets of each.
 
-    `millpond -p NAME COMMAND` takes one, as do `millpond COMMAND --profile NAME` and the variable MILLPOND_PROFILE;
-    `millpond profile use NAME` makes it the one that counts where nobody names a cluster. `millpond help profiles`
-    says what goes before what.
+    `millpond -p NAME COMMAND` uses one, as do `millpond COMMAND --profile NAME` and the variable MILLPOND_PROFILE;
+    `millpond profile use NAME` makes it the default. `millpond help profiles` explains the precedence.
 
     \b
     Examples:
@@ -49,16 +48,16 @@ def command() -> None:
 @click.option(
     "-X", "extras", metavar="NAME=VALUE", multiple=True, help="A setting for the client library; repeatable."
 )
-@click.option("--ask", "asked", metavar="SETTING", multiple=True, help="Ask for its value and do not show it.")
-@click.option("--replace", "may_replace", is_flag=True, help="In place of a profile of this name.")
-@click.option("--use", "is_used", is_flag=True, help="Let it count from now on where nobody names a cluster.")
+@click.option("--ask", "asked", metavar="SETTING", multiple=True, help="Prompt for its value, hidden.")
+@click.option("--replace", "may_replace", is_flag=True, help="Replace a profile of this name.")
+@click.option("--use", "is_used", is_flag=True, help="Make it the default.")
 def add_command(
     name: str, bootstrap: str, extras: tuple[str, ...], asked: tuple[str, ...], may_replace: bool, is_used: bool
 ) -> None:
-    """Add the profile NAME. Nobody is asked whether the cluster is there.
+    """Add the profile NAME, without connecting to the cluster.
 
-    What is secret is better asked for than written on a command line, where a shell remembers it. Without a terminal
-    the value is a line of standard input.
+    Use --ask for secrets: a shell keeps its command lines in a history. Without a terminal the value is read from a
+    line of standard input.
 
     \b
     Examples:
@@ -67,10 +66,10 @@ def add_command(
           -X sasl.mechanism=SCRAM-SHA-512 -X sasl.username=me --ask sasl.password
     """
     if not NAME.fullmatch(name):
-        raise click.UsageError(f"{name!r} cannot be a profile's name: take letters, digits, dots, - and _.")
+        raise click.UsageError(f"{name!r} cannot be a profile's name: use letters, digits, dots, - and _.")
     profiles = read_profiles()
     if name in profiles.known and not may_replace:
-        raise Failed(f"There is a profile {name} already: --replace takes its place.")
+        raise Failed(f"The profile {name} exists already: add --replace to replace it.")
     settings = pairs(extras, "-X") | {each: _secret(each) for each in asked}
     access = Access(bootstrap, settings)
     access.check()
@@ -84,7 +83,7 @@ def _secret(setting: str) -> str:
         return str(click.prompt(setting, hide_input=True, err=True))
     line = sys.stdin.readline()
     if not line:
-        # An empty secret that nobody meant would be refused by the cluster, some other day.
+        # An empty secret would only be refused later, by the cluster.
         raise Failed(f"Standard input ended before a line for {setting}; nothing was written.")
     return line.rstrip("\r\n")
 
@@ -149,7 +148,7 @@ def _as_object(profile: Profile, profiles: Profiles) -> dict[str, object]:
 @command.command("remove")
 @PROFILE
 def remove_command(name: str) -> None:
-    """Remove the profile NAME; the cluster hears nothing of it.
+    """Remove the profile NAME. The cluster is not changed.
 
     \b
     Example:
@@ -165,9 +164,9 @@ def remove_command(name: str) -> None:
 
 @command.command("use")
 @click.argument("name", required=False, type=ProfileName())
-@click.option("--none", "is_none", is_flag=True, help="Let no profile count by itself any more.")
+@click.option("--none", "is_none", is_flag=True, help="Have no default profile.")
 def use_command(name: str | None, is_none: bool) -> None:
-    """Let the profile NAME count wherever nobody names a cluster.
+    """Make the profile NAME the default.
 
     \b
     Examples:

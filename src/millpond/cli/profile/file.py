@@ -1,7 +1,7 @@
-"""The file of profiles: names that a person has given to clusters, with the way to each and its secrets.
+"""The file of profiles: names for clusters, with their addresses, settings and secrets.
 
-It lies in the user's own folder for settings and only the user can read it. A file that somebody wrote by hand is
-held to the same: what nobody would read is refused, as the next `millpond profile add` would throw it away.
+It is in the user's configuration folder, readable only by the user. Unknown keys in a hand-written file are refused,
+because the next `millpond profile add` would drop them.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 _HEAD: Final = "# Written by `millpond profile`, which keeps no comments. It may hold secrets: keep it to yourself.\n"
 _OTHERS: Final = 0o077
-"""The rights of everybody but the owner."""
+"""The permission bits of group and others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One cluster: where it is, and the client settings that it wants."""
+    """The address of a cluster and its client settings."""
 
     name: str
     bootstrap: str
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def shown_settings(self) -> dict[str, str]:
-        """The settings as they may be shown: without secrets."""
+        """The settings without secrets."""
         return {name: shown(name, value) for name, value in self.settings.items()}
 
     @property
@@ -49,10 +49,10 @@ class Profile:
 class Profiles:
     known: Mapping[str, Profile] = field(default_factory=dict)
     in_use: str | None = None
-    """Which one counts where nobody names a cluster."""
+    """The default profile."""
 
     def get(self, name: str, origin: str) -> Profile:
-        """The profile of this name; `origin` is who named it, for the sentence that there is none."""
+        """The profile of this name; `origin` is the option that named it, for the error message."""
         from millpond.base.names import nearest
 
         profile = self.known.get(name)
@@ -64,12 +64,12 @@ class Profiles:
 
 
 class NoHome(Failed):
-    """There is no folder for a user's own settings."""
+    """There is no folder for the user's settings."""
 
 
 def profiles_path() -> Path:
     home = os.environ.get("XDG_CONFIG_HOME", "")
-    # As the XDG specification has it: a path that is not absolute counts as none.
+    # The XDG specification ignores a path that is not absolute.
     if os.path.isabs(home):
         return Path(home) / "millpond" / "profiles.toml"
     try:
@@ -79,16 +79,16 @@ def profiles_path() -> Path:
 
 
 def read_profiles() -> Profiles:
-    """What the file has; nothing where there is none. Failed with a sentence where it cannot be read."""
+    """The profiles in the file; none without a file. Raises Failed if it cannot be read."""
     try:
         path = profiles_path()
         text = path.read_text(encoding="utf-8")
     except (NoHome, FileNotFoundError, NotADirectoryError):
         return Profiles()
     except (OSError, UnicodeDecodeError) as error:
-        # Not as if there were none: a profile in use would silently give way to the node on this machine.
+        # An error, not an empty file: otherwise commands would silently go to the node on this machine.
         raise Failed(
-            f"The profiles in {path} cannot be read: {cause(error)}. Mend that, or name the cluster with --bootstrap."
+            f"The profiles in {path} cannot be read: {cause(error)}. Fix that, or name the cluster with --bootstrap."
         ) from None
     import tomllib
 
@@ -98,32 +98,32 @@ def read_profiles() -> Profiles:
         fault: object = "its values are nested too deeply"
     except ValueError as error:
         fault = error
-    raise Failed(f"The profiles in {path} make no sense: {sentence(str(fault))} Correct the file, or delete it.")
+    raise Failed(f"The profiles in {path} are invalid: {sentence(str(fault))} Correct the file, or delete it.")
 
 
 def _profiles(given: Mapping[str, object]) -> Profiles:
-    """ValueError says what is wrong."""
+    """Raises ValueError with the fault."""
     _check_keys("the file", given, ("use", "profiles"))
     tables = given.get("profiles", {})
     if not isinstance(tables, dict):
-        raise ValueError("profiles is no table of profiles")
+        raise ValueError("profiles must be a table of profiles")
     known = {name: _profile(name, each) for name, each in tables.items()}
     in_use = given.get("use")
     if in_use is not None and (not isinstance(in_use, str) or in_use not in known):
-        raise ValueError(f"use names the profile {in_use!r}, which is not there")
+        raise ValueError(f"use names the profile {in_use!r}, which does not exist")
     return Profiles(known, in_use)
 
 
 def _profile(name: str, given: object) -> Profile:
     if not isinstance(given, dict):
-        raise ValueError(f"profile {name} is no table")
+        raise ValueError(f"profile {name} must be a table")
     _check_keys(f"profile {name}", given, ("bootstrap", "settings"))
     bootstrap = given.get("bootstrap")
     settings = given.get("settings", {})
     if not isinstance(bootstrap, str) or not bootstrap:
         raise ValueError(f"profile {name} has no bootstrap")
     if not isinstance(settings, dict) or not all(isinstance(value, str) for value in settings.values()):
-        raise ValueError(f"the settings of profile {name} are no table of names and texts")
+        raise ValueError(f"the settings of profile {name} must be a table of strings")
     return Profile(name, bootstrap, settings)
 
 
@@ -134,11 +134,11 @@ def _check_keys(where: str, given: Mapping[str, object], known: Iterable[str]) -
     for key in given:
         if key not in known:
             end = nearest(key, known).removesuffix(".") or f"; there are {' and '.join(known)}"
-            raise ValueError(f"{where} has a key {key!r} that nobody knows{end}")
+            raise ValueError(f"{where} has an unknown key {key!r}{end}")
 
 
 def warn_of_readers(profiles: Iterable[Profile]) -> None:
-    """Say, beside the output, that others of this machine can read the secrets of these profiles."""
+    """Warns on standard error if others can read the secrets of these profiles."""
     if not any(each.has_secrets for each in profiles):
         return
     path = profiles_path()
@@ -148,7 +148,7 @@ def warn_of_readers(profiles: Iterable[Profile]) -> None:
 
 
 def write_profiles(profiles: Profiles) -> Path:
-    """All of them, at once: whoever reads meanwhile sees what was before or what is now. Gives the file's path."""
+    """Replaces the file atomically and returns its path."""
     path = profiles_path()
     lines = [_HEAD]
     if profiles.in_use is not None:
@@ -158,17 +158,17 @@ def write_profiles(profiles: Profiles) -> Path:
         if each.settings:
             lines.append(f"\n[profiles.{_quoted(each.name)}.settings]\n")
             lines += [f"{_quoted(name)} = {_quoted(value)}\n" for name, value in each.settings.items()]
-    # A link to where somebody keeps such files stays one.
+    # Keeps a symbolic link.
     target = Path(os.path.realpath(path))
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # mkstemp makes a file that nobody else can read.
+        # mkstemp creates a file that only the user can read.
         descriptor, draft = tempfile.mkstemp(prefix=".profiles-", dir=target.parent)
         try:
             with open(descriptor, "w", encoding="utf-8") as file:
                 file.write("".join(lines))
                 file.flush()
-                # Else a power cut may leave an empty file in the place of all secrets.
+                # Otherwise a power cut could leave an empty file.
                 os.fsync(descriptor)
             os.replace(draft, target)
         except BaseException:
@@ -176,14 +176,14 @@ def write_profiles(profiles: Profiles) -> Path:
                 os.unlink(draft)
             raise
     except UnicodeEncodeError:
-        raise Failed("Nothing was written: an address or a setting has bytes that are no text in UTF-8.") from None
+        raise Failed("Nothing was written: an address or a setting is not valid UTF-8.") from None
     except OSError as error:
         raise Failed(f"The profiles cannot be written to {path}: {cause(error)}.") from None
     return path
 
 
 def _quoted(text: str) -> str:
-    """A basic string of TOML. JSON's escapes are among its own; only the sign DEL is let through by JSON alone."""
+    """A TOML basic string. JSON's escapes are valid in TOML; only DEL must be escaped in addition."""
     import json
 
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

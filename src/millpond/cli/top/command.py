@@ -1,4 +1,4 @@
-"""`millpond top`: topics, groups and nodes of any cluster, live: how much is written, who is behind."""
+"""`millpond top`: live rates and lag of any cluster."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ if TYPE_CHECKING:
 
 
 @click.command("top")
-@option("--every", meta="SECONDS", type=click.FloatRange(0.5, 3600), default=2.0, help="How long between two looks.")
-@click.option("--once", is_flag=True, help="Look for that long, show it, and end.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs: a line for each look.")
+@option(
+    "--every", meta="SECONDS", type=click.FloatRange(0.5, 3600), default=2.0, help="The interval between updates."
+)
+@click.option("--once", is_flag=True, help="Show one update, and stop.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs: one line per update.")
 @cluster_options
 def command(every: float, once: bool, as_json: bool, access: Access) -> None:
-    """Show what is going on, live: records a second by topic, the lag of groups, nodes and what is wrong.
+    """Show a cluster live: records per second by topic, the lag of groups, nodes and problems.
 
-    On a terminal `q` ends it. In a pipe each look is some plain lines, until Ctrl-C. Rates are those of the last ten
-    seconds; a group's are those of its committed offsets. Works against any Kafka cluster.
+    On a terminal `q` quits. In a pipe each update is printed as plain lines, until Ctrl-C. Rates cover the last ten
+    seconds; those of groups are of committed offsets. Works with any Kafka cluster.
 
     \b
     Examples:
@@ -52,7 +54,7 @@ def _print_looks(cluster: Cluster, every: float, *, once: bool, as_json: bool) -
     with noted(signal.SIGINT, signal.SIGTERM) as stop:
         pulse.add(look_at(cluster))
         while True:
-            # Rates need a second look, so the first one is not shown.
+            # Rates need two samples, so the first one is not shown.
             stop.wait(every)
             if stop.is_asked:
                 return

@@ -1,6 +1,6 @@
-"""The screen of `millpond top`: drawn anew with each look and each change of its size, until `q`.
+"""The screen of `millpond top`: redrawn with each sample and each change of its size, until `q`.
 
-A thread of its own asks the cluster: one that does not answer must not keep a key from being heard.
+A separate thread polls the cluster, so that keys work even if it does not answer.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ if TYPE_CHECKING:
     from millpond.remote.cluster import Cluster
 
 NAP_SECONDS: Final = 0.1
-"""So soon a key or a change of size is noticed."""
+"""The time within which a key or a change of size is noticed."""
 
 LAST_SECONDS: Final = 1.0
-"""So long its last question is waited for."""
+"""How long to wait for its last request."""
 
 GONE: Final = "\x04"
-"""As if somebody had said that nothing more comes: the terminal was closed."""
+"""End of input: the terminal was closed."""
 
 END_KEYS: Final = frozenset({"q", "Q", "\x03", GONE})
 PROBLEMS_MAX: Final = 4
 NODES_MAX: Final = 6
 TABLE_LINES: Final = 3
-"""What a table has beside its rows: its head, the line below it, and a gap."""
+"""Lines of a table besides its rows: the header, the rule below it, and a gap."""
 
 
 class _Looking(threading.Thread):
-    """Asks again and again. What it found last is read by the screen."""
+    """Polls the cluster; the screen reads the last result."""
 
     def __init__(self, cluster: Cluster, every: float) -> None:
         super().__init__(name="top", daemon=True)
@@ -66,7 +66,7 @@ class _Looking(threading.Thread):
         self._over = threading.Event()
         self.pulse = Pulse(WINDOW_SECONDS)
         self.fault = ""
-        """Why the last look came to nothing."""
+        """Why the last sample failed."""
         self.looks = 0
 
     def run(self) -> None:
@@ -109,13 +109,13 @@ def run_screen(cluster: Cluster, every: float) -> None:
                     live.update(_drawn(looking, every, now[1].lines), refresh=True)
     finally:
         looking.end()
-        # It asks the cluster, which is about to be left.
+        # The thread uses the client, which is about to be closed.
         looking.join(LAST_SECONDS)
 
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits so long for a key and gives it, or ""; without echo, and without waiting for a line."""
+    """A function that waits up to this long for a key and returns it, or ""; without echo or line buffering."""
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
 

@@ -1,4 +1,4 @@
-"""What `millpond top` shows: the same rows as a screen, as plain lines and as an object."""
+"""The output of `millpond top`: as a screen, as plain lines and as JSON."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from millpond.cli.text import NOTHING, counted, safe
 from millpond.cli.times import now_ms, show_span
 
 WINDOW_SECONDS: Final = 10.0
-"""Rates are those of so long: auto-commits come seconds apart."""
+"""Rates cover this long: auto-commits are seconds apart."""
 
 LINES_MAX: Final = 20
-"""So many topics and so many groups are printed as lines."""
+"""At most this many topics, and groups, are printed as lines."""
 
 
 class Table(NamedTuple):
     columns: tuple[str, ...]
     words: int
-    """So many of the first columns hold words."""
+    """The number of leading columns with words."""
     rows: Sequence[tuple[str, ...]]
 
 
@@ -128,7 +128,7 @@ def plain(table: Table, most: int) -> Iterator[str]:
 
 
 def as_object(pulse: Pulse) -> dict[str, Any]:
-    """Numbers plain, null for what is not known."""
+    """Plain numbers, null for unknown."""
     look, rates = _known(pulse)
     return {
         "at_ms": now_ms(),
@@ -173,7 +173,7 @@ def as_object(pulse: Pulse) -> dict[str, Any]:
 
 
 def _known(pulse: Pulse) -> tuple[Look, Rates]:
-    assert pulse.last is not None, "nobody has looked yet"
+    assert pulse.last is not None, "no sample yet"
     return pulse.last, pulse.rates or Rates()
 
 
@@ -188,7 +188,7 @@ def _rate(per_second: float | None) -> str:
 
 
 def _trend(per_second: float | None) -> str:
-    """How its lag changes."""
+    """The trend of its lag."""
     if per_second is None:
         return NOTHING
     if abs(per_second) < 0.05:

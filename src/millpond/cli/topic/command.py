@@ -1,4 +1,4 @@
-"""`millpond topic`: create, list, describe, alter, move and delete topics, over the wire of any Kafka cluster."""
+"""`millpond topic`: creates, lists, describes, alters, moves and deletes topics of any Kafka cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millpond.cli.terminal import confirm, print_json, print_list
 from millpond.cli.text import counted
 
 INTERNAL = "__"
-"""How the names of the cluster's own topics begin."""
+"""The prefix of internal topics."""
 
 
 @click.group("topic")
@@ -45,7 +45,7 @@ def command() -> None:
     multiple=True,
     help="A setting of the topic; may be repeated.",
 )
-@click.option("--if-not-exists", is_flag=True, help="A topic that is there already is fine.")
+@click.option("--if-not-exists", is_flag=True, help="Do not fail if the topic exists.")
 @cluster_options
 def create_command(
     name: str,
@@ -81,7 +81,7 @@ def create_command(
         except Answered as refusal:
             if refusal.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 raise
-            # Whoever may make a topic need not be one who may look at it.
+            # The right to create a topic does not include the right to describe it.
             there = None
     count = len(there.partitions) if there is not None else partitions
     click.echo(
@@ -90,11 +90,11 @@ def create_command(
 
 
 @command.command("list")
-@click.option("--internal", is_flag=True, help="Also the cluster's own topics.")
+@click.option("--internal", is_flag=True, help="Include internal topics.")
 @AS_JSON
 @cluster_options
 def list_command(internal: bool, as_json: bool, access: Access) -> None:
-    """List the topics with their numbers of partitions and replicas.
+    """List the topics with their partitions and replicas.
 
     \b
     Example:
@@ -121,7 +121,7 @@ def list_command(internal: bool, as_json: bool, access: Access) -> None:
 @AS_JSON
 @cluster_options
 def describe_command(names: tuple[str, ...], as_json: bool, access: Access) -> None:
-    """Show the partitions of topics, what is in them, and the settings that are not the default.
+    """Show the partitions and offsets of topics, and the settings that are not the default.
 
     \b
     Examples:
@@ -159,13 +159,13 @@ def describe_command(names: tuple[str, ...], as_json: bool, access: Access) -> N
     metavar="NAME",
     type=SettingName("topic"),
     multiple=True,
-    help="Back to the default; may be repeated.",
+    help="Reset a setting to the default; may be repeated.",
 )
 @cluster_options
 def alter_command(
     name: str, partitions: int | None, sets: tuple[str, ...], unsets: tuple[str, ...], access: Access
 ) -> None:
-    """Change settings of the topic NAME, or give it more partitions (there is no way back to fewer).
+    """Change settings of the topic NAME, or add partitions (which cannot be undone).
 
     \b
     Examples:
@@ -176,7 +176,7 @@ def alter_command(
 
     settings = setting_pairs(sets, "--set")
     if partitions is None and not settings and not unsets:
-        raise click.UsageError("Say what to change: --partitions, --set or --unset.")
+        raise click.UsageError("Give --partitions, --set or --unset.")
     with access.open() as cluster:
         find_topic(cluster, name)
         if settings or unsets:
@@ -189,7 +189,7 @@ def alter_command(
 def _nodes(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
     nodes = [each.strip() for each in text.split(",")]
     if not all(each.isdecimal() for each in nodes):
-        raise click.BadParameter("write the numbers of nodes with commas between them, like 1,2,3")
+        raise click.BadParameter("write node numbers separated by commas, like 1,2,3")
     return tuple(map(int, nodes))
 
 
@@ -199,7 +199,7 @@ def _nodes(_context: click.Context, _option: click.Parameter, text: str) -> tupl
     "-p", "--partition", "indexes", metavar="N", type=click.IntRange(0), multiple=True, help="[default: all]"
 )
 @click.option(
-    "--to", "nodes", metavar="NODES", callback=_nodes, required=True, help="Like 1,2,3; the first one leads."
+    "--to", "nodes", metavar="NODES", callback=_nodes, required=True, help="Nodes like 1,2,3; the first one leads."
 )
 @move_options
 @cluster_options
@@ -213,10 +213,10 @@ def move_command(
     as_json: bool,
     access: Access,
 ) -> None:
-    """Move partitions of the topic NAME to other nodes. Nobody who writes or reads has to stop.
+    """Move partitions of the topic NAME to other nodes, while clients keep reading and writing.
 
-    The plan is shown first. The old replicas go when all new ones have every record. Ctrl-C calls off what has not
-    ended.
+    Shows the plan first. The old replicas are removed once all new ones are in sync. Ctrl-C cancels moves that are
+    under way.
 
     \b
     Examples:
@@ -235,8 +235,8 @@ def move_command(
 
 @command.command("replicas")
 @click.argument("name", required=False, type=TopicName())
-@click.option("--all", "of_all", is_flag=True, help="Of every topic, with the cluster's own (offsets, transactions).")
-@click.option("--factor", metavar="N", type=click.IntRange(1), required=True, help="How many of each partition.")
+@click.option("--all", "of_all", is_flag=True, help="Every topic, including internal ones (offsets, transactions).")
+@click.option("--factor", metavar="N", type=click.IntRange(1), required=True, help="Replicas per partition.")
 @move_options
 @cluster_options
 def replicas_command(
@@ -249,13 +249,13 @@ def replicas_command(
     as_json: bool,
     access: Access,
 ) -> None:
-    """Give each partition of the topic NAME, or of all topics, so many replicas.
+    """Set the number of replicas of the topic NAME, or of all topics.
 
-    More go to nodes that hold the fewest, in racks of their own where there are any. Ctrl-C calls off what has not
-    ended.
+    New replicas go to the nodes with the fewest, in different racks if there are any. Ctrl-C cancels moves that are
+    under way.
 
-    With --all and three replicas or more, a write with acks=all is from then on acknowledged only when two have it
-    (min.insync.replicas=2), for every topic that does not say otherwise.
+    With --all and three replicas or more, min.insync.replicas=2 becomes the default: a write with acks=all is
+    acknowledged only when two replicas have it.
 
     \b
     Examples:
@@ -278,8 +278,8 @@ def replicas_command(
         moves = plan_factor(load, topics, factor)
         for node in waited_for(load, moves):
             click.echo(
-                f"Node {node} is away, and partitions that it holds have their replicas only when it is back. Is it "
-                f"gone for good? `millpond node drain {node}` first.",
+                f"Node {node} is down, and its partitions get all their replicas only when it is back. Is it "
+                f"gone for good? Run `millpond node drain {node}` first.",
                 err=True,
             )
         run_plan(cluster, moves, yes=yes, rate=rate, dry_run=dry_run, as_json=as_json)
@@ -292,7 +292,7 @@ def replicas_command(
 @YES
 @cluster_options
 def delete_command(names: tuple[str, ...], yes: bool, access: Access) -> None:
-    """Delete topics with all that is in them. It asks first.
+    """Delete topics and their records, after asking.
 
     \b
     Examples:
@@ -305,6 +305,6 @@ def delete_command(names: tuple[str, ...], yes: bool, access: Access) -> None:
         find_topics(cluster, names, to_create=False)
         listed = ", ".join(names)
         question = f"Delete {listed} and every record in {'it' if len(names) == 1 else 'them'}?"
-        confirm(question, yes=yes, to_do="delete without a question")
+        confirm(question, yes=yes, to_do="delete without asking")
         delete_topics(cluster, names)
     click.echo(f"Deleted {listed}.")

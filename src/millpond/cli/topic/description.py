@@ -1,4 +1,4 @@
-"""How `millpond topic describe` shows a topic."""
+"""The output of `millpond topic describe`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def print_description(topic: TopicFacts) -> None:
     records = sum((each.end or 0) - (each.start or 0) for each in topic.partitions)
     sizes = [each.size_bytes for each in topic.partitions if each.size_bytes is not None]
     size = f", {show_bytes(sum(sizes))}" if sizes else ""
-    # Offsets, not records: compaction and markers take some without leaving a record.
+    # Offsets, not records: compaction and control records use offsets, too.
     click.secho(f"{topic.name}: {counted(len(topic.partitions), 'partition')}, {records:,} offsets{size}", bold=True)
     rows: list[list[Cell]] = [
         [

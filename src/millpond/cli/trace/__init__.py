@@ -1,1 +1,1 @@
-"""`millpond trace`: where a record's time goes."""
+"""`millpond trace`: where a record spends its time."""

@@ -12,11 +12,11 @@ EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
 def chart(budget: Budget, width: int) -> list[str]:
-    """The budget as lines of at most `width` columns; bars stand where their hop does at the median."""
+    """The budget as lines of at most `width` columns; each bar is placed at the median time of its hop."""
     head = "".ljust(NAME_WIDTH) + "".join(name.rjust(NUMBER_WIDTH) for name in ("p50", "p99", "worst")) + "  ms"
     room = max(8, width - NAME_WIDTH - 3 * NUMBER_WIDTH - 4)
     end_ms = max(hop.begins_ms + hop.p50_ms for hop in budget.hops)
-    # Less than a clock can tell apart is nothing: by the smallest of floats one cannot divide.
+    # Less than the clock's resolution counts as zero, which avoids dividing by tiny floats.
     scale = room / end_ms if end_ms > 1e-9 else 0.0
     lines = [head]
     was_joined = False
@@ -39,7 +39,7 @@ def _number(value: float | None, is_part: bool = False) -> str:
 
 
 def _bar(hop: Hop, scale: float, room: int) -> str:
-    # Whatever was rounded, a hop is at least a sliver, and nothing stands beyond the edge.
+    # After rounding, a hop has at least a sliver, and nothing exceeds the edge.
     before = min(round(hop.begins_ms * scale), room - 1)
     eighths = min(max(1, round(hop.p50_ms * scale * 8)), (room - before) * 8)
     return " " * before + "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()

@@ -1,4 +1,4 @@
-"""`millpond trace`: where a record's time goes on its way from a producer to a reader, hop by hop."""
+"""`millpond trace`: where a record spends its time between producer and reader, hop by hop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WIDTH_MAX: Final = 100
     "--topic",
     metavar="TOPIC",
     type=TopicName(),
-    help="Write to this topic instead of one made for it and deleted again.",
+    help="Write to this topic instead of a temporary one.",
 )
 @click.option("-p", "--partition", metavar="N", type=click.IntRange(0), default=0, show_default=True)
 @click.option("-n", "--count", metavar="N", type=click.IntRange(1, 100_000), default=50, show_default=True)
@@ -36,11 +36,11 @@ WIDTH_MAX: Final = 100
     meta="MS",
     type=click.FloatRange(0, 10_000),
     default=5,
-    help="How long the producer waits for company.",
+    help="How long the producer waits to fill a batch.",
 )
 @click.option("--acks", type=click.Choice(["1", "all"]), default="all", show_default=True)
 @click.option(
-    "--commit", "does_commit", is_flag=True, help="The reader commits each record; `process` has that time."
+    "--commit", "does_commit", is_flag=True, help="The reader commits each record; `process` includes that."
 )
 @click.option("--json", "as_json", is_flag=True, help="The numbers as one JSON object.")
 @cluster_options
@@ -55,10 +55,10 @@ def command(
     as_json: bool,
     access: Access,
 ) -> None:
-    """Show where a record's time goes: linger, send, append, replicate, acknowledge, fetch, process.
+    """Show where a record spends its time: linger, send, append, replicate, acknowledge, fetch, process.
 
-    Records are sent one at a time, each after the last was read back; they carry the header millpond-trace. What
-    cannot be seen from outside the broker is shown together, with the reason.
+    Records are sent one at a time, each after the previous one was read back; they carry the header millpond-trace.
+    Hops that cannot be measured from outside the broker are combined, with the reason.
 
     \b
     Examples:
@@ -77,7 +77,7 @@ def command(
         facts |= {"linger_ms": linger_ms, "replicas": trace.replicas, "network_ms": trace.network_ms}
         print_json(facts | {"clock_ms": trace.clock_ms} | asdict(trace.budget) | {"notes": trace.notes}, indent=None)
         return
-    where = f"{trace.topic} [{partition}]" if topic else "a topic of its own"
+    where = f"{trace.topic} [{partition}]" if topic else "a temporary topic"
     replicas = counted(trace.replicas, "replica")
     _print(f"{counted(count, 'record')} of {size} bytes to {where}, {replicas}, acks={acks}", trace)
 

@@ -1,1 +1,1 @@
-"""`millpond work`: runs workers of a module in processes that are started again when they die."""
+"""`millpond work`: runs the workers of a module in supervised processes."""

@@ -1,4 +1,4 @@
-"""One process of `millpond work`: says that it is ready, works until it is told to stop, tells how it goes."""
+"""One process of `millpond work`: runs the workers and reports to the parent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from millpond.client.worker import Worker
 
 STATS: Final = "\x01stats "
-"""How a line on standard error begins that is for the parent."""
+"""The prefix of lines on standard error that are for the parent."""
 
 STATS_SECONDS: Final = 1.0
 
@@ -42,14 +42,14 @@ def _tell(workers: Sequence[Worker], ended: threading.Event) -> None:
         line = json.dumps({str(at): asdict(worker.stats) for at, worker in enumerate(workers)})
         if line != told:
             told = line
-            # One write: what handlers print must not come in between.
+            # One write, so that output of handlers cannot come in between.
             os.write(sys.stderr.fileno(), f"{STATS}{line}\n".encode())
         if is_over:
             return
 
 
 def _end_with_parent() -> None:
-    """The parent holds the other end of our standard input and never writes."""
+    """The parent holds the other end of standard input and never writes: its end means the parent is gone."""
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

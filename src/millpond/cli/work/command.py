@@ -33,18 +33,18 @@ FIGURES: Final = ("processed", "retried", "dead", "skipped")
 
 @click.command("work")
 @click.argument("specs", metavar="MODULE[:WORKER]...", nargs=-1, required=True)
+@option("--processes", type=click.IntRange(1, 1000), default=1, help="Number of processes, each with all workers.")
+@click.option("--reload", is_flag=True, help="Restart when a file of the program changes.")
 @option(
-    "--processes", type=click.IntRange(1, 1000), default=1, help="So many at a time, each with all of the workers."
+    "--every", type=click.FloatRange(0.1), default=5.0, meta="SECONDS", help="The interval between two status lines."
 )
-@click.option("--reload", is_flag=True, help="Start again when a file of the program changes.")
-@option("--every", type=click.FloatRange(0.1), default=5.0, meta="SECONDS", help="Between two lines of figures.")
 @click.option("--child", is_flag=True, hidden=True)
 @cluster_options
 def command(specs: tuple[str, ...], processes: int, reload: bool, every: float, child: bool, access: Access) -> None:
-    """Run workers until Ctrl-C or SIGTERM: those that a module has, or the ones that are named.
+    """Run workers until Ctrl-C or SIGTERM: all of a module, or the named ones.
 
-    What dies is started again, the later the more often it dies. Being told to stop, all finish what they run and
-    commit it. Every few seconds a line says how much was done and how much is unread.
+    A process that dies is restarted, with a growing delay. On a stop, all finish and commit what they are running.
+    Every few seconds a line shows how much was done and how much is unread.
 
     The cluster is --bootstrap, unless a worker names its own.
 
@@ -54,7 +54,7 @@ def command(specs: tuple[str, ...], processes: int, reload: bool, every: float, 
       millpond work billing:charge shop.mail:send --processes 4
       millpond work billing --reload
     """
-    # Before the modules are imported: what they make may ask for it.
+    # Before the modules are imported, which may read it.
     os.environ["MILLPOND_BOOTSTRAP"] = access.bootstrap
     if access.client_file is not None:
         os.environ["MILLPOND_CLIENT_CONFIG"] = os.path.abspath(access.client_file)
@@ -67,7 +67,7 @@ def command(specs: tuple[str, ...], processes: int, reload: bool, every: float, 
         in_time = run.until(stop, _Files() if reload else None)
     click.echo(f"Stopped after {run.summary()}.")
     if not in_time:
-        raise Failed("Some did not end in time and were killed: what they had in hand runs again.")
+        raise Failed("Some did not stop in time and were killed: the records they were handling run again.")
 
 
 class _Run:
@@ -82,12 +82,12 @@ class _Run:
         children = {number: Child(number, arguments, events) for number in range(1, processes + 1)}
         self._crew = Crew("process", children, events, self._say)
         self._finished = dict.fromkeys(FIGURES, 0)
-        """By lives that have ended."""
+        """Counts of processes that have ended."""
         self._current: dict[int, dict[str, int]] = {}
-        """By the present life of each child."""
+        """Counts of the current process of each child."""
 
     def until(self, stop: Stop, files: _Files | None) -> bool:
-        """Whether all ended in time, once they were told to stop."""
+        """Whether all stopped in time."""
         names = ", ".join(f"{worker.__name__} ({worker.options.group})" for worker in self._workers)
         children = list(self._crew.children.values())
         self._line(f"{names}: {len(children)} {'process' if len(children) == 1 else 'processes'}")
@@ -103,7 +103,7 @@ class _Run:
                         for text in lag.idle(len(children)):
                             self._line(text)
                     if files is not None and (changed := files.changed()):
-                        self._line(f"{changed} has changed: starting again")
+                        self._line(f"{changed} has changed: restarting")
                         self._restart()
                     now = time.monotonic()
                     if now - told_at >= self._every:
@@ -114,7 +114,7 @@ class _Run:
                 self._crew.end([children])
                 raise Failed(str(fault)) from None
             in_time = self._crew.end([children])
-            # Their last figures.
+            # Their final counts.
             self._crew.drain()
             return in_time
 
@@ -159,25 +159,25 @@ class _Run:
 
 
 class _Lag:
-    """How much is unread in the groups of the workers, if the cluster says."""
+    """The lag of the workers' groups, if the cluster answers."""
 
     def __init__(self, access: Access, workers: Sequence[Worker], stack: ExitStack) -> None:
         self._access = access
-        # Whose cluster is another one has its lag there.
+        # A worker with another cluster has its lag there.
         self._groups = sorted({each.options.group for each in workers if each.bootstrap is None})
         self._stack = stack
         self._watch: LagWatch | None = None
         self._workers = [each for each in workers if each.bootstrap is None]
 
     def idle(self, processes: int) -> Iterator[str]:
-        """Which workers have more processes than partitions, if the cluster says."""
+        """Workers with more processes than partitions, if the cluster answers."""
         from millpond.remote.errors import ClientError
 
         try:
             with self._access.open() as cluster:
                 known = cluster.topics({topic for each in self._workers for topic in each.options.topics})
         except (Failed, ClientError):
-            # The workers say what is wrong with the cluster.
+            # The workers report what is wrong with the cluster.
             return
         for each in self._workers:
             topics = [known[name] for name in each.options.topics if name in known]
@@ -209,19 +209,19 @@ class _Lag:
             # A group begins to exist when its first member joins.
             return "  waiting for partitions"
         except (Failed, ClientError):
-            # The workers say what is wrong with the cluster.
+            # The workers report what is wrong with the cluster.
             return "  lag unknown"
 
 
 class _Files:
-    """The program's own files: what was imported from below the folder that it was started in."""
+    """The program's files: modules imported from below the current folder."""
 
     def __init__(self) -> None:
         self._seen = dict(self._times())
         self._look_at = time.monotonic() + RELOAD_SECONDS
 
     def changed(self) -> str | None:
-        """A file that has changed since the last look."""
+        """A file that has changed since the last check."""
         if time.monotonic() < self._look_at:
             return None
         self._look_at = time.monotonic() + RELOAD_SECONDS

@@ -1,4 +1,4 @@
-"""From `billing:charge` to the worker of that name."""
+"""Finds the worker that `billing:charge` names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def find_workers(specs: Iterable[str]) -> list[Worker]:
-    """The workers that are named, each once; a module without a name means all that it has."""
+    """The named workers, each once; a module alone means all its workers."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     found: dict[int, Worker] = {}
@@ -38,7 +38,7 @@ def _workers_of(spec: str) -> list[Worker]:
     if not there:
         raise Failed(f"{name} has no worker: decorate a function with @worker(TOPIC, group=…).")
     if attribute and hasattr(module, attribute):
-        raise Failed(f"{spec} is no worker: decorate it with @worker(TOPIC, group=…).")
+        raise Failed(f"{spec} is not a worker: decorate it with @worker(TOPIC, group=…).")
     if attribute:
         raise Failed(f"There is no {attribute} in {name}{nearest(attribute, there)}")
     return list(there.values())
