@@ -1,5 +1,5 @@
-"""What people ask of a cluster: topics, groups and their lag, resets, history, dead letters, transactions.
+"""Administration of a cluster: topics, groups and their lag, resets, history, dead letters, transactions.
 
 Typed functions and frozen values over `remote`, for the command line, the console and programs. Nothing here prints,
-and nothing needs more than a Kafka cluster, except the history of groups, which only Millpond keeps.
+and everything works with any Kafka cluster, except the history of groups, which only Millpond keeps.
 """

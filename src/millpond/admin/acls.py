@@ -1,4 +1,4 @@
-"""ACLs of a cluster: who is allowed or denied what. Found by a filter, added, removed."""
+"""ACLs of a cluster: finds, adds and removes them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Acl:
     host: str = "*"
 
     def as_filter(self) -> AclFilter:
-        """Finds this one and no other."""
+        """Matches exactly this binding."""
         return AclFilter(
             self.principal, self.resource, self.name, self.pattern, self.operation, self.permission, self.host
         )
@@ -32,7 +32,7 @@ class Acl:
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """What is None, or ANY, may be anything. The pattern MATCH finds all that a name falls under."""
+    """None and ANY match anything. The pattern MATCH finds all ACLs that apply to a name."""
 
     principal: str | None = None
     resource: AclResource = AclResource.ANY
@@ -57,7 +57,7 @@ def list_acls(cluster: Cluster, wanted: AclFilter = AclFilter()) -> list[Acl]:
 
 
 def add_acls(cluster: Cluster, acls: Sequence[Acl]) -> None:
-    """One that is there already stays as it is."""
+    """Adds them; existing ones are kept."""
     request = m.CreateAclsRequest(
         creations=[
             m.CreateAclsRequest.AclCreation(
@@ -82,7 +82,7 @@ def add_acls(cluster: Cluster, acls: Sequence[Acl]) -> None:
 
 
 def remove_acls(cluster: Cluster, filters: Iterable[AclFilter]) -> list[Acl]:
-    """All that a filter finds; which ones they were."""
+    """Removes all that match a filter, and returns them."""
     request = m.DeleteAclsRequest(filters=[m.DeleteAclsRequest.DeleteAclsFilter(**_fields(each)) for each in filters])
 
     def ask() -> list[Acl]:
@@ -101,7 +101,7 @@ def remove_acls(cluster: Cluster, filters: Iterable[AclFilter]) -> list[Acl]:
 def producer_acls(
     principal: str, topics: Sequence[tuple[str, PatternType]], *, transactional_id: str | None
 ) -> list[Acl]:
-    """What somebody needs who writes to these topics, and creates them where they are missing."""
+    """The ACLs for writing to these topics, and creating them if missing."""
     acls = [
         Acl(principal, AclResource.TOPIC, name, pattern, operation)
         for name, pattern in topics
@@ -119,7 +119,7 @@ def producer_acls(
 def consumer_acls(
     principal: str, topics: Sequence[tuple[str, PatternType]], groups: Sequence[tuple[str, PatternType]]
 ) -> list[Acl]:
-    """What somebody needs who reads these topics as a member of these groups."""
+    """The ACLs for reading these topics as a member of these groups."""
     return [
         *(
             Acl(principal, AclResource.TOPIC, name, pattern, operation)

@@ -1,11 +1,11 @@
-"""A copy of a node's data folder while the node runs: checked, incremental, and told whole from half.
+"""Backs up a node's data folder while the node runs: checked and incremental.
 
-Only what cannot be rebuilt is kept: batches, snapshots of the metadata, whose folder it is and where each log begins.
-Indexes and the state of producers come back when the node starts, from the batches. Every stored file is named by its
-content, and the manifest, which says what stands for what, is replaced last: a backup that is interrupted leaves the
-one before as it was, and the next one goes on with what is there.
+Only what cannot be rebuilt is copied: batches, metadata snapshots, the folder's identity and log start offsets.
+Indexes and producer state are rebuilt from the batches when the node starts. Every stored file is named by its
+content, and the manifest, which maps paths to stored files, is replaced last: an interrupted backup leaves the
+previous one intact, and the next run continues with what is stored.
 
-It shows one moment (`moment`), however long it takes. A folder of several cores is one backup.
+It is a snapshot of one moment (`moment`), however long it takes. A folder of several cores is one backup.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from millpond.node.private_files import make_private_folder, private_opener
 
 MANIFEST: Final = "manifest.json"
 PARTIAL: Final = "manifest.partial"
-"""What an interrupted backup has stored already, a line a file."""
+"""The files that an interrupted backup has stored, one per line."""
 STORED: Final = "files"
 VERSION: Final = 1
 
@@ -51,33 +51,33 @@ TOP_FILES: Final = (START_FILE, HIGH_WATERMARKS_FILE, IDENTITY_FILE, SECURE_MARK
 CHUNK: Final = 1 << 20
 WRITING_SECONDS: Final = 0.05
 TRIES: Final = 10
-"""So often a partition is listed anew when its files have changed under our hands."""
+"""How often a partition is listed again because its files changed meanwhile."""
 
 Progress = Callable[[int], None]
-"""Hears how many bytes are done."""
+"""Called with the number of bytes done."""
 
 
 class BackupFault(Exception):
-    """The text says what is wrong, and what to do."""
+    """The text says what is wrong and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One file of the data folder, as it is kept."""
+    """One file of the data folder, as stored."""
 
     path: str
-    """In the data folder."""
+    """Path in the data folder."""
     size: int
     crc: int
     inode: int = 0
     changed_ns: int = 0
-    """Of the file that was copied: the same ones, and it need not be read again."""
+    """Of the source file: if they are unchanged, it need not be read again."""
     damage: str | None = None
-    """What is wrong with it, as it was found."""
+    """The damage that the source had."""
 
     @property
     def name(self) -> str:
-        """Where it is, among the stored files."""
+        """Its path among the stored files."""
         return f"{self.path}.{self.size:x}-{self.crc:08x}"
 
 
@@ -105,7 +105,7 @@ class Manifest:
 
     @property
     def roots(self) -> list[str]:
-        """The data folders in it, one for each core; the first is that of the node itself."""
+        """The data folders in it, one per core; the first is the node's own."""
         return sorted({each.path.removesuffix(IDENTITY_FILE) for each in self.files if _is_identity(each.path)})
 
 
@@ -115,11 +115,11 @@ class Result:
     copied_files: int = 0
     copied_bytes: int = 0
     kept_bytes: int = 0
-    """What an earlier backup had already."""
+    """Bytes that an earlier backup had already."""
     is_one_moment: bool = True
-    """Whether it shows all partitions as they were at one moment, with every transaction whole."""
+    """Whether it is a consistent snapshot of all partitions, with every transaction whole."""
     gone: tuple[str, ...] = ()
-    """Partitions that were deleted meanwhile: they are in the metadata of the backup, and nothing else is."""
+    """Partitions that were deleted meanwhile: the backup has only their metadata."""
 
 
 # Backing up.
@@ -133,10 +133,10 @@ def back_up(
     *,
     checks_stored: bool = True,
 ) -> Result:
-    """Bring the backup in `target` to the present state of the data folder `source`, whose node may run.
+    """Updates the backup in `target` to the current state of the data folder `source`, whose node may run.
 
-    What is stored already is read and copied again where it has rotted; without `checks_stored` its size is enough.
-    OSError where the disk gives up; what was stored stays, and the next one goes on with it.
+    Stored files are verified and copied again if damaged; without `checks_stored` only their sizes are compared.
+    Raises OSError if the disk fails; the next run continues with what was stored.
     """
     run = _Backup(source, target, on_progress, checks_stored)
     identity = run.check()
@@ -146,7 +146,7 @@ def back_up(
 
 @contextmanager
 def only_one(folder: Path, otherwise: str) -> Iterator[None]:
-    """Nobody else changes what is in the folder meanwhile; BackupFault if somebody does now."""
+    """Locks the folder; raises BackupFault if another process has the lock."""
     try:
         lock = RealDisk().lock(str(folder / LOCK_FILE))
     except BlockingIOError:
@@ -164,7 +164,7 @@ class _Backup:
     on_progress: Progress
     checks_stored: bool = True
     sound: set[str] = field(default_factory=set)
-    """Stored files that this run has written or found to be sound."""
+    """Stored files that this run has written or verified."""
     disk: RealDisk = field(default_factory=RealDisk)
     known: dict[str, Stored] = field(default_factory=dict)
     taken: dict[str, Stored] = field(default_factory=dict)
@@ -176,7 +176,7 @@ class _Backup:
     kept_bytes: int = 0
 
     def check(self) -> Identity:
-        """That there is a folder to copy, and one to copy it to, which is made. Nothing else is changed."""
+        """Checks the source, and checks or creates the target."""
         try:
             identity = read_identity(self.disk, str(self.source))
         except CannotStart as fault:
@@ -190,7 +190,7 @@ class _Backup:
         files = self.target / STORED
         if self.target.exists() and not files.exists() and any(self.target.iterdir()):
             raise BackupFault(f"{self.target} holds other things than a backup: name an empty or a new folder")
-        # What is private in the data folder is so in its copy.
+        # The copy must be as private as the data folder.
         make_private_folder(self.target)
         make_private_folder(files)
         return identity
@@ -205,7 +205,7 @@ class _Backup:
                 with contextlib.suppress(FileNotFoundError):
                     self._take_small(f"{root}{name}")
         for file in sorted((self.source / SECURITY_FOLDER).glob("[!.]*")):
-            # Without it the node would come back with an open door.
+            # Without it the restored node would not be secure.
             if file.is_file():
                 self._take_small(f"{SECURITY_FOLDER}/{file.name}")
         self.moment = find_moment(self.source, roots)
@@ -226,7 +226,7 @@ class _Backup:
         )
 
     def _know(self, identity: Identity) -> None:
-        """What is stored already."""
+        """The files that are stored already."""
         with contextlib.suppress(FileNotFoundError):
             before = read_manifest(self.target)
             if (before.cluster_id, before.node_id) != (identity.cluster_id, identity.node_id):
@@ -247,12 +247,12 @@ class _Backup:
                 self.gone.append(folder)
                 return
             if not now.files:
-                # It has just been made, or begins anew; or it is no partition's at all.
+                # It was just created or reset, or it is not a partition at all.
                 time.sleep(WRITING_SECONDS)
                 continue
             logs = seen.still(now)
             if logs is None:
-                # Compacted meanwhile, or cut back: what was there then is there no more.
+                # Compacted or truncated meanwhile: the earlier state no longer exists.
                 seen = now
             else:
                 try:
@@ -261,7 +261,7 @@ class _Backup:
                         self.is_one_moment &= seen is self.moment.logs[folder]
                         return
                 except FileNotFoundError:
-                    # Segments go by retention, come by compaction: see what there is now.
+                    # Retention removes segments and compaction adds some: list again.
                     pass
             self.taken = {path: each for path, each in self.taken.items() if not path.startswith(f"{folder}/")}
         if look_at(self.source / folder).files:
@@ -271,7 +271,7 @@ class _Backup:
         with contextlib.suppress(FileNotFoundError):
             self._take_small(f"{folder}/{METADATA_FILE}")
         if PurePosixPath(folder).name == METADATA_PARTITION.folder:
-            # The snapshots first: the log goes on from the oldest of them.
+            # The snapshots first: the log continues from the oldest of them.
             for name in seen.snapshots:
                 self._take_small(f"{folder}/{name}")
             with contextlib.suppress(FileNotFoundError):
@@ -298,7 +298,7 @@ class _Backup:
         end, damage = sound_end(self.disk, str(file), limit)
         tries = TRIES
         while damage is not None and is_last and tries:
-            # The node may be just writing.
+            # The node may be writing right now.
             time.sleep(WRITING_SECONDS)
             before, tries = file.stat(), tries - 1
             end, damage = sound_end(self.disk, str(file), limit)
@@ -308,15 +308,15 @@ class _Backup:
             for piece in pieces_of(opened.fileno(), size):
                 crc = zlib.crc32(piece, crc)
             if os.fstat(opened.fileno()).st_size < size:
-                # Cut back by its leader: what was read may not belong together.
+                # Truncated by its leader: what was read may be inconsistent.
                 raise FileNotFoundError(errno.ENOENT, "cut back", str(file))
-            # What has grown since is another file for the next backup.
+            # What was appended since is left to the next backup.
             changed_ns = before.st_mtime_ns if size == before.st_size else 0
             stored = Stored(path, size, crc, before.st_ino, changed_ns, None if damage is None else f"{damage}"[:200])
             self._store(stored, pieces_of(opened.fileno(), size))
 
     def _is_stored(self, stored: Stored) -> bool:
-        """Whether the backup has this content. One bit that rots there must not stay for ever."""
+        """Whether the backup has this content, undamaged."""
         path = self.target / STORED / stored.name
         if stored.name in self.sound:
             return True
@@ -343,7 +343,7 @@ class _Backup:
         self._note(stored)
 
     def _note(self, stored: Stored) -> None:
-        # Known from now on: a folder that has to be listed anew is not read anew.
+        # Remembered, so that listing a folder again does not read its files again.
         self.taken[stored.path] = self.known[stored.path] = stored
         with open(self.target / PARTIAL, "a", encoding="utf-8", opener=private_opener) as partial:
             partial.write(json.dumps(asdict(stored)) + "\n")
@@ -354,7 +354,7 @@ class _Backup:
             self.disk.sync_folder(folder)
         self.disk.replace(str(self.target / MANIFEST), _encode(manifest))
         (self.target / PARTIAL).unlink(missing_ok=True)
-        # What only the backup before needed goes last.
+        # Files that only the previous backup needed are deleted last.
         wanted = {each.name for each in manifest.files}
         for folder, _, names in os.walk(self.target / STORED):
             for name in names:
@@ -368,7 +368,7 @@ def _is_identity(path: str) -> bool:
 
 
 def _core_folders(source: Path) -> list[str]:
-    """Of all cores but the first, which is in the folder itself."""
+    """The folders of all cores but the first, which is in the folder itself."""
     try:
         names = os.listdir(source / CORES_FOLDER)
     except FileNotFoundError:
@@ -379,7 +379,7 @@ def _core_folders(source: Path) -> list[str]:
 
 
 def _instead(folder: Path) -> str:
-    """What the folder has, where somebody has named the one above."""
+    """A hint, if the parent of data folders was named."""
     inside = sorted(path.parent.name for path in folder.glob(f"*/{IDENTITY_FILE}"))
     return f", but holds some ({', '.join(inside[:10])}): name one of them" if inside else ""
 
@@ -403,7 +403,7 @@ def _crc_of(path: Path, size: int) -> int:
 
 
 def write_checked(path: Path, pieces: Iterator[bytes], wanted: Stored) -> None:
-    """There whole, checked and safe, or not at all."""
+    """Copies atomically: complete, checked and synced, or not at all."""
     part = path.with_name(path.name + ".part")
     crc = size = 0
     with open(part, "wb", opener=private_opener) as out:
@@ -414,7 +414,7 @@ def write_checked(path: Path, pieces: Iterator[bytes], wanted: Stored) -> None:
         os.fsync(out.fileno())
     if (crc, size) != (wanted.crc, wanted.size):
         part.unlink()
-        # A segment that was cut back and written again in between; for a stored file, damage.
+        # A segment was truncated and rewritten meanwhile; for a stored file, damage.
         raise FileNotFoundError(errno.ENOENT, "changed while it was copied", str(path))
     part.rename(path)
 
@@ -437,7 +437,7 @@ def _stored(fields: dict[str, object]) -> Stored:
 
 
 def read_manifest(backup: Path) -> Manifest:
-    """FileNotFoundError where there is none: no backup, or one that has never ended."""
+    """Raises FileNotFoundError if there is no backup, or it was never completed."""
     data = (backup / MANIFEST).read_bytes()
     try:
         head, _, body = data.partition(b"\n")

@@ -1,10 +1,10 @@
-"""An even share for every node: which partitions should have which replicas, and which of them should lead.
+"""Balances a cluster: which partitions should have which replicas, and which of them should lead.
 
-Made from what lies where, without asking anybody. In this order: nothing stays on a node that is drained; replicas
-of one partition are in as many racks as they can be; nodes hold equally many replicas, to within one, and then
-about equally many bytes; nodes lead equally much. What comes later never undoes what came before, and each step
-makes one sum smaller: so it ends, and a plan made from its own result is empty. A partition that moves already,
-that nobody leads or that has a replica out of sync stays as it is.
+A pure function of the placement. In this order: drained nodes become empty; replicas of a partition spread over as
+many racks as possible; nodes hold equally many replicas, to within one, and then about equally many bytes; nodes lead
+equally much. A later goal never undoes an earlier one, and each step lowers one sum: so it terminates, and a plan
+made from its own result is empty. A partition that is moving, has no leader or has a replica out of sync stays as it
+is.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from millpond.admin.placement import Held, Load, Planned
 from millpond.base.ids import TopicPartition
 
 BYTES_APART: Final = 0.1
-"""Nodes whose bytes are that near to the mean, as a share of it, hold equally many."""
+"""Nodes whose bytes are within this fraction of the mean count as equal."""
 BYTES_APART_MIN: Final = 16 << 20
 LOAD_APART: Final = 0.2
-"""Leaders are changed where a node leads that much more than the mean, as a share of it."""
+"""Leaders are changed if a node exceeds the mean by this fraction."""
 GAIN_MIN: Final = 0.02
-"""And as long as each change brings this share of the mean."""
+"""And as long as each change gains this fraction of the mean."""
 NEIGHBOURS: Final = 8
-"""How many partitions of about the right size are looked at for an exchange."""
+"""Candidates of about the right size that are considered for an exchange."""
 
 
 def plan_balance(load: Load, traffic: Mapping[TopicPartition, float] | None = None) -> list[Planned]:
-    """The moves that give every node its share. `traffic` is what each partition takes, in bytes a second."""
+    """The moves that balance the cluster. `traffic` is the write rate of each partition, in bytes per second."""
     table = _Table(load)
     table.empty_drained()
     while table.spread_over_racks() or table.level_counts() or table.level_bytes():
@@ -40,28 +40,28 @@ def plan_balance(load: Load, traffic: Mapping[TopicPartition, float] | None = No
 
 
 def plan_drain(load: Load) -> list[Planned]:
-    """The moves after which the drained nodes hold nothing, as far as the others can take it; nothing else moves."""
+    """The moves that empty the drained nodes, as far as the others can take it; nothing else moves."""
     table = _Table(load)
     table.empty_drained()
     return [move for move in table.moves() if set(move.before) & load.drained]
 
 
 def plan_leaders(load: Load, traffic: Mapping[TopicPartition, float] | None = None) -> list[Planned]:
-    """Other leaders alone: the same replicas in another order, for which nothing is copied."""
+    """Changes of leaders only: the same replicas in another order, without copying."""
     table = _Table(load)
     table.level_leaders(traffic or {})
     return table.moves()
 
 
 def stuck_on_drained(load: Load, moves: Iterable[Planned]) -> list[TopicPartition]:
-    """The partitions that would still have a replica on a drained node: there are too few others."""
+    """The partitions that keep a replica on a drained node, because there are too few others."""
     after = {partition: held.target for partition, held in load.partitions.items()}
     after |= {move.partition: move.target for move in moves}
     return sorted(partition for partition, replicas in after.items() if set(replicas) & load.drained)
 
 
 def unled(load: Load, moves: Iterable[Planned]) -> list[TopicPartition]:
-    """The partitions that stay where they are, and that their first replica could lead and does not."""
+    """The partitions that do not move, but whose first replica could lead and does not."""
     moved = {move.partition for move in moves}
     return sorted(
         partition
@@ -76,7 +76,7 @@ def unled(load: Load, moves: Iterable[Planned]) -> list[TopicPartition]:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a node holds and leads."""
+    """The replicas, bytes and leaders of a node."""
 
     replicas: int = 0
     size_bytes: int = 0
@@ -84,7 +84,7 @@ class Share:
 
 
 def shares(load: Load, moves: Iterable[Planned] | None = None) -> dict[int, Share]:
-    """Of every node that is there: now, or after these moves, when all first replicas lead."""
+    """The share of every live node: now, or after these moves, when all first replicas lead."""
     targets = None if moves is None else {move.partition: move.target for move in moves}
     shares = dict.fromkeys(sorted(load.racks), Share())
     for partition, held in load.partitions.items():
@@ -98,16 +98,16 @@ def shares(load: Load, moves: Iterable[Planned] | None = None) -> dict[int, Shar
 
 
 class _Table:
-    """Who holds what, as it would be after the changes so far."""
+    """The placement after the changes so far."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
         self.nodes = sorted(node for node in load.racks if node not in load.drained)
-        """Those that may get something."""
+        """Nodes that may get replicas."""
         self._replicas = {partition: list(held.target) for partition, held in load.partitions.items()}
         self._loose = {each for each, held in load.partitions.items() if self._is_loose(held)}
         self._on: dict[int, dict[TopicPartition, None]] = {node: {} for node in self.nodes}
-        """The partitions of each node that may be changed."""
+        """The partitions of each node that may move."""
         self._counts: Counter[int] = Counter()
         self._bytes: Counter[int] = Counter()
         self._topics: Counter[tuple[int, str]] = Counter()
@@ -149,7 +149,7 @@ class _Table:
         return self._racks(after) >= self._racks(replicas)
 
     def moves(self) -> list[Planned]:
-        """What is to be done, the smallest first; what is under way already is waited for."""
+        """The moves, the smallest first; moves under way already are included."""
         moves = []
         for partition, held in self._load.partitions.items():
             target = tuple(self._replicas[partition])
@@ -178,11 +178,11 @@ class _Table:
                 )
                 self._shift(partition, source, target)
                 if replicas[0] == target and len(replicas) > 1:
-                    # Somebody who has its records already can lead at once.
+                    # A node that has its records already can lead at once.
                     replicas.append(replicas.pop(0))
 
     def spread_over_racks(self) -> bool:
-        """Whether a replica went from a rack that has several of its partition to one that has none."""
+        """Moves a replica from a rack with several of its partition to one with none; whether it did."""
         racks = {self._load.racks[node] for node in self.nodes}
         changed = False
         for partition in sorted(self._loose) if len(racks) > 1 else ():
@@ -199,14 +199,14 @@ class _Table:
         return changed
 
     def level_counts(self) -> bool:
-        """Whether a replica went from a node that holds at least two more than another."""
+        """Moves a replica from a node that holds at least two more than another; whether it did."""
         changed = False
         while any(self._shift_one(source, target) for source, target in self._pairs(self._counts, 2)):
             changed = True
         return changed
 
     def _pairs(self, amounts: Mapping[int, float], apart: float) -> Iterator[tuple[int, int]]:
-        """Nodes that are so far apart, the furthest first."""
+        """Pairs of nodes that differ this much, the largest difference first."""
         order = sorted(self.nodes, key=lambda node: (amounts[node], node))
         for source in reversed(order):
             for target in order:
@@ -215,7 +215,7 @@ class _Table:
                 yield source, target
 
     def _shift_one(self, source: int, target: int) -> bool:
-        """Of the topic that is most uneven between the two, the partition that brings their bytes nearest."""
+        """Of the topic that is most uneven between the two, the partition that best evens out their bytes."""
         counts, held = self._counts, self._bytes
         share = max(held[source] - held[target], 0) / (counts[source] - counts[target])
         best = min(
@@ -236,7 +236,7 @@ class _Table:
         return True
 
     def level_bytes(self) -> bool:
-        """Whether a replica went from a node with many bytes to one with few, for a smaller one or for none."""
+        """Moves or exchanges a replica between a node with many bytes and one with few; whether it did."""
         if not self.nodes:
             return False
         mean = sum(self._bytes[node] for node in self.nodes) / len(self.nodes)
@@ -268,7 +268,7 @@ class _Table:
             for other_size, other in back[max(at - NEIGHBOURS, 0) : at + NEIGHBOURS]:
                 less = size - other_size
                 if gap / 8 <= less <= gap * 7 / 8:
-                    # Near enough is near enough: then the fewest bytes are copied.
+                    # Among good enough candidates, copy the fewest bytes.
                     cost = round(abs(less - gap / 2) * 8 / gap), size + other_size
                     if best is None or cost < best[:2]:
                         best = (*cost, partition, other)
@@ -282,7 +282,7 @@ class _Table:
     # Leaders.
 
     def level_leaders(self, traffic: Mapping[TopicPartition, float]) -> None:
-        """By what they take, and those that take nothing by their number."""
+        """Weights by traffic; partitions without traffic count equally."""
         leaders = _Leaders(
             {each: self._replicas[each] for each in sorted(self._loose)},
             self.nodes,
@@ -294,7 +294,7 @@ class _Table:
 
 
 class _Leaders:
-    """Who leads what; to lead is to be the first replica."""
+    """The leaders; the leader is the first replica."""
 
     def __init__(
         self,
@@ -332,14 +332,14 @@ class _Leaders:
 
     def level_load(self) -> None:
         mean = sum(self._loads.values()) / max(len(self._nodes), 1)
-        # Each change lowers the sum of squares; the bound is for numbers so far apart that they add to nothing.
+        # Each change lowers the sum of squares; the bound guards against floats of very different sizes.
         for _ in range(2 * len(self._replicas)):
             busiest = max(self._nodes, key=lambda node: (self._loads[node], -node), default=None)
             if busiest is None or self._loads[busiest] <= mean * (1 + LOAD_APART) or not self._relieve(busiest, mean):
                 return
 
     def _relieve(self, busiest: int, mean: float) -> bool:
-        """Hand over the partition, or exchange the two, after which the busier of both nodes is the least busy."""
+        """Hands over or exchanges partitions so that the busier of both nodes becomes least busy."""
         before = self._loads[busiest]
         best: tuple[float, TopicPartition, int, TopicPartition | None] | None = None
         for partition in self._led[busiest]:
@@ -358,7 +358,7 @@ class _Leaders:
         return True
 
     def _returns(self, weight: float, source: int, target: int) -> Iterator[tuple[float, TopicPartition | None]]:
-        """What could come back for a partition of this weight, and how much lighter the giver is then."""
+        """What could be exchanged for a partition of this weight, and how much lighter the giver becomes."""
         yield weight, None
         for other in self._led[source]:
             back = self._traffic.get(other, 0.0)
@@ -366,7 +366,8 @@ class _Leaders:
                 yield weight - back, other
 
     def level_counts(self) -> None:
-        """Along chains: one leads one less, the last one more, and those between as many as before."""
+        """Moves leaders along chains: the first node leads one less, the last one more, the others as many as
+        before."""
         while any(self._pass_on(node) for node in sorted(self._nodes, key=lambda node: (-self._counts[node], node))):
             pass
 

@@ -1,4 +1,4 @@
-"""What needs somebody's attention in a cluster: each concern a value, with the numbers that it is about."""
+"""Problems in a cluster that need attention, each a value with its numbers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from millpond.base.ids import TopicPartition
 
 NO_LETTERS: Final[Mapping[str, int]] = MappingProxyType({})
 BEHIND_MS: Final = 5 * 60 * 1000
-"""A group is late when its oldest unread record is older, unless somebody says otherwise."""
+"""By default, a group is late if its oldest unread record is older than this."""
 FREE_BYTES: Final = 1 << 30
-"""A disk with less room than this is nearly full, unless somebody says otherwise."""
+"""By default, a disk with less free space than this is nearly full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def find_concerns(
     free_bytes: int = FREE_BYTES,
     letters: Mapping[str, int] = NO_LETTERS,
 ) -> Iterator[Concern]:
-    """`letters` are how many dead letters wait, by topic."""
+    """`letters` has the number of waiting dead letters by topic."""
     for node in health.nodes.nodes:
         if node.address is None:
             yield NodeAway(node.node_id)

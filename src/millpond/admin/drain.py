@@ -1,4 +1,4 @@
-"""Taking everything away from nodes: the plan for it, the mark by which they get nothing new, and what is left."""
+"""Drains nodes: the plan, the mark that keeps new replicas away, and what is left."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def find_member(members: Members, node_id: int) -> Member:
 
 
 def plan_drain_of(cluster: Cluster, node_ids: Sequence[int]) -> list[Planned]:
-    """The moves after which these nodes hold nothing; Refused where something of theirs can go nowhere else."""
+    """The moves that empty these nodes; raises Refused if a partition cannot go anywhere else."""
     load = look(cluster)
     load = replace(load, drained=load.drained | {*node_ids})
     moves = plan_drain(load)
@@ -47,7 +47,7 @@ def mark_drained(cluster: Cluster, node_ids: Sequence[int], is_drained: bool) ->
 
 
 def still_held(cluster: Cluster, node_ids: Sequence[int]) -> dict[TopicPartition, Held]:
-    """What some of these nodes hold, or are to get; the node that is asked may be a moment behind the controller."""
+    """The partitions that these nodes hold or will get; the answering node may be slightly behind the controller."""
     for _ in range(LOOKS):
         held = {each: found for each, found in look(cluster).partitions.items() if {*node_ids} & {*found.target}}
         if not held:

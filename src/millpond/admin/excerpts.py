@@ -1,4 +1,4 @@
-"""Records as they are shown: the beginning of each part, and how large it is. What is not shown is not held."""
+"""Records for display: the beginning of each part, and its size. The rest is not kept in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """The beginning of some bytes, and how many there are."""
+    """The beginning of some bytes, and their number."""
 
     bytes: int
     data: Data
@@ -29,7 +29,7 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much of a record is kept."""
+    """Limits of an excerpt."""
 
     data_bytes: int
     """Of its key, of its value, and of each header."""
@@ -54,7 +54,7 @@ class RecordExcerpt:
     headers: tuple[tuple[str, Excerpt | None], ...]
     headers_total: int
     is_cut: bool
-    """Something of it is not here: of its key, its value or its headers."""
+    """Whether a part of its key, value or headers is missing."""
 
 
 def cut(data: bytes | None, limit: int) -> Excerpt | None:
@@ -66,7 +66,7 @@ def cut_text(text: str, limit: int) -> str:
 
 
 def cut_headers(headers: Headers, extent: Extent) -> HeadersExcerpt:
-    """The first ones, as far as all of them together are not too much."""
+    """The first headers, up to the limit of them all."""
     left = extent.headers_bytes
     shown: list[tuple[str, Excerpt | None]] = []
     is_cut = False

@@ -1,4 +1,4 @@
-"""The levels of a cluster's features: what each node supports, what is final, and raising or lowering it."""
+"""The levels of a cluster's features: supported, finalized, and changes of them."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ class FeatureFacts:
 
     name: str
     final: int
-    """0: it is not used."""
+    """0 if it is not used."""
     nodes: Mapping[int, Levels | None]
-    """What each node supports; None where it does not know the feature."""
+    """The levels that each node supports; None if it does not know the feature."""
     silent: tuple[int, ...] = ()
     """Nodes that did not answer."""
 
     @property
     def newest(self) -> int:
-        """The newest level that every node which answered supports."""
+        """The newest level that all answering nodes support."""
         return min((levels.newest if levels else 0 for levels in self.nodes.values()), default=0)
 
     @property
     def can_be_raised(self) -> bool:
-        """Whether an upgrade of all features takes this one along."""
+        """Whether an upgrade of all features includes this one."""
         feature = FEATURES.get(self.name)
         return self.newest > self.final and not (feature is not None and feature.is_for_good)
 
     @property
     def brings(self) -> tuple[str, ...]:
-        """What raising it to the newest would bring."""
+        """The benefits of raising it to the newest level."""
         feature = FEATURES.get(self.name)
         texts = feature.brings if feature is not None else {}
         return tuple(text for level, text in sorted(texts.items()) if self.final < level <= self.newest)
@@ -54,7 +54,7 @@ class _Told:
 
 
 def describe_features(cluster: Cluster) -> tuple[FeatureFacts, ...]:
-    """Every feature that a node supports or that is final. What is final is told by the node that knows most."""
+    """Every supported or finalized feature. The finalized levels come from the node with the newest metadata."""
     told: dict[int, _Told] = {}
     silent = []
     for node_id in sorted(cluster.addresses()):
@@ -93,7 +93,7 @@ def _ask(cluster: Cluster, node_id: int) -> _Told:
 def update_features(
     cluster: Cluster, levels: Mapping[str, int], upgrade_type: UpgradeType, *, is_dry: bool = False
 ) -> None:
-    """Make these levels final, all or none. The cluster's own words where it refuses."""
+    """Finalizes these levels, all or none. A refusal has the cluster's message."""
     request = m.UpdateFeaturesRequest(
         feature_updates=[
             m.UpdateFeaturesRequest.FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=upgrade_type)

@@ -1,4 +1,4 @@
-"""Consumer groups: which there are, who is in them, what they have committed; committing for them, deleting them."""
+"""Consumer groups: lists, describes and deletes them, and commits offsets for them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _STATES: Final = {
     "Assigning": REBALANCING,
     "Reconciling": REBALANCING,
 }
-"""What people call the states, by their names in the protocol."""
+"""Display names of the protocol's states."""
 
 _CONSUMERS: Final = "consumer"
-"""The protocol type of groups of consumers; Connect and others have their own."""
+"""The protocol type of consumer groups; Connect and others have their own."""
 
 _VERSION: Final = struct.Struct(">h")
 
@@ -44,7 +44,7 @@ _JOINED: Final = frozenset(
 )
 
 NAMED_MAX: Final = 3
-"""How many members a sentence names before it counts the rest."""
+"""At most this many members are named; the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Group:
 
 
 def list_groups(cluster: Cluster) -> list[GroupListing]:
-    """Every group of consumers, by name. Half a list would look like a whole one, so every broker must answer."""
+    """Every consumer group, by name. Every broker must answer: a partial list would look complete."""
 
     def attempt() -> list[GroupListing]:
         listed: dict[str, GroupListing] = {}
@@ -98,10 +98,10 @@ def list_groups(cluster: Cluster) -> list[GroupListing]:
 
 
 def find_groups(cluster: Cluster, names: Sequence[str]) -> list[Group]:
-    """The groups of these names; one that is not there is refused with the nearest name."""
+    """The groups of these names; refuses an unknown one and suggests the nearest name."""
     groups = [describe_group(cluster, name) for name in dict.fromkeys(names)]
     for group in groups:
-        # A group that exists only by its offsets has no members and is not dead.
+        # A group that only has offsets is empty, not dead.
         if group.state == DEAD:
             others = [each.group for each in list_groups(cluster) if each.group != group.id]
             raise unknown("group", group.id, others, "see those that are there with `millpond group list`")
@@ -122,7 +122,7 @@ def describe_group(cluster: Cluster, name: str) -> Group:
 
 
 def commit_offsets(cluster: Cluster, name: str, wanted: Mapping[TopicPartition, int]) -> None:
-    """Commit for a group that has no members."""
+    """Commits offsets for a group without members."""
     try:
         offsets.commit_group(cluster, name, wanted)
     except Answered as refusal:
@@ -134,7 +134,7 @@ def commit_offsets(cluster: Cluster, name: str, wanted: Mapping[TopicPartition, 
 
 
 def delete_groups(cluster: Cluster, names: Iterable[str]) -> None:
-    """Delete groups with all that they have committed."""
+    """Deletes groups and their committed offsets."""
     for name in dict.fromkeys(names):
 
         def attempt(name: str = name) -> None:
@@ -151,7 +151,7 @@ def delete_groups(cluster: Cluster, names: Iterable[str]) -> None:
 
 
 def refuse_if_active(group: Group, to_do: str) -> None:
-    """`to_do` is what must wait until nobody is left, as in "to reset it"."""
+    """Refuses a group with members. `to_do` is what they prevent, as in "to reset it"."""
     if not group.members:
         return
     count = len(group.members)
@@ -164,7 +164,7 @@ def refuse_if_active(group: Group, to_do: str) -> None:
 
 
 def _describe_consumer(cluster: Cluster, name: str) -> Group | None:
-    """The group if it is one of the newer protocol."""
+    """The group, if it uses the new protocol."""
     request = m.ConsumerGroupDescribeRequest(group_ids=[name])
     response = cluster.ask_coordinator(
         "group", name, request, m.ConsumerGroupDescribeResponse, lambda each: each.groups[0].error_code
@@ -220,12 +220,12 @@ def _group(cluster: Cluster, name: str, state: str, kind: str, assignor: str, me
 def _member(
     member_id: str, instance: str | None, client: str, host: str, partitions: Iterable[TopicPartition]
 ) -> Member:
-    # Java brokers put a slash before the address.
+    # Java brokers prefix the address with a slash.
     return Member(member_id, instance or None, client, host.removeprefix("/"), tuple(sorted(partitions)))
 
 
 def _assigned(data: bytes) -> list[TopicPartition]:
-    """What a member of a classic group was given: its client wrote this, and may have written anything."""
+    """The assignment of a member of a classic group: bytes from its client, which may be anything."""
     kind = m.ConsumerProtocolAssignment
     try:
         (version,) = _VERSION.unpack_from(data)

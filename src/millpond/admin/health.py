@@ -1,4 +1,4 @@
-"""How a cluster is, at a glance: its nodes and their disks, its partitions, its coordinators, its groups."""
+"""The health of a cluster: nodes, disks, partitions, coordinators and groups."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from millpond.remote.errors import ClientError, ClusterError
 from millpond.wire import messages as m
 
 GROUPS_MAX: Final = 200
-"""So many are looked at: each costs a few requests."""
+"""At most this many groups are examined: each costs a few requests."""
 
 UNKNOWN_BYTES: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class DiskFacts:
-    """The disk of one node's data folder, as the node tells it."""
+    """The disk of a node's data folder, as the node reports it."""
 
     node_id: int
     folder: str
@@ -39,7 +39,7 @@ class Health:
     disks: tuple[DiskFacts, ...]
     groups: tuple[GroupLag, ...]
     groups_left_out: int
-    """Groups that were not looked at, because there are so many."""
+    """Groups that were not examined, because there are too many."""
     coordinators_failure: str
     """Why the coordinators do not answer; "" when they do."""
 
@@ -48,7 +48,7 @@ class Health:
         return self.nodes.leaderless
 
     def late_groups(self, behind_ms: int) -> Iterator[GroupLag]:
-        """Groups whose oldest unread record waits longer than this."""
+        """Groups whose oldest unread record is older than this."""
         return (each for each in self.groups if (each.behind_ms or 0) > behind_ms)
 
 
@@ -68,9 +68,9 @@ def look_at_health(cluster: Cluster) -> Health:
 
 
 def _disks(cluster: Cluster, node_id: int) -> Iterator[DiskFacts]:
-    """None for an old broker, or one that does not answer: the table of nodes says which."""
+    """None for an old broker, or one that does not answer."""
     try:
-        # The sizes of partitions are none of our business here, and there may be many.
+        # The sizes of partitions are not needed, and there may be many.
         request = m.DescribeLogDirsRequest(topics=[])
         response = cluster.broker(node_id).ask(request, m.DescribeLogDirsResponse)
     except (ClusterError, MalformedMessage):

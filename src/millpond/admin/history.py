@@ -1,7 +1,7 @@
-"""The rebalances of a group, as the brokers wrote them down.
+"""The rebalances of a group, as the brokers recorded them.
 
-A Millpond cluster keeps a record of every finished rebalance in a topic of its own: the key is the group, the value
-the rebalance as JSON. Other clusters keep none.
+A Millpond cluster records every finished rebalance in an internal topic: the key is the group, the value the
+rebalance as JSON. Other clusters do not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RebalanceCause:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A partition that another member has now; None is nobody."""
+    """A partition that moved between members; None means no member."""
 
     partition: TopicPartition
     before: str | None
@@ -47,19 +47,19 @@ class GroupRebalance:
     protocol: str
     members: int
     paused_ms: int | None
-    """How long nobody read; None while it is not finished."""
+    """How long reading paused; None while the rebalance is unfinished."""
     causes: tuple[RebalanceCause, ...]
     moves: tuple[Move, ...]
-    """At most as many as the broker writes down; `moves_total` counts all, or is -1."""
+    """Limited by the broker; `moves_total` counts all, or is -1."""
     moves_total: int
     written: Mapping[str, Any]
-    """All that the broker wrote, as it wrote it."""
+    """The broker's JSON, unchanged."""
 
 
 def read_history(
     cluster: Cluster, group: str, *, limit: int = 10, since_ms: int | None = None, topic: str = TOPIC
 ) -> list[GroupRebalance] | None:
-    """The last rebalances of the group, oldest first; None when the cluster keeps no such history."""
+    """The last rebalances of the group, oldest first; None if the cluster has no history."""
     known = cluster.topics([topic])
     if topic not in known:
         return None
@@ -78,7 +78,7 @@ def read_history(
 
 
 def read_rebalance(value: bytes) -> GroupRebalance | None:
-    """What a later version writes in another way is passed over (None), not a reason to show nothing."""
+    """None for a record of an unknown format, which is skipped."""
     try:
         written = json.loads(value)
         return GroupRebalance(

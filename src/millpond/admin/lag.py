@@ -1,8 +1,7 @@
-"""How far a group is behind: in records, in time, and how soon it will have caught up.
+"""The lag of a group: in records, in time, and when it will have caught up.
 
-A sample is what the cluster says at one moment; two of them give rates. How old the oldest unread record is, is read
-from the record itself: one fetch for each partition that lags. Where that finds no record, only the ends of
-transactions, nothing is left to be read: that is no lag.
+Two samples of offsets give rates. The age of the oldest unread record comes from the record itself: one fetch for
+each partition with lag. If the fetch finds only control records, there is nothing to read and no lag.
 """
 
 from __future__ import annotations
@@ -24,31 +23,31 @@ from millpond.remote.reader import first_or_end
 
 LOOK_SECONDS_MAX: Final = 3.0
 LOOKS_MAX: Final = 500
-"""Of so many partitions, those with the largest lag, the oldest unread record is looked up."""
+"""The oldest unread record is looked up for at most this many partitions, those with the largest lag."""
 
 RATE_WINDOW_SECONDS: Final = 30.0
-"""Looking again and again, rates are those of this long: auto-commits come seconds apart."""
+"""When sampling repeatedly, rates cover this long: auto-commits are seconds apart."""
 
 NEVER: Final = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Committed offsets by group and the partitions' bounds, at one moment."""
+    """Committed offsets by group, and the bounds of partitions, at one moment."""
 
     at_seconds: float
     committed: Mapping[str, Mapping[TopicPartition, int]]
     bounds: Mapping[TopicPartition, Bounds]
-    """Of every partition of the topics that the groups read."""
+    """Bounds of every partition of the topics that the groups read."""
 
     def partitions_of(self, group: Group) -> set[TopicPartition]:
-        """Every partition of the topics that the group reads: those where it has committed nothing are unread."""
+        """Every partition of the topics that the group reads, including those without a committed offset."""
         known = group.owners.keys() | self.committed[group.id].keys()
         topics = {each.topic for each in known}
         return known | {each for each in self.bounds if each.topic in topics}
 
     def position(self, group: str, partition: TopicPartition) -> int | None:
-        """Where the group reads next: without a committed offset, at the beginning. None where that is not known."""
+        """The next offset of the group: without a committed offset, the start. None if unknown."""
         bound = self.bounds.get(partition)
         if bound is None:
             return None
@@ -57,19 +56,19 @@ class Sample:
 
 def take_sample(cluster: Cluster, groups: Iterable[Group]) -> Sample:
     groups = list(groups)
-    # Offsets before ends: the other way round a busy group would seem to be ahead of its topic.
+    # Offsets before ends: otherwise a busy group would seem to be ahead of its topic.
     committed = {group.id: committed_by_group(cluster, group.id) for group in groups}
     names = {each.topic for offsets in committed.values() for each in offsets}
     names.update(each.topic for group in groups for each in group.owners)
     topics = cluster.topics(names) if names else {}
-    # A topic that has gone, or a partition without a leader, has nobody to ask.
+    # A deleted topic, or a partition without a leader, has no bounds.
     led = led_partitions(topics.values())
     return Sample(time.monotonic(), committed, bounds_of(cluster, sorted(led)))
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """One partition as one group reads it. None is what is not known, or does not apply."""
+    """One partition as one group reads it. None means unknown, or not applicable."""
 
     topic: str
     partition: int
@@ -105,7 +104,7 @@ class GroupLag:
 
     @property
     def uncommitted(self) -> int:
-        """The part of `lag` in partitions without a committed offset: readers that begin at the end skip it."""
+        """The part of `lag` in partitions without a committed offset: readers that start at the end skip it."""
         return sum(each.lag or 0 for each in self.partitions if each.committed is None)
 
     @property
@@ -129,7 +128,7 @@ class GroupLag:
 
 
 def catch_up(lag: int | None, read_per_second: float | None, written_per_second: float | None) -> float | None:
-    """Seconds until nothing is unread at this pace; NEVER when it grows faster; None when nothing is read."""
+    """Seconds to catch up at this rate; NEVER if the log grows faster; None if nothing is read."""
     if not lag or not read_per_second:
         return None
     gain = read_per_second - (written_per_second or 0.0)
@@ -137,12 +136,13 @@ def catch_up(lag: int | None, read_per_second: float | None, written_per_second:
 
 
 class Unread(NamedTuple):
-    """What comes next at an offset."""
+    """The next record at an offset."""
 
     offset: int
-    """Of the next record, or where it will be: what lies before has none, as the end of a transaction."""
+    """The offset of the next record, or where it will be: offsets before it have no record, such as control
+    records."""
     age_ms: int | None
-    """None where there is no record, or one without a time."""
+    """None if there is no record, or it has no timestamp."""
 
 
 def lags_of(
@@ -151,7 +151,7 @@ def lags_of(
     before: Sample | None,
     unread: Mapping[TopicPartition, Mapping[int, Unread]],
 ) -> list[GroupLag]:
-    """`unread` is what comes next, by partition and offset, as far as that is known."""
+    """`unread` has the next record by partition and offset, as far as known."""
     return [
         GroupLag(
             group,
@@ -165,7 +165,7 @@ def lags_of(
 
 
 def oldest_unread(groups: Iterable[Group], sample: Sample) -> dict[TopicPartition, set[int]]:
-    """The offsets that the groups read next, where there is something to read; the largest lags first."""
+    """The next offsets of groups with lag, the largest lag first."""
     unread_offsets: dict[TopicPartition, set[int]] = {}
     lags: dict[TopicPartition, int] = {}
     for group in groups:
@@ -216,14 +216,14 @@ def _sum(values: Iterable[float | None]) -> float | None:
 def look_at_unread(
     cluster: Cluster, wanted: Mapping[TopicPartition, set[int]]
 ) -> dict[TopicPartition, dict[int, Unread]]:
-    """What comes next at each of these offsets, as far as it can be learned in a few seconds.
+    """The next record at each of these offsets, as far as a few seconds allow.
 
-    Where an offset has no record (a marker, or compacted away), that is the next one that is there. Records of an
-    open transaction count: people wait for them, too.
+    If an offset has no record (a marker, or compacted away), it is the next existing one. Records of open
+    transactions count: readers wait for them, too.
     """
     unread: dict[TopicPartition, dict[int, Unread]] = {each: {} for each in wanted}
     deadline = time.monotonic() + LOOK_SECONDS_MAX
-    # Groups that stand at different offsets of one partition are looked up one after another.
+    # Groups at different offsets of one partition are looked up one after another.
     left = {each: sorted(offsets) for each, offsets in wanted.items()}
     while left and time.monotonic() < deadline:
         step = {each: offsets.pop(0) for each, offsets in left.items()}
@@ -238,10 +238,10 @@ def look_at_unread(
 
 
 class LagWatch:
-    """Looks at groups once or again and again; what it remembers of the last looks gives the rates."""
+    """Samples groups once or repeatedly; earlier samples give the rates."""
 
     def __init__(self, cluster: Cluster, names: Sequence[str], *, sample_seconds: float = 1.0) -> None:
-        """The first look takes `sample_seconds` to learn rates; with 0 there are none."""
+        """The first call takes `sample_seconds` to measure rates; 0 for no rates."""
         self._cluster = cluster
         self._names = list(dict.fromkeys(names))
         self._sample_seconds = sample_seconds

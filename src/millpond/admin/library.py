@@ -1,4 +1,4 @@
-"""The client library (librdkafka) as our own tools use it: what every client is told, and what its errors mean."""
+"""librdkafka as the tools use it: common settings, and its errors in words."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ COMMON: Final[Mapping[str, object]] = {
     "socket.connection.setup.timeout.ms": 5_000,
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 1_000,
-    # What matters comes back as an error; the library's own lines on standard error would only repeat it.
+    # Errors are returned; librdkafka's log on standard error would only repeat them.
     "log_level": 0,
     "error_cb": lambda _: None,
 }
-"""What every client of librdkafka is told."""
+"""Settings of every librdkafka client."""
 
 _WORDS: Final = {
     "INVALID_RECORD": "the topic takes no such record; a compacted one wants a key with each (--key-separator).",
@@ -37,11 +37,11 @@ _WORDS: Final = {
     "_UNSUPPORTED_FEATURE": "the cluster is too old for this command.",
     "_AUTHENTICATION": "the cluster refused the credentials; give others with --client-config FILE",
 }
-"""What librdkafka's own errors mean to the person at the keyboard."""
+"""librdkafka's errors in words, with advice."""
 
 
 def reason(error: KafkaError) -> str:
-    """Why a broker or the client library refused, in words. The broker's own message is the best one there is."""
+    """The reason of an error, in words; preferably the broker's own message."""
     own = _WORDS.get(error.name())
     if own is not None:
         return own
@@ -51,7 +51,7 @@ def reason(error: KafkaError) -> str:
 
 def refused(what: str, error: KafkaError) -> Refused:
     """`what` could not be done, because of `error`."""
-    # Every command imports this file at its start; only few get here.
+    # Every command imports this module at its start, but few get here.
     from millpond.admin.errors import Refused
 
     return Refused(f"{what}: {reason(error)}")
@@ -67,7 +67,7 @@ class ClientLibrary(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlainLibrary:
-    """Clients by an address and the settings that somebody gave beside it."""
+    """Clients with an address and further settings."""
 
     bootstrap: str
     extras: Mapping[str, str] = field(default_factory=dict, repr=False)

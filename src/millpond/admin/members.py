@@ -1,4 +1,4 @@
-"""The members of a cluster: every node that is or was registered, what it holds, and whether it has a vote."""
+"""The members of a cluster: every registered node, what it holds, and its vote."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _SET: Final = 0
 class Member:
     facts: NodeFacts
     is_registered: bool
-    """False: the cluster has forgotten it, but partitions have replicas on it, or it is on its way in."""
+    """False if it was removed but still has replicas, or is about to join."""
     is_fenced: bool
-    """It is not there, or has not been let in yet."""
+    """Whether it is down, or not unfenced yet."""
     is_voter: bool
     directory_id: UUID
     metadata_lag: int | None
-    """How many records of the metadata it lacks, as the one knows who leads it; None where that does not know."""
+    """How many metadata records it lacks, as the leader knows; None if unknown."""
 
     @property
     def node_id(self) -> int:
@@ -70,7 +70,7 @@ def _members(cluster: Cluster) -> Members:
     observers = {
         node_id: each
         for node_id, each in observers.items()
-        # The cluster remembers for a while who has asked; whoever is on its way in asks all the time.
+        # The quorum remembers recent observers; a joining node fetches all the time.
         if node_id in registered or heard_ms - each.last_fetch_timestamp < SILENT_MS_MAX
     }
     known = {**observers, **voters}
@@ -100,7 +100,7 @@ _States = dict[int, m.DescribeQuorumResponse.ReplicaState]
 
 
 def _quorum(cluster: Cluster) -> tuple[_States, _States, int]:
-    """Voters, observers, and how long the metadata log is."""
+    """Voters, observers, and the end of the metadata log."""
     kind = m.DescribeQuorumRequest
     topic = kind.TopicData(topic_name=METADATA_TOPIC, partitions=[kind.PartitionData(partition_index=0)])
     response = cluster.any().ask(kind(topics=[topic]), m.DescribeQuorumResponse)
@@ -114,14 +114,14 @@ def _quorum(cluster: Cluster) -> tuple[_States, _States, int]:
 
 
 def cluster_id_of(cluster: Cluster) -> str:
-    """As the node knows that answers; empty where it knows none yet. Asked once."""
+    """The cluster's id according to the answering node; empty if it knows none yet."""
     response = cluster.any().ask(m.DescribeClusterRequest(endpoint_type=1), m.DescribeClusterResponse)
     return response.cluster_id
 
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
-    """A node that is about to join: the life and the data folder that it begins with, and where it will be found."""
+    """A node that is about to join: its incarnation, data folder and address."""
 
     incarnation_id: UUID
     directory_id: UUID
@@ -131,9 +131,9 @@ class Newcomer:
 
 
 def take_number(cluster: Cluster, number: int, newcomer: Newcomer) -> bool:
-    """Register a node before it starts, so that the number is its own; False where another has it by now.
+    """Registers a node before it starts, to reserve its number; False if another node has it by now.
 
-    Two that choose a number at the same time would else both run under it, and the quorum could not tell them apart.
+    Otherwise two nodes could choose the same number at the same time, and the quorum could not tell them apart.
     """
     kind = m.BrokerRegistrationRequest
     request = kind(
@@ -169,12 +169,12 @@ def take_number(cluster: Cluster, number: int, newcomer: Newcomer) -> bool:
 
 
 def set_drained(cluster: Cluster, node_id: int, is_drained: bool) -> None:
-    """Let a node get nothing new, or let it be one like the others again."""
+    """Marks a node as drained, so that it gets nothing new, or removes the mark."""
     _set(cluster, str(node_id), DRAINED, "true" if is_drained else "false")
 
 
 def require_in_sync(cluster: Cluster, count: int) -> None:
-    """Let a write with acks=all need so many replicas in sync, wherever a topic does not say otherwise."""
+    """Sets the default of min.insync.replicas, for topics that do not override it."""
     _set(cluster, EVERY_NODE, "min.insync.replicas", str(count))
 
 
@@ -192,7 +192,7 @@ def _set(cluster: Cluster, node: str, name: str, value: str) -> None:
 
 
 def remove_voter(cluster: Cluster, member: Member) -> None:
-    """Take its vote away; ends when that is committed."""
+    """Removes its vote; returns once that is committed."""
     request = m.RemoveRaftVoterRequest(voter_id=member.node_id, voter_directory_id=member.directory_id)
 
     def attempt() -> None:
@@ -204,7 +204,7 @@ def remove_voter(cluster: Cluster, member: Member) -> None:
 
 
 def forget_node(cluster: Cluster, node_id: int) -> None:
-    """Let the cluster forget a node that has been stopped."""
+    """Unregisters a node that has been stopped."""
 
     def attempt() -> None:
         response = cluster.any().ask(m.UnregisterBrokerRequest(broker_id=node_id), m.UnregisterBrokerResponse)

@@ -1,10 +1,11 @@
-"""The moment that a backup shows: up to where each log of a running node is copied.
+"""The moment of a backup: the position up to which each log of a running node is copied.
 
-Logs only grow. So all of them are looked at in one go, which takes milliseconds, and copied later only so far,
-however long that takes. Transactions are whole then, if none has changed its state while the logs were looked at: the
-coordinators know of every one that has records, and end it. On a busy node such a moment is looked for for a while.
+Logs only grow. So the sizes of all are read in one go, which takes milliseconds, and the logs are copied up to there,
+however long that takes. Transactions are whole if none has changed its state while the sizes were read: the
+coordinators know every transaction with records, and end it. On a busy node it may take several attempts to find such
+a moment.
 
-Groups' offsets come before the records that they point to, and the metadata last, so that it has every topic.
+Groups' offsets come before the records that they refer to, and the metadata last, so that it has every topic.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from millpond.metadata.partition import METADATA_PARTITION
 
 TRANSACTION_STATE: Final = "__transaction_state"
 LISTS: Final = 5
-"""So often it is listed what there is."""
+"""How often the logs are listed."""
 TRIES: Final = 60
-"""So often, each time, the sizes are looked at."""
+"""How often, each time, the sizes are read."""
 PAUSE_SECONDS: Final = 0.003
 
 
@@ -35,14 +36,14 @@ class Seen:
     files: tuple[tuple[str, int], ...]
     """Names and numbers (inodes) of its segments."""
     size: int | None = None
-    """Of the last of them; None if nobody has looked."""
+    """Size of the last segment; None if it has not been read."""
     snapshots: tuple[str, ...] = ()
     """Of the metadata."""
 
     def still(self, now: Seen) -> tuple[str, ...] | None:
-        """Those of its segments that are left, where only old ones were deleted; None where others took their place.
+        """The remaining segments, if only old ones were deleted; None if others replaced them.
 
-        Compaction puts others there, which may lack what a record of later has replaced.
+        Compacted segments may lack records that were replaced after the moment.
         """
         numbers = dict(now.files)
         if any(numbers.get(name, number) != number for name, number in self.files):
@@ -55,18 +56,18 @@ class Seen:
 @dataclass(frozen=True, slots=True)
 class Moment:
     logs: Mapping[str, Seen]
-    """By the folders of partitions, in the order in which they should be copied."""
+    """By partition folder, in the order in which they should be copied."""
     is_one: bool
     """Whether no transaction has changed its state meanwhile."""
 
 
 def find_moment(source: Path, roots: Sequence[str]) -> Moment:
-    """Of all partitions in these folders under `source`."""
+    """Takes the moment of all partitions in these folders under `source`."""
     moment: Moment | None = None
     for _ in range(LISTS):
         logs = {folder: look_at(source / folder) for folder in _folders(source, roots)}
         moment = _quiet(source, logs)
-        # One that has begun another segment was looked at where nothing grows any more.
+        # A log that has rolled was measured at a segment that no longer grows.
         if moment.is_one and all(look_at(source / folder).files == each.files for folder, each in logs.items()):
             return moment
     assert moment is not None
@@ -102,7 +103,7 @@ def _folders(source: Path, roots: Iterable[str]) -> list[str]:
 
 
 def look_at(folder: Path) -> Seen:
-    """What files there are now; none where the folder is gone."""
+    """The current files; none if the folder is gone."""
     files, snapshots = [], []
     try:
         with os.scandir(folder) as entries:
