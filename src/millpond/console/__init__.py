@@ -1,4 +1,4 @@
-"""The console: a cluster in the browser, any Kafka cluster. A process of its own (`python -m millpond.console`).
+"""The console: any Kafka cluster in the browser, as a separate process (`python -m millpond.console`).
 
-What it knows comes from `admin`. Here are only the ways to ask over HTTP, their limits, and the pages.
+`admin` does the work. Here are only the HTTP handlers, their limits, and the pages.
 """

@@ -1,4 +1,4 @@
-"""The console's own process: `python -m millpond.console`. `millpond console` and `millpond up` start it."""
+"""The console's process: `python -m millpond.console`. `millpond console` and `millpond up` start it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from millpond.spark.pipelines.tables import HOME
 
 END_SECONDS = 1
 POLITE = 5
-"""How much the console gives way to a node on the same machine."""
+"""The niceness of the console, which yields to a node on the same machine."""
 
 
 def main() -> int:
     arguments = _parser().parse_args()
-    # Not among the arguments: every user of the machine sees those.
+    # Not in the arguments: every user of the machine can see those.
     settings = json.loads(os.environ.pop("MILLPOND_CONSOLE_CLIENT", "{}"))
     try:
         desk = Desk({"bootstrap.servers": arguments.bootstrap, **settings})
@@ -73,7 +73,7 @@ def main() -> int:
         date_header=False,
         http=BrowserConnection,
         ws="none",
-        # For a moment there are also the requests of connections that have been closed.
+        # Requests of connections that have just been closed count for a moment, too.
         limit_concurrency=2 * CONNECTIONS_MAX,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=END_SECONDS,
@@ -88,7 +88,7 @@ def main() -> int:
         if is_open:
             print("Others can reach it, and what they send is not encrypted: put TLS in front of it.", flush=True)
     uvicorn.Server(config).run([listener])
-    # Threads that still wait for a broker must not hold the process.
+    # Threads that still wait for a broker must not keep the process alive.
     sys.stdout.flush()
     os._exit(0)
 

@@ -50,7 +50,7 @@ PAGES: Final = (
     "trace",
     "simulator",
 )
-"""The first word of the address of each view."""
+"""The first path segment of each view."""
 
 SHELL: Final = "index.html"
 TYPES: Final = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
@@ -63,7 +63,7 @@ class StaticFile(NamedTuple):
 
 
 def make_app(room: Room) -> ASGIApp:
-    """The whole, for a server of ASGI."""
+    """The ASGI application."""
     known = static_files()
 
     async def static(request: Request) -> Response:
@@ -111,7 +111,7 @@ def make_app(room: Room) -> ASGIApp:
 
 
 def static_files() -> dict[str, StaticFile]:
-    """All of them, in memory: they are few, and no path from outside ever touches the disk."""
+    """All static files, in memory: they are few, and no path from outside ever reaches the disk."""
     known: dict[str, StaticFile] = {}
 
     def walk(folder: Traversable, prefix: str) -> None:

@@ -1,12 +1,12 @@
-"""Connections of browsers: there are only so many, and whoever says nothing on one has to make room.
+"""Limits the connections of browsers; idle ones make room for new ones.
 
-A connection is quiet while no whole request has come on it. One that has been quiet for long is closed; and where all
-places are taken, a new connection takes that of the one that has been quiet for longest, among those of the address
-that has most. So whoever opens connections and leaves them has them taken away, and everybody else is served. Where
-none is quiet for long, and one address has more than half of the places, one of these has to go.
+A connection is quiet until a complete request has arrived on it. One that has been quiet for long is closed. At the
+limit, a new connection replaces the one that has been quiet longest, among those of the address with the most
+connections. So clients that open connections and leave them lose them, and all others are served. If none has been
+quiet for long, and one address has more than half of the connections, one of these is closed.
 
-One whose reader does not take what it has asked for is treated alike: what waits for it would hold memory, a place
-and one of the live views for as long as it likes.
+A connection whose client does not read its response is treated alike: the response would hold memory, a connection
+and a live view indefinitely.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 CONNECTIONS_MAX: Final = 256
 SHARE_MAX: Final = CONNECTIONS_MAX // 2
-"""An address that has more of them when all are taken gives from its own."""
+"""At the limit, an address with more connections than this loses one of its own."""
 QUIET_SECONDS: Final = 30.0
 TAKEN_BYTES_MIN: Final = 16 << 10
-"""So much has to be taken in that time of what waits to be sent; the slowest line does that."""
+"""A client must read this much in that time; even the slowest line does."""
 STALLED_SECONDS: Final = 5.0
-"""A reader that has taken nothing for so long has to go where all places are taken."""
+"""At the limit, a client that has read nothing for this long is disconnected."""
 CHECK_SECONDS: Final = 1.0
 
 
@@ -43,22 +43,22 @@ class BrowserConnection(H11Protocol):
         super().__init__(config, server_state, app_state, _loop)
         self._quiet_since = self.loop.time()
         self._has_begun = False
-        """Whether a part of the next request is there."""
+        """Whether a part of the next request has arrived."""
         self._unsent = 0
         self._taken_at = self.loop.time()
-        """When the reader had last taken a part of what waited for it, and what was left then."""
+        """When the client last read, and how much was left then."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it is the other side that has something to say, and has got all that it asked for."""
+        """Whether it waits for the client's next request, and the last response is sent."""
         return not self.flow.write_paused and (
             self.cycle is None or self.cycle.response_complete or self.cycle.more_body
         )
 
     @property
     def waited_seconds(self) -> float:
-        """For how long the other side has let us wait: for a request, or to take what is sent; 0 if it has not."""
+        """How long the client has kept us waiting: for a request, or to read a response; 0 if it has not."""
         if self.flow.write_paused:
             return self.loop.time() - self._taken_at
         return self.loop.time() - self._quiet_since if self.is_quiet else 0.0
@@ -80,7 +80,7 @@ class BrowserConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._has_begun:
-            # From here on it has its time for the whole of a request, however slowly it says it.
+            # From here on the time for a complete request counts, however slowly it arrives.
             self._has_begun, self._quiet_since = True, self.loop.time()
         super().data_received(data)
 
@@ -95,11 +95,11 @@ class BrowserConnection(H11Protocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         if not self._has_begun:
-            # It has its time for the next request from now on, however long it took to read the last response.
+            # The time for the next request starts now, however long reading the last response took.
             self._quiet_since = self.loop.time()
 
     def give_up(self) -> None:
-        # Without waiting for what is still to be sent: the other side may be one that takes nothing.
+        # Without waiting for unsent data: the client may never read it.
         self.connections.discard(self)
         self.transport.abort()
 
@@ -120,11 +120,11 @@ class BrowserConnection(H11Protocol):
         if idle:
             max(idle, key=lambda each: (by_address[each.address], each.waited_seconds)).give_up()
         else:
-            # What is asked here is told to come later.
+            # Requests on this connection are answered 503.
             self.limit_concurrency = 0
 
     def _note_taken(self) -> None:
-        # While writing is paused nothing is added, so that less means that something was taken.
+        # While writing is paused nothing is added, so a smaller buffer means that the client has read.
         unsent = self.transport.get_write_buffer_size()
         if self.flow.write_paused and unsent <= self._unsent - TAKEN_BYTES_MIN:
             self._unsent, self._taken_at = unsent, self.loop.time()

@@ -1,8 +1,8 @@
-"""Where questions to the cluster are answered: on a few threads, so that the server's loop never waits for a broker.
+"""Runs requests to the cluster on a few threads, so that the server's loop never waits for a broker.
 
-Everything is bounded: the threads, how many questions wait for one, and how many results are kept for a moment so
-that many pages that look at the same thing cost the cluster one question. Looks that take many seconds, and say
-themselves when to end, have threads of their own, so that quick questions never wait behind them.
+Everything is bounded: the threads, the requests that wait for one, and the results that are cached briefly so that
+many pages with the same content cost the cluster one request. Requests that take many seconds, and end by themselves,
+have separate threads, so that quick ones never wait behind them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from millpond.remote.errors import ClientError
 
 THREADS: Final = 8
 QUESTIONS_MAX: Final = 64
-"""Under way and waiting together; one more is refused."""
+"""Limit of requests under way and waiting; more are refused."""
 LONG_THREADS: Final = 3
 LONG_MAX: Final = 12
 RECENT_MAX: Final = 256
 
 READ_SECONDS: Final = 5.0
-"""A cluster that is away is soon said to be; the page asks again."""
+"""A cluster that is down is reported soon; the page asks again."""
 CHANGE_SECONDS: Final = 15.0
 
 T = TypeVar("T")
@@ -34,34 +34,34 @@ Question = Callable[[Cluster], T]
 
 
 class Busy(Exception):
-    """Too much is asked at once."""
+    """Too many requests at once."""
 
     def __str__(self) -> str:
         return "The console has too much to do: try again in a moment."
 
 
 FAULTS: Final = (ClientError, RemoteError, Busy)
-"""What a cluster, the way to it, or too many who ask can be at fault for; anything else is a bug of ours."""
+"""Errors caused by the cluster, the network or too many requests; anything else is a bug."""
 
 
 class _Pool:
-    """Threads, and how many questions may be under way on them or wait for one."""
+    """A thread pool with a limit of running and waiting requests."""
 
     def __init__(self, threads: int, questions_max: int, name: str) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._places = threading.BoundedSemaphore(questions_max)
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Busy if too many wait."""
+        """Raises Busy if too many wait."""
         if not self._places.acquire(blocking=False):
             raise Busy
-        # The place is free when the thread is, not when whoever asked has lost patience.
+        # The slot is free when the thread is, not when the client has given up.
         future = self._threads.submit(work)
         future.add_done_callback(lambda _: self._places.release())
         return future
 
     def tidy(self, work: Callable[[], None]) -> None:
-        """Something small that nobody waits for."""
+        """Runs something small without waiting for it."""
         self._threads.submit(work)
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class _Recent:
 
 
 class Lease:
-    """A cluster client that is used for one question after the other."""
+    """A cluster client that is used for one request after the other."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -96,7 +96,7 @@ class Desk:
         patience_ms = str(round(CHANGE_SECONDS * 1000))
         timeouts = {"request.timeout.ms": patience_ms, "default.api.timeout.ms": patience_ms}
         self._settings = {"client.id": "millpond-console", **timeouts, **settings}
-        # A wrong setting is said at once, not to the first who asks.
+        # A wrong setting fails at once, not on the first request.
         self._free: list[Cluster] = [Cluster(self._settings)]
         self._lock = threading.Lock()
         self._quick = _Pool(THREADS, QUESTIONS_MAX, "desk")
@@ -104,23 +104,23 @@ class Desk:
         self._recent: dict[Hashable, _Recent] = {}
 
     async def ask(self, question: Question[T], seconds: float = READ_SECONDS, *, is_long: bool = False) -> T:
-        """On a cluster client that tries for so long where the reason is one that passes."""
+        """Runs on a cluster client that retries transient errors for this long."""
         pool = self._long if is_long else self._quick
         return await asyncio.wrap_future(pool.submit(lambda: self._answer(question, seconds)))
 
     async def change(self, question: Question[T]) -> T:
-        """Ask for something that changes the cluster: what was known before is not shown again."""
+        """Runs a change of the cluster, and drops cached results."""
         try:
             return await self.ask(question, CHANGE_SECONDS)
         finally:
             self.forget()
 
     def forget(self) -> None:
-        """Something has changed: whatever is asked from now on is asked anew."""
+        """Drops cached results after a change."""
         self._recent.clear()
 
     async def recent(self, key: Hashable, seconds: float, question: Question[T], *, is_long: bool = False) -> T:
-        """The result, which may be so many seconds old; all who ask meanwhile share one question."""
+        """The result, which may be this many seconds old; concurrent callers share one request."""
         loop = asyncio.get_running_loop()
         kept = self._recent.get(key)
         if kept is None or (kept.done_at is not None and loop.time() - kept.done_at >= seconds):
@@ -128,22 +128,22 @@ class Desk:
                 self._recent.pop(next(iter(self._recent)))
             kept = self._recent[key] = _Recent(loop.create_task(self.ask(question, is_long=is_long)))
             kept.task.add_done_callback(lambda task: self._note(kept, task, loop.time()))
-        # Whoever goes away must not take the result from the others.
+        # A client that disconnects must not cancel the request of the others.
         return cast(T, await asyncio.shield(kept.task))
 
     def client(self) -> Cluster:
-        """A cluster client for work on a thread of its own."""
+        """A cluster client for a separate thread."""
         return Cluster(self._settings)
 
     def lease(self) -> Lease:
-        """A cluster client for whoever keeps something between questions; give it back."""
+        """A cluster client for callers that keep state between requests; must be given back."""
         return Lease(self.client())
 
     async def on(self, lease: Lease, question: Question[T]) -> T:
         return await self.ask(lambda _: lease.answer(question))
 
     def give_back(self, lease: Lease) -> None:
-        # On a thread: a question that its asker has left may still be under way.
+        # On a thread: an abandoned request may still be under way.
         self._quick.tidy(lease.close)
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class Desk:
         self._long.close()
 
     def _note(self, kept: _Recent, task: asyncio.Task[Any], now: float) -> None:
-        # A failure is not kept: the next question may find the cluster well again.
+        # Failures are not cached: the next request may succeed.
         failed = task.cancelled() or task.exception() is not None
         kept.done_at = float("-inf") if failed else now
 
@@ -162,7 +162,7 @@ class Desk:
         try:
             return question(cluster)
         except Exception:
-            # What is left of a conversation that went wrong or was broken off must not be taken for the next result.
+            # The rest of a failed or aborted exchange must not be taken for the next response.
             cluster.close()
             raise
         finally:

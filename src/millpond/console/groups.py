@@ -26,7 +26,7 @@ from millpond.remote.cluster import Cluster
 FRESH_SECONDS: Final = 2.0
 HISTORY_ROWS: Final = 50
 PARTITIONS_MAX: Final = 2_000
-"""So many partitions of one group are shown; the largest lags first."""
+"""At most this many partitions of a group are shown; the largest lags first."""
 OFFSET_MAX: Final = (1 << 63) - 1
 TOPICS_MAX: Final = 200
 
@@ -50,7 +50,7 @@ def _lags(cluster: Cluster, names: list[str]) -> list[dict[str, Any]]:
         return [_row(each) for each in LagWatch(cluster, names, sample_seconds=0).look()] if names else []
     except Refused:
         if len(names) == 1:
-            # It has gone since it was listed.
+            # It was deleted since it was listed.
             return []
         return [row for name in names for row in _lags(cluster, [name])]
 
@@ -150,7 +150,7 @@ async def history(request: Request) -> Response:
 
 
 async def reset(request: Request) -> Response:
-    """Without `steps` it is a preview. With the steps of one, just that is done, if it can be."""
+    """Without `steps` it is a preview. With the steps of a preview, exactly these are done, if possible."""
     body, name = await Body.read(request), request.path_params["group"]
     topics = [str(each) for each in body.list("topics")]
     if not topics:
@@ -174,9 +174,9 @@ async def reset(request: Request) -> Response:
 
 
 def _agreed(body: Body) -> PlannedOffsets:
-    """The preview that somebody has seen: by topic, each as [partition, before, after].
+    """The steps of a preview by topic, each as [partition, before, after].
 
-    As short as can be: of a hundred thousand partitions it has to fit into a request.
+    Compact, because a hundred thousand partitions have to fit into a request.
     """
     agreed: dict[TopicPartition, tuple[int | None, int]] = {}
     for topic, steps in body.lists("steps").items():

@@ -1,11 +1,11 @@
-"""Who may ask: only pages of this console, in a browser of this machine, or programs that are on it anyway.
+"""Admits only pages of this console in a browser on this machine, and local programs.
 
 A page of another origin could send requests to a loopback address. Three rules keep it out: the Host must be a name
-of the loopback (else a foreign name could be pointed here: DNS rebinding), an Origin must be our own, and whatever
-changes something must carry a header that a foreign page cannot send without asking first. Nobody answers that.
+of the loopback (else a foreign name could be pointed here: DNS rebinding), an Origin must be our own, and every
+change must carry a header that a foreign page cannot send without a preflight request, which is never answered.
 
-Where others can reach the console, the Host may also be an address in numbers, which nobody can point elsewhere, or a
-name that was given at the start; and whoever asks for data must have logged in. A live view ends with its session.
+If others can reach the console, the Host may also be an IP address, which cannot be rebound, or a name that was given
+at the start; and requests for data need a login. A live view ends with its login session.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HEADERS: Final = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-        # No text becomes markup, not even by a slip of ours: the browser itself refuses innerHTML.
+        # No text becomes markup, not even by a bug: the browser refuses innerHTML.
         "require-trusted-types-for 'script'; trusted-types 'none'"
     ),
     "x-content-type-options": "nosniff",
@@ -47,18 +47,18 @@ HEADERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the guard goes by."""
+    """The guard's settings."""
 
     is_read_only: bool = False
     login: Login | None = None
-    """None: whoever reaches the console is on this machine, and needs none."""
+    """None if only this machine can reach the console, which then needs no login."""
     names: frozenset[str] = frozenset()
-    """Names beside those of the loopback by which browsers may call it."""
+    """Host names that are allowed besides those of the loopback."""
     is_open: bool = False
     """Whether others than this machine can reach it."""
 
     def takes_host(self, host: str) -> bool:
-        """An address in numbers nobody can point elsewhere, and "localhost" no browser asks anybody for."""
+        """An IP address cannot be rebound, and browsers resolve "localhost" themselves."""
         name = _name_of(host)
         if name == "localhost" or name in self.names:
             return True
@@ -69,7 +69,7 @@ class Rules:
 
 
 def _name_of(host: str) -> str:
-    """Without the port, which may be any: it may have been forwarded."""
+    """Without the port, which may differ because of forwarding."""
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     return host.partition(":")[0].lower()
@@ -83,7 +83,7 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 class Guard:
-    """Stands before everything else."""
+    """Wraps the whole application."""
 
     def __init__(self, app: ASGIApp, refused: Counter[str], rules: Rules) -> None:
         self._app = app
@@ -112,7 +112,7 @@ class Guard:
         await (refusal or self._app)(scope, receive_guarded, send_guarded)
 
     async def _receive(self, receive: Receive, session: Session | None) -> Message:
-        """Who reads has gone when the session has ended, though the connection has not: live views last for days."""
+        """Reports a disconnect when the login session ends, because live views last for days."""
         login = self._rules.login
         if login is None or session is None:
             return await receive()
@@ -127,12 +127,12 @@ class Guard:
                 each.cancel()
 
     def _judge(self, scope: Scope) -> tuple[Response | None, Session | None]:
-        """Why it is not answered, and in whose session it was asked."""
+        """The refusal, if any, and the login session of the request."""
         headers = Headers(scope=scope)
         if foreign := self._foreign(scope, headers):
             return foreign, None
         session = None
-        # The pages themselves are no secret; data and changes are.
+        # The pages are public; data and changes are not.
         if self._rules.login is not None and scope["path"].startswith("/api/") and scope["path"] not in logins.PATHS:
             session = self._rules.login.session(tokens_of(headers))
             if session is None:
@@ -140,7 +140,7 @@ class Guard:
         return self._unfit(scope, headers), session
 
     def _foreign(self, scope: Scope, headers: Headers) -> Response | None:
-        """By a name or a page that is not ours."""
+        """Refuses foreign host names and origins."""
         host = headers.get("host", "")
         if not self._rules.takes_host(host):
             return self._refuse(
@@ -152,14 +152,14 @@ class Guard:
             )
         origin = headers.get("origin")
         is_foreign = origin is not None and origin != f"{scope['scheme']}://{host}"
-        # A link from elsewhere may open a page; nothing but our own pages may read or change data.
+        # A link from elsewhere may open a page, but only our own pages may read or change data.
         is_page = scope["method"] in READS and not scope["path"].startswith("/api/")
         if is_foreign or (not is_page and headers.get("sec-fetch-site", "none") not in ("same-origin", "none")):
             return self._refuse(403, "origin", "This was asked by a page of another origin.")
         return None
 
     def _unfit(self, scope: Scope, headers: Headers) -> Response | None:
-        """In a way that nothing here is asked."""
+        """Refuses methods, addresses and bodies that no handler takes."""
         if scope["method"] not in METHODS:
             return self._refuse(405, "method", f"The console has no use for {scope['method']}.")
         if len(scope["raw_path"]) + len(scope["query_string"]) > ADDRESS_BYTES_MAX:
