@@ -1,4 +1,4 @@
-"""What takes longer than a request: it runs on a thread of its own, tells how far it is, and can be stopped."""
+"""Long tasks: each runs on its own thread, reports its progress, and can be stopped."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ RUNNING_MAX: Final = 2
 """Of each kind."""
 KEPT_MAX: Final = 20
 UNSEEN_SECONDS: Final = 90.0
-"""What is done only to be shown ends when nobody has asked for it for so long. A page in the background may be let
-ask once a minute by its browser."""
+"""A task that only shows something ends if no page has polled it for this long. Browsers limit pages in the
+background to one request a minute."""
 
 SHOWN: Final = ("id", "kind", "what", "began_ms", "total", "done", "state", "error", "details", "result")
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Stopped(Exception):
-    """Somebody has asked for it; what was done so far stays done."""
+    """The task was stopped; what was done so far stays done."""
 
 
 @dataclass(slots=True)
@@ -42,20 +42,20 @@ class Job:
     """running, done, stopped or failed."""
     error: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What else there is to say of how far it is."""
+    """Further details of its progress."""
     result: Any = None
     plan: Any = None
-    """What a dry run has shown: who agrees to it names this job."""
+    """The plan of a dry run; a request that agrees to it names this job."""
     stop: threading.Event = field(default_factory=threading.Event)
     is_only_shown: bool = False
-    """Whether it changes nothing, so that it is for nothing once nobody looks."""
+    """Whether it changes nothing, so that it may end once no page polls it."""
     seen_at: float = field(default_factory=time.monotonic)
 
     def shape(self) -> dict[str, Any]:
         return {each: getattr(self, each) for each in SHOWN}
 
     def check(self) -> None:
-        """Stopped if somebody has asked for it, or nobody would see what comes of it."""
+        """Raises Stopped if it was stopped, or no page would see its result."""
         if self.stop.is_set() or (self.is_only_shown and time.monotonic() - self.seen_at > UNSEEN_SECONDS):
             raise Stopped
 
@@ -65,7 +65,7 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
 
     def start(self, kind: str, what: str, work: Callable[[Job], None], *, is_only_shown: bool = False) -> Job:
-        """`work` notes how far it is in the job, and looks whether it shall stop."""
+        """`work` updates the job's progress, and checks whether to stop."""
         if len(self.running(kind)) >= RUNNING_MAX:
             raise Refused(f"{RUNNING_MAX} long tasks of that kind run already: wait for one, or stop it")
         ended = [each.id for each in self._jobs.values() if each.state != "running"]
@@ -84,7 +84,7 @@ class Jobs:
         return job
 
     def agreed(self, job_id: str, kind: type[T]) -> T:
-        """What the dry run of this name has shown, if it is still known."""
+        """The plan of this dry run, if it is still known."""
         job = self._jobs.get(job_id)
         if job is None or not isinstance(job.plan, kind):
             raise Refused("What was agreed to is not known any more: look again. Nothing was changed")

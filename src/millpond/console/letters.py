@@ -1,8 +1,8 @@
-"""Dead letters over HTTP: topics of them, what they have in common, each with its cause; redrive and purge.
+"""Dead letters over HTTP: topics, statistics, single letters with their cause; redrive and purge.
 
-A redrive and a purge are two requests. The first is a dry run, which may have to read every letter, so it is a long
-task that can be watched and stopped. The second names that task as `agreed`: then just what it has shown is done, and
-nothing that has come since.
+A redrive and a purge take two requests. The first is a dry run, which may have to read every letter, so it is a long
+task. The second names that task as `agreed`: then exactly what it has shown is done, without letters that arrived
+since.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from millpond.remote.cluster import Cluster
 
 FRESH_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 15.0
-"""So long letters are looked through for a page; then it shows what was found."""
+"""How long letters are searched for a page; then it shows what was found."""
 ROWS: Final = 50
 ROWS_MAX: Final = 500
 CAUSE_SIGNS: Final = 300
@@ -69,7 +69,7 @@ async def topics(request: Request) -> Response:
 async def letters(request: Request) -> Response:
     topic, limit = request.path_params["topic"], number(request, "limit", ROWS, 1, ROWS_MAX)
     wanted, before = _wanted(words(request, "error"), words(request, "key")), _before(words(request, "before"))
-    # The last of all are at the end; those that a filter means, and older ones, may be anywhere.
+    # The newest letters are at the end; those that match a filter, and older ones, may be anywhere.
     is_long = before is not None or not wanted.is_open
 
     def look(cluster: Cluster) -> bytes:
@@ -91,7 +91,7 @@ async def letters(request: Request) -> Response:
 
 
 def _before(text: str) -> Rank | None:
-    """The letter before which older ones are wanted, as WHEN:PARTITION:OFFSET."""
+    """The letter whose predecessors are requested, as WHEN:PARTITION:OFFSET."""
     if not text:
         return None
     parts = text.split(":")
@@ -120,7 +120,7 @@ async def letter(request: Request) -> Response:
 
 
 async def counts(request: Request) -> Response:
-    """What all letters have in common. Apart from the letters: of many, the last are there at once."""
+    """Statistics of all letters. Separate from the letters, because the newest letters are available at once."""
     topic = request.path_params["topic"]
 
     def look(cluster: Cluster) -> bytes:
@@ -156,7 +156,7 @@ def _over_time(spans: Mapping[int, Counter[str]], named: set[str]) -> list[tuple
 
 
 def _row(letter: Letter, is_redriven: bool | None) -> dict[str, Any]:
-    """As it stands in a list."""
+    """A letter in a list."""
     message = letter.message
     return {
         "id": str(letter.id),
@@ -170,7 +170,7 @@ def _row(letter: Letter, is_redriven: bool | None) -> dict[str, Any]:
 
 
 def _whole(letter: Letter, is_redriven: bool | None) -> dict[str, Any]:
-    """As somebody reads it who has opened it."""
+    """A single letter, opened."""
     message, own = letter.message, own_headers(letter.message.headers)
     return _row(letter, is_redriven) | {
         "key": cut(message.key, WHOLE.data_bytes),
@@ -182,7 +182,7 @@ def _whole(letter: Letter, is_redriven: bool | None) -> dict[str, Any]:
 
 
 def _cause(letter: Letter, signs: int) -> dict[str, Any] | None:
-    """What its headers say, in which anything may stand."""
+    """The cause in its headers, which may contain anything."""
     facts = letter.facts
     if facts is None:
         return None
@@ -198,7 +198,7 @@ def _cause(letter: Letter, signs: int) -> dict[str, Any] | None:
 
 
 async def redrive(request: Request) -> Response:
-    """Without `agreed` only what it would do; with the task that has shown it, a task that does just that."""
+    """Without `agreed` a dry run; with the task of a dry run, a task that does exactly that."""
     body, topic, room = await Body.read(request), request.path_params["topic"], room_of(request)
     if body.has("agreed"):
         plan = room.jobs.agreed(body.text("agreed"), RedrivePlan)
@@ -246,7 +246,7 @@ def _start_redrive(room: Room, topic: str, plan: RedrivePlan) -> Job:
 
 def _progress(job: Job) -> Progress:
     def hear(looked: int, total: int) -> None:
-        # As long as it is not known how many there are, it has only begun.
+        # Until the total is known, the progress is zero.
         job.done, job.total = looked, total or None
         job.check()
 
@@ -254,7 +254,7 @@ def _progress(job: Job) -> Progress:
 
 
 def _edits(body: Body) -> dict[LetterId, Edit]:
-    """By the names of letters: what is sent instead of them."""
+    """Edits by the ids of letters."""
     edits = {}
     for given in body.list("edits"):
         if not isinstance(given, dict):
@@ -271,7 +271,7 @@ def _edits(body: Body) -> dict[LetterId, Edit]:
 
 
 def _edited(edit: Body, name: str) -> bytes | Literal[Kept.AS_IT_WAS] | None:
-    """A part that is not named stays as it was; null is one without a value."""
+    """A missing part stays unchanged; null means no value."""
     if not edit.names(name):
         return AS_IT_WAS
     return text_as_bytes(edit.text_or_none(name), edit.text(f"{name}_encoding", "text"))
@@ -326,7 +326,7 @@ def _plan_shape(plan: RedrivePlan) -> dict[str, Any]:
 
 
 async def purge(request: Request) -> Response:
-    """Without `agreed` only what would go; with the task that has counted it, just that is deleted."""
+    """Without `agreed` a dry run; with the task of a dry run, exactly that is deleted."""
     body, topic, room = await Body.read(request), request.path_params["topic"], room_of(request)
     if body.has("agreed"):
         plan = room.jobs.agreed(body.text("agreed"), PurgePlan)

@@ -1,10 +1,11 @@
-"""Who is let in where others than this machine's users can reach the console: whoever knows the password.
+"""Logins by password, if others than this machine's users can reach the console.
 
-A session is a random number in a cookie that no script can read and that the browser sends to our own pages alone.
-Only its hash is kept here. Passwords are compared in the same time whatever they are, and tried a few times a minute.
+A login session is a random number in a cookie that no script can read and that the browser sends only to our own
+pages. Only its hash is kept here. Passwords are compared in constant time, and attempts are limited per minute.
 
-Wrong tries are counted by address and in all. A browser that has logged in before has a count of its own: others, who
-try passwords from its address or from a thousand, do not lock it out. Its cookie outlives the session for that alone.
+Failed attempts are counted by address and in total. A browser that has logged in before has a separate count:
+attackers, from its address or from a thousand others, cannot lock it out. Its cookie outlives the login session only
+for that.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from starlette.routing import Route
 from millpond.console.shapes import BadRequest, Body
 
 COOKIE: Final = "millpond-session"
-"""And the port: a browser sends a cookie to every port of a host, and there may be another console."""
+"""Followed by the port: a browser sends a cookie to every port of a host, which may have another console."""
 TOKEN_SIGNS: Final = 43
 PATH: Final = "/api/login"
 PATHS: Final = (PATH, "/api/logout")
@@ -40,7 +41,7 @@ SESSION_SECONDS: Final = 12 * 3600.0
 SESSIONS_MAX: Final = 200
 BROWSERS_MAX: Final = 1_000
 BROWSER_SECONDS: Final = 90 * 24 * 3600.0
-"""So long a browser says that it has logged in before."""
+"""How long a browser is remembered as having logged in."""
 ADDRESSES_MAX: Final = 1_000
 
 TRIES: Final = 5
@@ -72,7 +73,7 @@ def read_password(path: Path) -> str:
 
 
 class _Bucket:
-    """So many at once, and then so many a second."""
+    """A token bucket: a burst, and then a rate per second."""
 
     def __init__(self, size: float, per_second: float, now: float) -> None:
         self._size, self._per_second = size, per_second
@@ -92,7 +93,7 @@ class Session:
     ends_at: float
     """By the clock of the login."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    """Before its time: by whoever logs out, or because there are too many."""
+    """Whether it was ended early: by a logout, or because there are too many."""
 
 
 class Login:
@@ -105,16 +106,16 @@ class Login:
         self._tries: dict[str, _Bucket] = {}
         """By address."""
         self._browsers: dict[bytes, _Bucket] = {}
-        """Those that have logged in, by the hash of what they were given then."""
+        """Browsers that have logged in before, by the hash of their token."""
 
     def begin(self, password: str, address: str, tokens: Iterable[str] = ()) -> str | None:
-        """The token of a new session; None for a wrong password. TooManyTries leaves open whether it is right."""
+        """The token of a new login session; None for a wrong password. Raises TooManyTries without checking it."""
         now = self._clock()
         buckets = self._buckets(address, tokens, now)
         if not all(each.has(now) for each in buckets):
             raise TooManyTries
         if not hmac.compare_digest(_hash(password), self._password_hash):
-            # Only these count: whoever knows the password is not held up by having logged in often.
+            # Only failures count: frequent successful logins are not limited.
             for each in buckets:
                 each.take()
             return None
@@ -127,7 +128,7 @@ class Login:
         return token
 
     def session(self, tokens: Iterable[str]) -> Session | None:
-        """The one of these tokens that lasts."""
+        """The login session of one of these tokens, if it is still valid."""
         for token in tokens:
             session = self._sessions.get(_hash(token))
             if session is not None and self.seconds_left(session) > 0:
@@ -171,7 +172,7 @@ def _keep(known: dict[K, _Bucket], key: K, bucket: _Bucket, most: int) -> None:
 
 
 def _origin(address: str) -> str:
-    """Whoever has one address of IPv6 has 2^64 of them."""
+    """One IPv6 client has 2^64 addresses: they count as one."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -194,10 +195,9 @@ def cookie_name(host: str) -> str:
 
 
 def tokens_of(headers: Headers) -> list[str]:
-    """All that could be one of ours, among the cookies of a request.
+    """The candidates for our token among the cookies of a request.
 
-    Other programs of the same host put there what they like: nothing of it is in the way, and nothing takes longer
-    than to read it once.
+    Other programs on the same host may set any cookies: none of them interferes, and each is read only once.
     """
     name = cookie_name(headers.get("host", ""))
     pairs = (each.strip().partition("=") for header in headers.getlist("cookie") for each in header.split(";"))

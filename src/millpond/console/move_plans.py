@@ -1,8 +1,8 @@
-"""Plans of moves that somebody was shown. Just that plan is run, or none.
+"""Plans of moves that were shown. Exactly the plan that was shown is run, or none.
 
-A plan depends on how much lies where, which changes while records are written: one that is made again a moment later
-may be another one, as good as the first. So what was shown is kept for a while under its mark, and run if it still
-fits: every partition that it moves is where it was, and can go where it should.
+A plan depends on the sizes of partitions, which change while records are written: a moment later it may differ. So
+plans that were shown are kept for a while under their mark, and run if they still fit: every partition is where it
+was, and can go to its target.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEPT_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class MoveOrder:
-    """What somebody wants to have where."""
+    """A request for a plan."""
 
     what: str
     """drain, balance, leaders, move or factor."""
@@ -55,7 +55,7 @@ class MovePlan:
 
     @property
     def mark(self) -> str:
-        """Two plans that would do the same have the same, in whatever order."""
+        """Equal for plans with the same moves, in any order."""
         moves = sorted((each.partition, each.before, each.target) for each in self.moves)
         return hashlib.sha256(repr((moves, sorted(self.to_elect))).encode()).hexdigest()[:24]
 
@@ -85,7 +85,7 @@ def make_plan(cluster: Cluster, order: MoveOrder) -> MovePlan:
 
 
 class MovePlans:
-    """The last ones that were shown."""
+    """The plans that were shown last."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[MoveOrder, str], MovePlan] = {}
@@ -99,10 +99,10 @@ class MovePlans:
         self._kept[order, plan.mark] = replace(plan, load=replace(plan.load, partitions=held))
 
     def agreed(self, cluster: Cluster, order: MoveOrder, mark: str) -> MovePlan:
-        """The plan that was shown under this mark; Refused where it is not known, or no longer fits."""
+        """The plan that was shown under this mark; raises Refused if it is unknown, or no longer fits."""
         kept = self._kept.get((order, mark))
         if kept is None:
-            # After a restart, or many plans later: one that is made now may well be the same.
+            # After a restart, or many plans later: a new plan may well be the same.
             plan = make_plan(cluster, order)
             if plan.mark != mark:
                 raise Refused("The plan is another one by now: look at it again. Nothing was moved")

@@ -1,4 +1,4 @@
-"""Moves of partitions over HTTP: what a plan would do, and running just that plan as a long task."""
+"""Moves of partitions over HTTP: shows a plan, and runs it as a long task."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ REPLICAS_MAX: Final = 100
 
 
 async def move(request: Request) -> Response:
-    """With `dry_run` only the plan. With the mark of one that was shown, that one runs as a job, if it still fits."""
+    """With `dry_run` only the plan. With the mark of a plan that was shown, that plan runs as a job, if it still
+    fits."""
     body = await Body.read(request)
     order, rate = _order(body), body.number_or_none("rate", 1, RATE_MAX)
     room = room_of(request)
@@ -67,7 +68,7 @@ def _run(cluster: Cluster, order: MoveOrder, plan: MovePlan, rate: int | None, j
         }
 
     if order.what == "drain":
-        # From now on it gets nothing new, whatever becomes of the moves.
+        # From now on it gets nothing new, whatever the outcome of the moves.
         mark_drained(cluster, order.nodes, True)
     elect_first(cluster, plan.to_elect)
     outcome = run_moves(cluster, plan.moves, stop=_Stop(job.stop), tell=tell, rate=rate)
@@ -78,7 +79,7 @@ def _run(cluster: Cluster, order: MoveOrder, plan: MovePlan, rate: int | None, j
 
 
 class _Stop:
-    """A job's wish to stop, as a run of moves looks for it."""
+    """Adapts a job's stop flag for a run of moves."""
 
     def __init__(self, event: threading.Event) -> None:
         self._event = event

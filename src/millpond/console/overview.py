@@ -1,4 +1,4 @@
-"""The overview: how the cluster is, how much is written, what needs attention. Looked at only while somebody does."""
+"""The overview: health, rates and concerns of the cluster. Sampled only while a page shows it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROWS_MAX: Final = 8
 
 
 class Overview:
-    """Remembers the last looks, for rates and their curve."""
+    """Keeps the last samples, for rates and their curve."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
@@ -37,7 +37,7 @@ class Overview:
         look = await self._room.desk.recent("overview", FRESH_SECONDS, look_at)
         if self._pulse.last is None or look.at_seconds > self._pulse.last.at_seconds:
             self._add(look)
-        # Letters are counted by reading them: less often than the rest.
+        # Dead letters are counted by reading them, so less often than the rest.
         letters = await self._room.desk.recent("waiting letters", LETTERS_SECONDS, waiting_letters)
         return self._shape(look, letters)
 
@@ -87,7 +87,7 @@ def node_shape(health: Health, node_id: int) -> dict[str, Any]:
         "address": node.address,
         "rack": node.rack,
         "is_controller": node.is_controller,
-        # As in `millpond status`: what the cluster's own topics add says nothing to a person.
+        # As in `millpond status`: internal topics are left out.
         "leads": node.without_internal.leads,
         "replicas": node.without_internal.replicas,
         "in_sync": node.without_internal.in_sync,

@@ -1,4 +1,4 @@
-"""Pipelines over HTTP: the Spark queries that run on this machine or ran, by the files that runs leave."""
+"""Pipelines over HTTP: current and past Spark queries on this machine, from the files that runs leave."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ from millpond.remote.cluster import Cluster
 from millpond.remote.offsets import Isolation
 
 PREVIEW: Final = Extent(data_bytes=600, headers=20, headers_bytes=2_000)
-"""So much of each record stands in a list."""
+"""Limits of each record in a list."""
 WHOLE: Final = Extent(data_bytes=512 << 10, headers=200, headers_bytes=512 << 10)
-"""So much of a single record is shown."""
+"""Limits of a single record."""
 HEADERS_MAX: Final = 200
 """Of a record that is written."""
 ROWS: Final = 50
@@ -214,7 +214,7 @@ async def produce(request: Request) -> Response:
 
 
 def text_as_bytes(text: str | None, encoding: str) -> bytes | None:
-    """What somebody has typed, as they say that it is meant."""
+    """The text that was typed, decoded by its encoding."""
     if text is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Responses: values as JSON, and every fault as a sentence with the status that fits."""
+"""Responses: values as JSON, and every error as a sentence with its status."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millpond.remote.topics import TopicExists
 
 
 def encoded(value: Any) -> bytes:
-    """As JSON. What may be large is encoded where it was asked for, on a thread, and not on the server's loop."""
+    """As JSON. Large values are encoded on the request's thread, not on the server's loop."""
     return json.dumps(as_json(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -38,7 +38,7 @@ async def refuse(request: Request, fault: Exception) -> Response:
         case Busy() | Unreachable():
             status = 503
         case Answered() if not fault.retriable:
-            # The cluster does not want it so; that is not for it to mend.
+            # The cluster refuses the request: the client's fault, not the cluster's.
             status = 409
         case RemoteError():
             return JSONResponse({"error": f"A broker's answer makes no sense: {sentence(fault)}"}, 502)
@@ -48,4 +48,4 @@ async def refuse(request: Request, fault: Exception) -> Response:
 
 
 FAULTS: Final = dict.fromkeys((BadRequest, ClientError, RemoteError, Busy), refuse)
-"""What a handler may raise; anything else is a bug, and is shown as one."""
+"""Errors that a handler may raise; anything else is a bug, and is shown as one."""

@@ -1,4 +1,4 @@
-"""What every handler of the console works with."""
+"""The context that every handler of the console gets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millpond.console.simulators import Simulators
 from millpond.console.streams import Streams
 
 KEY_LOOKS_MAX: Final = 2
-"""So many looks for hot keys at a time."""
+"""Limit of concurrent searches for hot keys."""
 
 
 @dataclass(slots=True)
@@ -27,15 +27,15 @@ class Room:
     bootstrap: str
     desk: Desk
     library: PlainLibrary
-    """For what only a client of librdkafka can do."""
+    """For requests that need librdkafka."""
     pipelines: Path
-    """The folder in which runs of pipelines leave what they have done."""
+    """The folder with the state of pipelines."""
     rules: Rules = field(default_factory=Rules)
     jobs: Jobs = field(default_factory=Jobs)
     move_plans: MovePlans = field(default_factory=MovePlans)
     streams: Streams = field(default_factory=Streams)
     key_looks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(KEY_LOOKS_MAX))
-    """Each holds the keys that it has read."""
+    """Searches for hot keys; each holds the keys that it has read."""
     simulators: Simulators = field(default_factory=Simulators)
     refused: Counter[str] = field(default_factory=Counter)
     """By the rule that did."""

@@ -1,4 +1,4 @@
-"""What goes over HTTP: our frozen values as JSON, requests read with their limits, faults as sentences."""
+"""Conversion for HTTP: frozen values as JSON, requests parsed within limits, errors as sentences."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ FILTER_SIGNS_MAX: Final = 256
 
 
 class BadRequest(Exception):
-    """It cannot be read; the message says what would do."""
+    """The request is invalid; the message says what is expected."""
 
 
 def as_json(value: Any) -> Any:
-    """A value of `admin` in the types of JSON: fields by their names, bytes as Base64, and no number that is none."""
+    """A value of `admin` as JSON types: fields by name, bytes as Base64, NaN and infinity as null."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -89,7 +89,7 @@ def flag(request: Request, name: str) -> bool:
 
 
 def parsed(data: bytes | bytearray) -> Any:
-    """JSON that somebody sent. It can name half a sign, which no UTF-8 can say: such a text is refused."""
+    """Parses JSON from outside. Refuses lone surrogates, which JSON can express but UTF-8 cannot."""
     try:
         value = json.loads(data.decode())
         if b"\\u" in data:
@@ -100,7 +100,7 @@ def parsed(data: bytes | bytearray) -> Any:
 
 
 class Page:
-    """One page of a list that may be long: the names that fit the filter, and which of them are shown."""
+    """One page of a long list: the names that match the filter, and which of them are shown."""
 
     def __init__(self, request: Request, names: list[str]) -> None:
         wanted = words(request, "filter").lower()
@@ -116,7 +116,7 @@ class Page:
 
 
 class Body:
-    """The JSON object that somebody sent; every field is asked for with its type."""
+    """The JSON object of a request; every field is read with its type."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._fields = fields
@@ -140,7 +140,7 @@ class Body:
         return self._fields.get(name) is not None
 
     def names(self, name: str) -> bool:
-        """Whether it is there, be it with null."""
+        """Whether the field is present, even if null."""
         return name in self._fields
 
     def text(self, name: str, default: str | None = None) -> str:

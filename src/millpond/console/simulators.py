@@ -1,8 +1,7 @@
-"""The processes in which simulations run: a few of them, each with a limit, started when they are needed.
+"""A few processes that run simulations, each with limits, started on demand.
 
-Nothing is simulated in the console's own process. A question that takes too long, or more memory than it may, ends
-the process that it was put to; the next one starts another, which plays the tape again. One that is not asked for a
-while is ended.
+Nothing is simulated in the console's own process. A request that takes too long, or too much memory, ends its
+process; the next request starts another, which replays the tape. Idle processes are ended.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ FAILED: Final = "The simulator has ended over this: start with fewer actions, or
 
 @dataclass(slots=True, eq=False)
 class Bench:
-    """One process, and the page that it works for."""
+    """One process, and the page that it serves."""
 
     session: str
     process: Process | None = None
@@ -58,14 +57,14 @@ class Simulators:
             raise Busy
         async with bench.lock:
             try:
-                # The process knows its time as well: it ends by itself should this one be gone by then.
+                # The process has the timeout, too: it ends even if the console is gone by then.
                 return await asyncio.wait_for(self._put(bench, {**question, "seconds": seconds}), seconds)
             except TimeoutError:
                 bench.end()
                 why = f"The simulator took more than {seconds:.0f} s over this: do less in one run."
                 raise BadRequest(why) from None
             except asyncio.CancelledError:
-                # Nobody waits for the line that will come, so that it would be taken for the next one's.
+                # Its late response would be taken for that of the next request.
                 bench.end()
                 raise
             finally:

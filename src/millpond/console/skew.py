@@ -1,4 +1,4 @@
-"""Hot partitions over HTTP: how uneven every topic is, and why one is, with what would help."""
+"""Hot partitions over HTTP: the skew of every topic, its causes and remedies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def live_skew(request: Request) -> EventStream:
 
 
 async def looks_for_keys(room: Room, topic: str, since_ms: int | None, records: int) -> AsyncGenerator[Event, None]:
-    """One look, if there is room for one more."""
+    """Starts one search, if the limit allows it."""
     if room.key_looks.locked():
         why = f"{KEY_LOOKS_MAX} looks for hot keys go on already: look again when one of them is done."
         yield Event("failure", {"error": why})

@@ -1,4 +1,4 @@
-"""Server-sent events: a response that goes on until its reader leaves. There is a limit to how many are open."""
+"""Server-sent events: responses that last until the client leaves, limited in number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millpond.console.shapes import as_json, sentence
 STREAMS_MAX: Final = 64
 LOOK_SECONDS: Final = 2.0
 REST_FACTOR: Final = 4
-"""A look that took long is followed by a rest of so many times as long: watching a large cluster must not load it."""
+"""After a slow sample the pause is this many times as long, so that watching a large cluster does not load it."""
 
 
 class Event(NamedTuple):
@@ -34,7 +34,7 @@ class Streams:
 
 
 class EventStream:
-    """A response of events. When the reader has gone, or may not read on, whatever makes them is cancelled."""
+    """A response of events. Their producer is cancelled when the client disconnects or its login session ends."""
 
     def __init__(self, streams: Streams, events: AsyncIterator[Event]) -> None:
         self._streams = streams
@@ -44,7 +44,7 @@ class EventStream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._streams.open_count >= STREAMS_MAX:
             self._streams.refused_count += 1
-            # Whoever was refused must not hold the place of a connection, too.
+            # A refused client must not keep its connection.
             refusal = JSONResponse(
                 {"error": f"{STREAMS_MAX} live views are open: close one first."}, 503, {"connection": "close"}
             )
@@ -62,7 +62,7 @@ class EventStream:
         for task in done:
             task.result()
         if self._is_open:
-            # Somebody who is still there sees that it has ended, and asks again; whoever has gone is not sent this.
+            # A client that is still connected sees the end, and asks again.
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _write(self, send: Send) -> None:
@@ -78,13 +78,13 @@ class EventStream:
 
 
 async def until_gone(receive: Receive) -> None:
-    """Returns when whoever asked has gone, or may not read on."""
+    """Returns when the client has disconnected, or its login session has ended."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def looks(question: Callable[[], Awaitable[Any]], seconds: float = LOOK_SECONDS) -> AsyncIterator[Event]:
-    """The result again and again. A cluster that does not answer is an event too, and the next look may be better."""
+    """Repeats the result. An error of the cluster is an event, too, and the next sample may succeed."""
     loop = asyncio.get_running_loop()
     while True:
         began = loop.time()

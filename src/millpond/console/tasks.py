@@ -1,4 +1,4 @@
-"""Long tasks over HTTP: how far one is, which run, stopping one."""
+"""Long tasks over HTTP: their progress, the running ones, and stopping one."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from millpond.remote.topics import BY_DEFAULT, create_topic
 FRESH_SECONDS: Final = 1.5
 HORIZON_SECONDS: Final = 10.0
 GROUPS_MAX: Final = 100
-"""So many groups are asked what they have committed in a topic."""
+"""The committed offsets of at most this many groups are requested for a topic."""
 PARTITIONS_MAX: Final = 100_000
 REPLICAS_MAX: Final = 1_000
 SETTINGS_MAX: Final = 200
@@ -170,7 +170,7 @@ async def alter(request: Request) -> Response:
 
 
 async def delete(request: Request) -> Response:
-    """The name is said twice, so that no slip deletes anything."""
+    """The name must be confirmed, so that nothing is deleted by mistake."""
     body, name = await Body.read(request), request.path_params["name"]
     if body.text("confirm", "") != name:
         raise BadRequest(f"To delete {name}, confirm it by its name.")

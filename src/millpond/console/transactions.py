@@ -31,7 +31,7 @@ from millpond.remote.cluster import Cluster
 
 FRESH_SECONDS: Final = 2.0
 OPEN_MAX: Final = 200
-"""So many open ones are shown, the oldest first."""
+"""At most this many open ones are shown, the oldest first."""
 NAMES_MAX: Final = 50
 
 
@@ -58,7 +58,7 @@ def _look(cluster: Cluster) -> dict[str, Any]:
     owned = owners(cluster, producers)
     first: dict[TopicPartition, OpenProducer] = {}
     for each in producers:
-        # In the order of their offsets: nothing behind the first is seen by readers of committed records.
+        # In the order of offsets: readers of committed records see nothing past the first.
         first.setdefault(each.partition, each)
     hanging = hanging_producers(cluster) if len(owned) < len(producers) else []
     return {
