@@ -1,4 +1,4 @@
-"""Moves: partitions that go to other replicas, and how far they are."""
+"""Moves of partitions to other replicas, and their progress."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millpond.remote.errors import Answered, ClusterError, check
 from millpond.wire import messages as m
 
 AT_ONCE: Final = 1_000
-"""How many partitions one request names."""
+"""Partitions per request."""
 
 DRAINED: Final = "broker.drained"
 _BROKER: Final = 4
@@ -25,7 +25,7 @@ _BROKER: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A partition on its way: all its replicas meanwhile, those that come and those that go."""
+    """A moving partition: all its replicas, those being added and those being removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -35,7 +35,7 @@ class Move:
 def try_moves(
     cluster: Cluster, targets: Mapping[TopicPartition, tuple[int, ...] | None]
 ) -> dict[TopicPartition, Answered]:
-    """Let each partition move to its target, or call its move off (None); why some are refused."""
+    """Starts moves to these targets, or cancels them (None); returns the refusals."""
     left = iter(targets.items())
     refusals: dict[TopicPartition, Answered] = {}
     while some := dict(islice(left, AT_ONCE)):
@@ -70,7 +70,7 @@ def _ask(
 
 
 def moves_under_way(cluster: Cluster) -> dict[TopicPartition, Move]:
-    """Every partition that moves now."""
+    """Every moving partition."""
     request = m.ListPartitionReassignmentsRequest(topics=None)
 
     def attempt() -> dict[TopicPartition, Move]:
@@ -88,7 +88,7 @@ def moves_under_way(cluster: Cluster) -> dict[TopicPartition, Move]:
 
 
 def elect_first(cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
-    """Let the first replica of each lead. Where it cannot lead now, the leader stays: that is no fault."""
+    """Elects the first replica of each. If it cannot lead now, the leader stays, which is not an error."""
     kind = m.ElectLeadersRequest
     left = iter(partitions)
     while some := list(islice(left, AT_ONCE)):
@@ -106,7 +106,7 @@ def elect_first(cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
 
 
 def look(cluster: Cluster) -> Load:
-    """Where everything is now, and how large."""
+    """The current placement, with sizes."""
     sizes = partition_sizes(cluster)
     under_way = moves_under_way(cluster)
     topics = cluster.topics()
@@ -129,7 +129,7 @@ def look(cluster: Cluster) -> Load:
 
 
 def drained_nodes(cluster: Cluster) -> list[int]:
-    """The nodes that somebody has drained; each answers for itself, and Kafka's know no such thing."""
+    """The drained nodes; each answers for itself, and Kafka's have no such mark."""
     kind = m.DescribeConfigsRequest
     drained = []
     for node in cluster.addresses():
@@ -146,6 +146,6 @@ def drained_nodes(cluster: Cluster) -> list[int]:
 
 
 def copied_bytes(cluster: Cluster, moves: Iterable[Planned]) -> int:
-    """How much of what these moves have to copy is there."""
+    """How many bytes of these moves have been copied."""
     sizes = partition_sizes(cluster)
     return sum(min(sizes.get((node, move.partition), 0), move.size_bytes) for move in moves for node in move.adding)

@@ -1,4 +1,4 @@
-"""The nodes of a cluster: who is there, who leads what, who is in sync and who is behind."""
+"""The nodes of a cluster: which are up, what they lead, and which replicas are in sync."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Holding:
 class NodeFacts:
     node_id: int
     address: str | None
-    """None: it is not there now, but partitions have replicas on it."""
+    """None if it is down, but partitions have replicas on it."""
     rack: str
     is_controller: bool
     leads: int
@@ -33,7 +33,7 @@ class NodeFacts:
     behind: tuple[TopicPartition, ...]
     """Its replicas that are not in sync."""
     internal: Holding = field(default_factory=Holding)
-    """What of all that is of the cluster's own topics, which no person has made."""
+    """The part of it that belongs to internal topics."""
 
     @property
     def in_sync(self) -> int:
@@ -52,11 +52,11 @@ class ClusterFacts:
     cluster_id: str
     nodes: tuple[NodeFacts, ...]
     leaderless: tuple[TopicPartition, ...]
-    """Partitions that nobody can write or read now."""
+    """Partitions without a leader."""
 
 
 def describe_nodes(cluster: Cluster, known: Collection[int] = ()) -> ClusterFacts:
-    """All nodes in the order of their ids, with those that are `known` to be of the cluster."""
+    """All nodes in the order of their ids, including those `known` to belong to the cluster."""
     return cluster.retrying("ask for the nodes", lambda: _facts(cluster, known))
 
 

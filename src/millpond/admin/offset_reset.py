@@ -1,7 +1,7 @@
-"""Moving what a group has committed: first a plan that shows every change, then the change.
+"""Resets the committed offsets of a group: first a plan that shows every change, then the change.
 
-The end of a log moves on while somebody writes. Whoever agrees to a plan agrees to its offsets, not to an end that is
-another one by then: `plan_agreed` makes the plan again with just these.
+The end of a log advances while records are written. Agreeing to a plan means agreeing to its offsets, not to a later
+end: `plan_agreed` makes the plan again with exactly these offsets.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from millpond.remote.offsets import committed_by_group
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """So many records on, or back, from what is committed."""
+    """Forward or back by this many records from the committed offset."""
 
     count: int
 
 
 Target = Point | Shift
 PlannedOffsets = Mapping[TopicPartition, tuple[int | None, int]]
-"""What is committed for each partition, and what would be."""
+"""The committed offset of each partition, before and after."""
 _Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happens to one partition."""
+    """The change of one partition."""
 
     partition: TopicPartition
     before: int | None
@@ -58,9 +58,9 @@ class ResetPlan:
 def plan_reset(
     cluster: Cluster, name: str, topics: Iterable[tuple[str, Iterable[int] | None]], target: Target
 ) -> ResetPlan:
-    """Everything that could be refused is refused here, before anything changes.
+    """Refuses everything that can be refused, before anything changes.
 
-    `topics` are names with the partitions that are meant, None for all of them.
+    `topics` maps names to partitions, or None for all of them.
     """
 
     def wanted(before: _Offsets, bounds: Mapping[TopicPartition, Bounds]) -> _Offsets:
@@ -74,7 +74,7 @@ def plan_reset(
 def plan_agreed(
     cluster: Cluster, name: str, topics: Iterable[tuple[str, Iterable[int] | None]], agreed: PlannedOffsets
 ) -> ResetPlan:
-    """The plan that somebody has seen; Refused where just that cannot be done any more."""
+    """The plan that was shown; raises Refused if exactly that is no longer possible."""
     plan = _plan(
         cluster,
         name,
@@ -92,7 +92,7 @@ def _plan(
     topics: list[tuple[str, Iterable[int] | None]],
     wanted: Callable[[_Offsets, Mapping[TopicPartition, Bounds]], _Offsets],
 ) -> ResetPlan:
-    """`wanted` says where to, by what is committed and by where the partitions begin and end."""
+    """`wanted` computes the new offset from the committed offset and the bounds of the partition."""
     group = describe_group(cluster, name)
     refuse_if_active(group, "to reset it")
     partitions = _partitions(cluster, topics)

@@ -1,4 +1,4 @@
-"""Where partitions begin and end, and which offset a point in a topic is: its beginning, a time, an offset …"""
+"""The bounds of partitions, and the offsets of points in a topic: its start, a time, an offset …"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millpond.remote.offsets import Isolation
 
 
 class Bounds(NamedTuple):
-    """The first offset that is still there, and the one that the next record gets."""
+    """The first available offset, and that of the next record."""
 
     start: int
     end: int
@@ -23,12 +23,12 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The first record that is still there."""
+    """The first available record."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Only what comes from now on."""
+    """The end: only new records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +38,26 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """So many records before the end of each partition."""
+    """This many records before the end of each partition."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The first record that is not older than this moment."""
+    """The first record that is not older than this time."""
 
     time_ms: int
 
 
 Point = Beginning | End | At | Last | Since
-"""Where in a topic to begin."""
+"""A point in a topic to start from."""
 
 
 def bounds_of(
     cluster: Cluster, partitions: Iterable[TopicPartition], isolation: Isolation = "read_uncommitted"
 ) -> dict[TopicPartition, Bounds]:
-    """With read_committed a partition ends where the first open transaction begins."""
+    """With read_committed a partition ends at the first open transaction."""
     wanted = list(partitions)
     starts = offsets.earliest(cluster, wanted)
     ends = offsets.latest(cluster, wanted, isolation)
@@ -65,7 +65,7 @@ def bounds_of(
 
 
 def resolve(cluster: Cluster, bounds: Mapping[TopicPartition, Bounds], point: Point) -> dict[TopicPartition, int]:
-    """The offset of the point in each partition. One outside what is there is moved to its edge."""
+    """The offset of the point in each partition, moved to its start or end if outside."""
     match point:
         case Beginning():
             return {each: bound.start for each, bound in bounds.items()}
@@ -80,7 +80,7 @@ def resolve(cluster: Cluster, bounds: Mapping[TopicPartition, Bounds], point: Po
             return {each: min(max(bound.start, offset), bound.end) for each, bound in bounds.items()}
         case Since(time_ms):
             firsts = offsets.at_times(cluster, dict.fromkeys(bounds, time_ms))
-            # Where nothing is that young, what comes will be.
+            # If no record is that recent, start at the end.
             return {each: bound.end if (at := firsts[each]) is None else at for each, bound in bounds.items()}
         case _:
             assert_never(point)

@@ -1,4 +1,4 @@
-"""Which partitions should move where: plans made from what lies where, without asking anybody."""
+"""Plans of moves, as pure functions of the placement."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from millpond.base.ids import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A partition: its replicas, the preferred leader first, and how much they hold."""
+    """A partition: its replicas, the preferred leader first, and their size."""
 
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
     leader: int
     size_bytes: int = 0
     adding: tuple[int, ...] = ()
-    """Of the replicas, those that a move under way brings."""
+    """Replicas that a current move adds."""
     removing: tuple[int, ...] = ()
-    """And those that it takes away."""
+    """Replicas that it removes."""
 
     @property
     def is_moving(self) -> bool:
@@ -29,24 +29,24 @@ class Held:
 
     @property
     def before(self) -> tuple[int, ...]:
-        """The replicas that it had before it moved."""
+        """The replicas before the current move."""
         return tuple(each for each in self.replicas if each not in self.adding)
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The replicas that it has once it moves no more."""
+        """The replicas after the current move."""
         return tuple(each for each in self.replicas if each not in self.removing)
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What lies where."""
+    """The placement of all partitions."""
 
     racks: Mapping[int, str]
-    """Of every node that is there."""
+    """The rack of every live node."""
     partitions: Mapping[TopicPartition, Held]
     drained: frozenset[int] = frozenset()
-    """Nodes that shall hold nothing."""
+    """Drained nodes."""
 
     def of_topic(self, topic: str) -> dict[TopicPartition, Held]:
         return {each: held for each, held in self.partitions.items() if each.topic == topic}
@@ -71,7 +71,7 @@ class Planned:
 
 
 def seconds_at(moves: Iterable[Planned], rate: int) -> float:
-    """How long they take, at the least, where no node gives or takes more bytes a second: the busiest one decides."""
+    """The minimum duration at this rate of bytes per second for each node, in and out: that of the busiest node."""
     given: Counter[int] = Counter()
     taken: Counter[int] = Counter()
     for move in moves:
@@ -82,14 +82,14 @@ def seconds_at(moves: Iterable[Planned], rate: int) -> float:
 
 
 def waited_for(load: Load, moves: Iterable[Planned]) -> list[int]:
-    """The nodes that are away and that these moves would have to wait for."""
+    """The nodes that are down and that these moves would wait for."""
     return sorted({node for move in moves for node in move.target if node not in load.racks})
 
 
 def outdated(moves: Iterable[Planned], then: Load, now: Load) -> list[Planned]:
-    """The moves of a plan made by what lay where then that do not fit what lies where now.
+    """The moves of an older plan that no longer fit the current placement.
 
-    The partition has gone or has other replicas, or a node that should get it has gone or was drained.
+    The partition is gone or has other replicas, or a target node is gone or drained.
     """
 
     def fits(move: Planned) -> bool:
@@ -104,7 +104,7 @@ def outdated(moves: Iterable[Planned], then: Load, now: Load) -> list[Planned]:
 
 
 def plan_move(load: Load, topic: str, indexes: Collection[int], target: Sequence[int]) -> list[Planned]:
-    """These partitions of a topic, or all of them, to these nodes."""
+    """Moves these partitions of a topic, or all of them, to these nodes."""
     held = load.of_topic(topic)
     for index in indexes:
         if TopicPartition(topic, index) not in held:
@@ -129,9 +129,10 @@ def _listed(nodes: Collection[int]) -> str:
 
 
 def plan_factor(load: Load, topics: Collection[str], factor: int) -> list[Planned]:
-    """So many replicas of every partition of these topics: more go where there are fewest, and to other racks.
+    """Gives every partition of these topics this many replicas: new ones go to the nodes with the fewest, in other
+    racks.
 
-    Of fewer, the last ones go first; but who is in sync stays before who is not, and the leader stays.
+    Removal starts with the last replicas, those out of sync first; the leader stays.
     """
     takers = [node for node in load.racks if node not in load.drained]
     if factor > len(takers):
@@ -156,5 +157,5 @@ def plan_factor(load: Load, topics: Collection[str], factor: int) -> list[Planne
 
 
 def _usefulness(held: Held, node: int) -> tuple[bool, bool, int]:
-    """The larger, the sooner it may go."""
+    """The larger, the sooner it is removed."""
     return node not in held.in_sync, node != held.leader, held.replicas.index(node)

@@ -1,4 +1,4 @@
-"""A cluster looked at again and again: how it is, how much is written, how groups keep up. Two looks give rates."""
+"""Samples a cluster repeatedly: its health, its write rates, the lag of groups. Two samples give rates."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LOOKS_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class TopicSums:
-    """A topic with all its partitions added up."""
+    """The sums over all partitions of a topic."""
 
     partitions: int
     offsets: int
-    """From the start to the end. Compaction and transaction markers take offsets without leaving a record."""
+    """End offsets minus start offsets. Compaction and control records use offsets without a visible record."""
     end: int
     """The sum of the end offsets."""
 
@@ -35,7 +35,7 @@ class Look:
     at_seconds: float
     health: Health
     topics: Mapping[str, TopicSums]
-    """The cluster's own are left out."""
+    """Without internal topics."""
 
     @property
     def partitions(self) -> int:
@@ -59,12 +59,12 @@ def look_at(cluster: Cluster) -> Look:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What happens in a second; nothing is known of what was not there before."""
+    """Rates per second; none for what the earlier sample did not have."""
 
     written: Mapping[str, float] = field(default_factory=dict)
     """Records, by topic."""
     read: Mapping[str, float] = field(default_factory=dict)
-    """Records, by group: how fast its committed offsets move."""
+    """Records, by group: how fast its committed offsets advance."""
     lag_growth: Mapping[str, float] = field(default_factory=dict)
     """Records, by group; negative while it catches up."""
 
@@ -74,12 +74,12 @@ class Rates:
 
 
 class Pulse:
-    """Remembers the last looks. Rates are those between the last one and one `window_seconds` before it."""
+    """Keeps the last samples. Rates cover the last `window_seconds`."""
 
     def __init__(self, window_seconds: float = 0.0) -> None:
         self.last: Look | None = None
         self.rates: Rates | None = None
-        """None until there were two looks."""
+        """None until there are two samples."""
         self._window_seconds = window_seconds
         self._looks: deque[Look] = deque(maxlen=LOOKS_MAX)
 
@@ -97,13 +97,13 @@ def _rates(before: Look, now: Look) -> Rates:
     positions, positions_before = _positions(now), _positions(before)
     lags_before = {each.group.id: each.lag for each in before.health.groups}
     return Rates(
-        # A topic that was made anew begins at 0 again: that is no writing.
+        # A recreated topic starts at 0 again, which is not a write.
         written={
             name: max(0, each.end - before.topics[name].end) / seconds
             for name, each in now.topics.items()
             if name in before.topics
         },
-        # Offsets that went back were reset: that is no reading.
+        # Offsets that went back were reset, which is not reading.
         read={
             group: max(0, position - positions_before[group]) / seconds
             for group, position in positions.items()

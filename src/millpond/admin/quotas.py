@@ -1,4 +1,4 @@
-"""Quotas of a cluster: how much users, client ids and addresses may take. Found, set and removed."""
+"""Quotas of users, client ids and addresses: finds, sets and removes them."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ LIMITS: Final[Mapping[str, str]] = {
     "controller_mutation_rate": "partitions a second that are made or deleted",
     "connection_creation_rate": "new connections a second",
 }
-"""What can be limited, by Kafka's names, and its unit."""
+"""The limits, by Kafka's names, and their units."""
 
 _EXACTLY, _DEFAULT, _SPECIFIED = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Whom it is for, by kind, and what they may take. A name of None stands for all that have none of their own."""
+    """The entity, by kind, and its limits. A name of None means the default of that kind."""
 
     entity: Mapping[str, str | None]
     limits: Mapping[str, float] = field(default_factory=dict)
 
 
 def list_quotas(cluster: Cluster, wanted: Mapping[str, str | None] | None = None) -> list[Quota]:
-    """All of them, or those of one entity and no other."""
+    """All quotas, or exactly those of one entity."""
     components = [
         m.DescribeClientQuotasRequest.ComponentData(
             entity_type=kind, match_type=_DEFAULT if name is None else _EXACTLY, match=name
@@ -65,7 +65,7 @@ def list_quotas(cluster: Cluster, wanted: Mapping[str, str | None] | None = None
 def alter_quota(
     cluster: Cluster, entity: Mapping[str, str | None], limits: Mapping[str, float], removed: Collection[str] = ()
 ) -> None:
-    """Set these limits of the entity and take away those that are `removed`."""
+    """Sets these limits of the entity and removes those that are `removed`."""
     op = m.AlterClientQuotasRequest.OpData
     entry = m.AlterClientQuotasRequest.EntryData(
         entity=[

@@ -1,4 +1,4 @@
-"""How far back a topic reaches, and what it is allowed to keep."""
+"""The retention of a topic, and the age of its oldest records."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from millpond.remote.cluster import Cluster
 from millpond.remote.reader import first_records, stamp
 
 PARTITIONS_MAX: Final = 200
-"""Of so many partitions the first record is looked at."""
+"""The first record of at most this many partitions is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
     policy: str
-    """delete, compact or both, as cleanup.policy says it."""
+    """delete, compact or both, as in cleanup.policy."""
     keeps_ms: int | None
     """None: without a limit."""
     keeps_bytes: int | None

@@ -1,4 +1,4 @@
-"""What is written to each partition, in bytes a second: seen from outside, so that it works with any cluster."""
+"""The write rate of each partition, in bytes per second, measured from outside on any cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millpond.remote.cluster import Cluster
 def measure_traffic(cluster: Cluster, seconds: float) -> dict[TopicPartition, float]:
     """How fast the largest replica of each partition grows.
 
-    One from which old records were deleted meanwhile shrinks, and counts as if nothing were written to it.
+    A partition whose old records were deleted meanwhile shrinks, and counts as idle.
     """
     began, before = time.monotonic(), partition_sizes(cluster)
     time.sleep(seconds)

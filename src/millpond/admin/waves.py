@@ -1,7 +1,7 @@
-"""A plan of moves, run in waves: few partitions at a time, within a rate, until all are there or somebody stops it.
+"""Runs a plan of moves in waves: a few partitions at a time, within a rate, until all have moved or it is stopped.
 
-Nothing is kept but in the cluster itself. A run that is killed leaves some partitions on their way, which get there
-without it, and perhaps a limit on the rate, which the next run takes away.
+All state is in the cluster itself. A run that is killed leaves moves under way, which complete without it, and
+perhaps a rate limit, which the next run removes.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from millpond.remote.cluster import Cluster
 from millpond.remote.errors import ClientError
 
 WAVE: Final = 20
-"""How many partitions move at a time."""
+"""Partitions that move at a time."""
 
 LOOK_SECONDS: Final = 0.25
 COUNT_SECONDS: Final = 1.0
-"""To count what is copied asks every node for all that it has."""
+"""Counting the copied bytes asks every node for all its partitions."""
 
 HEARD_SECONDS: Final = 10.0
-"""The controller knows first that a move has ended; within this time every node knows."""
+"""The controller sees the end of a move first; within this time every node does."""
 
 _ENDED: Final = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class Stop(Protocol):
-    """Somebody's wish to stop."""
+    """A request to stop."""
 
     is_asked: bool
 
     def wait(self, seconds: float) -> None:
-        """So long, or until somebody asks."""
+        """Waits this long, or until a stop is requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a plan is."""
+    """The progress of a plan."""
 
     moved: int
     moves: int
@@ -55,19 +55,19 @@ class Progress:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of each move of a plan."""
+    """The outcome of each move of a plan."""
 
     moved: list[Planned] = field(default_factory=list)
     waiting: list[Planned] = field(default_factory=list)
     """Not begun."""
     called_off: list[Planned] = field(default_factory=list)
     going_on: list[Planned] = field(default_factory=list)
-    """Begun, and neither ended nor called off: too few of the old replicas are in sync."""
+    """Started, and neither completed nor cancelled: too few of the old replicas are in sync."""
     overtaken: list[Planned] = field(default_factory=list)
-    """Ended elsewhere: somebody else has moved, called off or deleted it."""
+    """Moved, cancelled or deleted by another command."""
     refused: list[tuple[Planned, str]] = field(default_factory=list)
     is_limited: bool = False
-    """Whether some limit on the rate stays, because somebody's moves need it."""
+    """Whether a rate limit stays, because other moves need it."""
 
     @property
     def is_done(self) -> bool:
@@ -83,10 +83,10 @@ def run_moves(
     rate: int | None = None,
     at_once: int = WAVE,
 ) -> Outcome:
-    """Move all of them, at `rate` bytes a second for each node that gives or takes, or as fast as it goes.
+    """Runs all moves, at `rate` bytes per second for each node, in and out, or without a limit.
 
-    Whoever wants to stop gets the partitions that are under way back to where they were. What an earlier run left of
-    a limit is taken away; what is under way to the same target is waited for.
+    A stop cancels the moves that are under way. A rate limit of an earlier run is removed; moves that are already
+    under way to the same target are waited for.
     """
     mine = {move.partition for move in moves}
     clear_throttle(cluster, mine if rate is None else ())
@@ -97,18 +97,18 @@ def run_moves(
             before = set_throttle(cluster, moves, rate)
         run.go()
     except BaseException:
-        # Whatever it was that ended it. Where no node answers any more the limit stays; the next run takes it away.
+        # However it ended. If no node answers any more, the limit stays; the next run removes it.
         with suppress(ClientError, RemoteError):
             clear_throttle(cluster, (), before)
         raise
-    # Which moves have ended the controller has said; the node that is asked now may not have heard of it.
+    # The controller has reported the completed moves; the node that is asked now may be behind.
     mine -= {move.partition for move in run.outcome.going_on}
     run.outcome.is_limited = not clear_throttle(cluster, mine, before)
     return run.outcome
 
 
 class _Run:
-    """A plan while it runs."""
+    """A running plan."""
 
     def __init__(
         self,
@@ -141,13 +141,14 @@ class _Run:
         self._report()
 
     def _begin(self) -> None:
-        """As many as may be under way at a time."""
+        """Starts as many moves as may be under way at a time."""
         waiting = self.outcome.waiting
         wave = waiting[: max(self._at_once - len(self._under_way), 0)]
         if not wave:
             return
         if self._rate is not None:
-            # Again: another command, which does not know of what has yet to begin, may have taken the limit away.
+            # Again: another command, which does not know the moves that have yet to start, may have removed the
+            # limit.
             set_throttle(self._cluster, wave, self._rate)
         refusals = try_moves(self._cluster, {move.partition: move.target for move in wave})
         del waiting[: len(wave)]
@@ -159,7 +160,7 @@ class _Run:
                 self.outcome.refused.append((move, str(refusal)))
 
     def _look(self) -> None:
-        """Who has got there?"""
+        """Finds the completed moves."""
         under_way = moves_under_way(self._cluster)
         ended = [move for partition, move in self._under_way.items() if partition not in under_way]
         if not ended:
@@ -169,7 +170,7 @@ class _Run:
         self._sort(ended)
 
     def _sort(self, ended: list[Planned]) -> None:
-        """Whether they got to where they should; and then the first replica leads."""
+        """Checks that they reached their targets, and elects the first replica."""
         deadline = time.monotonic() + HEARD_SECONDS
         left = {move.partition: move for move in ended}
         names = {partition.topic for partition in left}

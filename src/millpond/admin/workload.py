@@ -1,4 +1,4 @@
-"""What a cluster has to do now, as a plan asks it: records and bytes a second, replicas, groups."""
+"""The current workload of a cluster, as input for a plan: records and bytes per second, replicas, groups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Workload:
 
 
 def observe_workload(cluster: Cluster, seconds: float) -> Workload:
-    """Look twice, so long apart."""
+    """Takes two samples, this long apart."""
     topics = [each for name, each in cluster.topics().items() if not name.startswith(INTERNAL)]
     led = led_partitions(topics)
     leaders = {

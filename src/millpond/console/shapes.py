@@ -27,7 +27,7 @@ class BadRequest(Exception):
 
 
 def as_json(value: Any) -> Any:
-    """A value of `admin` as JSON types: fields by name, bytes as Base64, NaN and infinity as null."""
+    """A value of `admin` as JSON types: fields by name, bytes as Base64, and "never" for infinity."""
     match value:
         case None | bool() | int() | str():
             return value
