@@ -38,7 +38,7 @@ def test_two_folders_are_deleted_and_the_third_goes_on(tmp_path: Path) -> None:
         assert {each["fate"] for each in facts["partitions"]} == {"kept"}
         assert 0 < facts["folders"][0]["committed_offset"] <= facts["folders"][0]["end_offset"]
         code, said = rescue("--data", folder, "--act")
-        assert (code, "nobody to ask" in said) == (2, True), said
+        assert (code, "no terminal to ask on" in said) == (2, True), said
         code, said = rescue("--data", folder, "--yes-lose-data")
         assert code == 0, said
         assert "rescue 1 of the cluster" in said
