@@ -28,7 +28,7 @@ Worker(handle, "in", group="g", protocol="consumer", instance="one").run(sys.arg
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def broker(tmp_path: Path) -> Iterator[Cluster]:
     node = Node(
         tmp_path,
         {
@@ -37,9 +37,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             "group.consumer.heartbeat.interval.ms": "500",
         },
     ).start()
-    made = Cluster("millpond", node.bootstrap)
-    made.create("in", 1)
-    yield made
+    cluster = Cluster("millpond", node.bootstrap)
+    cluster.create("in", 1)
+    yield cluster
     node.kill9()
 
 

@@ -86,13 +86,13 @@ class Sieve:
         self.bad_count += len(parsed.faults)
         if parsed.faults and self._mode == "fail":
             raise self._refusal(batch, topic, partition, parsed.faults)
-        kept = self._wanted_columns(batch).append_column(PARSED, parsed.rows)
+        rows = self._query_columns(batch).append_column(PARSED, parsed.rows)
         if self._mode == "null":
-            return kept.append_column(FAULT, _reasons(parsed.faults, len(batch)))
+            return rows.append_column(FAULT, _reasons(parsed.faults, len(batch)))
         if not parsed.faults:
-            return kept
+            return rows
         self._bury(batch, topic, partition, parsed.faults)
-        return kept.filter(_all_but([row for row, _ in parsed.faults], len(batch)))
+        return rows.filter(_all_but([row for row, _ in parsed.faults], len(batch)))
 
     def flush(self) -> None:
         """Wait until every dead letter is acknowledged; SendFailed or Timeout otherwise."""
@@ -102,7 +102,7 @@ class Sieve:
             LOG.warning("%s did not parse: see the dead letters", counted(self.bad_count, "record"))
             self.bad_count = 0
 
-    def _wanted_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _query_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._options[INCLUDE_HEADERS] or HEADERS not in batch.schema.names:
             return batch
         return batch.drop_columns([HEADERS])

@@ -287,18 +287,24 @@ def read_options(given: Mapping[str, str], where: Where) -> Options:
             values[option.name] = option.parse(str(value))
         except SettingError as fault:
             raise OptionError(f"option {fault}") from None
-    told = _told_by_file()
-    kafka["bootstrap.servers"] = bootstrap_servers(kafka.get("bootstrap.servers"), told.get("bootstrap.servers"))
-    return Options(where, {**told, **kafka}, values)
+    file_settings = _file_settings()
+    kafka["bootstrap.servers"] = bootstrap_servers(
+        kafka.get("bootstrap.servers"), file_settings.get("bootstrap.servers")
+    )
+    return Options(where, {**file_settings, **kafka}, values)
 
 
-def _told_by_file() -> dict[str, str]:
+def _file_settings() -> dict[str, str]:
     """Login settings from MILLPOND_CLIENT_CONFIG: read on the driver and sent to the tasks."""
     try:
-        told = client_settings()
+        file_settings = client_settings()
     except ConfigError as fault:
         raise OptionError(str(fault)) from None
-    return {name: value for name, value in told.items() if name in SECURITY_SETTINGS or name == "bootstrap.servers"}
+    return {
+        name: value
+        for name, value in file_settings.items()
+        if name in SECURITY_SETTINGS or name == "bootstrap.servers"
+    }
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:

@@ -62,9 +62,9 @@ def properties(turn: Turn | None, summary: str, tries: int | None = None) -> Com
     """`tries=0` when creating a table: the library's retry would overwrite another writer's table."""
     if turn is None:
         return CommitProperties(max_commit_retries=tries)
-    kept = {_WRITE: turn.write, _RUN: turn.run, _ROWS: summary} if turn.is_job else None
+    metadata = {_WRITE: turn.write, _RUN: turn.run, _ROWS: summary} if turn.is_job else None
     done = [Transaction(turn.query_id, turn.batch_id)]
-    return CommitProperties(custom_metadata=kept, max_commit_retries=tries, app_transactions=done)
+    return CommitProperties(custom_metadata=metadata, max_commit_retries=tries, app_transactions=done)
 
 
 def publish(

@@ -94,18 +94,18 @@ class LakeReading:
         names = table.metadata().partition_columns
         actions = pa.table(table.get_add_actions())
         parts: list[FilesPart] = []
-        taken: list[tuple[str, dict[str, str | None]]] = []
+        files: list[tuple[str, dict[str, str | None]]] = []
         size = 0
         for action in actions.to_pylist():
             path = path_in_log(action["path"])
             if "://" in path:
                 raise UnsupportedTable(f"the table names files of another location ({path}): copy them into it")
-            if taken and size + action["size_bytes"] > PART_BYTES:
-                parts.append(FilesPart(tuple(taken)))
-                taken, size = [], 0
-            taken.append((path, {name: action["partition"][name] for name in names}))
+            if files and size + action["size_bytes"] > PART_BYTES:
+                parts.append(FilesPart(tuple(files)))
+                files, size = [], 0
+            files.append((path, {name: action["partition"][name] for name in names}))
             size += action["size_bytes"]
-        return [*parts, FilesPart(tuple(taken))] if taken else parts
+        return [*parts, FilesPart(tuple(files))] if files else parts
 
     def read(self, part: FilesPart) -> Iterator[pa.RecordBatch]:
         where = self.options.location.files()
@@ -115,8 +115,8 @@ class LakeReading:
 
     def _read_file(self, file: Any, values: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         inside = [field.name for field in file.schema_arrow]
-        wanted = [name for name in self.schema.names if name in inside and name not in values]
-        for batch in file.iter_batches(BATCH_ROWS, columns=wanted):
+        columns_to_read = [name for name in self.schema.names if name in inside and name not in values]
+        for batch in file.iter_batches(BATCH_ROWS, columns=columns_to_read):
             columns = [self._column(field, batch, values) for field in self.schema]
             # This casts where an older file has fewer fields in a struct, or names the elements of lists otherwise.
             yield pa.RecordBatch.from_arrays(columns, schema=self.schema)

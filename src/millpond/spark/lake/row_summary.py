@@ -32,8 +32,8 @@ def summary_of_files(files: Sequence[WrittenFile]) -> str:
                 bounds[column] = [min(low, lowest[column]), max(high, highest[column])]
             elif count < statistics["numRecords"]:
                 unknown.add(column)
-    known = {column: each for column, each in bounds.items() if column not in unknown}
-    return _text(rows.total(), nulls, known, dict(rows))
+    known_bounds = {column: each for column, each in bounds.items() if column not in unknown}
+    return _text(rows.total(), nulls, known_bounds, dict(rows))
 
 
 def summary_of_table(rows: pa.Table) -> str:

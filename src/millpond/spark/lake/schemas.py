@@ -31,10 +31,10 @@ def arrow_schema(schema: SparkStruct) -> pa.Schema:
     for name in names:
         if names.count(name) > 1:
             raise SchemaConflict(f"the frame has two columns named {name}: rename or drop one of them")
-    kept = pa.schema([_nullable(field) for field in exact])
-    for field in kept:
+    stored = pa.schema([_nullable(field) for field in exact])
+    for field in stored:
         delta_schema(pa.schema([field]))
-    return kept
+    return stored
 
 
 def _nullable(field: pa.Field) -> pa.Field:

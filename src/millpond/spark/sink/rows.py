@@ -98,11 +98,11 @@ class RowEncoder:
         else:
             chosen = np.frombuffer(kernel.key_partitions(rows.key, batch.num_rows, count), np.int32)
         if self._shape.has(PARTITION):
-            asked = batch.column(PARTITION)
-            given = asked.fill_null(0).to_numpy(zero_copy_only=False)
-            chosen = np.where(asked.is_valid().to_numpy(zero_copy_only=False), given, chosen)
+            requested = batch.column(PARTITION)
+            numbers = requested.fill_null(0).to_numpy(zero_copy_only=False)
+            chosen = np.where(requested.is_valid().to_numpy(zero_copy_only=False), numbers, chosen)
             # A null key has -1, so check requested partitions separately.
-            wrong = given[(given < 0) | (given >= count)]
+            wrong = numbers[(numbers < 0) | (numbers >= count)]
             if len(wrong):
                 raise SinkError(f"topic {topic!r} has partitions 0 to {count - 1}; a row asks for {wrong[0]}")
         keyless = np.flatnonzero(chosen == _NO_KEY)

@@ -23,12 +23,12 @@ def capped(
     total = waiting(start, end)
     if total <= offsets_max:
         return dict(end)
-    taken = dict(end)
+    admitted = dict(end)
     for partition, last in end.items():
         first = start.get(partition, 0)
         if last > first:
-            taken[partition] = first + min(max(offsets_max * (last - first) // total, 1), last - first)
-    return taken
+            admitted[partition] = first + min(max(offsets_max * (last - first) // total, 1), last - first)
+    return admitted
 
 
 @dataclass(slots=True)

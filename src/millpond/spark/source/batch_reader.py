@@ -63,7 +63,7 @@ class BatchReader(DataSourceReader):
         # For every reader: what an open transaction holds back is there, and its tasks wait for it.
         latest = cluster_offsets.latest(cluster, partitions)
         return [
-            self._kept(
+            self._clipped(
                 Range(partition, starts[partition], ends[partition], subscribed.ids[partition.topic]),
                 earliest[partition],
                 latest[partition],
@@ -71,20 +71,21 @@ class BatchReader(DataSourceReader):
             for partition in partitions
         ]
 
-    def _kept(self, wanted: Range, earliest: int, latest: int) -> Range:
+    def _clipped(self, requested: Range, earliest: int, latest: int) -> Range:
         """The range clipped to the log; the rest is lost. A start after the end is an error, not a loss."""
-        start, end = wanted.start, wanted.end
+        start, end = requested.start, requested.end
         if start > end:
             raise OptionError(
-                f"{wanted.partition} would be read from offset {start} to {end}: the start is after the end"
+                f"{requested.partition} would be read from offset {start} to {end}: the start is after the end"
             )
         if start > latest:
             raise OptionError(
-                f"{wanted.partition} would be read from offset {start}, but it ends at {latest}: start earlier"
+                f"{requested.partition} would be read from offset {start}, but it ends at {latest}: start earlier"
             )
         if start < earliest or end > latest:
             report_loss(
-                f"{wanted.partition}: offsets {start} to {end} were to be read, the log has {earliest} to {latest}",
+                f"{requested.partition}: offsets {start} to {end} were to be read, "
+                f"the log has {earliest} to {latest}",
                 fails=self._options[FAIL_ON_DATA_LOSS],
             )
-        return replace(wanted, start=max(start, earliest), end=min(end, latest))
+        return replace(requested, start=max(start, earliest), end=min(end, latest))

@@ -38,15 +38,17 @@ class StreamOffsets:
         self._left: Offsets = {}
         """The query's position in partitions that restart at their first record."""
 
-    def available(self, cluster: Cluster, begun: Offsets) -> Span:
+    def available(self, cluster: Cluster, position: Offsets) -> Span:
         """From the query's position to the end of the log. New partitions start at their first record."""
-        self._left = {partition: offset for partition, offset in self._left.items() if begun.get(partition) == offset}
-        subscribed, ends = self._confirmed(cluster, begun)
-        self._note_made_anew(subscribed, begun)
-        self._note_removed(cluster, ends, begun)
-        self._note_beyond(ends, begun)
-        fresh = [partition for partition in ends if partition not in begun or partition in self._left]
-        starts = {partition: begun[partition] for partition in ends if partition in begun}
+        self._left = {
+            partition: offset for partition, offset in self._left.items() if position.get(partition) == offset
+        }
+        subscribed, ends = self._confirmed(cluster, position)
+        self._note_recreated(subscribed, position)
+        self._note_removed(cluster, ends, position)
+        self._note_beyond(ends, position)
+        fresh = [partition for partition in ends if partition not in position or partition in self._left]
+        starts = {partition: position[partition] for partition in ends if partition in position}
         return Span(starts | cluster_offsets.earliest(cluster, fresh), ends)
 
     def latest(self, cluster: Cluster, span: Span) -> Offsets:
@@ -63,7 +65,7 @@ class StreamOffsets:
     def begins_again(self, partition: TopicPartition) -> bool:
         return partition in self._left
 
-    def ranges(self, cluster: Cluster, begun: Offsets, ends: Offsets) -> list[Range]:
+    def ranges(self, cluster: Cluster, position: Offsets, ends: Offsets) -> list[Range]:
         """The ranges of a batch. Offsets no longer in the log are lost."""
         subscribed = confirmed(lambda: look(cluster, self._subscription), lambda seen: ends.keys() <= seen.partitions)
         earliest = cluster_offsets.earliest(
@@ -71,7 +73,7 @@ class StreamOffsets:
         )
         planned = []
         for partition, end in ends.items():
-            start = begun.get(partition)
+            start = position.get(partition)
             if partition not in earliest:
                 if start is None or start < end:
                     self._lost(f"{partition} is gone, its offsets {start or 0} to {end} were to be read")
@@ -106,53 +108,55 @@ class StreamOffsets:
             return earliest
         return start
 
-    def _confirmed(self, cluster: Cluster, begun: Offsets) -> tuple[Subscribed, Offsets]:
+    def _confirmed(self, cluster: Cluster, position: Offsets) -> tuple[Subscribed, Offsets]:
         """The partitions and their ends."""
 
         def look_for_ends() -> tuple[Subscribed, Offsets]:
             subscribed = look(cluster, self._subscription)
             ends = cluster_offsets.latest(cluster, subscribed.partitions, self._isolation)
-            return subscribed, ends | self._held_back(cluster, begun, ends)
+            return subscribed, ends | self._held_back(cluster, position, ends)
 
         def is_whole(seen: tuple[Subscribed, Offsets]) -> bool:
             ends = seen[1]
             return all(
-                ends.get(partition, -1) >= offset or partition in self._left for partition, offset in begun.items()
+                ends.get(partition, -1) >= offset or partition in self._left for partition, offset in position.items()
             )
 
         return confirmed(look_for_ends, is_whole)
 
-    def _held_back(self, cluster: Cluster, begun: Offsets, ends: Offsets) -> Offsets:
+    def _held_back(self, cluster: Cluster, position: Offsets, ends: Offsets) -> Offsets:
         """Partitions where an open transaction hides records read before: nothing is lost."""
         if self._isolation == "read_uncommitted":
             return {}
-        behind = [partition for partition, end in ends.items() if end < begun.get(partition, 0)]
+        behind = [partition for partition, end in ends.items() if end < position.get(partition, 0)]
         log_ends = cluster_offsets.latest(cluster, behind)
-        return {partition: begun[partition] for partition in behind if begun[partition] <= log_ends[partition]}
+        return {partition: position[partition] for partition in behind if position[partition] <= log_ends[partition]}
 
-    def _note_made_anew(self, subscribed: Subscribed, begun: Offsets) -> None:
+    def _note_recreated(self, subscribed: Subscribed, position: Offsets) -> None:
         for topic, topic_id in subscribed.ids.items():
             before = self._ids.get(topic, NO_TOPIC_ID)
             self._ids[topic] = topic_id
             if not was_made_anew(before, topic_id):
                 continue
             left = {
-                partition: offset for partition, offset in begun.items() if partition.topic == topic and offset > 0
+                partition: offset for partition, offset in position.items() if partition.topic == topic and offset > 0
             }
             if left:
                 read = ", ".join(f"{partition.partition}: {offset}" for partition, offset in sorted(left.items()))
                 self._lost(f"topic {topic} was recreated; the old one was read up to {read} (partition: offset)")
                 self._left |= left
 
-    def _note_removed(self, cluster: Cluster, ends: Offsets, begun: Offsets) -> None:
-        removed = sorted(begun.keys() - ends.keys())
+    def _note_removed(self, cluster: Cluster, ends: Offsets, position: Offsets) -> None:
+        removed = sorted(position.keys() - ends.keys())
         if not removed:
             return
-        known = cluster.topics({partition.topic for partition in removed})
-        is_there = {each: each.topic in known and each.partition in known[each.topic].partitions for each in removed}
+        topics = cluster.topics({partition.topic for partition in removed})
+        is_there = {
+            each: each.topic in topics and each.partition in topics[each.topic].partitions for each in removed
+        }
         gone, unread = (
-            ", ".join(f"{each} at offset {begun[each]}" for each in removed if is_there[each] is wanted)
-            for wanted in (False, True)
+            ", ".join(f"{each} at offset {position[each]}" for each in removed if is_there[each] is is_present)
+            for is_present in (False, True)
         )
         if gone:
             self._lost(f"partitions are gone: {gone}")
@@ -162,9 +166,9 @@ class StreamOffsets:
                 "or the checkpoint is another query's"
             )
 
-    def _note_beyond(self, ends: Offsets, begun: Offsets) -> None:
+    def _note_beyond(self, ends: Offsets, position: Offsets) -> None:
         for partition, end in ends.items():
-            start = begun.get(partition, 0)
+            start = position.get(partition, 0)
             if start > end and partition not in self._left:
                 self._lost(f"{partition} was read up to offset {start}, and now ends at {end}: it was recreated")
                 self._left[partition] = start

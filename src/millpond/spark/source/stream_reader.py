@@ -89,17 +89,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_available_now = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        begun = from_json(start)
+        position = from_json(start)
         if self._group is not None:
-            self._group.finished(begun)
-        if self._must_note_initial(begun):
+            self._group.finished(position)
+        if self._must_note_initial(position):
             return start
-        span = self._offsets.available(self._cluster, begun)
+        span = self._offsets.available(self._cluster, position)
         deadline = time.monotonic() + IDLE_SECONDS
         while True:
             self._latest = span.ends
-            chosen = self._choose(begun, span, limit)
-            if chosen != begun or self._is_available_now or time.monotonic() >= deadline:
+            chosen = self._choose(position, span, limit)
+            if chosen != position or self._is_available_now or time.monotonic() >= deadline:
                 return to_json(chosen)
             time.sleep(ASK_AGAIN_SECONDS)
             span = Span(span.starts, self._offsets.latest(self._cluster, span))
@@ -108,11 +108,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._latest) or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begun, ends = from_json(start), from_json(end)
-        if begun == ends or self._is_initial_again(begun, ends):
+        position, ends = from_json(start), from_json(end)
+        if position == ends or self._is_initial_again(position, ends):
             return []
         parts = split(
-            self._offsets.ranges(self._cluster, begun, ends),
+            self._offsets.ranges(self._cluster, position, ends),
             tasks_min=self._options.get(MIN_PARTITIONS),
             offsets_max=self._options.get(MAX_RECORDS_PER_PARTITION),
         )
@@ -154,40 +154,40 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 starts[partition] = earliest[partition]
         return starts
 
-    def _must_note_initial(self, begun: Offsets) -> bool:
+    def _must_note_initial(self, position: Offsets) -> bool:
         """Whether the first batch should be an empty one that ends where the query starts.
 
         Spark keeps the end of a batch but not where the first one began: it asks anew after a crash, and "latest"
         would be another offset by then. What lay between would never be read.
         """
-        if self._has_noted_initial or begun != self._initial or not moves_with_time(self._start):
+        if self._has_noted_initial or position != self._initial or not moves_with_time(self._start):
             return False
         self._has_noted_initial = True
-        self._latest = begun
+        self._latest = position
         return True
 
-    def _is_initial_again(self, begun: Offsets, ends: Offsets) -> bool:
+    def _is_initial_again(self, position: Offsets, ends: Offsets) -> bool:
         """Whether this repeats the empty first batch after a crash: it ends where the query started."""
         return (
             not self._has_noted_initial
-            and begun == self._initial
+            and position == self._initial
             and moves_with_time(self._start)
-            and all(end <= begun.get(partition, 0) for partition, end in ends.items())
+            and all(end <= position.get(partition, 0) for partition, end in ends.items())
         )
 
-    def _choose(self, begun: Offsets, span: Span, limit: ReadLimit) -> Offsets:
+    def _choose(self, position: Offsets, span: Span, limit: ReadLimit) -> Offsets:
         """The end of the next batch; `begun` itself for none."""
-        starts, ends = span.starts, self._until_target(begun, span)
+        starts, ends = span.starts, self._until_target(position, span)
         if not waiting(starts, ends):
-            return begun if ends.keys() == begun.keys() and starts == begun else ends
+            return position if ends.keys() == position.keys() and starts == position else ends
         if isinstance(limit, ReadAllAvailable):
-            return self._distinct(begun, ends)
+            return self._distinct(position, ends)
         if self._gate is not None and not self._is_available_now and not self._gate.opens(starts, ends):
-            return begun
+            return position
         offsets_max = self._options.get(MAX_OFFSETS_PER_TRIGGER)
-        return self._distinct(begun, ends if offsets_max is None else capped(starts, ends, offsets_max))
+        return self._distinct(position, ends if offsets_max is None else capped(starts, ends, offsets_max))
 
-    def _until_target(self, begun: Offsets, span: Span) -> Offsets:
+    def _until_target(self, position: Offsets, span: Span) -> Offsets:
         """The ends; with Trigger.AvailableNow, at most those at the query's start."""
         if not self._is_available_now:
             return span.ends
@@ -198,10 +198,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for partition, end in span.ends.items()
         }
 
-    def _distinct(self, begun: Offsets, ends: Offsets) -> Offsets:
+    def _distinct(self, position: Offsets, ends: Offsets) -> Offsets:
         """An end that differs from the start: a recreated topic may end exactly at the old position."""
         return {
-            partition: end - 1 if self._offsets.begins_again(partition) and end == begun[partition] else end
+            partition: end - 1 if self._offsets.begins_again(partition) and end == position[partition] else end
             for partition, end in ends.items()
         }
 

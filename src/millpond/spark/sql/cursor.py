@@ -42,16 +42,16 @@ class Cursor:
         return self.next.kind == "sign" and self.next.text in signs
 
     def took_word(self, *words: str) -> bool:
-        taken = self.is_word(*words)
-        if taken:
+        is_next = self.is_word(*words)
+        if is_next:
             self.take()
-        return taken
+        return is_next
 
     def took_sign(self, *signs: str) -> bool:
-        taken = self.is_sign(*signs)
-        if taken:
+        is_next = self.is_sign(*signs)
+        if is_next:
             self.take()
-        return taken
+        return is_next
 
     def need_word(self, word: str) -> None:
         if not self.took_word(word):
@@ -75,14 +75,14 @@ class Cursor:
     def higher(self) -> None:
         self._depth -= 1
 
-    def unexpected(self, wanted: str, words: Collection[str] = CLAUSES) -> SqlError:
+    def unexpected(self, expected: str, words: Collection[str] = CLAUSES) -> SqlError:
         token = self.next
         if token.kind == "end":
-            return SqlError(f"it ends where {wanted} should be")
+            return SqlError(f"it ends where {expected} should be")
         place = where(self.text, token.at)
         before = self._tokens[self._at - 1] if self._at else None
         meant = _meant(token, words) or (_meant(before, words) if before is not None else "")
-        return SqlError(f"{place}: {_shown(token)} stands where {wanted} should be{meant}")
+        return SqlError(f"{place}: {_shown(token)} stands where {expected} should be{meant}")
 
 
 def _meant(token: Token, words: Collection[str]) -> str:

@@ -46,29 +46,29 @@ class ExpressionParser(Cursor):
     # Whole expressions
 
     def expression(self) -> Expression:
-        with self._reading() as found:
+        with self._reading() as parsed:
             self._or()
-        return found
+        return parsed
 
     def named_expression(self) -> Expression:
         """With its alias, as in a list of columns."""
         first = self.next
-        found = self.expression()
-        if found.star is not None and not self.is_word("AS"):
-            return found
+        parsed = self.expression()
+        if parsed.star is not None and not self.is_word("AS"):
+            return parsed
         alias = self._alias()
         if alias:
-            found.alias, found.is_open = (alias[0], False) if len(alias) == 1 else (None, True)
-        elif len(found.names) == 1 and not found.queries and self._was_name(found.names[0], first.at):
-            found.alias = found.names[0].parts[-1]
-        return found
+            parsed.alias, parsed.is_open = (alias[0], False) if len(alias) == 1 else (None, True)
+        elif len(parsed.names) == 1 and not parsed.queries and self._was_name(parsed.names[0], first.at):
+            parsed.alias = parsed.names[0].parts[-1]
+        return parsed
 
     def alone(self) -> Expression:
         """The whole text is one expression, with or without an alias."""
-        found = self.named_expression()
+        parsed = self.named_expression()
         if self.next.kind != "end":
             raise self.unexpected("an operator or the end of the expression")
-        return found
+        return parsed
 
     @contextmanager
     def _reading(self) -> Iterator[Expression]:
@@ -82,11 +82,11 @@ class ExpressionParser(Cursor):
 
     def _part(self) -> Expression:
         """An expression within another: what it needs, both need."""
-        found = self.expression()
-        self._into.names += found.names
-        self._into.queries += found.queries
-        self._into.is_open |= found.is_open
-        return found
+        parsed = self.expression()
+        self._into.names += parsed.names
+        self._into.queries += parsed.queries
+        self._into.is_open |= parsed.is_open
+        return parsed
 
     def _was_name(self, name: Name, at: int) -> bool:
         """Whether all that was read is this name."""
@@ -358,10 +358,10 @@ class ExpressionParser(Cursor):
             self.take()
             self.took_word("FROM")
         if function == "POSITION":
-            with self._reading() as found:
+            with self._reading() as parsed:
                 self._bits()
-            self._into.names += found.names
-            self._into.queries += found.queries
+            self._into.names += parsed.names
+            self._into.queries += parsed.queries
             if self.took_word("IN"):
                 self._part()
         if not self.is_sign(")"):

@@ -175,9 +175,9 @@ class QueryParser(ExpressionParser):
             parts.append(self.name("a name"))
         rows: RowSource
         if self.is_sign("("):
-            with self._reading() as found:
+            with self._reading() as expression:
                 self._call(parts[-1].upper())
-            rows = Made(found)
+            rows = Made(expression)
         else:
             rows = Table(tuple(parts), at)
         if self.next.upper in BEYOND or (self.is_word("VERSION", "TIMESTAMP", "FOR") and self.ahead(1).upper == "AS"):
@@ -197,7 +197,7 @@ class QueryParser(ExpressionParser):
         self.take()
         self.need_word("VIEW")
         self.took_word("OUTER")
-        with self._reading() as found:
+        with self._reading() as expression:
             self._name_or_call()
         alias = None
         if self.next.kind in ("word", "quoted") and self.next.upper not in CLAUSES | INNER:
@@ -207,4 +207,4 @@ class QueryParser(ExpressionParser):
             columns.append(self.name("a name"))
             while self.took_sign(","):
                 columns.append(self.name("a name"))
-        select.relations.append(Relation(Made(found), alias, tuple(columns)))
+        select.relations.append(Relation(Made(expression), alias, tuple(columns)))
