@@ -83,7 +83,7 @@ def test_closing_ends_an_iteration_that_waits(broker) -> None:
     assert asyncio.run(main()) == 0
 
 
-def test_what_a_cancelled_poll_took_is_handed_out_by_the_next(broker) -> None:
+def test_records_of_a_cancelled_poll_go_to_the_next_one(broker) -> None:
     topic, group = broker.topic(1), broker.group()
 
     async def play() -> list[bytes | None]:
@@ -105,7 +105,7 @@ def test_what_a_cancelled_poll_took_is_handed_out_by_the_next(broker) -> None:
     assert asyncio.run(play()) == VALUES
 
 
-def test_what_a_cancelled_poll_would_have_raised_is_raised_by_the_next(broker) -> None:
+def test_a_failure_of_a_cancelled_poll_is_raised_by_the_next_one(broker) -> None:
     topic = broker.topic(1)
 
     def refuse(partitions: object) -> None:
@@ -121,7 +121,7 @@ def test_what_a_cancelled_poll_would_have_raised_is_raised_by_the_next(broker) -
     asyncio.run(play())
 
 
-def test_what_an_iteration_sees_ahead_is_nobodys_yet(broker) -> None:
+def test_records_an_iteration_peeks_at_are_not_handed_out(broker) -> None:
     """Calls in the middle of it: each knows what was handed out, and no more."""
     topic, group = broker.topic(1), broker.group()
     broker.fill(topic, VALUES)
@@ -150,7 +150,7 @@ def test_what_an_iteration_sees_ahead_is_nobodys_yet(broker) -> None:
     asyncio.run(main())
 
 
-def test_what_is_handed_out_by_an_iteration_can_be_committed_at_the_end(broker) -> None:
+def test_records_of_an_iteration_can_be_committed_at_the_end(broker) -> None:
     topic, group = broker.topic(1), broker.group()
     broker.fill(topic, VALUES)
     place = TopicPartition(topic, 0)
@@ -197,7 +197,7 @@ def test_a_cancelled_iteration_loses_and_doubles_nothing(broker) -> None:
     assert asyncio.run(main()) == values
 
 
-def test_two_iterations_and_a_poll_at_a_time_share_what_there_is(broker) -> None:
+def test_concurrent_iterations_and_polls_share_the_records(broker) -> None:
     topic = broker.topic(1)
     values = [b"%d" % n for n in range(300)]
     broker.fill(topic, values)
@@ -223,7 +223,7 @@ def test_two_iterations_and_a_poll_at_a_time_share_what_there_is(broker) -> None
     assert sorted(asyncio.run(main()), key=values.index) == values
 
 
-def test_what_is_revoked_is_not_handed_out_by_an_iteration_though_it_was_seen(broker) -> None:
+def test_an_iteration_drops_peeked_records_of_revoked_partitions(broker) -> None:
     topic, group = broker.topic(2), broker.group()
     for partition in (0, 1):
         broker.fill(topic, [b"x"] * 100, partition=partition)

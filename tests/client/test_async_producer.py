@@ -67,7 +67,7 @@ def test_a_full_buffer_raises_as_asked() -> None:
         asyncio.run(main(full_timeout_s=0.1))
 
 
-def test_many_wait_for_room_in_their_order(broker) -> None:
+def test_sends_wait_for_room_in_order(broker) -> None:
     topic = broker.topic()
 
     async def main() -> list[int | None]:
@@ -79,7 +79,7 @@ def test_many_wait_for_room_in_their_order(broker) -> None:
     assert [message.value for message in broker.read(topic, 200)] == [b"%d" % n for n in range(200)]
 
 
-def test_who_comes_when_there_is_room_again_does_not_overtake_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_send_does_not_overtake_waiting_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the one who got in and the next in line others have their turn, and saw nobody waiting."""
 
     async def main() -> list[bytes]:
@@ -109,7 +109,7 @@ def test_who_comes_when_there_is_room_again_does_not_overtake_those_who_wait(mon
     assert asyncio.run(main()) == [b"first", b"second", b"third", b"newcomer"]
 
 
-def test_who_gives_up_waiting_for_room_keeps_nobody_else_from_it(broker) -> None:
+def test_a_cancelled_wait_for_room_does_not_block_others(broker) -> None:
     topic = broker.topic()
 
     async def main() -> None:
@@ -159,7 +159,7 @@ def test_one_producer_for_loop_after_loop_and_reports_that_come_after_a_loop_has
     assert asyncio.run(send()) == 20
 
 
-def test_an_argument_that_nobody_knows_is_refused_with_the_name_that_was_meant() -> None:
+def test_an_unknown_argument_is_refused_with_a_suggestion() -> None:
     async def main() -> None:
         producer = AsyncProducer("127.0.0.1:1")
         with pytest.raises(ConfigError, match=r"takes no argument 'header'.*headers"):

@@ -33,7 +33,7 @@ class Odd(BaseException):
 
 @pytest.mark.parametrize("leave", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Odd()])
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_handler_that_leaves_ends_its_worker_after_committing(broker, leave, is_async) -> None:
+def test_an_exit_in_a_handler_ends_its_worker_after_committing(broker, leave, is_async) -> None:
     topic, group = broker.topic(1), broker.group()
     broker.fill(topic, VALUES)
     seen: list[bytes | None] = []
@@ -149,7 +149,7 @@ def test_a_handler_that_never_returns_does_not_keep_the_process(broker) -> None:
 # Headers
 
 
-def test_headers_that_a_handler_forwards_make_nobody_drop_a_record(broker) -> None:
+def test_forwarded_headers_do_not_drop_records(broker) -> None:
     topic, second, third = broker.topic(1), broker.topic(1), broker.topic(1)
     with Producer(broker.bootstrap) as producer:
         for value in VALUES:
@@ -189,7 +189,7 @@ def test_forged_retry_headers_on_an_ordinary_topic_are_just_headers(broker) -> N
     assert [message.header("retry.group") for message in seen] == [b"other"]
 
 
-def test_a_record_due_in_years_by_a_wrong_clock_waits_no_longer_than_its_topic(broker) -> None:
+def test_a_due_time_from_a_wrong_clock_is_capped_by_the_topics_delay(broker) -> None:
     topic, group = broker.topic(1), broker.group()
     retries = Retry(4, first_s=0.5, order="none", topics_from_s=0.1, jitter=0)
     broker.create(f"{topic}.retry.500ms", 1)
@@ -206,7 +206,7 @@ def test_a_record_due_in_years_by_a_wrong_clock_waits_no_longer_than_its_topic(b
         assert eventually(lambda: seen == [b"1"])
 
 
-def test_what_somebody_put_into_a_retry_topic_by_hand_is_tried_as_its_topic_s_records(broker) -> None:
+def test_a_foreign_record_in_a_retry_topic_is_handled_as_new(broker) -> None:
     topic, letters = broker.topic(1), broker.topic(1)
     retries = Retry(3, first_s=0.2, order="none", topics_from_s=0.1, jitter=0)
     broker.create(f"{topic}.retry.200ms", 1)
@@ -224,7 +224,7 @@ def test_what_somebody_put_into_a_retry_topic_by_hand_is_tried_as_its_topic_s_re
 # Stores
 
 
-def test_slow_handlers_wait_for_each_other_s_turn_with_one_sqlite_store(
+def test_slow_handlers_with_one_sqlite_store_run_one_by_one(
     broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millpond.client.processed_ids.BUSY_SECONDS", 0.1)
@@ -287,7 +287,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("where", ["entering", "leaving"])
-def test_a_store_that_stays_away_stops_the_worker_and_kills_no_record(
+def test_a_store_that_stays_unavailable_stops_the_worker_without_dead_letters(
     broker, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millpond.client.engine.STORE_PAUSE_SECONDS_MAX", 0.02)
@@ -303,7 +303,7 @@ def test_a_store_that_stays_away_stops_the_worker_and_kills_no_record(
     assert seen == VALUES
 
 
-def test_a_cluster_that_does_not_take_what_is_sent_makes_no_dead_letters_with_a_store(
+def test_an_unacknowledged_send_with_a_store_makes_no_dead_letter(
     broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, out, letters, group = broker.topic(1), broker.topic(1), broker.topic(1), broker.group()
@@ -358,7 +358,7 @@ def test_a_store_is_opened_while_another_process_writes_to_its_new_file(tmp_path
 # The cluster
 
 
-def test_a_poll_that_fails_commits_what_was_done_first(broker) -> None:
+def test_finished_records_are_committed_when_a_poll_fails(broker) -> None:
     topic, group = broker.topic(1), broker.group()
     broker.fill(topic, VALUES)
     seen: list[bytes | None] = []

@@ -145,7 +145,7 @@ def test_at_most_once_gives_back_what_no_handler_has_seen() -> None:
     assert harness.consumer.committed == [{PARTITION: 7}, {PARTITION: 5}]
 
 
-def test_what_a_changing_group_refuses_is_committed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_refused_during_a_rebalance_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millpond.client.committers.COMMIT_RETRY_SECONDS", 0.0)
     harness = CommitterHarness(AtLeastOnce)
     harness.committer.record_finished(harness.begin(4), [])
@@ -156,7 +156,7 @@ def test_what_a_changing_group_refuses_is_committed_later(monkeypatch: pytest.Mo
     assert harness.consumer.committed == [{PARTITION: 5}], "though no further record has finished"
 
 
-def test_a_cluster_that_is_away_ends_no_worker_but_who_stops_it_hears() -> None:
+def test_an_unreachable_cluster_is_reported_only_when_stopping() -> None:
     harness = CommitterHarness(AtLeastOnce)
     harness.committer.record_finished(harness.begin(4), [])
     harness.consumer.failures = [CommitFailed("away", code=KafkaError._WAIT_COORD) for _ in range(2)]
@@ -169,7 +169,7 @@ def test_a_cluster_that_is_away_ends_no_worker_but_who_stops_it_hears() -> None:
     assert harness.consumer.committed == [{PARTITION: 5}]
 
 
-def test_at_most_once_reads_again_what_a_cluster_that_is_away_did_not_take() -> None:
+def test_at_most_once_rewinds_what_an_unreachable_cluster_did_not_commit() -> None:
     harness = CommitterHarness(AtMostOnce)
     harness.consumer.failures = [CommitFailed("away", code=KafkaError._TRANSPORT)]
     assert not harness.committer.may_process([Message("orders", 0, 4)])

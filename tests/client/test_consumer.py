@@ -222,7 +222,7 @@ def test_rebalance_callbacks_tell_who_has_what(broker, protocol) -> None:
     assert told[-1] == ("revoked", 4)
 
 
-def test_whose_name_another_has_taken_ends_even_if_it_has_nothing_to_do(broker) -> None:
+def test_a_consumer_whose_instance_id_is_taken_over_is_fenced(broker) -> None:
     """librdkafka tells it once, and never reads again: a consumer that went on would wait for ever."""
     topic, group = broker.topic(1), broker.group()
     options = {"bootstrap": broker.bootstrap, "instance": "only", "session_timeout_s": 3.0}
@@ -317,7 +317,7 @@ GROUP_WAYS = {
 
 
 @pytest.mark.parametrize("way", GROUP_WAYS)
-def test_what_is_revoked_inside_a_poll_is_not_handed_out_by_it(broker, way) -> None:
+def test_a_poll_returns_no_records_of_partitions_revoked_during_it(broker, way) -> None:
     topic, group = broker.topic(), broker.group()
     for partition in range(4):
         broker.fill(topic, [b"x"] * 5_000, partition=partition)
@@ -350,7 +350,7 @@ def test_what_is_revoked_inside_a_poll_is_not_handed_out_by_it(broker, way) -> N
     assert foreign == [], f"{len(foreign)} records of others in {revocations} revocations"
 
 
-def test_what_came_with_a_failure_is_handed_out_afterwards(broker) -> None:
+def test_records_polled_with_a_failure_are_returned_afterwards(broker) -> None:
     topic, group = broker.topic(1), broker.group()
     broker.fill(topic, VALUES)
     wrongs = iter([RuntimeError("a callback of ours")])
@@ -365,7 +365,7 @@ def test_what_came_with_a_failure_is_handed_out_afterwards(broker) -> None:
         assert take(consumer, 40) == VALUES
 
 
-def test_a_commit_that_nobody_waited_for_counts_when_it_is_known(broker) -> None:
+def test_an_asynchronous_commit_counts_once_it_is_confirmed(broker) -> None:
     topic, group = broker.topic(1), broker.group()
     broker.fill(topic, VALUES)
     partition = TopicPartition(topic, 0)
@@ -397,7 +397,7 @@ def test_a_commit_that_nobody_waited_for_counts_when_it_is_known(broker) -> None
         assert consumer.committed([partition]) == {partition: 15}
 
 
-def test_a_pause_holds_also_what_was_fetched_ahead(broker) -> None:
+def test_a_pause_also_holds_back_prefetched_records(broker) -> None:
     topic = broker.topic(2)
     for partition in (0, 1):
         broker.fill(topic, [b"%d" % partition] * 5, partition=partition)
@@ -412,7 +412,7 @@ def test_a_pause_holds_also_what_was_fetched_ahead(broker) -> None:
         assert len(take(consumer, 4)) == 4
 
 
-def test_what_a_rebalance_gives_anew_is_not_paused_any_more(broker) -> None:
+def test_a_reassigned_partition_is_no_longer_paused(broker) -> None:
     """librdkafka remembers a pause through a revocation: a worker that was full then stood still for ever."""
     topic, group = broker.topic(2), broker.group()
     options = {
@@ -435,7 +435,7 @@ def test_what_a_rebalance_gives_anew_is_not_paused_any_more(broker) -> None:
             assert len(take(first, 5)) == 5
 
 
-def test_what_is_revoked_at_the_end_can_be_committed(broker) -> None:
+def test_partitions_revoked_on_close_can_be_committed(broker) -> None:
     topic, group = broker.topic(1), broker.group()
     broker.fill(topic, VALUES)
     consumer = Consumer(group, [topic], bootstrap=broker.bootstrap, on_revoked=lambda _: consumer.commit())
@@ -446,7 +446,7 @@ def test_what_is_revoked_at_the_end_can_be_committed(broker) -> None:
         assert after.committed([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 40}
 
 
-def test_who_works_long_on_each_record_stays_a_member(broker) -> None:
+def test_a_slow_consumer_stays_in_its_group(broker) -> None:
     """All of them were fetched at once, and librdkafka was not asked again before the last was handed out."""
     topic = broker.topic(1)
     broker.fill(topic, VALUES[:14])
@@ -461,7 +461,7 @@ def test_who_works_long_on_each_record_stays_a_member(broker) -> None:
     assert found == VALUES[:14]
 
 
-def test_others_need_not_wait_for_all_that_was_fetched(broker) -> None:
+def test_a_rebalance_does_not_wait_for_prefetched_records(broker) -> None:
     topic, group = broker.topic(2), broker.group()
     # At five a second the first would need a minute for all that it has at once.
     count = 150

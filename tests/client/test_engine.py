@@ -246,7 +246,7 @@ def test_order_per_key_holds_under_concurrency_retries_and_poison(broker, seed, 
     assert {int(message.value or b"") for message in broker.read(letters, len(dead))} == dead
 
 
-def test_no_more_than_agreed_is_taken_while_handlers_are_slow(broker) -> None:
+def test_slow_handlers_limit_the_records_in_flight(broker) -> None:
     topic, group = broker.topic(1), broker.group()
     broker.fill(topic, VALUES)
     gate = threading.Event()
@@ -399,7 +399,7 @@ def test_a_topic_may_come_later(broker) -> None:
         assert eventually(lambda: seen == [b"1"])
 
 
-def test_a_group_that_begins_at_the_end_does_not_pass_over_its_own_retries(broker) -> None:
+def test_a_group_from_latest_does_not_skip_its_retries(broker) -> None:
     """Nothing is committed in a retry topic before its first record has run: a restart began behind it."""
     topic, group = broker.topic(1), broker.group()
     ran: list[bytes | None] = []
@@ -423,7 +423,7 @@ def test_a_group_that_begins_at_the_end_does_not_pass_over_its_own_retries(broke
     assert len(ran) > before, "the record that waited for its second try is lost"
 
 
-def test_a_worker_that_gets_no_further_thread_says_so(broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_cannot_start_a_thread_fails(broker, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = broker.topic(1)
     start_one = Threads.start_one
 
@@ -447,7 +447,7 @@ def test_a_worker_that_gets_no_further_thread_says_so(broker, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
-def test_the_largest_record_fits_into_the_dead_letters_with_all_that_is_added(broker, delivery: str) -> None:
+def test_the_largest_record_fits_into_the_dead_letter_topic(broker, delivery: str) -> None:
     """It ended the worker, at every start anew: its letter was larger than the record."""
     topic = f"{broker.topic(1)}.large"
     limit = 3_000_000

@@ -105,7 +105,7 @@ def test_a_bad_payload_never_reaches_the_function() -> None:
         Handler(never).run(Message("orders", 0, 0, value=b"no"))
 
 
-def test_a_decoder_of_ones_own() -> None:
+def test_a_custom_decoder() -> None:
     seen: list[Any] = []
     Handler(seen.append, decoder=lambda message: message.offset * 2).run(MESSAGE)
     Handler(seen.append, payload=Order).run(MESSAGE)

@@ -25,7 +25,7 @@ def offsets(in_flight: InFlight) -> dict[TopicPartition, int]:
     return {partition: offset for partition, offset, _ in in_flight.take_finished()}
 
 
-def test_a_record_of_a_partition_that_is_not_ours_is_not_taken() -> None:
+def test_a_record_of_an_unassigned_partition_is_ignored() -> None:
     in_flight = InFlight()
     in_flight.assign(PARTITIONS[:1])
     in_flight.add(read_new(message(1, 5)))
@@ -34,7 +34,7 @@ def test_a_record_of_a_partition_that_is_not_ours_is_not_taken() -> None:
     assert offsets(in_flight) == {}
 
 
-def test_what_ran_in_an_earlier_assignment_counts_for_nothing_in_the_next() -> None:
+def test_a_record_of_an_earlier_assignment_does_not_count_in_the_next() -> None:
     in_flight = InFlight()
     in_flight.assign(PARTITIONS[:1])
     in_flight.add(read_new(message(0, 5)))
@@ -139,7 +139,7 @@ def test_a_record_of_an_earlier_assignment_still_runs() -> None:
     assert offsets(in_flight) == {}
 
 
-def test_who_waits_for_room_is_woken_when_there_is_enough_and_when_a_runner_is_idle() -> None:
+def test_a_wait_for_room_ends_with_enough_room_or_an_idle_runner() -> None:
     in_flight = InFlight()
     in_flight.assign(PARTITIONS)
     in_flight.add_new([message(0, n) for n in range(10)])

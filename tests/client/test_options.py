@@ -93,7 +93,7 @@ def test_a_number_of_retries_is_how_often_a_record_is_tried_again() -> None:
         (lambda: Producer().send("orders", keey="a"), "did you mean key"),
     ],
 )
-def test_an_argument_that_nobody_knows_is_named_with_the_nearest_one(make: Any, said: str) -> None:
+def test_an_unknown_argument_is_refused_with_the_nearest_name(make: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         make()
 

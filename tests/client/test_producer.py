@@ -27,7 +27,7 @@ NOBODY = "127.0.0.1:1"
 
 
 @pytest.mark.smoke
-def test_a_send_tells_where_the_record_is(cluster) -> None:
+def test_a_send_returns_where_the_record_was_written(cluster) -> None:
     topic = cluster.topic()
     with Producer(cluster.bootstrap) as producer:
         sent = producer.send(topic=topic, key="customer-42", value={"total": 7}, headers={"trace": "abc"}, acks="all")
@@ -48,7 +48,7 @@ def test_keys_go_where_java_puts_them(cluster) -> None:
     assert [place.partition for place in places] == [partition_for_key(key.encode(), 4) for key in keys]
 
 
-def test_round_robin_and_a_partitioner_of_ones_own(broker) -> None:
+def test_round_robin_and_a_custom_partitioner(broker) -> None:
     topic = broker.topic()
     with Producer(broker.bootstrap, partitioner="round_robin") as producer:
         places = [producer.send(topic, b"", "same") for _ in range(8)]
@@ -129,7 +129,7 @@ def test_blocking_lets_everything_through_a_small_buffer(broker) -> None:
     assert len({(f.result().partition, f.result().offset) for f in futures}) == 500
 
 
-def test_a_record_nobody_takes_fails_with_advice() -> None:
+def test_an_undeliverable_record_fails_with_advice() -> None:
     producer = Producer(NOBODY, delivery_timeout_s=0.3, linger_ms=0)
     with pytest.raises(SendFailed, match="delivery_timeout_s"):
         producer.send("orders", b"x").result(60)
@@ -142,7 +142,7 @@ def test_a_record_too_large_is_refused_at_once(broker) -> None:
         producer.send(broker.topic(), b"x" * 2_000_000)
 
 
-def test_a_closed_producer_stays_closed_whatever_it_is_asked(broker) -> None:
+def test_a_closed_producer_refuses_every_call(broker) -> None:
     topic = broker.topic()
     producer = Producer(broker.bootstrap)
     producer.close()
@@ -154,7 +154,7 @@ def test_a_closed_producer_stays_closed_whatever_it_is_asked(broker) -> None:
     assert broker.read(topic, 0) == []
 
 
-def test_who_waits_for_room_hears_that_the_producer_was_closed() -> None:
+def test_a_send_waiting_for_room_fails_when_the_producer_is_closed() -> None:
     producer = Producer(NOBODY, buffer_records=1, full_timeout_s=60)
     kept = producer.send("orders", b"x")
     with ThreadPoolExecutor(1) as aside:
@@ -167,7 +167,7 @@ def test_who_waits_for_room_hears_that_the_producer_was_closed() -> None:
     assert isinstance(kept.exception(20), SendFailed)
 
 
-def test_a_callback_of_a_record_does_not_wait_for_the_room_that_only_its_end_makes() -> None:
+def test_a_send_in_a_callback_does_not_wait_for_room() -> None:
     producer = Producer(NOBODY, buffer_records=1, full_timeout_s=60, delivery_timeout_s=0.2, linger_ms=0)
     heard: list[BaseException] = []
 
@@ -183,7 +183,7 @@ def test_a_callback_of_a_record_does_not_wait_for_the_room_that_only_its_end_mak
     producer.close()
 
 
-def test_a_serializer_of_ones_own(broker) -> None:
+def test_a_custom_serializer(broker) -> None:
     topic = broker.topic()
     with Producer(broker.bootstrap, serializer=lambda value, name: f"{name}={value}".encode()) as producer:
         producer.send(topic, 7)
@@ -191,7 +191,7 @@ def test_a_serializer_of_ones_own(broker) -> None:
 
 
 @pytest.mark.parametrize("reads", ["the sender", "the serving thread"])
-def test_a_callback_of_a_record_may_send_many_more(broker, reads: str) -> None:
+def test_a_callback_may_send_many_records(broker, reads: str) -> None:
     """librdkafka was asked for reports inside its own report, which ended the process."""
     topic = broker.topic()
     more: list[Future[Delivery]] = []
@@ -206,7 +206,7 @@ def test_a_callback_of_a_record_may_send_many_more(broker, reads: str) -> None:
 
 @pytest.mark.parametrize("reads", ["the sender", "the serving thread"])
 @pytest.mark.parametrize("what", ["flush", "close"])
-def test_a_callback_of_a_record_cannot_wait_for_itself(broker, reads: str, what: str) -> None:
+def test_flush_and_close_are_refused_in_a_callback(broker, reads: str, what: str) -> None:
     topic = broker.topic()
     heard: list[BaseException] = []
     with Producer(broker.bootstrap) as producer:
@@ -225,7 +225,7 @@ def test_a_callback_of_a_record_cannot_wait_for_itself(broker, reads: str, what:
         assert producer.send(topic, b"2").result(60).topic == topic, "and it goes on"
 
 
-def test_a_callback_of_a_record_may_send_where_partitions_are_chosen(broker) -> None:
+def test_a_callback_may_send_with_a_partitioner(broker) -> None:
     topic, other = broker.topic(), broker.topic()
     more: list[Future[Delivery]] = []
     with Producer(broker.bootstrap, partitioner="round_robin") as producer:
@@ -292,7 +292,7 @@ unused.close()
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-def test_a_child_of_the_process_that_used_it_is_told_to_make_a_new_one(broker, how: str) -> None:
+def test_a_used_producer_is_refused_in_a_forked_child(broker, how: str) -> None:
     """What sends the records is not in the child: they stayed in its buffer without a word."""
     topic = broker.topic()
     subprocess.run([sys.executable, "-c", FORKS, broker.bootstrap, topic, how], check=True, timeout=120)
@@ -347,6 +347,6 @@ assert all(isinstance(each.exception(60), SendFailed) for each in records)
 
 
 @pytest.mark.parametrize("how", ["error", "signal"])
-def test_what_is_called_inside_a_report_may_send_and_is_refused_to_wait(how: str) -> None:
+def test_code_inside_a_report_may_send_but_not_flush_or_close(how: str) -> None:
     """To ask librdkafka for reports inside that ended the whole process."""
     subprocess.run([sys.executable, "-c", INSIDE, how], check=True, timeout=120)

@@ -29,7 +29,7 @@ def words(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-def test_a_producer_says_once_that_nobody_is_there_and_once_that_somebody_is(words) -> None:
+def test_a_producer_logs_once_that_the_cluster_is_down_and_once_that_it_is_back(words) -> None:
     port = free_port()
     producer = Producer(f"127.0.0.1:{port}", delivery_timeout_s=30)
     sent = producer.send("orders", b"1")
@@ -47,7 +47,7 @@ def test_a_producer_says_once_that_nobody_is_there_and_once_that_somebody_is(wor
         sent.result(0)
 
 
-def test_what_failed_and_nobody_looked_after_is_counted_in_the_log(words) -> None:
+def test_failed_records_without_a_waiter_are_counted_in_the_log(words) -> None:
     producer = Producer(NOBODY, delivery_timeout_s=0.3)
     for _ in range(3):
         producer.send("orders", b"1")
@@ -56,21 +56,21 @@ def test_what_failed_and_nobody_looked_after_is_counted_in_the_log(words) -> Non
 
 
 @pytest.mark.parametrize("options", [{}, {"dead_letters": "orders.dlq"}])
-def test_a_run_until_idle_ends_where_nothing_listens(options) -> None:
+def test_a_run_until_idle_fails_without_a_cluster(options) -> None:
     began = time.monotonic()
     with pytest.raises(Timeout, match=f"cannot reach {NOBODY}"):
         Worker(handler, "orders", group="g", **options).run(NOBODY, until_idle_s=1)
     assert time.monotonic() - began < 15
 
 
-def test_a_run_until_idle_ends_where_its_topic_is_not(broker) -> None:
+def test_a_run_until_idle_fails_without_its_topic(broker) -> None:
     there = broker.topic(1)
     for topics in ("nothere", [there, "nothere"]):
         with pytest.raises(UnknownTopic, match="there is no topic nothere"):
             Worker(handler, topics, group=broker.group()).run(broker.bootstrap, until_idle_s=0.5)
 
 
-def test_a_run_until_idle_ends_though_another_member_has_all_partitions(broker) -> None:
+def test_a_run_until_idle_ends_without_partitions(broker) -> None:
     topic, group = broker.topic(1), broker.group()
     with Worker(handler, topic, group=group, bootstrap=broker.bootstrap) as first:
         broker.fill(topic, [b"1"])
@@ -81,7 +81,7 @@ def test_a_run_until_idle_ends_though_another_member_has_all_partitions(broker) 
         assert eventually(lambda: first.stats.processed + second.stats.processed == 2)
 
 
-def test_a_worker_says_that_its_group_waits_for_one_that_was_killed(
+def test_a_worker_logs_that_its_group_waits_for_a_killed_member(
     broker, child, words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idle_timeout, "WAIT_SECONDS", 0.5)

@@ -283,7 +283,7 @@ def sleeps(sent: SendFuture) -> bool:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_who_waits_for_several_waits_for_each_of_them(fails: bool) -> None:
+def test_waiting_for_several_futures_waits_for_each(fails: bool) -> None:
     """One that was done before must not count twice."""
     early, late = sent_record(), sent_record()
     early.add_done_callback(lambda _: None)
@@ -308,7 +308,7 @@ def test_where_it_is_stays_with_the_record() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("ask", [SendFuture.exception, wait_and_look, SendFuture.cancel])
-def test_who_goes_to_sleep_is_woken_whenever_the_report_comes(
+def test_a_waiter_is_woken_whenever_the_report_comes(
     ask: Callable[[SendFuture], object], fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before each line of who waits another thread has the outcome: nobody sleeps for ever."""
@@ -357,7 +357,7 @@ def test_who_goes_to_sleep_is_woken_whenever_the_report_comes(
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("ask", [SendFuture.exception, wait_and_look])
-def test_who_goes_to_sleep_does_not_sleep_over_a_report_that_it_reads_itself(
+def test_a_waiter_notices_a_report_that_it_reads_itself(
     ask: Callable[[SendFuture], object], fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A signal on the thread that waits, before each of its lines: who would wake it has been there already."""

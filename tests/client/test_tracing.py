@@ -37,7 +37,7 @@ def test_without_the_package_nothing_is_missing_until_it_is_asked_for() -> None:
     subprocess.run([sys.executable, "-c", NOT_LOADED], check=True, timeout=60)
 
 
-def test_nobody_who_does_not_ask_loads_it() -> None:
+def test_tracing_is_not_loaded_unless_requested() -> None:
     program = "import sys, millpond\nmillpond.Producer('127.0.0.1:1').close()\n"
     program += "assert not any(name.startswith(('opentelemetry', 'millpond.client.traces')) for name in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -127,7 +127,7 @@ def test_the_cluster_describes_itself(admin, node):
     assert admin.list_topics(timeout=60).cluster_id == found.cluster_id
 
 
-def test_a_client_that_asks_hears_what_it_may_do(admin, topic):
+def test_describe_returns_the_allowed_operations_on_request(admin, topic):
     outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
     cluster = admin.describe_cluster(include_authorized_operations=True).result(60)
     assert {each.name for each in cluster.authorized_operations} == {

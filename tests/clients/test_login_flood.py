@@ -53,7 +53,7 @@ def log_in(raw: Raw, password: str) -> int:
 
 
 @pytest.mark.slow
-def test_who_works_does_not_wait_for_a_crowd_that_guesses(node: Node) -> None:
+def test_a_login_flood_does_not_delay_working_clients(node: Node) -> None:
     is_over = threading.Event()
     guesses = 0
 

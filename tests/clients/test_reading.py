@@ -170,7 +170,7 @@ def test_partitions_that_are_added_are_read(raw, topic, consumer):
     assert until_the_end(consumer) == [0]
 
 
-def test_a_reader_of_a_topic_that_is_made_anew_is_not_given_the_old_records(raw, topic, consumer):
+def test_a_reader_of_a_recreated_topic_gets_no_old_records(raw, topic, consumer):
     raw.create_topic(topic)
     numbers(raw, topic)
     consumer.assign([TopicPartition(topic, 0, 0)])

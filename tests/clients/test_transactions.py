@@ -51,7 +51,7 @@ def test_committed_records_are_read_and_aborted_ones_are_not(node, raw, made, op
 
 
 @every_reader
-def test_long_transactions_between_each_other_are_told_apart(node, raw, made, read):
+def test_interleaved_transactions_are_kept_apart(node, raw, made, read):
     """Many batches of several transactions in turn, more than one fetch brings."""
     writers = [ConfluentWriter(node.bootstrap, f"{made}-{number}") for number in range(3)]
     for writer in writers:
@@ -115,7 +115,7 @@ def test_a_second_producer_of_the_same_id_fences_the_first(node, raw, made, open
 
 
 @every_writer
-def test_an_empty_transaction_is_no_trouble(node, raw, made, open_writer):
+def test_an_empty_transaction_commits(node, raw, made, open_writer):
     writer = open_writer(node.bootstrap, made)
     writer.begin()
     writer.commit()

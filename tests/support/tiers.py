@@ -22,7 +22,7 @@ BOUNDARY_FIXTURES = frozenset({"node", "make_node", "raw", "spark", "kafka"})
 
 BOUNDARY_FIXTURES_OF = {
     "cli": frozenset({"lonely", "start_node"}),
-    "client": frozenset({"child", "cluster", "mock", "pond", "redis_url"}),
+    "client": frozenset({"broker", "child", "cluster", "mock", "redis_url"}),
     "console": frozenset({"browser", "console"}),
     "docs": frozenset({"millpond_shared", "make_millpond"}),
 }
