@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parent.parent))  # for `bench`
 
 from support import patience, seeds, tiers
-from support.last_words import LastWords
+from support.exit_report import ExitReport
 from support.node import Node
 from support.raw import Raw
 
@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """What a client library does behind our back is not news."""
     config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(LastWords())
+        config.pluginmanager.register(ExitReport())
 
 
 @pytest.hookimpl(wrapper=True)

@@ -23,10 +23,10 @@ from millpond.wire.header import decode_request_header
 from support.fuzz import watch
 from support.fuzz.corpus import Corpus
 from support.fuzz.frames import FrameMaker
-from support.fuzz.life import SLOW_ONCE, Life, Outcome
 from support.fuzz.pools import Pools
+from support.fuzz.recording import load, replay, save
 from support.fuzz.scenes import GUEST, OPEN, SCENES, Scene
-from support.fuzz.tape import load, replay, save
+from support.fuzz.session import SLOW_ONCE, FuzzSession, Outcome
 from support.fuzz.target import Target
 from support.fuzz.watch import Found
 from support.seeds import seeds
@@ -38,7 +38,7 @@ HANDLES = Dispatcher.handle
 
 @pytest.mark.parametrize("seed", seeds(range(len(SCENES))))
 def test_hostile_requests_harm_nobody(seed: int) -> None:
-    outcome = Life(seed, FRAMES, Corpus()).run()
+    outcome = FuzzSession(seed, FRAMES, Corpus()).run()
     assert not outcome.findings, f"seed {seed}: {outcome.findings}"
     if not outcome.ended:
         assert outcome.frames >= FRAMES
@@ -70,7 +70,7 @@ def decodes(frame: bytes) -> bool:
 def test_a_corpus_grows_and_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     corpus = Corpus()
-    for signature, tokens in Life(0, 500, corpus).run().kept:
+    for signature, tokens in FuzzSession(0, 500, corpus).run().kept:
         corpus.append_to(path, signature, tokens)
     again = Corpus()
     again.load(path)
@@ -202,7 +202,7 @@ def test_what_a_guest_changes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def life(frames: int, scene: Scene | None = None) -> Outcome:
     """One that was not ended early by a machine that held it up once: that one had not seen all."""
     for seed in range(0, 10 * len(SCENES), len(SCENES)):
-        outcome = Life(seed, frames, Corpus(), scene).run()
+        outcome = FuzzSession(seed, frames, Corpus(), scene).run()
         if outcome.ended != SLOW_ONCE:
             break
     return outcome

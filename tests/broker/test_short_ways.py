@@ -14,7 +14,7 @@ from millpond.coordinators.groups.shard import GroupShard
 from millpond.wire.kernel import COMPILED
 from support.patience import with_time
 from support.seeds import seeds
-from support.short_story import Differs, Story
+from support.short_path_run import Differs, ShortPathRun
 
 pytestmark = pytest.mark.skipif(not COMPILED, reason="the short paths exist only compiled")
 
@@ -41,7 +41,7 @@ def test_they_say_the_same_in_longer_campaigns(seed: int) -> None:
 
 
 def tell(seed: int) -> None:
-    story = Story(seed)
+    story = ShortPathRun(seed)
     story.go_on(STEPS)
     story.check_end()
     short, general = story.sides
@@ -88,7 +88,7 @@ def is_found() -> bool:
     """Whether stories come upon a bug that was planted in a short way."""
     for seed in range(LIVES_TO_FIND):
         try:
-            Story(seed).go_on(STEPS)
+            ShortPathRun(seed).go_on(STEPS)
         except Differs:
             return True
     return False

@@ -28,11 +28,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from support.fuzz.corpus import SEEDS, Corpus
-from support.fuzz.life import SLOW_ONCE, Life, Outcome
 from support.fuzz.real import RealLife
+from support.fuzz.recording import load, replay, save
 from support.fuzz.scenes import GUEST, OPEN
+from support.fuzz.session import SLOW_ONCE, FuzzSession, Outcome
 from support.fuzz.sweep import sweep
-from support.fuzz.tape import load, replay, save
 from support.fuzz.watch import OPENED, memory_bytes
 from support.seeds import fresh_seed
 
@@ -58,7 +58,7 @@ def begin(path: Path | None) -> None:
 def play(work: tuple[int, int]) -> Outcome:
     global _lives
     seed, frames = work
-    outcome = Life(seed, frames, _corpus).run()
+    outcome = FuzzSession(seed, frames, _corpus).run()
     _lives += 1
     if _lives % LIVES_PER_WEIGHING == 0:
         gc.unfreeze()

@@ -12,7 +12,7 @@ from millpond.coordinators.groups.classic import State
 from millpond.wire import messages as m
 from millpond.wire.records import Record, encode_batch
 from support.raw_groups import subscription
-from support.short_sides import Side
+from support.short_path_nodes import Side
 
 TOPICS: Final = ("pond", "lake")
 GROUPS: Final = ("crew", "guild", "team")

@@ -8,27 +8,27 @@ from uuid import uuid4
 import pytest
 
 from support.node import Node
-from support.spark_sink_play import Play
+from support.spark_sink_task import TaskRunner
 from support.topics import create_topic
 
 
 @pytest.fixture
-def play(node: Node, topic: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
+def runner(node: Node, topic: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TaskRunner]:
     create_topic(node.bootstrap, topic, 2)
-    with Play(node, topic, str(uuid4()), monkeypatch) as made:
+    with TaskRunner(node, topic, str(uuid4()), monkeypatch) as made:
         yield made
 
 
 @pytest.fixture
 def make_play(
     make_node: Callable[..., Node], topic: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Play]]:
-    made: list[Play] = []
+) -> Iterator[Callable[..., TaskRunner]]:
+    made: list[TaskRunner] = []
 
-    def make(**options: str) -> Play:
+    def make(**options: str) -> TaskRunner:
         node = make_node({"transaction.state.log.num.partitions": "4"})
         create_topic(node.bootstrap, topic, 2)
-        made.append(Play(node, topic, str(uuid4()), monkeypatch, **options))
+        made.append(TaskRunner(node, topic, str(uuid4()), monkeypatch, **options))
         return made[-1]
 
     yield make

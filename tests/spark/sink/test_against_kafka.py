@@ -13,7 +13,7 @@ from millpond.spark.sink.steps import Step
 from support.kafka_broker import KafkaBroker
 from support.node import eventually
 from support.patience import with_time
-from support.spark_sink_play import Play, Struck
+from support.spark_sink_task import InjectedCrash, TaskRunner
 from support.topics import create_topic
 
 pytestmark = [with_time, pytest.mark.timeout(300)]
@@ -34,56 +34,56 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
 
 
 @pytest.fixture
-def play(broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
+def runner(broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TaskRunner]:
     create_topic(broker.bootstrap, topic, 2)
-    with Play(broker, topic, str(uuid4()), monkeypatch) as made:
+    with TaskRunner(broker, topic, str(uuid4()), monkeypatch) as made:
         yield made
 
 
 @pytest.mark.parametrize("step", [Step.CHECKED, Step.DECIDED, Step.ENDED_SOME, Step.ENDED_ALL])
-def test_a_driver_that_fails_after_any_step_leaves_each_row_once(play: Play, step: Step) -> None:
-    play.write(0, ["first"])
-    parts = play.tasks(1, *ROWS)
-    play.fail_after(step)
-    with pytest.raises(Struck):
-        play.commit(1, parts)
-    play.abort(1, parts)
-    play.commit(1, play.tasks(1, *ROWS))
-    assert eventually(lambda: play.seen() == [*ALL, "first"])
-    assert play.open() == []
-    found = DecisionLog(play.cluster).find(play.query)
+def test_a_driver_that_fails_after_any_step_leaves_each_row_once(runner: TaskRunner, step: Step) -> None:
+    runner.write(0, ["first"])
+    parts = runner.tasks(1, *ROWS)
+    runner.fail_after(step)
+    with pytest.raises(InjectedCrash):
+        runner.commit(1, parts)
+    runner.abort(1, parts)
+    runner.commit(1, runner.tasks(1, *ROWS))
+    assert eventually(lambda: runner.seen() == [*ALL, "first"])
+    assert runner.open() == []
+    found = DecisionLog(runner.cluster).find(runner.query)
     assert found is not None
     assert found.batch == 1
 
 
 @pytest.mark.parametrize("lost", [[1], [0, 1, 2]])
-def test_what_was_lost_after_the_decision_is_written_again(play: Play, lost: list[int]) -> None:
-    parts = play.tasks(0, *ROWS)
-    play.fail_after(Step.DECIDED)
-    with pytest.raises(Struck):
-        play.commit(0, parts)
+def test_what_was_lost_after_the_decision_is_written_again(runner: TaskRunner, lost: list[int]) -> None:
+    parts = runner.tasks(0, *ROWS)
+    runner.fail_after(Step.DECIDED)
+    with pytest.raises(InjectedCrash):
+        runner.commit(0, parts)
     for part in parts:
         assert part.identity is not None
         if part.partition in lost:
-            init_producer(play.cluster, part.identity.transactional_id, 60_000)
+            init_producer(runner.cluster, part.identity.transactional_id, 60_000)
         else:
-            end(play.cluster, part.identity, commit=True)
+            end(runner.cluster, part.identity, commit=True)
             # The coordinator forgets that it was committed; the log does not.
-            init_producer(play.cluster, part.identity.transactional_id, 60_000)
-    play.commit(0, play.tasks(0, *ROWS))
-    assert eventually(lambda: play.seen() == ALL)
+            init_producer(runner.cluster, part.identity.transactional_id, 60_000)
+    runner.commit(0, runner.tasks(0, *ROWS))
+    assert eventually(lambda: runner.seen() == ALL)
 
 
 def test_transactions_that_time_out_after_the_decision_are_replaced(
     broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_topic(broker.bootstrap, topic, 2)
-    with Play(broker, topic, str(uuid4()), monkeypatch, transactionTimeout="3s") as play:
-        parts = play.tasks(0, *ROWS)
-        play.fail_after(Step.ENDED_SOME)
-        with pytest.raises(Struck):
-            play.commit(0, parts)
-        assert eventually(lambda: not play.open())
-        assert play.seen() == ["a", "b"]
-        play.write(0, *ROWS)
-        assert eventually(lambda: play.seen() == ALL)
+    with TaskRunner(broker, topic, str(uuid4()), monkeypatch, transactionTimeout="3s") as runner:
+        parts = runner.tasks(0, *ROWS)
+        runner.fail_after(Step.ENDED_SOME)
+        with pytest.raises(InjectedCrash):
+            runner.commit(0, parts)
+        assert eventually(lambda: not runner.open())
+        assert runner.seen() == ["a", "b"]
+        runner.write(0, *ROWS)
+        assert eventually(lambda: runner.seen() == ALL)

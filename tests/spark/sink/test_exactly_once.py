@@ -17,31 +17,31 @@ from millpond.spark.sink.errors import BatchNotWritten, BatchTorn, SinkError, Wr
 from millpond.spark.sink.exactly_once import Duty, Unit, duty_of, job_unit
 from millpond.spark.sink.steps import Step
 from support.node import eventually
-from support.spark_sink_play import Play, Struck
+from support.spark_sink_task import InjectedCrash, TaskRunner
 
 ROWS = (["a", "b"], ["c"], ["d", "e", "f"])
 ALL = ["a", "b", "c", "d", "e", "f"]
 
 
 @pytest.mark.smoke
-def test_a_batch_shows_when_it_is_committed(play: Play) -> None:
-    parts = play.tasks(0, *ROWS)
+def test_a_batch_shows_when_it_is_committed(runner: TaskRunner) -> None:
+    parts = runner.tasks(0, *ROWS)
     assert [part.rows for part in parts] == [2, 1, 3]
-    assert play.seen() == []
-    assert play.open() == ["0", "1", "2"]
-    play.commit(0, parts)
-    assert play.seen() == ALL
-    play.write(1, ["g"])
-    assert play.seen() == [*ALL, "g"]
+    assert runner.seen() == []
+    assert runner.open() == ["0", "1", "2"]
+    runner.commit(0, parts)
+    assert runner.seen() == ALL
+    runner.write(1, ["g"])
+    assert runner.seen() == [*ALL, "g"]
 
 
-def test_a_task_without_rows_costs_no_transaction(play: Play) -> None:
-    parts = play.tasks(0, [], ["a"], [])
+def test_a_task_without_rows_costs_no_transaction(runner: TaskRunner) -> None:
+    parts = runner.tasks(0, [], ["a"], [])
     assert [part.identity is None for part in parts] == [True, False, True]
-    play.commit(0, parts)
-    assert play.seen() == ["a"]
-    play.write(1, [], [])
-    assert DecisionLog(play.cluster).find(play.query).batch == 0  # type: ignore[union-attr]
+    runner.commit(0, parts)
+    assert runner.seen() == ["a"]
+    runner.write(1, [], [])
+    assert DecisionLog(runner.cluster).find(runner.query).batch == 0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -50,331 +50,333 @@ def test_a_task_without_rows_costs_no_transaction(play: Play) -> None:
 )
 @pytest.mark.parametrize("aborted", [True, False])
 def test_a_driver_that_fails_after_any_step_leaves_each_row_once(
-    play: Play, step: Step, nth: int, aborted: bool
+    runner: TaskRunner, step: Step, nth: int, aborted: bool
 ) -> None:
-    play.write(0, ["first"])
-    parts = play.tasks(1, *ROWS)
-    play.fail_after(step, nth)
-    with pytest.raises(Struck):
-        play.commit(1, parts)
+    runner.write(0, ["first"])
+    parts = runner.tasks(1, *ROWS)
+    runner.fail_after(step, nth)
+    with pytest.raises(InjectedCrash):
+        runner.commit(1, parts)
     if aborted:
         # Spark calls it after a commit that raised; a driver that was killed does not.
-        play.abort(1, parts)
-    again = play.tasks(1, *ROWS)
+        runner.abort(1, parts)
+    again = runner.tasks(1, *ROWS)
     written = step is Step.CHECKED
     assert [part.identity is not None for part in again] == [written] * 3
     assert [(part.rows, part.checksum) for part in again] == [(part.rows, part.checksum) for part in parts]
-    play.commit(1, again)
-    play.commit(1, again)
-    assert play.seen() == [*ALL, "first"]
-    assert play.open() == []
+    runner.commit(1, again)
+    runner.commit(1, again)
+    assert runner.seen() == [*ALL, "first"]
+    assert runner.open() == []
 
 
 @pytest.mark.parametrize("step", [Step.OPENED, Step.FLUSHED])
-def test_a_task_that_fails_is_tried_again(play: Play, step: Step) -> None:
-    parts = play.tasks(0, *ROWS[:2])
-    play.fail_after(step)
-    with pytest.raises(Struck):
-        play.task(0, 2, ROWS[2])
-    play.commit(0, [*parts, play.task(0, 2, ROWS[2])])
-    assert play.seen() == ALL
+def test_a_task_that_fails_is_tried_again(runner: TaskRunner, step: Step) -> None:
+    parts = runner.tasks(0, *ROWS[:2])
+    runner.fail_after(step)
+    with pytest.raises(InjectedCrash):
+        runner.task(0, 2, ROWS[2])
+    runner.commit(0, [*parts, runner.task(0, 2, ROWS[2])])
+    assert runner.seen() == ALL
 
 
-def test_a_newer_attempt_of_a_task_takes_the_place_of_the_older(play: Play) -> None:
-    older = play.tasks(0, *ROWS)
-    newer = play.task(0, 1, ROWS[1])
+def test_a_newer_attempt_of_a_task_takes_the_place_of_the_older(runner: TaskRunner) -> None:
+    older = runner.tasks(0, *ROWS)
+    newer = runner.task(0, 1, ROWS[1])
     with pytest.raises(BatchNotWritten, match="tasks 1 are not open any more"):
-        play.commit(0, older)
-    play.commit(0, [older[0], newer, older[2]])
-    assert play.seen() == ALL
+        runner.commit(0, older)
+    runner.commit(0, [older[0], newer, older[2]])
+    assert runner.seen() == ALL
 
 
-def test_what_is_given_up_is_aborted_and_holds_nobody_back(play: Play) -> None:
-    parts = play.tasks(0, *ROWS)
-    play.abort(0, parts[:2])
-    assert play.open() == ["2"], "the task that did not report"
+def test_what_is_given_up_is_aborted_and_holds_nobody_back(runner: TaskRunner) -> None:
+    parts = runner.tasks(0, *ROWS)
+    runner.abort(0, parts[:2])
+    assert runner.open() == ["2"], "the task that did not report"
     # The replay has fewer tasks, so nobody fences the third; it is swept up.
-    play.write(0, ["a", "b", "c"], ["d", "e", "f"])
-    assert play.seen() == ALL
-    assert play.open() == []
+    runner.write(0, ["a", "b", "c"], ["d", "e", "f"])
+    assert runner.seen() == ALL
+    assert runner.open() == []
 
 
-def test_a_decided_batch_is_never_undone(play: Play) -> None:
-    parts = play.tasks(0, *ROWS)
-    play.fail_after(Step.DECIDED)
-    with pytest.raises(Struck):
-        play.commit(0, parts)
-    play.abort(0, parts)
-    assert play.open() == ["0", "1", "2"]
+def test_a_decided_batch_is_never_undone(runner: TaskRunner) -> None:
+    parts = runner.tasks(0, *ROWS)
+    runner.fail_after(Step.DECIDED)
+    with pytest.raises(InjectedCrash):
+        runner.commit(0, parts)
+    runner.abort(0, parts)
+    assert runner.open() == ["0", "1", "2"]
     # The first task of the replay finishes it, for all.
-    assert duty_of(play.cluster, play.unit(0), 1) is Duty.COUNT
-    assert play.seen() == ALL
+    assert duty_of(runner.cluster, runner.unit(0), 1) is Duty.COUNT
+    assert runner.seen() == ALL
     # Another layout changes nothing: it is all there.
-    play.commit(0, play.tasks(0, ["a", "b", "c", "d", "e", "f"]))
-    assert play.seen() == ALL
+    runner.commit(0, runner.tasks(0, ["a", "b", "c", "d", "e", "f"]))
+    assert runner.seen() == ALL
 
 
-def test_tasks_that_did_not_know_of_the_decision_write_in_vain(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = play.tasks(0, *ROWS)
-    play.commit(0, parts)
+def test_tasks_that_missed_the_decision_write_in_vain(runner: TaskRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = runner.tasks(0, *ROWS)
+    runner.commit(0, parts)
     monkeypatch.setattr(exactly_once, "duty_of", lambda *_: Duty.WRITE)
-    again = play.tasks(0, *ROWS)
+    again = runner.tasks(0, *ROWS)
     assert all(part.identity for part in again)
     # The coordinator cannot say any more how the first ones ended; the log can.
-    play.commit(0, again)
-    assert play.seen() == ALL
-    assert play.open() == []
+    runner.commit(0, again)
+    assert runner.seen() == ALL
+    assert runner.open() == []
 
 
-def decided_and_lost(play: Play, lost: list[int]) -> None:
+def decided_and_lost(runner: TaskRunner, lost: list[int]) -> None:
     """Decide a batch, commit some of its transactions, and let the others be aborted as by their timeouts."""
-    parts = play.tasks(0, *ROWS)
-    play.fail_after(Step.DECIDED)
-    with pytest.raises(Struck):
-        play.commit(0, parts)
+    parts = runner.tasks(0, *ROWS)
+    runner.fail_after(Step.DECIDED)
+    with pytest.raises(InjectedCrash):
+        runner.commit(0, parts)
     for part in parts:
         assert part.identity is not None
         if part.partition in lost:
-            init_producer(play.cluster, part.identity.transactional_id, 60_000)
+            init_producer(runner.cluster, part.identity.transactional_id, 60_000)
         else:
-            end(play.cluster, part.identity, commit=True)
+            end(runner.cluster, part.identity, commit=True)
 
 
-def test_a_decision_of_which_nothing_is_left_is_made_anew(play: Play) -> None:
-    decided_and_lost(play, [0, 1, 2])
+def test_a_decision_of_which_nothing_is_left_is_made_anew(runner: TaskRunner) -> None:
+    decided_and_lost(runner, [0, 1, 2])
     # Other rows in another layout: nobody has seen the first ones.
-    play.write(0, ["a", "b", "c", "d"], ["e", "f"])
-    assert play.seen() == ALL
+    runner.write(0, ["a", "b", "c", "d"], ["e", "f"])
+    assert runner.seen() == ALL
 
 
 @pytest.mark.parametrize("lost", [[0], [2], [0, 1]])
-def test_the_lost_part_of_a_decision_is_written_again(play: Play, lost: list[int]) -> None:
-    decided_and_lost(play, lost)
-    again = play.tasks(0, *ROWS)
+def test_the_lost_part_of_a_decision_is_written_again(runner: TaskRunner, lost: list[int]) -> None:
+    decided_and_lost(runner, lost)
+    again = runner.tasks(0, *ROWS)
     assert [part.partition for part in again if part.identity] == lost
     # And again a failure at the worst moment.
-    play.fail_after(Step.DECIDED)
-    with pytest.raises(Struck):
-        play.commit(0, again)
-    play.commit(0, play.tasks(0, *ROWS))
-    assert play.seen() == ALL
-    assert play.open() == []
+    runner.fail_after(Step.DECIDED)
+    with pytest.raises(InjectedCrash):
+        runner.commit(0, again)
+    runner.commit(0, runner.tasks(0, *ROWS))
+    assert runner.seen() == ALL
+    assert runner.open() == []
 
 
 @pytest.mark.parametrize(
     "rows", [(["a", "x"], ["c"], ["d", "e", "f"]), (["a"], ["b", "c"], ["d", "e", "f"]), (["a", "b", "c"],)]
 )
-def test_a_torn_batch_is_not_mended_with_other_rows(play: Play, rows: tuple[list[str], ...]) -> None:
-    decided_and_lost(play, [1])
-    again = play.tasks(0, *rows)
+def test_a_torn_batch_is_not_mended_with_other_rows(runner: TaskRunner, rows: tuple[list[str], ...]) -> None:
+    decided_and_lost(runner, [1])
+    again = runner.tasks(0, *rows)
     with pytest.raises(BatchTorn, match=r"tasks 1 timed out before.*other rows to tasks.*transactionTimeout"):
-        play.commit(0, again)
-    assert play.seen() == ["a", "b", "d", "e", "f"]
+        runner.commit(0, again)
+    assert runner.seen() == ["a", "b", "d", "e", "f"]
 
 
-def test_a_lost_task_that_only_counted_is_asked_to_write(play: Play) -> None:
-    decided_and_lost(play, [1])
-    counted = [replace(part, identity=None, begins=()) for part in play.tasks(0, *ROWS)]
+def test_a_lost_task_that_only_counted_is_asked_to_write(runner: TaskRunner) -> None:
+    decided_and_lost(runner, [1])
+    counted = [replace(part, identity=None, begins=()) for part in runner.tasks(0, *ROWS)]
     with pytest.raises(BatchNotWritten, match="tasks 1 were lost, and their tasks did not know"):
-        play.commit(0, counted)
-    play.write(0, *ROWS)
-    assert play.seen() == ALL
+        runner.commit(0, counted)
+    runner.write(0, *ROWS)
+    assert runner.seen() == ALL
 
 
-def test_transactions_that_time_out_are_noticed_before_the_decision(make_play: Callable[..., Play]) -> None:
-    play = make_play(transactionTimeout="2s")
-    parts = play.tasks(0, *ROWS)
-    assert eventually(lambda: not play.open())
+def test_transactions_that_time_out_are_noticed_before_the_decision(make_play: Callable[..., TaskRunner]) -> None:
+    runner = make_play(transactionTimeout="2s")
+    parts = runner.tasks(0, *ROWS)
+    assert eventually(lambda: not runner.open())
     with pytest.raises(BatchNotWritten, match=r"tasks 0, 1, 2 are not open any more.*transactionTimeout"):
-        play.commit(0, parts)
-    play.write(0, *ROWS)
-    assert play.seen() == ALL
+        runner.commit(0, parts)
+    runner.write(0, *ROWS)
+    assert runner.seen() == ALL
 
 
-def test_transactions_that_time_out_after_the_decision_are_replaced(make_play: Callable[..., Play]) -> None:
-    play = make_play(transactionTimeout="3s")
-    parts = play.tasks(0, *ROWS)
-    play.fail_after(Step.ENDED_SOME)
-    with pytest.raises(Struck):
-        play.commit(0, parts)
-    assert eventually(lambda: not play.open())
-    assert play.seen() == ["a", "b"]
-    play.write(0, *ROWS)
-    assert play.seen() == ALL
+def test_transactions_that_time_out_after_the_decision_are_replaced(make_play: Callable[..., TaskRunner]) -> None:
+    runner = make_play(transactionTimeout="3s")
+    parts = runner.tasks(0, *ROWS)
+    runner.fail_after(Step.ENDED_SOME)
+    with pytest.raises(InjectedCrash):
+        runner.commit(0, parts)
+    assert eventually(lambda: not runner.open())
+    assert runner.seen() == ["a", "b"]
+    runner.write(0, *ROWS)
+    assert runner.seen() == ALL
 
 
 def test_a_transaction_that_is_lost_while_the_driver_decides_is_noticed(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    runner: TaskRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = DecisionLog.record
 
     def too_late(log: DecisionLog, identity: ProducerIdentity, decision: Decision) -> None:
         record(log, identity, decision)
-        init_producer(play.cluster, f"{name_of(play.query)}1", 60_000)
+        init_producer(runner.cluster, f"{name_of(runner.query)}1", 60_000)
 
     with monkeypatch.context() as patched:
         patched.setattr(DecisionLog, "record", too_late)
         with pytest.raises(BatchNotWritten, match="tasks 1 were lost after they were decided"):
-            play.write(0, *ROWS)
-    play.write(0, *ROWS)
-    assert play.seen() == ALL
+            runner.write(0, *ROWS)
+    runner.write(0, *ROWS)
+    assert runner.seen() == ALL
 
 
-def test_a_node_that_crashes_while_the_driver_decides(make_play: Callable[..., Play]) -> None:
-    play = make_play()
+def test_a_node_that_crashes_while_the_driver_decides(make_play: Callable[..., TaskRunner]) -> None:
+    runner = make_play()
     for batch, step in enumerate((Step.CHECKED, Step.DECIDED, Step.ENDED_SOME)):
-        parts = play.tasks(batch, [f"{batch}a"], [f"{batch}b"])
-        play.fail_after(step)
-        with pytest.raises(Struck):
-            play.commit(batch, parts)
-        play.node.restart(crash=True)
-        play.commit(batch, play.tasks(batch, [f"{batch}a"], [f"{batch}b"]))
-    assert play.seen() == ["0a", "0b", "1a", "1b", "2a", "2b"]
+        parts = runner.tasks(batch, [f"{batch}a"], [f"{batch}b"])
+        runner.fail_after(step)
+        with pytest.raises(InjectedCrash):
+            runner.commit(batch, parts)
+        runner.node.restart(crash=True)
+        runner.commit(batch, runner.tasks(batch, [f"{batch}a"], [f"{batch}b"]))
+    assert runner.seen() == ["0a", "0b", "1a", "1b", "2a", "2b"]
 
 
-def test_an_older_driver_cannot_decide_any_more(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_driver_cannot_decide_any_more(runner: TaskRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was held up between looking and deciding; meanwhile a newer one has written the batch."""
-    stale = play.tasks(0, ["a"])
+    stale = runner.tasks(0, ["a"])
 
     def meanwhile(*_: object) -> None:
         monkeypatch.undo()
-        play.write(0, ["a"])
+        runner.write(0, ["a"])
 
     # It found all of its transactions open, then lost the race.
     monkeypatch.setattr(exactly_once, "check_open", meanwhile)
     with pytest.raises((Fenced, BatchNotWritten)):
-        play.commit(0, stale)
-    play.write(0, ["a"])
-    assert play.seen() == ["a"]
+        runner.commit(0, stale)
+    runner.write(0, ["a"])
+    assert runner.seen() == ["a"]
 
 
-def test_an_older_driver_that_wakes_up_ends_nothing_of_the_newer(play: Play) -> None:
+def test_an_older_driver_that_wakes_up_ends_nothing_of_the_newer(runner: TaskRunner) -> None:
     """Killed with its Java machine, its Python side may go on: here it stands before it tidies up."""
     newer: list[Part] = []
 
     def meanwhile(step: str) -> None:
         if step == Step.ENDED_ALL.value and not newer:
-            newer.extend(play.tasks(1, ["b"], ["c"]))
+            newer.extend(runner.tasks(1, ["b"], ["c"]))
 
-    play.watch(meanwhile)
-    play.write(0, ["a"])
-    assert play.open() == ["0", "1"]
-    play.commit(1, newer)
-    assert play.seen() == ["a", "b", "c"]
+    runner.watch(meanwhile)
+    runner.write(0, ["a"])
+    assert runner.open() == ["0", "1"]
+    runner.commit(1, newer)
+    assert runner.seen() == ["a", "b", "c"]
 
 
 def test_an_older_driver_that_finds_its_batch_done_ends_nothing_of_the_newer(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    runner: TaskRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    play.write(0, ["a"])
-    again = play.tasks(0, ["a"])
+    runner.write(0, ["a"])
+    again = runner.tasks(0, ["a"])
     settle = exactly_once.settle
 
     def held_up(cluster: Cluster, decision: Decision) -> dict[Part, bool]:
         """Just before it looks for what is open; meanwhile a newer one decides the next batch, and is held up too."""
         monkeypatch.setattr(exactly_once, "settle", settle)
-        newer = play.tasks(1, ["b"], ["c"])
-        play.fail_after(Step.DECIDED)
-        with pytest.raises(Struck):
-            play.commit(1, newer)
+        newer = runner.tasks(1, ["b"], ["c"])
+        runner.fail_after(Step.DECIDED)
+        with pytest.raises(InjectedCrash):
+            runner.commit(1, newer)
         return settle(cluster, decision)
 
     monkeypatch.setattr(exactly_once, "settle", held_up)
-    play.commit(0, again)
-    assert play.open() == ["0", "1"], "they are decided, and nobody may take them back"
+    runner.commit(0, again)
+    assert runner.open() == ["0", "1"], "they are decided, and nobody may take them back"
 
 
-def test_what_was_decided_before_taking_over_is_seen(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_decided_before_taking_over_is_seen(runner: TaskRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two drivers with tasks of different numbers, so that neither fences the other's: only the decision tells."""
     monkeypatch.setattr(exactly_once, "surplus_of", lambda *_: [])
-    parts = [play.task(0, 5, ["a"])]
+    parts = [runner.task(0, 5, ["a"])]
     take_over = DecisionLog.take_over
 
     def meanwhile(log: DecisionLog, owner: str) -> ProducerIdentity:
         monkeypatch.setattr(DecisionLog, "take_over", take_over)
-        play.commit(0, [play.task(0, 6, ["a"])])
+        runner.commit(0, [runner.task(0, 6, ["a"])])
         return take_over(log, owner)
 
     monkeypatch.setattr(DecisionLog, "take_over", meanwhile)
-    play.commit(0, parts)
-    assert play.seen() == ["a"]
-    assert play.open() == ["5"]
+    runner.commit(0, parts)
+    assert runner.seen() == ["a"]
+    assert runner.open() == ["5"]
 
 
-def test_a_decision_that_was_cut_short_is_settled_at_once(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decision_that_was_cut_short_is_settled_at_once(
+    runner: TaskRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The record is in the topic, but its transaction was never ended."""
-    parts = play.tasks(0, *ROWS)
+    parts = runner.tasks(0, *ROWS)
 
     def cut_short(*_: object, **__: object) -> None:
-        raise Struck
+        raise InjectedCrash
 
     with monkeypatch.context() as patched:
         patched.setattr(decisions, "end", cut_short)
-        with pytest.raises(Struck):
-            play.commit(0, parts)
+        with pytest.raises(InjectedCrash):
+            runner.commit(0, parts)
     began = time.monotonic()
-    play.abort(0, parts)
+    runner.abort(0, parts)
     assert time.monotonic() - began < DECIDING_TIMEOUT_MS / 2000
-    assert play.open() == []
-    play.write(0, *ROWS)
-    assert play.seen() == ALL
+    assert runner.open() == []
+    runner.write(0, *ROWS)
+    assert runner.seen() == ALL
 
 
-def test_a_checkpoint_from_the_past_is_refused(play: Play) -> None:
-    play.write(3, ["a"])
+def test_a_checkpoint_from_the_past_is_refused(runner: TaskRunner) -> None:
+    runner.write(3, ["a"])
     with pytest.raises(BatchTorn, match="wants to write batch 2, but has already written batch 3"):
-        play.task(2, 0, ["b"])
+        runner.task(2, 0, ["b"])
     with pytest.raises(BatchTorn, match="already written batch 3"):
-        play.commit(2, [Part(0, 1, "x")])
+        runner.commit(2, [Part(0, 1, "x")])
 
 
-def test_a_job_that_counts_its_writes_may_start_again_from_the_first(play: Play) -> None:
+def test_a_job_that_counts_its_writes_may_start_again_from_the_first(runner: TaskRunner) -> None:
     for _ in range(2):
         for number, value in enumerate("abc"):
-            play.job(number, [value])
-    assert play.seen() == ["a", "b", "c"]
+            runner.job(number, [value])
+    assert runner.seen() == ["a", "b", "c"]
 
 
-def test_a_job_whose_number_stands_for_other_rows_is_refused(play: Play) -> None:
-    play.job(0, ["a", "b"], ["c"])
-    play.job(0, ["c"], ["b"], ["a"])
+def test_a_job_whose_number_stands_for_other_rows_is_refused(runner: TaskRunner) -> None:
+    runner.job(0, ["a", "b"], ["c"])
+    runner.job(0, ["c"], ["b"], ["a"])
     for rows in (["a", "b"], ["a", "b", "x"], ["a", "b", "c", "c"], []):
         with pytest.raises(WriteTaken, match=rf"txnVersion 0 is written to topic .* other rows \({len(rows)}\)"):
-            play.job(0, rows)
-    assert play.seen() == ["a", "b", "c"]
-    assert play.open() == []
+            runner.job(0, rows)
+    assert runner.seen() == ["a", "b", "c"]
+    assert runner.open() == []
 
 
-def test_a_replay_of_a_stream_may_bring_other_rows_but_one_run_may_not(play: Play) -> None:
-    play.job(0, ["a"], run="first")
-    play.job(0, ["made a moment later"], run="second")
+def test_a_replay_of_a_stream_may_bring_other_rows_but_one_run_may_not(runner: TaskRunner) -> None:
+    runner.job(0, ["a"], run="first")
+    runner.job(0, ["made a moment later"], run="second")
     with pytest.raises(WriteTaken, match="its own txnVersion"):
-        play.job(0, ["another write"], run="first")
-    assert play.seen() == ["a"]
+        runner.job(0, ["another write"], run="first")
+    assert runner.seen() == ["a"]
 
 
-def test_a_job_of_which_nothing_was_seen_writes_what_it_has_now(play: Play) -> None:
-    parts = play.job_tasks(0, ["a"], ["b"])
-    play.fail_after(Step.DECIDED)
-    with pytest.raises(Struck):
-        exactly_once.commit(play.cluster, play.job_unit(0), parts)
+def test_a_job_of_which_nothing_was_seen_writes_what_it_has_now(runner: TaskRunner) -> None:
+    parts = runner.job_tasks(0, ["a"], ["b"])
+    runner.fail_after(Step.DECIDED)
+    with pytest.raises(InjectedCrash):
+        exactly_once.commit(runner.cluster, runner.job_unit(0), parts)
     for part in parts:
         assert part.identity is not None
-        init_producer(play.cluster, part.identity.transactional_id, 60_000)
-    play.job(0, ["c"])
-    assert play.seen() == ["c"]
+        init_producer(runner.cluster, part.identity.transactional_id, 60_000)
+    runner.job(0, ["c"])
+    assert runner.seen() == ["c"]
 
 
-def test_a_batch_that_is_to_go_to_another_topic_is_refused(play: Play) -> None:
-    play.write(0, ["a"])
-    elsewhere = Unit(play.query, 0, "elsewhere")
+def test_a_batch_that_is_to_go_to_another_topic_is_refused(runner: TaskRunner) -> None:
+    runner.write(0, ["a"])
+    elsewhere = Unit(runner.query, 0, "elsewhere")
     for attempt in (
-        lambda: duty_of(play.cluster, elsewhere, 0),
-        lambda: exactly_once.commit(play.cluster, elsewhere, [Part(0, 1, "x")]),
+        lambda: duty_of(runner.cluster, elsewhere, 0),
+        lambda: exactly_once.commit(runner.cluster, elsewhere, [Part(0, 1, "x")]),
     ):
-        with pytest.raises(WriteTaken, match=rf"was written to topic {play.topic}, and is now to go to topic else"):
+        with pytest.raises(WriteTaken, match=rf"was written to topic {runner.topic}, and is now to go to topic else"):
             attempt()
-    assert duty_of(play.cluster, Unit(play.query, 1, "elsewhere"), 0) is Duty.WRITE
+    assert duty_of(runner.cluster, Unit(runner.query, 1, "elsewhere"), 0) is Duty.WRITE
 
 
 def test_owners_of_jobs_are_one_for_each_name_and_topic() -> None:
@@ -382,12 +384,12 @@ def test_owners_of_jobs_are_one_for_each_name_and_topic() -> None:
     assert len({unit.owner for unit in units}) == 4
 
 
-def test_a_timeout_that_the_cluster_does_not_allow_is_said(make_play: Callable[..., Play]) -> None:
-    play = make_play(transactionTimeout="24h")
+def test_a_timeout_that_the_cluster_does_not_allow_is_said(make_play: Callable[..., TaskRunner]) -> None:
+    runner = make_play(transactionTimeout="24h")
     with pytest.raises(
         SinkError, match=r"transactions of 86400000 ms.*transactionTimeout.*transaction\.max\.timeout"
     ):
-        play.task(0, 0, ["a"])
+        runner.task(0, 0, ["a"])
 
 
 def test_names_of_one_owner_are_no_prefix_of_anothers() -> None:

@@ -19,9 +19,9 @@ from millpond.testing.ports import HOST, free_port
 from support.fuzz.answers import LENGTH, Answers
 from support.fuzz.corpus import Corpus
 from support.fuzz.frames import FrameMaker
-from support.fuzz.life import SLOW_ONCE, Outcome
 from support.fuzz.pools import Pools
 from support.fuzz.scenes import OF_CLIENTS
+from support.fuzz.session import SLOW_ONCE, Outcome
 from support.fuzz.watch import TURN_SECONDS_MAX, Found, Slow
 from support.raw import Raw, batch
 

@@ -11,7 +11,7 @@ import pytest
 LINES_OF_ONE = 12
 
 
-class LastWords:
+class ExitReport:
     def __init__(self) -> None:
         self._failed: list[str] = []
         self._broken: list[str] = []

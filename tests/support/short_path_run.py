@@ -15,8 +15,8 @@ from millpond.wire.records import Record, encode_batch
 from support.fuzz.answers import LENGTH
 from support.fuzz.scenes import GUARDED, SMALL
 from support.raw_groups import subscription
+from support.short_path_nodes import Side
 from support.short_requests import GROUPS, TOPICS, Producer, SmallRequests
-from support.short_sides import Side
 
 TXN: Final = "txn"
 ROOT, ALICE = Principal("User", "root"), Principal("User", "alice")
@@ -59,7 +59,7 @@ class Differs(AssertionError):
     """Two nodes were told the same, and did not do the same."""
 
 
-class Story(SmallRequests):
+class ShortPathRun(SmallRequests):
     """One seed, told to all sides at once; the first of them is looked at to know what could be asked next."""
 
     def __init__(self, seed: int, texts: Mapping[str, str] | None = None) -> None:

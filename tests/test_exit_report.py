@@ -16,11 +16,11 @@ CONFTEST = """
 import sys
 import pytest
 sys.path.insert(0, {support!r})
-from support.last_words import LastWords
+from support.exit_report import ExitReport
 
 def pytest_configure(config):
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(LastWords())
+        config.pluginmanager.register(ExitReport())
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logreport(report):

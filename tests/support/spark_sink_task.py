@@ -24,11 +24,11 @@ from support.raw import Raw
 from support.raw_transactions import committed_values
 
 
-class Struck(Exception):
+class InjectedCrash(Exception):
     """A step that was made to fail."""
 
 
-class Play:
+class TaskRunner:
     """The rows of a batch are given as one list for each task. `node` is one of ours, or a Kafka broker."""
 
     def __init__(self, node: Any, topic: str, query: str, monkeypatch: pytest.MonkeyPatch, **given: str) -> None:
@@ -44,7 +44,7 @@ class Play:
         self.plan = WritePlan(options, settings, Shape(topic, frozenset({"value"})))
         self.cluster: Cluster = self.plan.cluster()
 
-    def __enter__(self) -> Play:
+    def __enter__(self) -> TaskRunner:
         return self
 
     def __exit__(
@@ -98,7 +98,7 @@ class Play:
             left[0] -= name == step.value
             if not left[0]:
                 left[0] = -1
-                raise Struck(name)
+                raise InjectedCrash(name)
 
         self.watch(strike)
 

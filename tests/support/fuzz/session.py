@@ -14,8 +14,8 @@ from support.fuzz.corpus import Corpus
 from support.fuzz.frames import FrameMaker, Token
 from support.fuzz.heavy import HeavyMaker
 from support.fuzz.pools import Pools
+from support.fuzz.recording import replay
 from support.fuzz.scenes import LODGER, OF_LOGIN, PASSWORD, SCENES, STRANGER, Scene
-from support.fuzz.tape import replay
 from support.fuzz.target import Act, HostileLink, Target, fault_kind, told
 from support.fuzz.watch import DOORS, OPENED, TIDY_FRAMES, Endless, Found, Slow, calm_collector, open_files
 
@@ -75,7 +75,7 @@ class Outcome:
     """Requests with an outcome that the corpus did not have."""
 
 
-class Life:
+class FuzzSession:
     """The seed says which scene it is, too, unless one is given."""
 
     def __init__(self, seed: int, frames: int, corpus: Corpus, scene: Scene | None = None) -> None:
