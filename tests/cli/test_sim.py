@@ -53,7 +53,7 @@ def test_a_link_is_replayed_exactly() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence", "code"),
     [
-        (("replay", "nonsense"), "no link of the simulator", 1),
+        (("replay", "nonsense"), "not a link of the simulator", 1),
         (("replay", SHORT[:-8]), "damaged", 1),
         (("replay", "campaign.nonsense.1"), "there are faults", 1),
         (("run", "key"), "did you mean keys?", 2),
