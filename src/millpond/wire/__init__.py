@@ -1,1 +1,1 @@
-"""Bytes and values: frames, headers, messages, record batches, compression."""
+"""Encoding: frames, headers, messages, record batches, compression."""

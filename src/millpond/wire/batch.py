@@ -19,7 +19,7 @@ from millpond.wire.checksum import crc32c
 
 HEADER_BYTES = 61
 OVERHEAD_BYTES = 12
-"""Offset and length: what the length field does not count."""
+"""Offset and length, which the length field does not count."""
 
 MAGIC = 2
 CODEC_MASK = 0x07
@@ -30,7 +30,7 @@ HAS_DELETE_HORIZON = 0x40
 
 CODEC_LAST = 4
 SEQUENCE_COUNT = 1 << 31
-"""Sequence numbers run from 0 to 2**31 - 1 and start again."""
+"""Sequence numbers run from 0 to 2**31 - 1 and wrap around."""
 
 _MAGIC_AT = 16
 _CRC_AT = 17
@@ -52,7 +52,7 @@ class CorruptBatch(RemoteError):
 
 
 class BatchHeader(NamedTuple):
-    """The fields in the order of the wire; `batch_length` does not count offset and length, `size` does."""
+    """The fields in wire order; `batch_length` excludes offset and length, `size` includes them."""
 
     base_offset: int
     batch_length: int
@@ -108,7 +108,7 @@ class BatchHeader(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) % SEQUENCE_COUNT
 
 
-# A NamedTuple's own constructors cost as much as unpacking the fields does.
+# A NamedTuple's own constructor costs as much as unpacking the fields.
 _as_header: Callable[[tuple[int, ...]], BatchHeader] = partial(tuple.__new__, BatchHeader)
 
 
@@ -120,14 +120,14 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def check_batch(buffer: Buffer, position: int = 0, end: int | None = None, *, compacted: bool = False) -> BatchHeader:
-    """Check one whole batch, CRC included, without touching its records.
+    """Check one whole batch, including its CRC, without reading its records.
 
-    A producer's batch has a record for every offset; one from a disk or a leader (`compacted`) may have lost some.
+    A producer's batch has a record for every offset; one from a disk or a leader (`compacted`) may lack some.
     """
     end = len(buffer) if end is None else min(end, len(buffer))
     if end - position <= _MAGIC_AT:
         raise CorruptBatch(f"{end - position} bytes are too few for a batch")
-    # An older message may be shorter than a batch header, so the magic is looked at first.
+    # An older message may be shorter than a batch header, so the magic is checked first.
     magic = buffer[position + _MAGIC_AT]
     if magic < MAGIC:
         raise Refused(
@@ -149,7 +149,7 @@ def check_batch(buffer: Buffer, position: int = 0, end: int | None = None, *, co
     if compacted:
         _check_counts_compacted(header)
     elif header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
-        # The bytes arrived as they were sent, so sending them again (CORRUPT_MESSAGE) would not help.
+        # The bytes arrived as they were sent, so a retry (CORRUPT_MESSAGE) would not help.
         raise Refused(
             ErrorCode.INVALID_RECORD,
             f"a batch of {header.record_count} records whose last offset delta is {header.last_offset_delta}",
@@ -165,12 +165,12 @@ def _check_counts_compacted(header: BatchHeader) -> None:
 
 
 def batch_crc(buffer: Buffer, position: int, size: int) -> int:
-    """The CRC-32C that the batch's header should carry."""
+    """The CRC-32C that belongs in the batch's header."""
     return crc32c(memoryview(buffer)[position + _ATTRIBUTES_AT : position + size])
 
 
 def walk(buffer: Buffer, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """Every whole batch with its position, in order; stops at a partial tail. CRCs are not looked at."""
+    """Every whole batch with its position, in order; stops at a partial tail. CRCs are not checked."""
     end = len(buffer) if end is None else min(end, len(buffer))
     while end - position >= HEADER_BYTES:
         header = read_header(buffer, position)
@@ -186,13 +186,13 @@ def walk(buffer: Buffer, position: int = 0, end: int | None = None) -> Iterator[
 def patch_offset_and_epoch(
     buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int
 ) -> None:
-    """Give the batch its offset in the log. Both fields lie outside the CRC."""
+    """Set the batch's offset and leader epoch. Both fields are outside the CRC."""
     _OFFSET.pack_into(buffer, position, base_offset)
     _EPOCH.pack_into(buffer, position + 12, leader_epoch)
 
 
 def patch_append_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:
-    """Make `now_ms` the timestamp of every record of the batch, as `message.timestamp.type=LogAppendTime` asks."""
+    """Set the timestamp of every record of the batch, for `message.timestamp.type=LogAppendTime`."""
     size = OVERHEAD_BYTES + _LENGTH.unpack_from(buffer, position + 8)[0]
     attributes = _ATTRIBUTES.unpack_from(buffer, position + _ATTRIBUTES_AT)[0]
     _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_AT, attributes | TIMESTAMP_LOG_APPEND)

@@ -1,7 +1,7 @@
-"""CRC-32C, in the processor's own instruction.
+"""CRC-32C with the CPU's own instruction.
 
-It is the function of the crc32c package, taken from its extension module directly: the package itself brings along a
-command line and its own metadata, a tenth of a node's start-up.
+The function comes directly from the crc32c package's extension module: importing the package itself costs a tenth of
+a node's startup.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from millpond.base.ports import Buffer
 
 class Checksum(Protocol):
     def __call__(self, data: Buffer, value: int = 0, /) -> int:
-        """The checksum of `data`, going on from that of what came before it."""
+        """The checksum of `data`, continuing from `value`."""
         ...
 
 
@@ -24,7 +24,7 @@ def _load() -> Checksum:
     folders = None if package is None else package.submodule_search_locations
     spec = None if folders is None else PathFinder.find_spec("_crc32c", list(folders))
     if spec is None or spec.loader is None:
-        # Built in another way than we know: then the slow door is the right one.
+        # Packaged differently than expected: import it the slow way.
         from crc32c import crc32c as slowly_found
 
         return cast(Checksum, slowly_found)
@@ -34,4 +34,4 @@ def _load() -> Checksum:
 
 
 crc32c: Checksum = _load()
-"""The checksum of a buffer, without copying it; lets other threads run meanwhile."""
+"""The checksum of a buffer, without copying it; releases the GIL."""

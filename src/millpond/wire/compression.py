@@ -1,7 +1,7 @@
-"""The five codecs of a record batch, by their code and by their name, with decompression that cannot outgrow a limit.
+"""The five codecs of a record batch, by code and by name, with a size limit for decompression.
 
-Snappy travels in the xerial framing that Java clients write; bare snappy blocks are understood too. LZ4 frames are
-written with independent blocks and without a content checksum, because Java's decoder refuses the rest.
+Snappy uses the xerial framing that Java clients write; bare snappy blocks are accepted too. LZ4 frames are written
+with independent blocks and without a content checksum, because Java's decoder rejects anything else.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _TRUSTED_BYTES_MAX = 4 << 20
 _GUESS_GROWTH = 4
 
 _GZIP_MEMBERS_MAX = 16
-"""A stream can have several, though nobody writes more than one; each costs a copy of all that follows it."""
+"""A stream can have several, though no client writes more than one; each costs a copy of all that follows it."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEAD = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 << 10
 _XERIAL_BLOCK_BYTES_MIN = 8 << 10
 _XERIAL_SHORT_BLOCKS_MAX = 1000
-"""Most blocks hold no less; of shorter ones there may be some more. Each costs ten microseconds, however short."""
+"""The limit for blocks shorter than usual. Each block costs ten microseconds, however short."""
 
 _BLOCK_LENGTH = struct.Struct(">i")
 
@@ -67,7 +67,7 @@ def compress(codec: int, data: Buffer) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
-    """The records behind `data`; more than `limit_bytes` of them is refused before room is made for them."""
+    """The decompressed records; more than `limit_bytes` are refused before memory is allocated."""
     match codec:
         case 0:
             if len(data) > limit_bytes:
@@ -96,7 +96,7 @@ def _gzip_decompress(data: Buffer, limit_bytes: int) -> bytes:
         # Java reads concatenated members as one stream, so we do too.
         member = zlib.decompressobj(wbits=31)
         try:
-            # One byte more than allowed tells "exactly full" from "too much"; 0 would mean no limit at all.
+            # One byte more than allowed distinguishes "exactly full" from "too much"; 0 would mean no limit.
             part = member.decompress(rest, room + 1)
         except zlib.error as error:
             raise MalformedMessage(f"gzip: {error}") from None
@@ -151,7 +151,7 @@ def _snappy_block(block: memoryview, room: int, limit_bytes: int) -> bytearray:
         length = cramjam.snappy.decompress_raw_len(block)
         if length > room:
             raise _too_large(limit_bytes)
-        # A block announces its length; no snappy copy makes more than 64 bytes of 3.
+        # A block declares its length; no snappy copy makes more than 64 bytes of 3.
         if length > 32 * len(block):
             raise MalformedMessage(f"snappy: {len(block)} bytes cannot hold {length}")
         out = bytearray(length)
@@ -166,12 +166,12 @@ def _snappy_block(block: memoryview, room: int, limit_bytes: int) -> bytearray:
 def _guess_and_grow(
     decompress_into: Callable[[Buffer, bytearray], int], data: Buffer, announced_bytes: int | None, limit_bytes: int
 ) -> bytes:
-    """Decompress into a fixed buffer, a larger one while it is too small: a bomb meets the limit, not the memory."""
+    """Decompress into a fixed buffer, growing it as needed: a bomb hits the limit, not the memory."""
     guess = max(_FIRST_GUESS_BYTES_MIN, len(data) * _GUESS_GROWTH)
     if announced_bytes is not None:
         if announced_bytes > limit_bytes:
             raise _too_large(limit_bytes)
-        # An announcement may lie, so it buys only a little more memory than the data itself does.
+        # The declared size may be wrong, so it allows only a little more memory than the data itself does.
         guess = min(announced_bytes, max(guess, _TRUSTED_BYTES_MAX))
     size = min(guess, limit_bytes)
     while True:
@@ -190,7 +190,7 @@ def _guess_and_grow(
 
 
 def _zstd_content_bytes(data: Buffer) -> int | None:
-    """What the first frame's header says it holds; None when it does not say."""
+    """The content size in the first frame's header; None if absent."""
     if bytes(data[:4]) != _ZSTD_MAGIC or len(data) < 18:
         return None
     descriptor = data[4]

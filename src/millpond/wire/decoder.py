@@ -1,9 +1,9 @@
-"""Writes decoders.
+"""Generates decoders.
 
-A decoder reads from `buffer` (a memoryview) at `p` up to `end`, and stores straight into the attributes of fresh
-objects. Every length and count is held against the bytes that are left before anything is made for it, and all counts
-together, those of tagged fields too, against `left`, the number of items that the message may still have. Bytes that
-cannot be raise `Bad`, `struct.error`, `IndexError` or `UnicodeDecodeError`; the caller turns these into
+A decoder reads from `buffer` (a memoryview) at `p` up to `end`, and stores directly into the attributes of new
+objects. Every length and count is checked against the remaining bytes before anything is allocated, and all counts
+together, including those of tagged fields, against `left`, the number of items that the message may still have.
+Invalid bytes raise `Bad`, `struct.error`, `IndexError` or `UnicodeDecodeError`; the caller turns these into
 MalformedMessage.
 """
 
@@ -17,7 +17,7 @@ from millpond.wire.runtime import FIXED, STEP_BYTES, STEP_ITEMS, STRING_LENGTH_M
 
 
 class DecoderGenerator(Generator):
-    """Writes `def decode(buffer, p, end, left)`, which returns the message and the position after it."""
+    """Generates `def decode(buffer, p, end, left)`, which returns the message and the position after it."""
 
     def generate(self) -> Source:
         self.source.lines.append("def decode(buffer, p, end, left):")
@@ -47,7 +47,7 @@ class DecoderGenerator(Generator):
         self.emit(f"if not turn or p > step_end: turn = {STEP_ITEMS}; step_end = p + {STEP_BYTES}; yield")
 
     def struct(self, struct_: Struct, target: str) -> None:
-        """Read the fields of a structure into the attributes of `target`; the last run may still wait."""
+        """Read the fields of a structure into the attributes of `target`; the last run may still be pending."""
         for each in struct_.fields:
             self.path.append(each.name)
             if not each.versions.has(self.version) or (each.tag is not None and self.flexible):

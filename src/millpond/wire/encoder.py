@@ -1,8 +1,8 @@
-"""Writes encoders.
+"""Generates encoders.
 
-An encoder appends to `out`, a bytearray. A `records` field closes it as one part of the reply, adds its own parts
-without copying them, and opens the next. A value that the version cannot carry raises `Missing`; wrong types raise
-what Python raises; the caller turns all of these into ValueError with the field's name.
+An encoder appends to `out`, a bytearray. A `records` field ends it as one part of the response, adds its own parts
+without copying, and starts the next. A value that the version cannot carry raises `Missing`; wrong types raise what
+Python raises; the caller turns all of these into ValueError with the field's name.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from millpond.wire.notation import Field, Struct
 from millpond.wire.runtime import FIXED, STEP_BYTES, STEP_ITEMS, STRING_LENGTH_MAX
 
 MESSAGE_LENGTH_MAX = STRING_LENGTH_MAX // 4
-"""How much of the message of an error is sent; a character takes four bytes at most."""
+"""How much of an error message is sent; a character takes at most four bytes."""
 
 
 class EncoderGenerator(Generator):
-    """Writes `def encode(o)`, which returns the message as parts; a `records` field becomes parts of its own."""
+    """Generates `def encode(o)`, which returns the message as parts; a `records` field becomes separate parts."""
 
     tag_depth = 0
-    """How many tagged fields the one being written is in."""
+    """How many tagged fields enclose the current one."""
 
     def generate(self) -> Source:
         self.source.lines.append("def encode(o):")
@@ -35,7 +35,7 @@ class EncoderGenerator(Generator):
 
     def end_step(self) -> None:
         if self.tag_depth:
-            # Its length comes first, so that it stays in one piece.
+            # Its length comes first, so it stays in one piece.
             self.emit(f"if not turn: turn = {STEP_ITEMS}; yield")
             return
         self.emit(f"if not turn or len(out) > {STEP_BYTES}:")
@@ -81,7 +81,7 @@ class EncoderGenerator(Generator):
             self.blob(each.type, each.is_nullable(self.version), source)
 
     def length(self, wide: str) -> None:
-        """Write a length or a count that stands in `n`, in flexible versions with one added."""
+        """Write the length or count in `n`, plus one in flexible versions."""
         self.add("B" if self.flexible else wide, "n & 127" if self.flexible else "n")
         self.flush()
         if self.flexible:
@@ -96,7 +96,7 @@ class EncoderGenerator(Generator):
             return
         make = ".encode()" if type_ == "string" else ""
         if make and self.path[-1].endswith("error_message"):
-            # It may quote what the peer sent, as long as it came: that must not make the answer impossible.
+            # It may quote long input from the peer, which must not make the response impossible.
             make = f"[:{MESSAGE_LENGTH_MAX}]{make}"
         null = 0 if self.flexible else -1
         if nullable:
@@ -111,7 +111,7 @@ class EncoderGenerator(Generator):
         self.emit(f"out += {value}")
 
     def records(self, nullable: bool, value: str, source: str) -> None:
-        """Records are not copied: what is encoded so far becomes a part, they become parts, and a new one begins."""
+        """Records are not copied: the encoded bytes so far become a part, they become parts, and a new one begins."""
         self.emit(f"{value} = {source}")
         size = f"sum(map(len, {value})) if {value}.__class__ is list else len({value})"
         self.emit(f"k = -1 if {value} is None else {size}" if nullable else f"k = {size}")
@@ -171,7 +171,7 @@ class EncoderGenerator(Generator):
             self.run.values.pop()
             return
         held, number, body = self.fresh("h"), self.fresh("t"), self.fresh("b")
-        # What waits was read from attributes, so it may be packed after the tagged fields have been looked at.
+        # Pending values were read from attributes, so they may be packed after the tagged fields have been checked.
         waiting, self.run = self.run, Run()
         self.emit(f"{number} = 0")
         self.emit(f"{body} = b''")
@@ -196,7 +196,7 @@ class EncoderGenerator(Generator):
         self.emit(f"if {number}: out += {body}")
 
     def differs(self, each: Field, source: str) -> str:
-        """Source of: this value is not the default."""
+        """Source code for: this value is not the default."""
         if each.is_array or each.default is None or each.type == "uuid":
             if each.struct is not None and not each.is_array and each.nullable is None:
                 parts = [self.differs(inner, f"{source}.{inner.name}") for inner in each.struct.fields]

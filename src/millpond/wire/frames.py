@@ -1,4 +1,4 @@
-"""Splits a byte stream into length-prefixed frames, without a copy where none is needed and without any I/O."""
+"""Splits a byte stream into length-prefixed frames, with few copies and without I/O."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from millpond.base.errors import MalformedMessage
 _PREFIX = struct.Struct(">i")
 _PREFIX_BYTES = _PREFIX.size
 
-# Room is zeroed when it is made, so it follows what has arrived: four hostile bytes cannot claim a whole large frame.
+# Buffers are zeroed on allocation, so they grow with the received data: four hostile bytes cannot claim a large
+# frame.
 _ROOM_BYTES_FIRST = 64 << 10
 _ROOM_GROWTH = 4
 
 _ROOM_STEP_BYTES = 256 << 10
 
 MAPPED_FROM_BYTES = 4 << 20
-"""Once a frame needs a buffer of this size, all of it is mapped: the kernel zeroes the memory page by page, as bytes
-arrive. Zeroing a bytearray of 30 MB, or moving that much to a larger one, would hold the loop for 20 ms and more."""
+"""Once a frame needs a buffer of this size, all of it is memory-mapped: the kernel zeroes pages as bytes arrive.
+Zeroing or moving a bytearray of 30 MB would block the loop for 20 ms and more."""
 
 Room: TypeAlias = "bytearray | mmap"
 
 
 class SpareRoom:
-    """Buffers of large frames that have been served, kept for the next ones.
+    """Buffers of large frames that have been processed, kept for the next ones.
 
-    New memory costs a large frame more than all else that happens to it: the kernel makes its pages one by one, and
-    takes them back. All of them together have no more than `bytes_max`.
+    New memory is the largest cost of a large frame: the kernel allocates and frees its pages one by one. All buffers
+    together have at most `bytes_max`.
     """
 
     __slots__ = ("_bytes_max", "_kept_bytes", "_spares")
@@ -39,7 +40,7 @@ class SpareRoom:
         self._spares: list[Room] = []
 
     def take(self, length: int) -> Room | None:
-        """Room for so many bytes or more, if there is some that nobody uses any more."""
+        """An unused buffer of at least this many bytes, if there is one."""
         for index, spare in enumerate(self._spares):
             if len(spare) >= length and _is_free(spare):
                 self._kept_bytes -= len(spare)
@@ -47,7 +48,7 @@ class SpareRoom:
         return None
 
     def keep(self, room: Room) -> None:
-        """A frame in it has been handed out: once nobody has it any more there is room for another one."""
+        """Keep the buffer of a frame that was handed out, for reuse once the frame is released."""
         if _ROOM_BYTES_FIRST <= len(room) <= self._bytes_max:
             self._spares.append(room)
             self._kept_bytes += len(room)
@@ -56,7 +57,7 @@ class SpareRoom:
 
 
 def _is_free(room: Room) -> bool:
-    """Whether no view of it is left: Python lets nobody change the length of a buffer that somebody looks at."""
+    """Whether no view of it is left: Python does not resize a buffer with exports."""
     try:
         if isinstance(room, mmap):
             room.resize(len(room))
@@ -71,8 +72,8 @@ class FrameReader:
     """The receiving end of one connection.
 
     `scratch` and `spare_room` may be shared by the connections of a loop: between frames a connection owns no buffer.
-    A frame that does not arrive whole gets a buffer of its own, a large one in steps unless there is a spare one. The
-    rest is received directly into it.
+    An incomplete frame gets its own buffer, a large one in steps unless there is a spare one. The rest is received
+    directly into it.
     """
 
     __slots__ = (
@@ -90,7 +91,7 @@ class FrameReader:
     def __init__(
         self, scratch: memoryview, frame_bytes_max: int, spare_room: SpareRoom, limit_name: str = ""
     ) -> None:
-        """`limit_name` is the setting that says how large a frame may be, where there is one."""
+        """`limit_name` is the setting that limits the frame size, if there is one."""
         assert len(scratch) > _PREFIX_BYTES
         assert not scratch.readonly
         self.frame_bytes_max = frame_bytes_max
@@ -100,7 +101,7 @@ class FrameReader:
         self._spare_room = spare_room
         self._room: Room = bytearray()
         self._pending: memoryview | None = None
-        """The part of the room that the frame, as far as there is room for it, takes."""
+        """The part of the buffer that belongs to the frame."""
         self._filled = 0
         self._length = 0
 
@@ -115,7 +116,7 @@ class FrameReader:
         return 0 if self._pending is None else len(self._pending)
 
     def buffer(self) -> memoryview:
-        """Where the next bytes should be read to. Ends the life of frames that lie in the scratch."""
+        """Where to read the next bytes to. Invalidates frames in the scratch."""
         if self._pending is not None:
             return self._pending[self._filled :]
         if self._prefix:
@@ -124,10 +125,10 @@ class FrameReader:
         return self._scratch
 
     def advance(self, count: int) -> list[memoryview]:
-        """Take the `count` bytes that were read into `buffer()` and give the frames that are now complete.
+        """Accept the `count` bytes that were read into `buffer()`; the frames that are now complete.
 
-        Frames come without their prefix and may be written to. Those in the scratch live until the next `buffer()`
-        of any connection.
+        Frames come without their prefix and are writable. Those in the scratch are valid until the next `buffer()` of
+        any connection.
         """
         pending = self._pending
         if pending is None:
@@ -135,7 +136,7 @@ class FrameReader:
             if end > _PREFIX_BYTES:
                 (length,) = _PREFIX.unpack_from(self._scratch)
                 if length == end - _PREFIX_BYTES and length <= self.frame_bytes_max:
-                    # What nearly every read brings: one frame, and all of it.
+                    # The common case: one complete frame.
                     self._prefix = b""
                     return [self._scratch[_PREFIX_BYTES:end]]
             return self._split(end)
@@ -174,7 +175,7 @@ class FrameReader:
         return frames
 
     def _keep(self, part: memoryview) -> None:
-        """Move what has arrived of a frame to a buffer with room for more of it."""
+        """Move the received part of a frame to a buffer with room for more of it."""
         if isinstance(self._room, mmap):
             # The whole frame is mapped. Bytes that have not arrived take no memory, and do not count as held.
             self._pending = memoryview(self._room)[: min(self._room_bytes(len(part)), self._length)]
@@ -195,12 +196,12 @@ class FrameReader:
             return room
         if self._length < _ROOM_BYTES_FIRST:
             return self._length
-        # Frames of one sender are of many sizes that are nearly the same: this one's room should do for the next.
+        # Frames of one sender have similar sizes: this buffer should fit the next.
         return _whole_steps(self._length)
 
 
 def _mapped(length: int, size: int) -> Room:
-    """Memory for a whole frame; only for as much as is needed now where the system refuses to promise all of it."""
+    """Memory for a whole frame; only for what is needed now if the system refuses to reserve all of it."""
     try:
         return mmap(-1, length, MAP_PRIVATE | MAP_ANONYMOUS)
     except OSError:

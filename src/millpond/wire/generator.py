@@ -1,11 +1,11 @@
-"""Turns a message and a version into flat Python source: one function that decodes it, one that encodes it.
+"""Turns a message and a version into flat Python source: one function to decode it, one to encode it.
 
-All structures are inlined into loops of one function. Neighbouring fixed-size fields, together with the length that
-opens the next variable one, become a single precompiled `struct`. The checks in the source never name a field:
-`Source.fields` says which field each line is about, and whoever runs the code looks it up when a line fails.
+All structures are inlined into loops of one function. Adjacent fixed-size fields, together with the length that
+precedes the next variable one, become a single precompiled `struct`. Checks in the source never name a field:
+`Source.fields` maps each line to its field, for error messages.
 
-This file has what both sides share, and the constructors; `decoder.py` and `encoder.py` write the two functions.
-The names that generated code uses come from `runtime.py`.
+This file has what both sides share, and the constructors; `decoder.py` and `encoder.py` generate the two functions.
+Names in generated code come from `runtime.py`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from millpond.wire.runtime import FIXED, STEP_ITEMS
 
 @dataclass(slots=True)
 class Source:
-    """Generated text, the field that each of its lines is about, and the objects that it names."""
+    """Generated text, the field of each line, and the objects that it references."""
 
     lines: list[str]
     fields: list[str]
     names: dict[str, object]
     structs: dict[str, Struct]
-    """Names that stand for the classes of these structures."""
+    """Names of the classes of these structures."""
 
     @property
     def text(self) -> str:
@@ -36,7 +36,7 @@ class Source:
 
 @dataclass(slots=True)
 class Run:
-    """Neighbouring fixed-size fields that are waiting to be packed or unpacked as one."""
+    """Adjacent fixed-size fields that are to be packed or unpacked as one."""
 
     formats: list[str] = field(default_factory=list)
     values: list[str] = field(default_factory=list)
@@ -45,9 +45,9 @@ class Run:
 
 
 class Generator:
-    """What decoder and encoder share: lines with their fields, fresh names, the waiting run.
+    """What decoder and encoder share: lines with their fields, unique names, the pending run.
 
-    With `in_steps` the function is a generator, which yields after every so many items of lists, or bytes of them.
+    With `in_steps` the function is a generator, which yields after a number of list items or bytes.
     """
 
     def __init__(self, message: Message, version: int, *, in_steps: bool = False) -> None:
@@ -91,7 +91,7 @@ class Generator:
         self.run.paths.append(".".join(self.path))
 
     def take_run(self) -> tuple[str, Run]:
-        """The waiting run and the name of its packer or unpacker; a fresh run waits from now on."""
+        """The pending run and the name of its packer or unpacker; starts a new run."""
         run, self.run = self.run, Run()
         format_ = ">" + "".join(run.formats)
         name = self._packers.get(format_)
@@ -146,7 +146,7 @@ def minimal_struct_size(struct_: Struct, message: Message, version: int) -> int:
 
 
 def default_expression(each: Field, class_name: str) -> str:
-    """Source that makes a fresh default value."""
+    """Source for a new default value."""
     if each.struct is not None and not each.is_array and each.nullable is None:
         return f"{class_name}()"
     if each.type == "uuid" and not each.is_array:

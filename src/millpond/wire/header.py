@@ -1,8 +1,8 @@
-"""The headers in front of every request and response.
+"""The headers of requests and responses.
 
-A request's header is (api_key, api_version, correlation_id, client_id), followed by tagged fields when the request's
-version is flexible. A response's header is the correlation id, likewise; ApiVersions alone never has the tagged
-fields, since its reader cannot know yet which versions the peer speaks.
+A request's header is (api_key, api_version, correlation_id, client_id), followed by tagged fields if the request's
+version is flexible. A response's header is the correlation id, likewise; ApiVersions alone never has tagged fields,
+since its reader does not know the peer's versions yet.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millpond.wire import runtime
 
 API_VERSIONS_KEY = 18
 NEVER = 1 << 15
-"""Stands for 'no version is flexible'; larger than any version."""
+"""Means that no version is flexible; larger than any version."""
 
 _FIXED = struct.Struct(">hhih")
 _CORRELATION = struct.Struct(">i")
@@ -109,8 +109,8 @@ APIS: dict[int, tuple[str, int]] = {
     91: ("AlterShareGroupOffsets", 0),
     92: ("DeleteShareGroupOffsets", 0),
 }
-"""Name and first flexible version of every API, by key. Kept here too, beside the schemas, so that a header is read
-without parsing any of them; a test holds the two together."""
+"""Name and first flexible version of every API, by key. Duplicated from the schemas, so that a header is read
+without parsing any; a test compares the two."""
 
 WITHOUT_SCHEMA: dict[int, str] = {
     4: "LeaderAndIsr",
@@ -123,7 +123,7 @@ WITHOUT_SCHEMA: dict[int, str] = {
     93: "StreamsGroupTopologyDescriptionUpdate",
     94: "UnregisterController",
 }
-"""The other keys that the protocol has, or once had: known by name only."""
+"""Other keys of the protocol, past or present: known by name only."""
 
 NAMES: dict[int, str] = {key: name for key, (name, _) in APIS.items()}
 FLEXIBLE_FROM: dict[int, int] = {key: flexible_from for key, (_, flexible_from) in APIS.items()}
@@ -135,14 +135,13 @@ class RequestHeader(NamedTuple):
     correlation_id: int
     client_id: str | None
     body_position: int
-    """Where the request itself begins in the frame."""
+    """The position of the request body in the frame."""
 
 
 def decode_request_header(frame: Buffer) -> RequestHeader:
     """The header at the start of a frame (after the frame's length).
 
-    The header of an API that this table does not know is read as an inflexible one: its key and version are right,
-    which is all that is needed to refuse it.
+    The header of an unknown API is read as inflexible: its key and version are right, which is enough to refuse it.
     """
     end = len(frame)
     try:
@@ -183,7 +182,7 @@ def has_response_tags(api_key: int, api_version: int) -> bool:
 
 
 def decode_response_header(frame: Buffer, api_key: int, api_version: int) -> tuple[int, int]:
-    """The correlation id, and where the response itself begins."""
+    """The correlation id, and the position of the response body."""
     try:
         (correlation_id,) = _CORRELATION.unpack_from(frame)
         position = _CORRELATION.size

@@ -1,9 +1,10 @@
-"""The one compiled room: walking batches and records, in Cython where it was built, else in its plain twin.
+"""The compiled kernel: scanning batches and records, in Cython if it was built, else in plain Python.
 
-Between records and columns too: `ColumnBuilder` one way, `encode_rows` and `key_partitions` the other. A node never
-needs those, so they are loaded when first asked for; so is `read_messages`, which makes a client's messages, and
-`values`, which reads JSON and Avro into columns. Its
-plain twin is not here but in `spark.parsing`. `MILLPOND_PLAIN=1` in the environment asks for the twins.
+It also converts between records and columns: `ColumnBuilder` one way, `encode_rows` and `key_partitions` the other. A
+node never needs those, so they are imported on first use; so are `read_messages`, which creates a client's messages,
+and `values`, which reads JSON and Avro into columns (its plain twin is in `spark.parsing`). `MILLPOND_PLAIN=1` in the
+environment selects the plain twins. The short paths have none: without the kernel the general path serves their
+requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Records into columns, in plain Python: the twin of `_columns`, with the same answers and refusals.
+"""Records into columns, in plain Python: the twin of `_columns`, with the same results and errors.
 
-What comes out are native-endian buffers in the layout of Arrow's arrays, ready for `pyarrow.Array.from_buffers`;
-neither twin needs pyarrow.
+The results are native-endian buffers in Arrow's layout, ready for `pyarrow.Array.from_buffers`; neither twin needs
+pyarrow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millpond.base.ports import Buffer
 from millpond.wire.kernel.plain import Headers, RecordFields, decode_records
 
 COLUMN_MAX = (1 << 31) - 1
-"""Arrow's 32-bit offsets end here, and with them the bytes, the headers and the rows of one builder."""
+"""The limit of Arrow's 32-bit offsets, and so of the bytes, headers and rows of one builder."""
 
 MICROSECONDS_PER_MS = 1_000
 
@@ -25,7 +25,7 @@ _INT64_MAX = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class BinaryBuffers:
-    """A binary or string array; `validity` is None where nothing is null, `offsets` are 32 bits."""
+    """A binary or string array; `validity` is None without nulls, `offsets` are 32 bits."""
 
     validity: Buffer | None
     offsets: Buffer
@@ -55,12 +55,12 @@ class Columns:
     timestamps: Buffer
     """64 bits, microseconds. A record without a timestamp (-1 ms) has -1,000 here, as in Spark's Kafka source."""
     timestamp_types: Buffer
-    """32 bits: 0 is the time of creation, 1 of appending."""
+    """32 bits: 0 is the creation time, 1 the append time."""
     headers: HeaderBuffers | None
 
 
 class ColumnBuilder:
-    """Gathers the records of many batches. A call that raises leaves the builder as it was."""
+    """Collects the records of many batches. A call that raises leaves the builder as it was."""
 
     def __init__(self, with_headers: bool = False, column_max: int = COLUMN_MAX) -> None:
         if not 0 <= column_max <= COLUMN_MAX:
@@ -78,7 +78,7 @@ class ColumnBuilder:
 
     @property
     def data_bytes(self) -> int:
-        """The bytes of keys, values and headers gathered so far."""
+        """The bytes of keys, values and headers collected so far."""
         return sum(self._sizes)
 
     def add(
@@ -91,9 +91,9 @@ class ColumnBuilder:
         first: int,
         end: int,
     ) -> int:
-        """Take in the records of a decompressed records section with offsets in [first, end); how many those were.
+        """Add the records of a decompressed records section with offsets in [first, end); their number.
 
-        With `append_time`, that is the timestamp of all of them. Every record is checked, wanted or not.
+        `append_time` is the timestamp of all of them, if given. Every record is checked, in the range or not.
         """
         records = decode_records(payload, count, base_offset, base_timestamp, append_time)
         wanted = [fields for fields in records if first <= fields[0] < end]
@@ -112,7 +112,7 @@ class ColumnBuilder:
         return len(wanted)
 
     def take(self) -> Columns:
-        """What was gathered; the builder starts again."""
+        """The collected columns; resets the builder."""
         fields, types = self._fields, self._types
         self._fields, self._types = [], array("i")
         self._sizes = [0, 0, 0, 0]
@@ -158,7 +158,7 @@ def _lists(rows: Sequence[Headers]) -> HeaderBuffers:
 
 
 def _validity(nulls: Sequence[bool]) -> tuple[bytes | None, int]:
-    """A bit per row, lowest first, 1 where there is a value. The bits after the last row are 1 too."""
+    """A bit per row, lowest first, 1 for a value. The bits after the last row are 1 too."""
     null_count = sum(nulls)
     if not null_count:
         return None, 0

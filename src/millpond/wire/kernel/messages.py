@@ -1,8 +1,8 @@
-"""Messages of what a client library has read, the plain twin of `_messages`.
+"""A client library's raw messages into message objects, the plain twin of `_messages`.
 
-The library is not named here: a raw message is what answers `error()`, `topic()`, `partition()`, `offset()`,
-`timestamp()`, `key()`, `value()` and `headers()`. What becomes of it is a class with slots named like these (the time
-is `timestamp_ms`), which may be frozen.
+The library is not imported here: a raw message has `error()`, `topic()`, `partition()`, `offset()`, `timestamp()`,
+`key()`, `value()` and `headers()`. The result is a class with slots of these names (the time is `timestamp_ms`),
+which may be frozen.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any, TypeAlias, TypeVar, cast
 T = TypeVar("T")
 
 Run: TypeAlias = tuple[str, int, int]
-"""Topic and partition of messages that came one after the other, and the offset after the last of them."""
+"""Topic and partition of consecutive messages, and the offset after the last of them."""
 
 Headers: TypeAlias = tuple[tuple[str, "bytes | None"], ...]
 
 UNREADABLE_NAME = "\ufffd"
-"""Stands for a header name whose bytes the library did not hand over."""
+"""Replaces a header name whose bytes the library did not return."""
 
 SLOTS = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "headers")
 
 
 def read_messages(raws: list[Any], kind: type[T], into: list[T]) -> list[Run | Any]:
-    """Appends a `kind` for each raw message to `into`, and takes those from `raws`.
+    """Append a `kind` for each raw message to `into`, and remove those from `raws`.
 
-    Hands back what happened, in order: a run of messages of one partition as a tuple, what is news (it has an error)
-    as it came.
+    Returns what happened, in order: a run of messages of one partition as a tuple, and raw messages with an error as
+    they are.
     """
     events: list[Run | Any] = []
     fresh_kind = _fresh(cast(Any, kind))
@@ -36,7 +36,7 @@ def read_messages(raws: list[Any], kind: type[T], into: list[T]) -> list[Run | A
     run_partition = offset = -1
     raws.reverse()
     while raws:
-        # Freed one by one: as many objects as were there before, so that the garbage collector has no cause to look.
+        # Freed one by one: the number of objects stays constant, so the garbage collector is not triggered.
         raw = raws.pop()
         if raw.error() is not None:
             if run_topic is not None:
@@ -66,7 +66,7 @@ def read_messages(raws: list[Any], kind: type[T], into: list[T]) -> list[Run | A
     return events
 
 
-# Through C, which notices at once when a result comes with an exception; the interpreter's own call may not.
+# Called through C, which notices at once if a result comes with an exception; the interpreter's own call may not.
 _headers_of = methodcaller("headers")
 
 
@@ -82,12 +82,12 @@ def read_headers(raw: Any) -> Headers:
 def repaired_headers(raw: Any, fault: UnicodeDecodeError | SystemError) -> Headers:
     """The headers of a raw message with a name that is not UTF-8: bytes that cannot be decoded become U+FFFD.
 
-    confluent-kafka raises `fault` the first time, and from then on returns pairs whose first item is a null pointer.
-    Touching that item crashes the interpreter; only the pair's representation is safe.
+    confluent-kafka raises `fault` the first time, and then returns pairs whose first item is a null pointer. Touching
+    that item crashes the interpreter; only the pair's representation is safe.
     """
     decoding: BaseException | None = fault
     while decoding is not None and not isinstance(decoding, UnicodeDecodeError):
-        # Each layer of calls in C adds a SystemError of its own.
+        # Each layer of C calls adds its own SystemError.
         decoding = decoding.__cause__
     if decoding is None:
         raise fault
@@ -104,8 +104,8 @@ def repaired_headers(raw: Any, fault: UnicodeDecodeError | SystemError) -> Heade
 
 @cache
 def _fresh(kind: Any) -> Any:
-    """A message that can still be written to. What is frozen is five times as slow to make, so a fresh one is filled
-    and then becomes a `kind`."""
+    """A message that can still be written to. Creating frozen ones is five times slower, so a mutable one is
+    filled and then becomes a `kind`."""
     assert kind.__slots__ == SLOTS, f"{kind} has other slots than {SLOTS}"
 
     class Fresh:

@@ -1,4 +1,4 @@
-"""Walks over batches and records in plain Python: the twin of `_fast`, with the same answers and refusals."""
+"""Scans batches and records in plain Python: the twin of `_fast`, with the same results and errors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ RecordFields = tuple[int, int, bytes | None, bytes | None, Headers]
 """Offset, timestamp, key, value, headers."""
 
 Digest = Callable[[bytes], bytes]
-"""What a long key is known by."""
+"""The digest of a long key."""
 
 SHORT_KEY_BYTES = 16
-"""A shorter key is known by itself."""
+"""Shorter keys are stored verbatim."""
 
 RECORD_BYTES_MIN = 7
-"""Length, attributes, timestamp, offset, key, value and headers take a byte each."""
+"""Length, attributes, timestamp, offset, key, value and headers take at least a byte each."""
 
 HEADER_BYTES_MIN = 2
 
@@ -30,11 +30,11 @@ _BATCH_HEADER_BYTES = 61
 _MAGIC = 2
 _INT64_MAX = (1 << 63) - 1
 _BASE_OFFSET_MAX = _INT64_MAX - (1 << 31)
-"""From there on an offset within a batch may be beyond 64 bits."""
+"""Beyond this, an offset within a batch may exceed 64 bits."""
 
 
 class ScannedBatch(NamedTuple):
-    """Where a batch lies in the buffer and what its header says."""
+    """A batch's position in the buffer and its header fields."""
 
     position: int
     size: int
@@ -50,10 +50,10 @@ class ScannedBatch(NamedTuple):
 
 
 def scan(buffer: Buffer, position: int, end: int, verify: bool = False) -> list[ScannedBatch]:
-    """The whole batches from `position` on, as far as they are sound (with `verify`, CRCs included).
+    """The whole, valid batches from `position` on (with `verify`, including CRCs).
 
-    Stops before a partial tail and before a corrupt batch. A corrupt batch right at `position` raises CorruptBatch:
-    who scans in pieces goes on where the last batch ended and learns there what is wrong.
+    Stops before a partial tail and before a corrupt batch. A corrupt batch right at `position` raises CorruptBatch: a
+    scan in pieces continues where the last batch ended and gets the error there.
     """
     batches: list[ScannedBatch] = []
     start = position
@@ -98,7 +98,7 @@ def scan(buffer: Buffer, position: int, end: int, verify: bool = False) -> list[
 def decode_records(
     payload: Buffer, count: int, base_offset: int, base_timestamp: int, append_time: int | None = None
 ) -> list[RecordFields]:
-    """Every record of a decompressed records section. With `append_time`, that is the timestamp of all of them."""
+    """Every record of a decompressed records section. `append_time`, if given, is the timestamp of all of them."""
     data = _checked(payload, count)
     records: list[RecordFields] = []
     at = 0
@@ -127,7 +127,7 @@ def decode_records(
 
 
 def record_keys(payload: Buffer, count: int) -> list[tuple[int, bytes | None, bool, int]]:
-    """(offset delta, key, has a value, timestamp delta) of every record; headers are stepped over."""
+    """(offset delta, key, has a value, timestamp delta) of every record; headers are skipped."""
     data = _checked(payload, count)
     keys: list[tuple[int, bytes | None, bool, int]] = []
     at = 0
@@ -148,7 +148,7 @@ def record_keys(payload: Buffer, count: int) -> list[tuple[int, bytes | None, bo
 
 
 def keyless_records(payload: Buffer, count: int, most: int) -> list[int]:
-    """The indexes of the first `most` records without a key. Fewer mean that all records were read to their ends."""
+    """The indexes of the first `most` records without a key. Fewer mean that all records were read completely."""
     data = _checked(payload, count)
     keyless: list[int] = []
     at = 0
@@ -206,7 +206,7 @@ def first_not_older(
 ) -> tuple[int, int] | None:
     """Offset delta and timestamp of the first record from `from_delta` on that is not older than `timestamp`.
 
-    What follows that record is not read.
+    Records after it are not read.
     """
     data = _checked(payload, count)
     at = 0
@@ -225,7 +225,7 @@ def first_not_older(
 
 
 def latest_record(payload: Buffer, count: int, base_timestamp: int, from_delta: int) -> tuple[int, int] | None:
-    """Offset delta and timestamp of the first record from `from_delta` on that has the largest timestamp of them."""
+    """Offset delta and timestamp of the first record from `from_delta` on with the largest timestamp."""
     data = _checked(payload, count)
     latest: tuple[int, int] | None = None
     at = 0
@@ -244,9 +244,9 @@ def latest_record(payload: Buffer, count: int, base_timestamp: int, from_delta: 
 
 
 def note_keys(payload: Buffer, count: int, base_offset: int, offsets: dict[bytes, int], digest: Digest) -> None:
-    """Write the offset of every record that has a key into `offsets`, the later over the earlier.
+    """Store the offset of every record with a key in `offsets`, later ones over earlier ones.
 
-    A key of `SHORT_KEY_BYTES` or more stands there as its digest. Of a batch that is malformed nothing is written.
+    A key of `SHORT_KEY_BYTES` or more is stored as its digest. A malformed batch stores nothing.
     """
     _check_base(base_offset)
     for delta, key, _, _ in record_keys(payload, count):
@@ -257,7 +257,7 @@ def note_keys(payload: Buffer, count: int, base_offset: int, offsets: dict[bytes
 def flag_latest(
     payload: Buffer, count: int, base_offset: int, offsets: dict[bytes, int], digest: Digest
 ) -> tuple[list[bool], bool]:
-    """Which records have a key of which `offsets` knows no later one, and whether one of these has no value."""
+    """Which records have a key without a later one in `offsets`, and whether one of these is a tombstone."""
     _check_base(base_offset)
     flags: list[bool] = []
     has_tombstone = False
@@ -272,7 +272,7 @@ def flag_latest(
 
 
 def flagged_records(payload: Buffer, count: int, flags: list[bool]) -> tuple[bytes, int, int]:
-    """The flagged records one after the other, how many they are, and their largest timestamp delta (0 for none)."""
+    """The flagged records concatenated, their number, and their largest timestamp delta (0 for none)."""
     spans = record_spans(payload, count)
     if len(flags) != len(spans):
         raise ValueError(f"{len(flags)} flags for {count} records")
@@ -283,7 +283,7 @@ def flagged_records(payload: Buffer, count: int, flags: list[bool]) -> tuple[byt
 
 
 def record_spans(payload: Buffer, count: int) -> list[tuple[int, int, int, int]]:
-    """(start, end, timestamp delta, position after it) of every record: enough to copy it or move it in time."""
+    """(start, end, timestamp delta, position after it) of every record: enough to copy it or shift its time."""
     data = _checked(payload, count)
     spans: list[tuple[int, int, int, int]] = []
     at = 0
@@ -324,12 +324,13 @@ def _check_end(data: bytes, at: int) -> None:
 
 
 def _head(data: bytes, at: int, previous_delta: int) -> tuple[int, int, int, int, int]:
-    """The end of the record at `at`, its timestamp delta, where that ends, its offset delta, where that ends."""
+    """The end of the record at `at`, its timestamp delta and where that ends, its offset delta and where that
+    ends."""
     length, at = _varint(data, at)
     if not RECORD_BYTES_MIN - 1 <= length <= len(data) - at:
         raise MalformedMessage(f"a record of {length} bytes in {len(data) - at}")
     end = at + length
-    # The byte of record attributes has no meaning yet.
+    # Record attributes have no meaning yet.
     timestamp_delta, after_timestamp = _varlong(data, at + 1)
     offset_delta, at = _varint(data, after_timestamp)
     if offset_delta <= previous_delta:
@@ -355,13 +356,13 @@ def _headers(data: bytes, at: int, end: int, count: int) -> tuple[Headers, int]:
         if name is None:
             raise MalformedMessage("a header without a name")
         value, at = _nullable(data, at, end)
-        # Any client may write any bytes: what cannot be read of a name must not cost the reader the whole batch.
+        # Clients may write any bytes: an unreadable name must not cost the reader the whole batch.
         headers.append((name.decode(errors="replace"), value))
     return tuple(headers), at
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint of 32 bits and where it ends."""
+    """A 32-bit zigzag varint and where it ends."""
     byte = data[at]
     if byte < 0x80:
         return byte >> 1 ^ -(byte & 1), at + 1
@@ -372,7 +373,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _varlong(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint of 64 bits and where it ends."""
+    """A 64-bit zigzag varint and where it ends."""
     byte = data[at]
     if byte < 0x80:
         return byte >> 1 ^ -(byte & 1), at + 1

@@ -36,7 +36,7 @@ class SingleProduce(NamedTuple):
 
 
 def single_produce(frame: Buffer, position: int, version: int) -> SingleProduce | None:
-    """The parts of a request without transactional id for just one partition; None for any other."""
+    """The parts of a non-transactional request for a single partition; None for any other."""
     try:
         if version < FLEXIBLE_FROM:
             return _inflexible(frame, position)
@@ -60,7 +60,7 @@ def _inflexible(frame: Buffer, position: int) -> SingleProduce | None:
 
 
 def _flexible(frame: Buffer, position: int, version: int) -> SingleProduce | None:
-    # A compact null, then counts and lengths as unsigned varints of one more than they say.
+    # A compact null, then counts and lengths as unsigned varints plus one.
     if frame[position] != 0 or frame[position + 7] != 2:
         return None
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, position + 1)
@@ -106,7 +106,7 @@ _HEAD_TAGGED = Struct(">iiB")
 def single_produce_reply(
     version: int, correlation_id: int, topic: bytes, index: int, offset: int, append_time_ms: int, start_offset: int
 ) -> bytes:
-    """The whole frame of the reply to such a request that succeeded."""
+    """The whole response frame for such a request, without an error."""
     if version < FLEXIBLE_FROM:
         head = b"\0\0\0\1" + _INT16.pack(len(topic)) + topic + b"\0\0\0\1"
         if version >= 8:

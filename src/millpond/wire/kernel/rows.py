@@ -1,7 +1,7 @@
-"""Rows of columns into records, in plain Python: the twin of `_rows`, with the same answers and refusals.
+"""Rows of columns into records, in plain Python: the twin of `_rows`, with the same results and errors.
 
-Columns come as the buffers of Arrow's arrays, sliced or not, and are trusted with nothing: every offset is compared
-with the bytes that are there before it is followed.
+Columns are the buffers of Arrow arrays, sliced or not, and are not trusted: every offset is checked against the
+available bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millpond.wire.partitioner import partition_for_key
 RECORD_BYTES_MAX = (1 << 31) - 1
 ROWS_MAX = (1 << 31) - 1
 NULL_KEY = -1
-"""The partition of a key that is null: any will do."""
+"""The partition of a null key: any is valid."""
 
 _NULL_FIELD = b"\x01"
 _INT64_MAX = (1 << 63) - 1
@@ -34,7 +34,7 @@ class BinaryColumn:
 
 @dataclass(frozen=True, slots=True)
 class HeaderColumn:
-    """A list array of (name, value) structs. `names` and `values` start where entry 0 of the structs is."""
+    """A list array of (name, value) structs. `names` and `values` start at entry 0 of the structs."""
 
     start: int
     offsets: Buffer | None
@@ -54,7 +54,7 @@ class TimestampColumn:
 
 @dataclass(frozen=True, slots=True)
 class RowColumns:
-    """A column that is not there is null in every row."""
+    """A missing column is null in every row."""
 
     count: int
     key: BinaryColumn | None
@@ -65,7 +65,7 @@ class RowColumns:
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """A records section for `wire.records.wrap_payload`, and how many of the selected rows are in it."""
+    """A records section for `wire.records.wrap_payload`, and the number of selected rows in it."""
 
     payload: bytes
     taken: int
@@ -83,10 +83,9 @@ def key_partitions(key: BinaryColumn, count: int, partitions: int) -> Buffer:
 
 
 def encode_rows(rows: RowColumns, selection: Buffer, at: int, bytes_max: int, timestamp_ms: int) -> EncodedRows:
-    """The rows that `selection` (32 bits each) names from its entry `at` on, in that order, as v2 records.
+    """The rows that `selection` (32 bits each) lists from its entry `at` on, in that order, as v2 records.
 
-    Stops before the payload would be larger than `bytes_max`, but takes one row at least. `timestamp_ms` is the
-    time of rows without one.
+    Stops before the payload exceeds `bytes_max`, but takes at least one row. `timestamp_ms` is the default timestamp.
     """
     chosen = memoryview(selection).cast("B")
     if len(chosen) % 4 or not 0 <= at < len(chosen) // 4:
@@ -125,7 +124,7 @@ class _Validity:
 
 
 class _Spans:
-    """The spans that an array's 32-bit offsets cut something of `size` into; None where an entry is null."""
+    """The spans of an array's 32-bit offsets within something of `size`; None for a null entry."""
 
     def __init__(self, start: int, offsets: Buffer | None, validity: Buffer | None, count: int, size: int) -> None:
         self.start = start
@@ -158,7 +157,7 @@ class _Binary:
 
 class _Headers:
     def __init__(self, column: HeaderColumn, count: int) -> None:
-        # How many structs there are is known by the last offset alone.
+        # Only the last offset shows how many structs there are.
         lists = _Spans(column.start, column.offsets, column.validity, count, ROWS_MAX)
         structs = lists.offsets[column.start + count] if count else 0
         self.lists = _Spans(column.start, column.offsets, column.validity, count, max(structs, 0))
@@ -174,7 +173,7 @@ class _Headers:
 
 
 class _Table:
-    """The columns of `RowColumns`, checked to be as long as they must."""
+    """The columns of `RowColumns`, with their lengths checked."""
 
     def __init__(self, rows: RowColumns, timestamp_ms: int) -> None:
         self.key = rows.key and _Binary(rows.key, rows.count)
@@ -212,7 +211,7 @@ def _record(table: _Table, row: int, timestamp_delta: int, offset_delta: int) ->
 
 
 def _bytes(buffer: Buffer | None) -> memoryview:
-    """What Arrow leaves out when it is empty is empty."""
+    """Arrow omits empty buffers."""
     return memoryview(b"" if buffer is None else buffer).cast("B")
 
 

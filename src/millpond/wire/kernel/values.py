@@ -1,8 +1,7 @@
-"""Values of records into columns: what the compiled `_values.ValueReader` is told, and what it gives.
+"""Record values into columns: the input and output of the compiled `_values.ValueReader`.
 
-Here is no plain twin. That is the row by row way of `spark.parsing` (json_rows, avro_rows), which says what a value
-means and what is wrong with it: it is asked about every value that the compiled reader refuses, and about all of them
-where nothing was compiled.
+Its plain twin is the row-by-row path of `spark.parsing` (json_rows, avro_rows), which defines what a value means and
+what is wrong with it. That handles every value that the compiled reader refuses, and all of them without the kernel.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from typing import Protocol
 from millpond.base.ports import Buffer
 
 RUN_BYTES_MAX = 64 << 20
-"""What one call reads at most; so no offset of a column can go beyond 32 bits."""
+"""The most that one call reads; so no offset of a column can exceed 32 bits."""
 VALUE_BYTES_MAX = 16 << 20
-"""Longer values are refused: a small text can need a hundred times its size to be read."""
+"""Longer values are refused: reading a small text can need a hundred times its size."""
 BRANCHES_MAX = 3
 
 
 class Kind(IntEnum):
-    """What a column holds."""
+    """The type of a column."""
 
     STRUCT = 0
     LIST = 1
@@ -43,7 +42,7 @@ class Kind(IntEnum):
 
 
 class Written(IntEnum):
-    """How Avro writes what the column holds."""
+    """How Avro encodes the column's values."""
 
     NULL = 0
     NUMBER = 1
@@ -59,7 +58,7 @@ class Written(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One column and those inside: the fields of a struct, the element of a list, the key and the value of a map."""
+    """A column and its children: the fields of a struct, the element of a list, the key and the value of a map."""
 
     kind: Kind
     children: tuple[Shape, ...] = ()
@@ -69,22 +68,22 @@ class Shape:
     """In JSON, whether a struct must have it."""
     precision: int = 0
     scale: int = 0
-    """Of a decimal."""
+    """For a decimal."""
     written: tuple[Written, ...] = ()
-    """In Avro: one, or the branches of a union."""
+    """In Avro: one encoding, or the branches of a union."""
     is_union: bool = False
     factor: int = 1
-    """In Avro: from the number that is written to the one that the column holds."""
+    """In Avro: the factor from the encoded number to the column's."""
     size: int = 0
-    """Of what Avro calls fixed."""
+    """For Avro's fixed type."""
     symbols: tuple[str, ...] = ()
-    """Of an enum of Avro."""
+    """For Avro's enum type."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueBuffers:
-    """A column in the layout of Arrow: `offsets` for lists, maps, strings and binaries, `data` for what has no
-    children. `validity` is None where nothing is null."""
+    """A column in Arrow's layout: `offsets` for lists, maps, strings and binaries, `data` for types without
+    children. `validity` is None without nulls."""
 
     rows: int
     null_count: int
@@ -95,23 +94,23 @@ class ValueBuffers:
 
 
 class ValueReader(Protocol):
-    """Reads many values at once. It takes fewer than its plain twin does, and means the same by those it takes.
+    """Reads many values at once. It accepts fewer than its plain twin, and reads those it accepts alike.
 
-    Of several threads one reads at a time.
+    Only one thread reads at a time.
     """
 
     def read(
         self, count: int, start: int, validity: Buffer | None, offsets: Buffer, data: Buffer | None
     ) -> tuple[ValueBuffers, list[int]]:
-        """The values of a binary column in the layout of Arrow, from its entry `start` on.
+        """The values of a binary column in Arrow's layout, from its entry `start` on.
 
-        What is null is null, and so is what is refused; the rows of those are told.
+        Null and refused values are null; the rows of refused ones are returned.
         """
         ...
 
 
 def value_reader(shape: Shape, *, avro: bool, skipped: int = 0) -> ValueReader | None:
-    """None where nothing was compiled. `skipped` bytes, the first of them zero, stand before each value of Avro."""
+    """None without the kernel. `skipped` bytes, the first of them zero, precede each Avro value."""
     from millpond.wire import kernel
 
     # Numbers are copied as they are in memory.
