@@ -39,7 +39,7 @@ class Dice:
 
 
 @dataclass
-class Pond:
+class LogHarness:
     """A data folder with one partition, and the plain things that tests do to it."""
 
     disk: Disk = field(default_factory=SimDisk)
@@ -143,16 +143,16 @@ class Pond:
 
 
 @pytest.fixture
-def pond() -> Pond:
-    return Pond()
+def harness() -> LogHarness:
+    return LogHarness()
 
 
 @pytest.fixture(scope="session")
-def make_pond() -> Callable[..., Pond]:
-    return Pond
+def make_pond() -> Callable[..., LogHarness]:
+    return LogHarness
 
 
 @pytest.fixture
-def sim(pond: Pond) -> SimDisk:
-    assert isinstance(pond.disk, SimDisk)
-    return pond.disk
+def sim(harness: LogHarness) -> SimDisk:
+    assert isinstance(harness.disk, SimDisk)
+    return harness.disk

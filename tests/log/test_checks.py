@@ -129,8 +129,8 @@ def test_the_brokers_time_is_stamped_on_every_batch():
     assert [header.is_append_time for header in trusted_headers(data)] == [True, True]
 
 
-def test_batches_get_the_next_offsets_and_the_epoch(pond):
-    batches = memoryview(bytearray(bytes(pond.batch(b"a", b"b")) + bytes(pond.batch(b"c"))))
+def test_batches_get_the_next_offsets_and_the_epoch(harness):
+    batches = memoryview(bytearray(bytes(harness.batch(b"a", b"b")) + bytes(harness.batch(b"c"))))
     last = assign_offsets(batches, trusted_headers(batches), 7, 3)
     assert last == 9
     assert [(header.base_offset, header.leader_epoch) for header in trusted_headers(batches)] == [(7, 3), (9, 3)]

@@ -23,51 +23,51 @@ from millpond.wire.records import Record, encode_batch
 from support.seeds import seeds
 
 
-def test_files_are_synced_before_their_names_and_only_what_is_owed(pond, sim):
-    _, log = pond.open()
-    pond.fill(log, 1)
+def test_files_are_synced_before_their_names_and_only_what_is_owed(harness, sim):
+    _, log = harness.open()
+    harness.fill(log, 1)
     mark = len(sim.trace)
-    pond.sync(log)
+    harness.sync(log)
     kinds = [line.split()[1:3] for line in list(sim.trace)[mark:]]
     synced = [kind for kind in kinds if kind[0].startswith("sync")]
     assert synced[:4] == [
-        ["sync", f"{pond.partition}/{0:020d}.log"],
-        ["sync", f"{pond.partition}/partition.metadata"],
+        ["sync", f"{harness.partition}/{0:020d}.log"],
+        ["sync", f"{harness.partition}/partition.metadata"],
         ["sync_folder", "/data"],
         ["sync_folder", "/data/pond-0"],
     ]
-    pond.fill(log, 1)
+    harness.fill(log, 1)
     mark = len(sim.trace)
-    pond.sync(log)
+    harness.sync(log)
     assert [line.split()[1] for line in list(sim.trace)[mark:]] == ["sync"], "the usual case is one sync"
 
 
-def test_a_rolled_segment_is_synced_with_its_indexes(pond, sim):
-    _, log = pond.open()
-    pond.sync(log)
-    pond.fill(log, 20)
+def test_a_rolled_segment_is_synced_with_its_indexes(harness, sim):
+    _, log = harness.open()
+    harness.sync(log)
+    harness.fill(log, 20)
     mark = len(sim.trace)
-    pond.sync(log)
+    harness.sync(log)
     paths = [line.split()[2] for line in list(sim.trace)[mark:] if line.split()[1] == "sync"]
     for suffix in (".log", ".index", ".timeindex"):
-        assert f"{pond.partition}/{0:020d}{suffix}" in paths
+        assert f"{harness.partition}/{0:020d}{suffix}" in paths
 
 
-def test_the_indexes_of_a_segment_that_is_rolled_during_a_sync_are_synced_by_the_next(pond, sim):
+def test_the_indexes_of_a_segment_that_is_rolled_during_a_sync_are_synced_by_the_next(harness, sim):
     """The ticket covers all of its records, and none of its indexes: they are written when it is rolled."""
-    _, log = pond.open()
-    pond.sync(log)
-    pond.fill(log, 3)
+    _, log = harness.open()
+    harness.sync(log)
+    harness.fill(log, 3)
     ticket = log.sync_target()
     ticket.run()
     log.roll()
     log.synced(ticket)
     assert log.dirty
     mark = len(sim.trace)
-    pond.sync(log)
+    harness.sync(log)
     paths = [line.split()[2] for line in list(sim.trace)[mark:] if line.split()[1] == "sync"]
     for suffix in (".index", ".timeindex"):
-        assert f"{pond.partition}/{0:020d}{suffix}" in paths
+        assert f"{harness.partition}/{0:020d}{suffix}" in paths
     assert not log.dirty
 
 
@@ -108,9 +108,9 @@ def test_what_is_owed_is_handed_over_and_paid():
     assert not durability
 
 
-def test_without_descriptors_nothing_is_lost_and_everything_still_owed(pond, sim):
-    store, log = pond.open()
-    pond.fill(log, 20)
+def test_without_descriptors_nothing_is_lost_and_everything_still_owed(harness, sim):
+    store, log = harness.open()
+    harness.fill(log, 20)
     ticket = log.sync_target()
     sim.open_files_max = sim.open_files
     with pytest.raises(OSError) as full:
@@ -119,18 +119,18 @@ def test_without_descriptors_nothing_is_lost_and_everything_still_owed(pond, sim
     log.fail(full.value, ticket)
     assert log.failed is None
     assert log.dirty
-    assert not sim.exists(f"{pond.partition}/{FAILED_SYNC_FILE}")
+    assert not sim.exists(f"{harness.partition}/{FAILED_SYNC_FILE}")
     sim.open_files_max = None
-    pond.sync(log)
+    harness.sync(log)
     assert not log.dirty
     store.abandon()
     sim.crash()
-    assert len(pond.values(pond.open()[1])) == 20
+    assert len(harness.values(harness.open()[1])) == 20
 
 
-def test_a_last_ticket_that_cannot_be_made_lets_go_of_everything(pond, sim, monkeypatch):
-    _, log = pond.open()
-    pond.fill(log, 5)
+def test_a_last_ticket_that_cannot_be_made_lets_go_of_everything(harness, sim, monkeypatch):
+    _, log = harness.open()
+    harness.fill(log, 5)
     monkeypatch.setattr(type(log.snapshots), "write", lambda *_: (_ for _ in ()).throw(OSError("full")))
     assert log.begin_close() is None
     assert log.failed is None, "nothing is lost"
@@ -139,8 +139,8 @@ def test_a_last_ticket_that_cannot_be_made_lets_go_of_everything(pond, sim, monk
     assert sim.open_files == 0
 
 
-def test_a_ticket_is_away_until_it_is_back(pond):
-    _, log = pond.open()
+def test_a_ticket_is_away_until_it_is_back(harness):
+    _, log = harness.open()
     tickets = [log.sync_target(), log.sync_target()]
     assert log.durability.away.syncs == 2
     for _ in range(2):
@@ -311,19 +311,19 @@ def test_epochs_that_change_again_and_again_survive_a_power_cut_each_time() -> N
         assert decode_epochs(disk.read(f"{folder}/leader-epoch-checkpoint.spare"))[-1][0] == 6
 
 
-def test_what_a_write_without_room_has_left_is_owed_until_the_next_sync(pond, sim):
-    _, log = pond.open()
-    pond.fill(log, 1)
-    pond.sync(log)
+def test_what_a_write_without_room_has_left_is_owed_until_the_next_sync(harness, sim):
+    _, log = harness.open()
+    harness.fill(log, 1)
+    harness.sync(log)
     assert not log.dirty
     sim.fill(10)
     with pytest.raises(Refused):
-        pond.append(log, b"refused")
+        harness.append(log, b"refused")
     sim.heal()
     assert log.dirty
-    pond.fill(log, 1)
+    harness.fill(log, 1)
     ticket = log.sync_target()
-    pond.append(log, b"meanwhile")
+    harness.append(log, b"meanwhile")
     assert len(ticket.files) + len(ticket.closed) == 1
     ticket.run()
     log.synced(ticket)

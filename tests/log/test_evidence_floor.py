@@ -15,40 +15,40 @@ from millpond.sim.world.disk import PowerCut, SimDisk
 TOMBSTONES = tuple(range(3, 36, 6))
 
 
-def life(pond):
+def life(harness):
     """Writes keys, buries every third of them later on, compacts until the tombstones have gone."""
-    _, log = pond.open()
+    _, log = harness.open()
     for number in range(36):
         if number in TOMBSTONES:
-            bury(pond, log, b"k%d" % (number - 3))
+            bury(harness, log, b"k%d" % (number - 3))
         else:
-            put(pond, log, b"k%d" % number, b"v%d" % number)
+            put(harness, log, b"k%d" % number, b"v%d" % number)
         if number % 9 == 8:
-            pond.sync(log)
-            compact(pond, log)
-            pond.now_ms += 2000
+            harness.sync(log)
+            compact(harness, log)
+            harness.now_ms += 2000
     return log
 
 
-def dropped(pond, log):
+def dropped(harness, log):
     """Tombstones that the log once had, and does not have any more."""
-    there = {record.offset for record in pond.records(log)}
+    there = {record.offset for record in harness.records(log)}
     return [offset for offset in TOMBSTONES if offset < log.end_offset and offset not in there]
 
 
 def test_the_floor_is_above_the_highest_tombstone_that_is_gone(make_pond):
-    pond = make_pond(limits=COMPACT)
-    log = life(pond)
-    assert dropped(pond, log)
-    assert log.evidence_floor == max(dropped(pond, log)) + 1
+    harness = make_pond(limits=COMPACT)
+    log = life(harness)
+    assert dropped(harness, log)
+    assert log.evidence_floor == max(dropped(harness, log)) + 1
 
 
 def test_superseded_records_do_not_raise_the_floor(make_pond):
-    pond = make_pond(limits=COMPACT)
-    _, log = pond.open()
+    harness = make_pond(limits=COMPACT)
+    _, log = harness.open()
     for number in range(40):
-        put(pond, log, b"k%d" % (number % 2), b"v%d" % number)
-    assert compact(pond, log)
+        put(harness, log, b"k%d" % (number % 2), b"v%d" % number)
+    assert compact(harness, log)
     assert log.evidence_floor == 0
 
 
@@ -57,92 +57,92 @@ def test_a_power_cut_at_every_operation_leaves_a_floor_above_what_is_gone(make_p
     whole = make_pond(limits=COMPACT)
     life(whole)
     for number in range(seed, whole.disk.operations + 1, 3):
-        pond = make_pond(disk=SimDisk(seed * 1000 + number), limits=COMPACT)
-        pond.disk.crash_at_operation(number)
+        harness = make_pond(disk=SimDisk(seed * 1000 + number), limits=COMPACT)
+        harness.disk.crash_at_operation(number)
         with pytest.raises(PowerCut):
-            life(pond)
-        pond.disk.crash()
-        _, log = pond.open()
-        assert log.evidence_floor > max(dropped(pond, log), default=-1), number
+            life(harness)
+        harness.disk.crash()
+        _, log = harness.open()
+        assert log.evidence_floor > max(dropped(harness, log), default=-1), number
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_the_floor_survives_a_restart(make_pond, is_clean):
-    pond = make_pond(limits=COMPACT)
-    floor = life(pond).evidence_floor
-    pond.opened.close() if is_clean else pond.opened.abandon()
-    _, log = pond.open()
+    harness = make_pond(limits=COMPACT)
+    floor = life(harness).evidence_floor
+    harness.opened.close() if is_clean else harness.opened.abandon()
+    _, log = harness.open()
     assert log.evidence_floor == floor > 0
-    assert floors(pond.disk.list(pond.partition)) == [floor]
+    assert floors(harness.disk.list(harness.partition)) == [floor]
 
 
 def test_evidence_that_a_follower_has_yet_to_copy_stays(make_pond):
-    pond = make_pond(limits=COMPACT)
-    _, log = pond.open()
-    put(pond, log, b"a", b"1")
-    bury(pond, log, b"a")
-    put(pond, log, b"b", b"1" * 400)
-    put(pond, log, b"c", b"1")
+    harness = make_pond(limits=COMPACT)
+    _, log = harness.open()
+    put(harness, log, b"a", b"1")
+    bury(harness, log, b"a")
+    put(harness, log, b"b", b"1" * 400)
+    put(harness, log, b"c", b"1")
     for _ in range(3):
         log.compaction.clean_offset = log.start_offset
-        plan = log.compaction_candidate(pond.now_ms, evidence_upto=1)
+        plan = log.compaction_candidate(harness.now_ms, evidence_upto=1)
         plan.run()
         log.finish_compaction(plan).run()
-        pond.now_ms += 2000
-    assert [record.offset for record in pond.records(log)] == [1, 2, 3]
+        harness.now_ms += 2000
+    assert [record.offset for record in harness.records(log)] == [1, 2, 3]
     assert log.evidence_floor == 0
     log.compaction.clean_offset = log.start_offset
-    compact(pond, log)
-    assert [record.offset for record in pond.records(log)] == [2, 3]
+    compact(harness, log)
+    assert [record.offset for record in harness.records(log)] == [2, 3]
     assert log.evidence_floor == 2
 
 
-def forget_floors(pond):
+def forget_floors(harness):
     """As an earlier version, or a backup, leaves a folder."""
-    for floor in floors(pond.disk.list(pond.partition)):
-        pond.disk.remove(f"{pond.partition}/{floor:020d}.floor")
+    for floor in floors(harness.disk.list(harness.partition)):
+        harness.disk.remove(f"{harness.partition}/{floor:020d}.floor")
 
 
 def test_a_log_of_an_earlier_version_counts_as_having_dropped_all_evidence_that_is_compacted(make_pond):
-    pond = make_pond(limits=COMPACT)
-    log = life(pond)
+    harness = make_pond(limits=COMPACT)
+    log = life(harness)
     clean_offset, floor = log.compaction.clean_offset, log.evidence_floor
-    pond.opened.close()
-    forget_floors(pond)
-    _, log = pond.open()
+    harness.opened.close()
+    forget_floors(harness)
+    _, log = harness.open()
     assert log.evidence_floor == clean_offset >= floor
     # From then on it is recorded.
-    pond.opened.close()
-    assert floors(pond.disk.list(pond.partition)) == [clean_offset]
+    harness.opened.close()
+    assert floors(harness.disk.list(harness.partition)) == [clean_offset]
 
 
 def test_a_restored_log_counts_as_having_dropped_all_evidence_up_to_its_last_hole(make_pond):
     """A backup has neither floors nor checkpoints, but a recovery sees every batch."""
-    pond = make_pond(limits=COMPACT)
-    floor = life(pond).evidence_floor
-    pond.opened.close()
-    forget_floors(pond)
-    for name in pond.disk.list(pond.folder):
-        if not pond.disk.exists(f"{pond.folder}/{name}/partition.metadata"):
-            pond.disk.remove(f"{pond.folder}/{name}")
-    for name in pond.disk.list(pond.partition):
+    harness = make_pond(limits=COMPACT)
+    floor = life(harness).evidence_floor
+    harness.opened.close()
+    forget_floors(harness)
+    for name in harness.disk.list(harness.folder):
+        if not harness.disk.exists(f"{harness.folder}/{name}/partition.metadata"):
+            harness.disk.remove(f"{harness.folder}/{name}")
+    for name in harness.disk.list(harness.partition):
         if not name.endswith((".log", ".metadata")):
-            pond.disk.remove(f"{pond.partition}/{name}")
-    _, log = pond.open()
+            harness.disk.remove(f"{harness.partition}/{name}")
+    _, log = harness.open()
     assert floor <= log.evidence_floor <= log.end_offset
 
 
 def test_a_log_that_was_never_compacted_has_no_floor(make_pond):
-    pond = make_pond(limits=replace(COMPACT, cleanup_compact=False))
-    store, log = pond.open()
-    pond.fill(log, 20)
+    harness = make_pond(limits=replace(COMPACT, cleanup_compact=False))
+    store, log = harness.open()
+    harness.fill(log, 20)
     store.abandon()
-    store, log = pond.open()
+    store, log = harness.open()
     assert log.evidence_floor == 0
     store.close()
-    _, log = pond.open()
+    _, log = harness.open()
     assert log.evidence_floor == 0
-    assert floors(pond.disk.list(pond.partition)) == []
+    assert floors(harness.disk.list(harness.partition)) == []
 
 
 def test_a_copy_keeps_the_floor_that_it_inherited(make_pond):

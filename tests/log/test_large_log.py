@@ -64,29 +64,29 @@ def write_sparse_segments(folder: Path, bases: Sequence[int]) -> int:
 
 
 def test_only_what_came_after_the_last_checkpoint_is_read(make_pond, tmp_path):
-    pond = make_pond(disk=RealDisk(), folder=str(tmp_path / "data"), limits=LogLimits())
-    store, _ = pond.open()
+    harness = make_pond(disk=RealDisk(), folder=str(tmp_path / "data"), limits=LogLimits())
+    store, _ = harness.open()
     store.abandon()
-    folder = Path(pond.partition)
+    folder = Path(harness.partition)
     safe = write_sparse_segments(folder, range(0, SEGMENTS * BATCHES_EACH, BATCHES_EACH))
     (folder / offset_name(safe, LOG)).touch()
     # As every log leaves it that begins a new segment.
     Snapshots(RealDisk(), str(folder), []).write(safe, ProducerStates())
-    (tmp_path / "data" / RECOVERY_FILE).write_bytes(encode_offsets({pond.tp: safe}))
-    store, log = pond.open()
-    pond.fill(log, 500)
-    pond.sync(log)
+    (tmp_path / "data" / RECOVERY_FILE).write_bytes(encode_offsets({harness.tp: safe}))
+    store, log = harness.open()
+    harness.fill(log, 500)
+    harness.sync(log)
     store.checkpoint()
-    pond.fill(log, 100, start=500)
+    harness.fill(log, 100, start=500)
     store.abandon()
-    pond.disk = CountingDisk()
+    harness.disk = CountingDisk()
     CountingFile.read_bytes = 0
-    store, log = pond.open()
+    store, log = harness.open()
     assert CountingFile.read_bytes < 16 << 20
     assert (log.start_offset, log.end_offset) == (0, safe + 600)
     assert log.size_bytes > SEGMENTS * SEGMENT_BYTES
     # What was past the checkpoint has been checked, and is there.
-    assert [record.value for record in pond.records(log, safe + 500)] == [b"value-%d" % n for n in range(500, 600)]
+    assert [record.value for record in harness.records(log, safe + 500)] == [b"value-%d" % n for n in range(500, 600)]
     # And what was not read can be found.
     found = log.read(BATCHES_EACH * 7 + 3, 1 << 10)
     found.range.file.release()

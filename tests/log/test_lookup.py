@@ -22,18 +22,18 @@ batches = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=4), max_siz
 @settings(max_examples=150, deadline=None)
 @given(batches, st.integers(0, 30), st.sampled_from(["open", "clean", "crash"]), st.integers(0, 4))
 def test_against_looking_at_every_record(make_pond, batches, start, ending, codec):
-    pond = make_pond(limits=LIMITS)
-    store, log = pond.open()
+    harness = make_pond(limits=LIMITS)
+    store, log = harness.open()
     written = []
     for epoch, timestamps in enumerate(batches):
         records = [Record(n, timestamp, b"k", b"v") for n, timestamp in enumerate(timestamps)]
         data = memoryview(bytearray(encode_batch(records, codec=codec)))
         first = log.append(data, leader_epoch=epoch, now_ms=100).first_offset
         written += [(timestamp, first + n, epoch) for n, timestamp in enumerate(timestamps)]
-    pond.delete_before(log, min(start, log.end_offset))
+    harness.delete_before(log, min(start, log.end_offset))
     if ending != "open":
         store.close() if ending == "clean" else store.abandon()
-        store, log = pond.open()
+        store, log = harness.open()
     live = written[log.start_offset :]
     for asked in range(42):
         assert log.find_by_timestamp(asked) == next((found for found in live if found[0] >= asked), None)
@@ -44,20 +44,20 @@ def test_against_looking_at_every_record(make_pond, batches, start, ending, code
 
 
 def test_batches_that_compaction_emptied_are_passed_over(make_pond):
-    pond = make_pond(limits=replace(LIMITS, cleanup_compact=True, min_cleanable_dirty_ratio=0.0))
-    _, log = pond.open()
-    pond.append(log, b"old", timestamp=500, producer_id=1, producer_epoch=0, base_sequence=0)
+    harness = make_pond(limits=replace(LIMITS, cleanup_compact=True, min_cleanable_dirty_ratio=0.0))
+    _, log = harness.open()
+    harness.append(log, b"old", timestamp=500, producer_id=1, producer_epoch=0, base_sequence=0)
     for number in range(12):
-        pond.append(log, b"new", timestamp=600 + number)
-    plan = log.compaction_candidate(pond.now_ms)
+        harness.append(log, b"new", timestamp=600 + number)
+    plan = log.compaction_candidate(harness.now_ms)
     plan.run()
     log.finish_compaction(plan)
-    first = pond.records(log)[0]
+    first = harness.records(log)[0]
     assert first.offset > 0
     assert log.find_by_timestamp(0) == (first.timestamp, first.offset, 0)
 
 
-def wrapped(pond, payload, count, base_timestamp, max_timestamp, codec=4):
+def wrapped(harness, payload, count, base_timestamp, max_timestamp, codec=4):
     return memoryview(bytearray(wrap_payload(payload, count, base_timestamp, max_timestamp, codec=codec)))
 
 
@@ -79,49 +79,49 @@ def peak_bytes(work):
         tracemalloc.stop()
 
 
-def test_a_small_batch_of_millions_of_headers_costs_nothing(pond):
-    _, log = pond.open()
+def test_a_small_batch_of_millions_of_headers_costs_nothing(harness):
+    _, log = harness.open()
     log.limits = replace(log.limits, segment_bytes=1 << 20)
-    batch = wrapped(pond, payload_of((0, 0), (100, 10_000_000)), 2, 1000, 1100)
+    batch = wrapped(harness, payload_of((0, 0), (100, 10_000_000)), 2, 1000, 1100)
     assert len(batch) < 12_000
-    log.append(batch, leader_epoch=3, now_ms=pond.now_ms)
-    pond.append(log, b"after", timestamp=2000)
+    log.append(batch, leader_epoch=3, now_ms=harness.now_ms)
+    harness.append(log, b"after", timestamp=2000)
     answers = []
     assert peak_bytes(lambda: answers.extend(map(log.find_by_timestamp, (900, 1050, 1500)))) < 40 << 20
     # By its header; as a batch, because unpacking it is too much; and not even touched.
     assert answers == [(1000, 0, 3), (1100, 0, 3), (2000, 2, 0)]
     assert log.max_timestamp() == (2000, 2, 0)
-    pond.cut(log, 2)
+    harness.cut(log, 2)
     assert log.max_timestamp() == (1100, 0, 3)
 
 
-def test_a_small_batch_of_millions_of_records_costs_nothing(pond):
-    _, log = pond.open()
+def test_a_small_batch_of_millions_of_records_costs_nothing(harness):
+    _, log = harness.open()
     log.limits = replace(log.limits, segment_bytes=1 << 20)
     payload = payload_of(*[(n, 0) for n in range(UNPACKED_RECORDS_MAX + 1)])
-    log.append(wrapped(pond, payload, UNPACKED_RECORDS_MAX + 1, 0, UNPACKED_RECORDS_MAX), leader_epoch=0, now_ms=0)
+    log.append(wrapped(harness, payload, UNPACKED_RECORDS_MAX + 1, 0, UNPACKED_RECORDS_MAX), leader_epoch=0, now_ms=0)
     answers = []
     assert peak_bytes(lambda: answers.extend(map(log.find_by_timestamp, (0, 50, None)))) < 5 << 20
     assert answers == [(0, 0, 0), (UNPACKED_RECORDS_MAX, 0, 0), (UNPACKED_RECORDS_MAX, 0, 0)]
 
 
 @pytest.mark.parametrize("codec", [0, 4])
-def test_a_batch_that_cannot_be_unpacked_is_refused_by_a_code(pond, codec):
-    _, log = pond.open()
-    log.append(wrapped(pond, b"\xff" * 40, 2, 1000, 1100, codec), leader_epoch=0, now_ms=pond.now_ms)
-    pond.append(log, b"after", timestamp=2000)
+def test_a_batch_that_cannot_be_unpacked_is_refused_by_a_code(harness, codec):
+    _, log = harness.open()
+    log.append(wrapped(harness, b"\xff" * 40, 2, 1000, 1100, codec), leader_epoch=0, now_ms=harness.now_ms)
+    harness.append(log, b"after", timestamp=2000)
     for asked in (1050, None):
         if asked is None:
-            pond.cut(log, 2)
+            harness.cut(log, 2)
         with pytest.raises(Refused, match="cannot be unpacked") as refusal:
             log.find_by_timestamp(asked)
         assert refusal.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_headers_that_lie_about_times_do_not_make_a_lookup_unpack_everything(pond, monkeypatch):
-    _, log = pond.open()
+def test_headers_that_lie_about_times_do_not_make_a_lookup_unpack_everything(harness, monkeypatch):
+    _, log = harness.open()
     for _ in range(60):
-        log.append(wrapped(pond, payload_of((0, 0), (1, 0)), 2, 1000, 9000), leader_epoch=0, now_ms=pond.now_ms)
+        log.append(wrapped(harness, payload_of((0, 0), (1, 0)), 2, 1000, 9000), leader_epoch=0, now_ms=harness.now_ms)
     unpacked = counted(monkeypatch)
     for asked in (5000, None):
         unpacked.clear()
@@ -140,70 +140,72 @@ def counted(monkeypatch):
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(2, 59))
 def test_the_largest_timestamp_behind_deleted_records_unpacks_one_batch(make_pond, monkeypatch, start):
-    pond = make_pond(limits=replace(LIMITS, segment_bytes=1 << 20))
-    _, log = pond.open()
+    harness = make_pond(limits=replace(LIMITS, segment_bytes=1 << 20))
+    _, log = harness.open()
     times = [9000, *range(1000, 1030)]
     for time in times:
-        log.append(wrapped(pond, payload_of((0, 0), (5, 0)), 2, time, time + 5), leader_epoch=0, now_ms=pond.now_ms)
-    pond.delete_before(log, start)
+        log.append(
+            wrapped(harness, payload_of((0, 0), (5, 0)), 2, time, time + 5), leader_epoch=0, now_ms=harness.now_ms
+        )
+    harness.delete_before(log, start)
     with monkeypatch.context() as patch:
         unpacked = counted(patch)
         assert log.max_timestamp() == (1034, 61, 0)
     assert len(unpacked) <= 2
 
 
-def test_what_a_lookup_learned_is_not_read_again(pond, sim):
-    store, log = pond.open()
-    pond.fill(log, 40)
+def test_what_a_lookup_learned_is_not_read_again(harness, sim):
+    store, log = harness.open()
+    harness.fill(log, 40)
     store.close()
-    store, log = pond.open()
+    store, log = harness.open()
     assert len(log.segments) > 3
-    assert log.find_by_timestamp(pond.now_ms + 1) is None
+    assert log.find_by_timestamp(harness.now_ms + 1) is None
     assert all(segment.known_max_timestamp is not None for segment in log.segments)
     assert sim.open_files == 0
 
 
-def test_a_lookup_notices_that_files_were_exchanged_under_it(pond):
-    _, log = pond.open()
+def test_a_lookup_notices_that_files_were_exchanged_under_it(harness):
+    _, log = harness.open()
     log.limits = replace(log.limits, cleanup_compact=True, min_cleanable_dirty_ratio=0.0)
-    pond.fill(log, 40)
-    before, held = log.time_lookup(pond.now_ms), log.time_lookup(pond.now_ms)
+    harness.fill(log, 40)
+    before, held = log.time_lookup(harness.now_ms), log.time_lookup(harness.now_ms)
     held.run()
     assert not held.is_stale(log.segments)
-    plan = log.compaction_candidate(pond.now_ms)
+    plan = log.compaction_candidate(harness.now_ms)
     plan.run()
     log.finish_compaction(plan)
     before.run()
     assert before.is_stale(log.segments)
-    assert not log.time_lookup(pond.now_ms).is_stale(log.segments)
-    fresh = log.time_lookup(pond.now_ms)
-    pond.cut(log, log.segments.active.base_offset + 1)
+    assert not log.time_lookup(harness.now_ms).is_stale(log.segments)
+    fresh = log.time_lookup(harness.now_ms)
+    harness.cut(log, log.segments.active.base_offset + 1)
     assert fresh.is_stale(log.segments)
 
 
-def test_times_beyond_64_bits_are_refused_by_a_code(pond):
+def test_times_beyond_64_bits_are_refused_by_a_code(harness):
     """The answer could not be written, and a reply that cannot be written ended the node."""
-    _, log = pond.open()
+    _, log = harness.open()
     last = (1 << 63) - 1
     log.limits = replace(log.limits, timestamp_after_max_ms=1 << 63)
-    log.append(wrapped(pond, payload_of((-5, 0), (5, 0)), 2, last, last), leader_epoch=0, now_ms=pond.now_ms)
+    log.append(wrapped(harness, payload_of((-5, 0), (5, 0)), 2, last, last), leader_epoch=0, now_ms=harness.now_ms)
     with pytest.raises(Refused, match="beyond 64 bits") as refusal:
         log.find_by_timestamp(None)
     assert refusal.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
-def lying_log(pond, batches, records=UNPACKED_RECORDS_MAX, codec=4):
+def lying_log(harness, batches, records=UNPACKED_RECORDS_MAX, codec=4):
     """Every header promises a time that no record has."""
-    _, log = pond.open()
+    _, log = harness.open()
     log.limits = replace(log.limits, segment_bytes=64 << 20)
     payload = payload_of(*[(n % 50, 0) for n in range(records)])
     for _ in range(batches):
-        log.append(wrapped(pond, payload, records, 1000, 9000, codec), leader_epoch=0, now_ms=pond.now_ms)
+        log.append(wrapped(harness, payload, records, 1000, 9000, codec), leader_epoch=0, now_ms=harness.now_ms)
     return log
 
 
-def test_batches_that_lie_about_times_are_read_in_compiled_code(pond):
-    log = lying_log(pond, UNPACKED_BATCHES_MAX)
+def test_batches_that_lie_about_times_are_read_in_compiled_code(harness):
+    log = lying_log(harness, UNPACKED_BATCHES_MAX)
 
     def look() -> None:
         assert log.find_by_timestamp(5000) is None
@@ -212,8 +214,8 @@ def test_batches_that_lie_about_times_are_read_in_compiled_code(pond):
     assert not COMPILED or least_seconds(look) < 0.2
 
 
-def test_once_the_budget_is_spent_the_answer_is_the_batch(pond, monkeypatch):
-    log = lying_log(pond, UNPACKED_BATCHES_MAX)
+def test_once_the_budget_is_spent_the_answer_is_the_batch(harness, monkeypatch):
+    log = lying_log(harness, UNPACKED_BATCHES_MAX)
     unpacked = counted(monkeypatch)
     budget = LookupBudget()
     budget.left = 4_000
@@ -229,12 +231,12 @@ def test_once_the_budget_is_spent_the_answer_is_the_batch(pond, monkeypatch):
     assert len(unpacked) == 2
 
 
-def test_headers_are_not_walked_without_end(pond, monkeypatch):
-    _, log = pond.open()
+def test_headers_are_not_walked_without_end(harness, monkeypatch):
+    _, log = harness.open()
     log.limits = replace(log.limits, segment_bytes=64 << 20, index_interval_bytes=1 << 30)
-    log.append(wrapped(pond, payload_of((0, 0), (1, 0)), 2, 1000, 9000), leader_epoch=0, now_ms=pond.now_ms)
+    log.append(wrapped(harness, payload_of((0, 0), (1, 0)), 2, 1000, 9000), leader_epoch=0, now_ms=harness.now_ms)
     for _ in range(2_000):
-        pond.append(log, b"small", timestamp=1000)
+        harness.append(log, b"small", timestamp=1000)
     for asked in (5000, None):
         budget = LookupBudget()
         budget.left = 1_000
@@ -244,8 +246,8 @@ def test_headers_are_not_walked_without_end(pond, monkeypatch):
             lookup.finish()
 
 
-def test_a_lookup_that_nobody_waits_for_stops(pond, monkeypatch):
-    log = lying_log(pond, 5, records=100)
+def test_a_lookup_that_nobody_waits_for_stops(harness, monkeypatch):
+    log = lying_log(harness, 5, records=100)
     unpacked = counted(monkeypatch)
     lookup = log.time_lookup(5000, budget=LookupBudget(1, lambda: len(unpacked) < 2))
     lookup.run()

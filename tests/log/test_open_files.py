@@ -59,11 +59,11 @@ def test_what_is_written_to_or_sent_from_stays_open(disk):
     assert (len(files), files.pinned_count, disk.open_files) == (4, 3, 4)
 
 
-def test_few_files_stay_open_however_many_segments_are_read(pond, sim):
-    _, log = pond.open()
+def test_few_files_stay_open_however_many_segments_are_read(harness, sim):
+    _, log = harness.open()
     for start in range(0, 400, 20):
-        pond.fill(log, 20, start)
-        pond.sync(log)
+        harness.fill(log, 20, start)
+        harness.sync(log)
     assert len(log.segments) > 20
     log.files.count_max = 8
     for offset in range(0, 400, 5):
@@ -71,13 +71,13 @@ def test_few_files_stay_open_however_many_segments_are_read(pond, sim):
         assert held.file.read_at(held.position, 61)
         held.file.release()
     assert sim.open_files <= 8 + 1, "and the lock of the folder"
-    assert list(pond.values(log)) == list(range(400))
+    assert list(harness.values(log)) == list(range(400))
 
 
-def test_a_file_that_is_closed_under_a_reader_stays_readable(pond):
-    _, log = pond.open()
-    pond.fill(log, 100)
-    pond.sync(log)
+def test_a_file_that_is_closed_under_a_reader_stays_readable(harness):
+    _, log = harness.open()
+    harness.fill(log, 100)
+    harness.sync(log)
     held = log.read(0, 100).range
     log.segments[0].close()
     assert log.segments[0].open_file is None
@@ -85,25 +85,25 @@ def test_a_file_that_is_closed_under_a_reader_stays_readable(pond):
     held.file.release()
 
 
-def test_when_too_many_files_wait_for_a_sync_clients_wait_and_the_broker_goes_on(pond):
-    _, log = pond.open()
-    pond.fill(log, 60)
+def test_when_too_many_files_wait_for_a_sync_clients_wait_and_the_broker_goes_on(harness):
+    _, log = harness.open()
+    harness.fill(log, 60)
     assert log.files.pinned_count > 3
     log.files.count_max = log.files.pinned_count + 1
     log.roll()
     with pytest.raises(Refused, match="ulimit"):
-        pond.append(log, b"client's")
-    log.append(pond.batch(b"broker's"), leader_epoch=0, now_ms=pond.now_ms, from_client=False)
-    pond.sync(log)
+        harness.append(log, b"client's")
+    log.append(harness.batch(b"broker's"), leader_epoch=0, now_ms=harness.now_ms, from_client=False)
+    harness.sync(log)
     assert log.files.pinned_count == 0
-    assert pond.append(log, b"client's") == 61
+    assert harness.append(log, b"client's") == 61
 
 
-def test_a_read_that_finds_all_files_in_use_has_nothing_yet(pond):
-    store, log = pond.open()
-    pond.fill(log, 60)
+def test_a_read_that_finds_all_files_in_use_has_nothing_yet(harness):
+    store, log = harness.open()
+    harness.fill(log, 60)
     store.close()
-    _, log = pond.open()
+    _, log = harness.open()
     log.files.count_max = 4
     held, number = [], 0
     while ranges := log.read_ranges(log.segments[number].base_offset, 100).ranges:
@@ -117,16 +117,16 @@ def test_a_read_that_finds_all_files_in_use_has_nothing_yet(pond):
     assert log.read_ranges(log.segments[number].base_offset, 100).ranges
 
 
-def test_what_follows_a_refused_first_batch_of_a_producer_is_refused_too(pond):
-    _, log = pond.open()
-    pond.fill(log, 60)
+def test_what_follows_a_refused_first_batch_of_a_producer_is_refused_too(harness):
+    _, log = harness.open()
+    harness.fill(log, 60)
     count_max, log.files.count_max = log.files.count_max, log.files.pinned_count + 1
     log.roll()
 
     def send(sequence):
-        record = Record(0, pond.now_ms, b"k", b"v")
+        record = Record(0, harness.now_ms, b"k", b"v")
         batch = encode_batch([record], producer_id=5, producer_epoch=0, base_sequence=sequence)
-        return log.append(memoryview(bytearray(batch)), leader_epoch=0, now_ms=pond.now_ms).first_offset
+        return log.append(memoryview(bytearray(batch)), leader_epoch=0, now_ms=harness.now_ms).first_offset
 
     with pytest.raises(Refused, match="ulimit"):
         send(0)

@@ -43,11 +43,11 @@ class BeginningLost(Exception):
     """Nothing was promised about this log, and little can be said about it."""
 
 
-class Lives:
-    def __init__(self, pond, seed):
-        self.pond = pond
+class Simulation:
+    def __init__(self, harness, seed):
+        self.harness = harness
         self.dice = random.Random(seed)
-        self.model = Model(pond)
+        self.model = Model(harness)
         self.committed = 0
         """Up to there nobody cuts the log back."""
         self.start = 0
@@ -72,10 +72,10 @@ class Lives:
         self.plan, self.jobs = None, []
         if self.log is not None and self.dice.random() < 0.3:
             self.arm()
-        store = self.pond.store()
-        report = store.open(self.pond.now_ms)
+        store = self.harness.store()
+        report = store.open(self.harness.now_ms)
         assert not report.failed, report.failed
-        log = store.create(self.pond.tp, self.pond.topic_id)
+        log = store.create(self.harness.tp, self.harness.topic_id)
         self.store, self.log = store, log
         if safe is not None:
             assert log.end_offset >= safe
@@ -110,8 +110,8 @@ class Lives:
     def check(self):
         log, model = self.log, self.model
         assert log.end_offset == max((*model.data, *model.markers), default=-1) + 1
-        check(log, model, self.dice, compacted=self.pond.limits.cleanup_compact)
-        there = {record.offset for record in self.pond.records(log) if record.offset in model.data}
+        check(log, model, self.dice, compacted=self.harness.limits.cleanup_compact)
+        there = {record.offset for record in self.harness.records(log) if record.offset in model.data}
         opened, _ = model.walk()
         kept = {offset for rows in opened.values() for offset in rows}
         kept |= {offset for offset in model.data if offset >= self.touched}
@@ -131,13 +131,13 @@ class Lives:
 
     def starve(self):
         """A write that may find no room."""
-        self.pond.disk.fill(self.dice.randrange(80))
+        self.harness.disk.fill(self.dice.randrange(80))
         try:
             self.plain()
         except Refused:
             self.model.pending = None
         finally:
-            self.pond.disk.heal()
+            self.harness.disk.heal()
 
     def repeat(self):
         """The idempotent producer sends, maybe again."""
@@ -145,16 +145,16 @@ class Lives:
         last = self.sent[max(self.sent)] if self.sent else -1
         if known is not None and self.dice.random() < 0.3:
             again = self._batch_of(last)
-            assert self.log.append(again, leader_epoch=0, now_ms=self.pond.now_ms).duplicate
+            assert self.log.append(again, leader_epoch=0, now_ms=self.harness.now_ms).duplicate
             return
         batch = self._batch_of(last + 1)
         self.model.pending = "data", (None, 0, 0, b"k0", b"s%d" % (last + 1))
-        self.model.is_at(self.log.append(batch, leader_epoch=0, now_ms=self.pond.now_ms).first_offset)
+        self.model.is_at(self.log.append(batch, leader_epoch=0, now_ms=self.harness.now_ms).first_offset)
         self.sent[self.log.end_offset - 1] = last + 1
         self.is_forgotten = False
 
     def _batch_of(self, sequence):
-        return self.pond.batch(
+        return self.harness.batch(
             b"s%d" % sequence, key=b"k0", producer_id=IDEMPOTENT, producer_epoch=0, base_sequence=sequence
         )
 
@@ -169,7 +169,7 @@ class Lives:
         self.committed = self.dice.randint(self.committed, self.log.end_offset)
 
     def sync(self):
-        self.pond.sync_or_fail(self.log)
+        self.harness.sync_or_fail(self.log)
 
     def checkpoint(self):
         self.store.checkpoint()
@@ -186,13 +186,13 @@ class Lives:
     def begin_plan(self):
         self.commit()
         upper = min(self.committed, self.log.synced_offset)
-        self.plan, self.has_run = self.log.compaction_candidate(self.pond.now_ms, upper), False
+        self.plan, self.has_run = self.log.compaction_candidate(self.harness.now_ms, upper), False
         if self.plan is not None:
             self.touched = max(self.touched, self.plan.sources[-1].next_offset)
 
     def run_plan(self):
         self.has_run = True
-        disk = self.pond.disk
+        disk = self.harness.disk
         fault = self.dice.random()
         if fault < 0.2:
             disk.fail_syncs(self.dice.choice((".log", ".index", "pond-0")))
@@ -244,7 +244,7 @@ class Lives:
     @contextlib.contextmanager
     def _in_need(self):
         """There may be no room, or no descriptor, for a while."""
-        disk = self.pond.disk
+        disk = self.harness.disk
         need = self.dice.random()
         if need < 0.2:
             disk.fill(self.dice.randrange(200))
@@ -288,7 +288,7 @@ class Lives:
         self.log.finish_truncation(truncation)
         self.model.cut(self.log.end_offset)
         self.sent = {offset: each for offset, each in self.sent.items() if offset < self.log.end_offset}
-        self.check_sequence(is_known=not self.pond.limits.cleanup_compact)
+        self.check_sequence(is_known=not self.harness.limits.cleanup_compact)
         self.tell_again()
 
     def roll(self):
@@ -298,7 +298,7 @@ class Lives:
     def end(self):
         with self._in_need():
             self.store.close(is_vouched=self.dice.random() < 0.7)
-        self.pond.disk.drop_process()
+        self.harness.disk.drop_process()
         self.begin()
         if self.dice.random() < 0.3:
             # Before anything is written.
@@ -306,27 +306,27 @@ class Lives:
 
     def kill(self):
         self.store.abandon()
-        self.pond.disk.heal()
-        self.pond.disk.drop_process()
+        self.harness.disk.heal()
+        self.harness.disk.drop_process()
         self.begin()
 
     def lose(self):
         """A sync fails, and the process is killed before its loop hears of it."""
         ticket = self.log.sync_target()
-        self.pond.disk.fail_syncs(".log")
+        self.harness.disk.fail_syncs(".log")
         with contextlib.suppress(OSError):
             ticket.run()
         self.kill()
 
     def arm(self):
         """The power will go at some operation."""
-        self.pond.disk.crash_at_operation(self.pond.disk.operations + self.dice.randint(1, 40))
+        self.harness.disk.crash_at_operation(self.harness.disk.operations + self.dice.randint(1, 40))
 
     def power_cut(self):
         safe = self.log.synced_offset if self.log is not None else 0
         while True:
-            self.pond.disk.heal()
-            self.pond.disk.crash()
+            self.harness.disk.heal()
+            self.harness.disk.crash()
             try:
                 self.begin(safe)
                 return
@@ -352,7 +352,7 @@ class Lives:
         for _ in range(STEPS):
             step = self.dice.choice(self.dice.choice(kinds))
             self.story.append(step.__name__)
-            self.pond.now_ms += self.dice.choice((1, 100, 1000))
+            self.harness.now_ms += self.dice.choice((1, 100, 1000))
             try:
                 if self.log.failed is not None:
                     self.kill()
@@ -367,10 +367,10 @@ class Lives:
 @pytest.mark.parametrize("kind", LIMITS)
 @pytest.mark.parametrize("seed", seeds(range(30)))
 def test_readers_see_what_the_model_says_in_each_life(make_pond, kind, seed):
-    lives = Lives(make_pond(disk=SimDisk(seed), limits=LIMITS[kind]), seed)
+    simulation = Simulation(make_pond(disk=SimDisk(seed), limits=LIMITS[kind]), seed)
     try:
         with contextlib.suppress(BeginningLost):
-            lives.live()
+            simulation.live()
     except BaseException:
-        print(lives.story)
+        print(simulation.story)
         raise

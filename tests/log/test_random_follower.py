@@ -31,11 +31,11 @@ class Follower:
         self.leading = leader
         self.values = {}
         self.grow()
-        self.pond = make_pond(disk=SimDisk(seed), limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
+        self.harness = make_pond(disk=SimDisk(seed), limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
         self.story = []
         self.start = 0
         """Where it begins at most, if that is not where the leader begins."""
-        self.store, self.log = self.pond.open()
+        self.store, self.log = self.harness.open()
 
     # What happens to the leader
 
@@ -51,7 +51,7 @@ class Follower:
     # What the follower does
 
     def fetch(self):
-        if self.log.start_offset != self.store.noted_start(self.pond.tp):
+        if self.log.start_offset != self.store.noted_start(self.harness.tp):
             self.store.checkpoint()
         if self.log.end_offset < self.leader.start_offset:
             self.begin_anew()
@@ -59,7 +59,7 @@ class Follower:
         self.log.delete_before(self.leader.start_offset)
         batches = bytearray(self.leader.read_batches(self.log.end_offset, self.dice.choice((1, 300, 700))))
         if batches:
-            self.log.append_follower(memoryview(batches), now_ms=self.pond.now_ms)
+            self.log.append_follower(memoryview(batches), now_ms=self.harness.now_ms)
 
     def begin_anew(self):
         """Also when it is told to by another leader, which has the same."""
@@ -77,7 +77,7 @@ class Follower:
         self.log.finish_truncation(truncation, error)
 
     def sync(self):
-        self.pond.sync_or_fail(self.log)
+        self.harness.sync_or_fail(self.log)
 
     def checkpoint(self):
         self.store.checkpoint()
@@ -85,14 +85,14 @@ class Follower:
     # Needs and ends
 
     def fill(self):
-        self.pond.disk.fill(self.dice.choice((0, 0, 0, self.dice.randrange(400))))
+        self.harness.disk.fill(self.dice.choice((0, 0, 0, self.dice.randrange(400))))
 
     def make_room(self):
-        self.pond.disk.heal()
+        self.harness.disk.heal()
 
     def lack(self):
         code = self.dice.choice((errno.EMFILE, errno.ENOSPC))
-        self.pond.disk.fail_opens(self.dice.choice(TARGETS), times=self.dice.choice((1, 2)), code=code)
+        self.harness.disk.fail_opens(self.dice.choice(TARGETS), times=self.dice.choice((1, 2)), code=code)
 
     def end(self):
         with contextlib.suppress(OSError):
@@ -105,13 +105,13 @@ class Follower:
 
     def cut_power(self):
         self.store.abandon()
-        self.pond.disk.heal()
-        self.pond.disk.crash()
+        self.harness.disk.heal()
+        self.harness.disk.crash()
         self.next_life(self.owed(), has_lost=True)
 
     def arm(self):
         """The power will go at some operation."""
-        self.pond.disk.crash_at_operation(self.pond.disk.operations + self.dice.randint(1, 25))
+        self.harness.disk.crash_at_operation(self.harness.disk.operations + self.dice.randint(1, 25))
 
     # What must be true
 
@@ -120,9 +120,9 @@ class Follower:
         return self.log.synced_offset if self.log.failed is None else 0
 
     def next_life(self, owed=0, *, has_lost=False):
-        self.pond.disk.heal()
-        self.pond.disk.drop_process()
-        self.store, self.log = self.pond.open()
+        self.harness.disk.heal()
+        self.harness.disk.drop_process()
+        self.store, self.log = self.harness.open()
         assert self.log.end_offset >= owed or owed <= self.leader.start_offset
         if has_lost and self.log.start_offset > max(self.leader.start_offset, self.start):
             # A beginning that was never synced may be gone like an end.
@@ -131,11 +131,11 @@ class Follower:
         self.check()
 
     def check(self):
-        here = self.pond.values(self.log)
+        here = self.harness.values(self.log)
         assert list(here) == list(range(self.log.start_offset, self.log.end_offset))
         assert self.log.start_offset <= max(self.leader.start_offset, self.start)
         assert here.items() <= self.values.items()
-        marks = [name for name in self.pond.disk.list(self.pond.partition) if name.endswith(BEGUN)]
+        marks = [name for name in self.harness.disk.list(self.harness.partition) if name.endswith(BEGUN)]
         assert len(marks) <= 1
 
     def live(self):
@@ -146,7 +146,7 @@ class Follower:
         for _ in range(STEPS):
             step = self.dice.choice(self.dice.choice((often, often, seldom, needs, ends)))
             self.story.append(step.__name__)
-            self.pond.now_ms += 1000
+            self.harness.now_ms += 1000
             try:
                 if self.log.failed is not None:
                     self.kill()
@@ -155,10 +155,10 @@ class Follower:
             except PowerCut:
                 self.story.append("the power is gone")
                 owed = self.owed()
-                self.pond.disk.heal()
-                self.pond.disk.crash()
+                self.harness.disk.heal()
+                self.harness.disk.crash()
                 self.next_life(owed, has_lost=True)
-        self.pond.disk.crash_at_operation(1 << 62)
+        self.harness.disk.crash_at_operation(1 << 62)
         self.kill()
         for _ in range(400):
             self.fetch()

@@ -26,9 +26,9 @@ PRODUCER = 1
 NOTES = ("leader-epoch-checkpoint", "-offset-checkpoint", ".snapshot", "append-times")
 
 
-class Lives:
-    def __init__(self, pond, seed):
-        self.pond = pond
+class Simulation:
+    def __init__(self, harness, seed):
+        self.harness = harness
         self.dice = random.Random(seed)
         self.values = {}
         """offset: (value, leader epoch, sequence), as the log had them when it was looked at last"""
@@ -52,15 +52,15 @@ class Lives:
     def begin(self, safe=None):
         """The next life. After a power cut only what was synced has to be there."""
         self.jobs = []
-        store = self.store = self.pond.store()
-        report = store.open(self.pond.now_ms)
+        store = self.store = self.harness.store()
+        report = store.open(self.harness.now_ms)
         assert not report.failed, report.failed
-        log = store.get(self.pond.tp)
-        if log is not None and log.topic_id != self.pond.topic_id and (log.topic_id.int or log.end_offset):
+        log = store.get(self.harness.tp)
+        if log is not None and log.topic_id != self.harness.topic_id and (log.topic_id.int or log.end_offset):
             # Its removal did not survive, or it was never synced: the broker sets it aside.
-            store.set_aside(self.pond.tp)
-        self.log = store.create(self.pond.tp, self.pond.topic_id)
-        self.log.set_topic_id(self.pond.topic_id)
+            store.set_aside(self.harness.tp)
+        self.log = store.create(self.harness.tp, self.harness.topic_id)
+        self.log.set_topic_id(self.harness.topic_id)
         if safe is not None:
             end = self.log.end_offset
             assert end >= safe
@@ -85,12 +85,12 @@ class Lives:
             assert self.values[offset][1] == header.leader_epoch
             if offset >= log.start_offset:
                 assert log.epochs.of(offset) == header.leader_epoch, (offset, log.epochs.entries)
-        read = self.pond.values(log)
+        read = self.harness.values(log)
         assert read == {offset: row[0] for offset, row in self.values.items() if offset >= log.start_offset}
         assert min(self.deleted, log.end_offset) <= log.start_offset <= max(self.start, 0)
         replayed = ProducerStates()
         for segment in log.segments:
-            for _ in replayed.replay(segment.file, segment.batches_from(segment.base_offset), 0, self.pond.now_ms):
+            for _ in replayed.replay(segment.file, segment.batches_from(segment.base_offset), 0, self.harness.now_ms):
                 pass
         for producer_id, entry in replayed.entries.items():
             assert log.producers.entries[producer_id].last_sequence == entry.last_sequence
@@ -105,14 +105,14 @@ class Lives:
         value = b"%d-%d" % (self.epoch, self.dice.randrange(1000))
         self.pending = value, self.epoch, sequence
         with contextlib.suppress(Refused):
-            offset = self.pond.append(
+            offset = self.harness.append(
                 self.log,
                 value,
                 epoch=self.epoch,
                 producer_id=PRODUCER,
                 producer_epoch=0,
                 base_sequence=sequence,
-                timestamp=self.pond.now_ms - self.dice.choice((0, 10**9)),
+                timestamp=self.harness.now_ms - self.dice.choice((0, 10**9)),
             )
             self.values[offset] = value, self.epoch, sequence
             self.sequence = sequence
@@ -122,7 +122,7 @@ class Lives:
         self.log.begin_epoch(self.epoch)
 
     def sync(self):
-        self.pond.sync_or_fail(self.log)
+        self.harness.sync_or_fail(self.log)
 
     def checkpoint(self):
         with contextlib.suppress(OSError):
@@ -156,14 +156,14 @@ class Lives:
     def lose(self):
         """A sync fails, and the process is killed before its loop hears of it."""
         ticket = self.log.sync_target()
-        self.pond.disk.fail_syncs(".log")
+        self.harness.disk.fail_syncs(".log")
         with contextlib.suppress(OSError):
             ticket.run()
         self.kill()
 
     def begin_elsewhere(self):
         """The leader's log begins only there."""
-        self.pond.disk.heal()
+        self.harness.disk.heal()
         offset = self.log.end_offset + self.dice.choice((0, 3, 50))
         truncation = self.log.begin_truncation(offset, is_new_start=True)
         if self._gives_up(truncation):
@@ -182,7 +182,7 @@ class Lives:
         return True
 
     def cut(self):
-        self.pond.disk.heal()
+        self.harness.disk.heal()
         offset = self.dice.randint(max(self.log.end_offset - 6, 0), self.log.end_offset)
         if offset == self.log.end_offset:
             self.log.forget_epochs_at_end()
@@ -194,7 +194,7 @@ class Lives:
         self.values = {each: row for each, row in self.values.items() if each < truncation.offset}
         self.start, self.deleted = min(self.start, truncation.offset), min(self.deleted, truncation.offset)
         if self.dice.random() < 0.2:
-            self.pond.disk.fail_syncs(".log")
+            self.harness.disk.fail_syncs(".log")
             with contextlib.suppress(OSError):
                 truncation.run()
             self.kill()
@@ -203,29 +203,29 @@ class Lives:
         self.log.finish_truncation(truncation)
         self.start = min(self.start, self.log.end_offset)
         self.deleted = min(self.deleted, self.log.end_offset)
-        if self.log.start_offset != self.store.noted_start(self.pond.tp):
+        if self.log.start_offset != self.store.noted_start(self.harness.tp):
             # As a follower does before it goes on.
             self.checkpoint()
 
     def no_room(self):
         part = self.dice.choice(NOTES)
-        self.pond.disk.fail_opens(part, times=self.dice.choice((1, 3)), code=errno.ENOSPC)
+        self.harness.disk.fail_opens(part, times=self.dice.choice((1, 3)), code=errno.ENOSPC)
 
     def room(self):
-        self.pond.disk.heal()
+        self.harness.disk.heal()
 
     def begin_anew(self):
         """Deleted and made again, with a checkpoint on its way now and then."""
-        self.pond.disk.heal()
+        self.harness.disk.heal()
         job = self.store.begin_checkpoint() if self.dice.random() < 0.7 else None
-        self.store.delete(self.pond.tp)
+        self.store.delete(self.harness.tp)
         self.topics += 1
-        self.pond.topic_id = UUID(int=self.topics)
-        if job is not None and self.store.is_leaving(self.pond.tp):
+        self.harness.topic_id = UUID(int=self.topics)
+        if job is not None and self.store.is_leaving(self.harness.tp):
             job.run()
             self.store.end_checkpoint(job)
             job = None
-        self.log = self.store.create(self.pond.tp, self.pond.topic_id)
+        self.log = self.store.create(self.harness.tp, self.harness.topic_id)
         if job is not None:
             job.run()
             self.store.end_checkpoint(job)
@@ -235,34 +235,34 @@ class Lives:
         with contextlib.suppress(OSError):
             self.store.close(is_vouched=self.dice.random() < 0.7)
             self.deleted = self.log.start_offset
-        self.pond.disk.heal()
+        self.harness.disk.heal()
         self.begin()
 
     def kill(self):
         self.store.abandon()
-        self.pond.disk.heal()
-        self.pond.disk.drop_process()
+        self.harness.disk.heal()
+        self.harness.disk.drop_process()
         self.begin()
 
     def power_cut(self):
         safe = self.log.synced_offset
         self.store.abandon()
-        self.pond.disk.heal()
-        self.pond.disk.crash()
+        self.harness.disk.heal()
+        self.harness.disk.crash()
         self.begin(safe)
 
     def arm(self):
         """The power will go at some operation."""
-        self.pond.disk.crash_at_operation(self.pond.disk.operations + self.dice.randint(1, 40))
+        self.harness.disk.crash_at_operation(self.harness.disk.operations + self.dice.randint(1, 40))
 
     def disarm(self):
         """Of what follows nobody could tell how far it came."""
-        self.pond.disk.crash_at_operation(1 << 62)
+        self.harness.disk.crash_at_operation(1 << 62)
 
     def after_cut(self):
         safe = self.log.synced_offset
-        self.pond.disk.heal()
-        self.pond.disk.crash()
+        self.harness.disk.heal()
+        self.harness.disk.crash()
         self.begin(safe)
 
     def live(self):
@@ -273,7 +273,7 @@ class Lives:
         for _ in range(STEPS):
             step = self.dice.choice(self.dice.choice((often, often, often, seldom, removals, removals, ends)))
             self.story.append(step.__name__)
-            self.pond.now_ms += 1000
+            self.harness.now_ms += 1000
             if step in (self.cut, self.begin_anew, self.begin_elsewhere):
                 self.disarm()
             try:
@@ -290,9 +290,11 @@ class Lives:
 
 @pytest.mark.parametrize("seed", seeds(range(90)))
 def test_each_life_goes_by_what_the_batches_tell(make_pond, seed):
-    lives = Lives(make_pond(disk=SimDisk(seed), limits=LogLimits(segment_bytes=400, index_interval_bytes=150)), seed)
+    simulation = Simulation(
+        make_pond(disk=SimDisk(seed), limits=LogLimits(segment_bytes=400, index_interval_bytes=150)), seed
+    )
     try:
-        lives.live()
+        simulation.live()
     except BaseException:
-        print(lives.story)
+        print(simulation.story)
         raise

@@ -17,70 +17,70 @@ def expired(log, now_ms, **named):
 
 @pytest.fixture
 def filled(make_pond):
-    pond = make_pond(limits=LIMITS)
-    store, log = pond.open()
-    pond.fill(log, 20)
-    pond.sync(log)
-    return pond, store, log
+    harness = make_pond(limits=LIMITS)
+    store, log = harness.open()
+    harness.fill(log, 20)
+    harness.sync(log)
+    return harness, store, log
 
 
 def test_time_takes_whole_segments_in_their_order(filled):
-    pond, _, log = filled
-    assert expired(log, pond.now_ms + 10_000) == []
-    assert expired(log, pond.now_ms + 10_001) == log.segments.bases
-    pond.now_ms += 5000
-    pond.fill(log, 1, start=20)
-    assert expired(log, pond.now_ms + 5001) == log.segments.bases[:-1]
-    assert expired(log, pond.now_ms + 5001, upper_offset=log.segments.bases[2]) == log.segments.bases[:2]
+    harness, _, log = filled
+    assert expired(log, harness.now_ms + 10_000) == []
+    assert expired(log, harness.now_ms + 10_001) == log.segments.bases
+    harness.now_ms += 5000
+    harness.fill(log, 1, start=20)
+    assert expired(log, harness.now_ms + 5001) == log.segments.bases[:-1]
+    assert expired(log, harness.now_ms + 5001, upper_offset=log.segments.bases[2]) == log.segments.bases[:2]
     log.limits = replace(LIMITS, retention_ms=-1)
-    assert expired(log, pond.now_ms * 2) == []
+    assert expired(log, harness.now_ms * 2) == []
     log.limits = replace(LIMITS, cleanup_delete=False, cleanup_compact=True)
-    assert expired(log, pond.now_ms * 2) == []
+    assert expired(log, harness.now_ms * 2) == []
 
 
 def test_size_takes_the_oldest_while_enough_is_left(filled):
-    pond, _, log = filled
+    harness, _, log = filled
     first, second = log.segments[0].size, log.segments[1].size
     log.limits = replace(LIMITS, retention_bytes=log.size_bytes - first)
-    assert expired(log, pond.now_ms) == log.segments.bases[:1]
+    assert expired(log, harness.now_ms) == log.segments.bases[:1]
     log.limits = replace(LIMITS, retention_bytes=log.size_bytes - first - second + 1)
-    assert expired(log, pond.now_ms) == log.segments.bases[:1]
+    assert expired(log, harness.now_ms) == log.segments.bases[:1]
     log.limits = replace(LIMITS, retention_bytes=log.size_bytes - first - second)
-    assert expired(log, pond.now_ms) == log.segments.bases[:2]
+    assert expired(log, harness.now_ms) == log.segments.bases[:2]
 
 
 def test_a_future_timestamp_keeps_and_an_old_one_does_not_delete_what_just_came(make_pond):
-    pond = make_pond(limits=LIMITS)
-    store, log = pond.open()
-    pond.append(log, b"future", timestamp=pond.now_ms + DAY_MS)
+    harness = make_pond(limits=LIMITS)
+    store, log = harness.open()
+    harness.append(log, b"future", timestamp=harness.now_ms + DAY_MS)
     log.roll()
-    assert expired(log, pond.now_ms + 10_001) == []
-    assert expired(log, pond.now_ms + DAY_MS + 10_001) == [0]
-    pond.append(log, b"backfill", timestamp=5)
+    assert expired(log, harness.now_ms + 10_001) == []
+    assert expired(log, harness.now_ms + DAY_MS + 10_001) == [0]
+    harness.append(log, b"backfill", timestamp=5)
     log.roll()
     for is_clean in (True, False):
-        assert expired(log, pond.now_ms + DAY_MS * 2) == [0, 1]
-        assert expired(log, pond.now_ms + 9_000) == []
+        assert expired(log, harness.now_ms + DAY_MS * 2) == [0, 1]
+        assert expired(log, harness.now_ms + 9_000) == []
         log.limits = replace(LIMITS, retention_ms=2 * DAY_MS + 9_000)
-        assert expired(log, pond.now_ms + DAY_MS * 2) == [], "the time of the append was kept over the restart"
+        assert expired(log, harness.now_ms + DAY_MS * 2) == [], "the time of the append was kept over the restart"
         store.checkpoint()
         store.close() if is_clean else store.abandon()
-        store, log = pond.open()
+        store, log = harness.open()
 
 
 def test_backfilled_data_counts_from_its_append_after_a_restart(make_pond):
-    pond = make_pond(limits=LIMITS)
-    store, log = pond.open()
-    pond.append(log, b"backfill", timestamp=5)
+    harness = make_pond(limits=LIMITS)
+    store, log = harness.open()
+    harness.append(log, b"backfill", timestamp=5)
     log.roll()
     store.close()
-    _, log = pond.open()
-    assert expired(log, pond.now_ms + 10_000) == []
-    assert expired(log, pond.now_ms + 10_001) == [0]
+    _, log = harness.open()
+    assert expired(log, harness.now_ms + 10_000) == []
+    assert expired(log, harness.now_ms + 10_001) == [0]
 
 
 def test_retired_segments_are_gone_at_once_and_their_files_later(filled, sim):
-    pond, store, log = filled
+    harness, store, log = filled
     reader = log.read(0, 100).range
     gone = log.segments[:2]
     kept = log.segments.bases[2]
@@ -88,46 +88,46 @@ def test_retired_segments_are_gone_at_once_and_their_files_later(filled, sim):
     assert (log.start_offset, log.segments.bases[0]) == (kept, kept)
     with pytest.raises(Refused):
         log.read(0, 100)
-    assert pond.disk.exists(gone[0].path(".log"))
+    assert harness.disk.exists(gone[0].path(".log"))
     assert job.delay_ms == LIMITS.file_delete_delay_ms
-    pond.remove(job)
+    harness.remove(job)
     assert not any(
-        name.startswith(f"{0:020d}.") and "snapshot" not in name for name in pond.disk.list(pond.partition)
+        name.startswith(f"{0:020d}.") and "snapshot" not in name for name in harness.disk.list(harness.partition)
     )
     assert reader.file.read_at(reader.position, reader.length), "who reads may finish"
     store.close()
-    _, log = pond.open()
+    _, log = harness.open()
     assert log.start_offset == kept
 
 
 def test_a_retired_segment_stays_gone_if_the_end_comes_before_its_job(filled):
-    pond, store, log = filled
+    harness, store, log = filled
     kept = log.segments.bases[2]
     log.retire(log.segments[:2])
     store.close()
-    _, log = pond.open()
+    _, log = harness.open()
     assert (log.start_offset, log.segments.bases[0]) == (kept, kept)
 
 
 def test_when_all_is_expired_a_new_segment_comes_first(filled):
-    pond, _, log = filled
-    later = pond.now_ms + 10_001
+    harness, _, log = filled
+    later = harness.now_ms + 10_001
     end = log.end_offset
-    pond.remove(log.retire(log.expired_segments(later)))
+    harness.remove(log.retire(log.expired_segments(later)))
     assert (log.segments.bases, log.start_offset, log.end_offset) == ([end], end, end)
-    pond.disk.crash()
-    _, log = pond.open()
+    harness.disk.crash()
+    _, log = harness.open()
     assert log.end_offset == end, "offsets go on"
 
 
 def test_deleted_records_take_their_segments_with_them(filled):
-    pond, store, log = filled
+    harness, store, log = filled
     log.limits = replace(LIMITS, cleanup_delete=False)
-    pond.delete_before(log, log.segments.bases[2] + 1)
-    assert expired(log, pond.now_ms) == log.segments.bases[:2]
+    harness.delete_before(log, log.segments.bases[2] + 1)
+    assert expired(log, harness.now_ms) == log.segments.bases[:2]
     store.abandon()
-    pond.disk.crash()
-    _, log = pond.open()
+    harness.disk.crash()
+    _, log = harness.open()
     assert log.start_offset == log.segments.bases[0] + 1, "the start survives a power cut"
 
 
@@ -164,14 +164,14 @@ def test_a_leap_back_counts_at_once():
 
 
 def test_a_clock_that_starts_in_1970_deletes_nothing_when_it_is_set(make_pond):
-    pond = make_pond(limits=replace(LIMITS, timestamp_type_append=True), now_ms=0)
-    store, log = pond.open()
+    harness = make_pond(limits=replace(LIMITS, timestamp_type_append=True), now_ms=0)
+    store, log = harness.open()
     store.retention_now(0, 0)
-    pond.fill(log, 10)
+    harness.fill(log, 10)
     true_ms = 1_700_000_000_000
     for passed in range(0, 3 * SETTLE_MS, 60_000):
         now_ms = store.retention_now(true_ms + passed, passed)
-        pond.now_ms = true_ms + passed
+        harness.now_ms = true_ms + passed
         if passed < 2 * LIMITS.retention_ms:
             assert expired(log, now_ms) == []
     assert now_ms >= true_ms
@@ -181,10 +181,10 @@ def test_a_clock_that_starts_in_1970_deletes_nothing_when_it_is_set(make_pond):
 
 def test_a_clock_that_is_set_right_makes_no_producer_unknown(make_pond):
     behind_ms = 8 * DAY_MS
-    pond = make_pond(limits=replace(LIMITS, producer_id_expiration_ms=DAY_MS), now_ms=0)
-    store, log = pond.open()
+    harness = make_pond(limits=replace(LIMITS, producer_id_expiration_ms=DAY_MS), now_ms=0)
+    store, log = harness.open()
     store.retention_now(0, 0)
-    pond.append(log, b"first", producer_id=7, producer_epoch=0, base_sequence=0)
+    harness.append(log, b"first", producer_id=7, producer_epoch=0, base_sequence=0)
     for passed in range(0, 3 * SETTLE_MS, 60_000):
         log.expire_producers(store.retention_now(behind_ms + passed, passed))
     assert 7 in log.producers.entries
@@ -194,12 +194,12 @@ def test_a_clock_that_is_set_right_makes_no_producer_unknown(make_pond):
 
 def test_a_file_that_cannot_be_read_does_not_keep_a_checkpoint_from_being_written(make_pond):
     """It raised on the loop, where an error ends the process: at every start anew."""
-    pond = make_pond(limits=LIMITS)
-    store, log = pond.open()
-    pond.append(log, b"backfill", timestamp=5)
+    harness = make_pond(limits=LIMITS)
+    store, log = harness.open()
+    harness.append(log, b"backfill", timestamp=5)
     log.roll()
     store.close()
-    store, log = pond.open()
-    pond.disk.fail_opens("pond-0/")
+    store, log = harness.open()
+    harness.disk.fail_opens("pond-0/")
     store.checkpoint()
     assert is_append_time_needed(log.segments[0])

@@ -17,79 +17,79 @@ ENDS = st.sampled_from(["none", "clean", "kill", "power"])
 STEPS = st.lists(st.tuples(ENDS, st.integers(0, 300)), min_size=1, max_size=12)
 
 
-def index_files(pond: Any) -> dict[str, bytes]:
-    names = [name for name in pond.disk.list(pond.partition) if name.endswith("index")]
-    return {name: pond.disk.read(f"{pond.partition}/{name}") for name in names}
+def index_files(harness: Any) -> dict[str, bytes]:
+    names = [name for name in harness.disk.list(harness.partition) if name.endswith("index")]
+    return {name: harness.disk.read(f"{harness.partition}/{name}") for name in names}
 
 
-def ended(pond: Any, store: Any, log: Any, how: str) -> tuple[Any, Any]:
+def ended(harness: Any, store: Any, log: Any, how: str) -> tuple[Any, Any]:
     """The same log in the next life."""
     if how == "none":
         return store, log
     if how == "clean":
         store.close()
     else:
-        pond.sync(log)
+        harness.sync(log)
         if how == "power":
-            pond.disk.crash()
+            harness.disk.crash()
         else:
             log.abandon()
             store._lock.release()
-    return pond.open()
+    return harness.open()
 
 
 @given(STEPS)
 def test_lives_in_between_change_nothing(make_pond: Callable[..., Any], steps: list[tuple[str, int]]) -> None:
     mortal, steady = (make_pond(disk=SimDisk(seed=1), limits=LIMITS) for _ in range(2))
-    lives, one = mortal.open(), steady.open()
+    simulation, one = mortal.open(), steady.open()
     for number, (end, size) in enumerate(steps):
-        lives = ended(mortal, *lives, end)
-        for pond, (_, log) in ((mortal, lives), (steady, one)):
-            pond.now_ms += 7
-            pond.append(log, b"%d" % number + b"x" * size)
-        assert mortal.values(lives[1]) == steady.values(one[1])
+        simulation = ended(mortal, *simulation, end)
+        for harness, (_, log) in ((mortal, simulation), (steady, one)):
+            harness.now_ms += 7
+            harness.append(log, b"%d" % number + b"x" * size)
+        assert mortal.values(simulation[1]) == steady.values(one[1])
     for offset in range(len(steps)):
-        assert lives[1].segments.active.locate(offset) == one[1].segments.active.locate(offset)
-    lives[0].close()
+        assert simulation[1].segments.active.locate(offset) == one[1].segments.active.locate(offset)
+    simulation[0].close()
     one[0].close()
     offsets = [
-        {name: data for name, data in index_files(pond).items() if name.endswith(".index")}
-        for pond in (mortal, steady)
+        {name: data for name, data in index_files(harness).items() if name.endswith(".index")}
+        for harness in (mortal, steady)
     ]
     assert offsets[0] == offsets[1]
 
 
 def test_indexes_of_an_idle_log_are_left_alone(make_pond: Callable[..., Any]) -> None:
-    pond = make_pond(limits=LIMITS)
-    store, log = pond.open()
-    pond.append(log, b"one")
+    harness = make_pond(limits=LIMITS)
+    store, log = harness.open()
+    harness.append(log, b"one")
     store.close()
-    before = index_files(pond)
-    store, log = pond.open()
+    before = index_files(harness)
+    store, log = harness.open()
     active = log.segments.active
     assert (active._offsets, active._times, active.next_offset) == (None, None, 1)
     store.close()
-    assert index_files(pond) == before
+    assert index_files(harness) == before
 
 
 @pytest.mark.parametrize("damage", ["lost", "torn", "foreign"])
 def test_indexes_are_written_anew_once_the_log_grows(make_pond: Callable[..., Any], damage: str) -> None:
-    pond = make_pond(limits=LIMITS)
-    store, log = pond.open()
-    pond.append(log, b"one")
+    harness = make_pond(limits=LIMITS)
+    store, log = harness.open()
+    harness.append(log, b"one")
     store.close()
-    for name in index_files(pond):
-        path = f"{pond.partition}/{name}"
+    for name in index_files(harness):
+        path = f"{harness.partition}/{name}"
         if damage == "lost":
-            pond.disk.remove(path)
+            harness.disk.remove(path)
         else:
-            pond.disk.replace(path, b"abc" if damage == "torn" else b"\0\0\0\1" * 6)
-    store, log = pond.open()
+            harness.disk.replace(path, b"abc" if damage == "torn" else b"\0\0\0\1" * 6)
+    store, log = harness.open()
     for _ in range(9):
-        pond.append(log, b"x" * 100)
+        harness.append(log, b"x" * 100)
     for offset in range(10):
         assert log.segments.active.locate(offset).base_offset == offset
-    assert len(pond.values(log)) == 10
+    assert len(harness.values(log)) == 10
     store.close()
     intact = make_pond(limits=LIMITS)
     store, log = intact.open()
@@ -97,4 +97,4 @@ def test_indexes_are_written_anew_once_the_log_grows(make_pond: Callable[..., An
     for _ in range(9):
         intact.append(log, b"x" * 100)
     store.close()
-    assert index_files(pond) == index_files(intact)
+    assert index_files(harness) == index_files(intact)

@@ -82,26 +82,26 @@ def test_entries_of_markers_that_stay_go_to_the_new_index():
 class Writer:
     """A producer of transactions v1."""
 
-    def __init__(self, pond, log, producer=7):
-        self.pond, self.log, self.producer, self.sequence = pond, log, producer, 0
+    def __init__(self, harness, log, producer=7):
+        self.harness, self.log, self.producer, self.sequence = harness, log, producer, 0
 
     def put(self, key, value):
         log, producer = self.log, self.producer
-        batch = self.pond.batch(
+        batch = self.harness.batch(
             value, key=key, producer_id=producer, producer_epoch=0, base_sequence=self.sequence, transactional=True
         )
-        verification = permitted(log.producers, producer, 0, self.sequence, self.pond.now_ms)
+        verification = permitted(log.producers, producer, 0, self.sequence, self.harness.now_ms)
         self.sequence += 1
-        return log.append(batch, leader_epoch=0, now_ms=self.pond.now_ms, verification=verification).first_offset
+        return log.append(batch, leader_epoch=0, now_ms=self.harness.now_ms, verification=verification).first_offset
 
     def end(self, committed):
         return self.log.append_marker(
-            self.producer, 0, committed, 0, now_ms=self.pond.now_ms, leader_epoch=0
+            self.producer, 0, committed, 0, now_ms=self.harness.now_ms, leader_epoch=0
         ).first_offset
 
 
-def compact(pond, log):
-    plan = log.compaction_candidate(pond.now_ms)
+def compact(harness, log):
+    plan = log.compaction_candidate(harness.now_ms)
     assert plan is not None
     plan.run()
     log.finish_compaction(plan).run()
@@ -119,154 +119,154 @@ def markers(log):
 
 @pytest.fixture
 def stage(make_pond):
-    pond = make_pond(limits=COMPACT)
-    store, log = pond.open()
-    return pond, store, log
+    harness = make_pond(limits=COMPACT)
+    store, log = harness.open()
+    return harness, store, log
 
 
 def test_aborted_records_neither_stay_nor_hide_what_they_would_have_replaced(stage):
-    pond, _, log = stage
-    pond.append(log, b"good", key=b"a")
-    writer = Writer(pond, log)
+    harness, _, log = stage
+    harness.append(log, b"good", key=b"a")
+    writer = Writer(harness, log)
     writer.put(b"a", b"bad")
     writer.end(committed=False)
-    pond.fill(log, 10)
-    compact(pond, log)
-    assert [record.value for record in pond.records(log) if record.key == b"a"] == [b"good"]
+    harness.fill(log, 10)
+    compact(harness, log)
+    assert [record.value for record in harness.records(log) if record.key == b"a"] == [b"good"]
 
 
 def test_committed_records_and_tombstones_replace_as_others_do(stage):
-    pond, _, log = stage
-    pond.append(log, b"old", key=b"a")
-    pond.append(log, b"old", key=b"b")
-    writer = Writer(pond, log)
+    harness, _, log = stage
+    harness.append(log, b"old", key=b"a")
+    harness.append(log, b"old", key=b"b")
+    writer = Writer(harness, log)
     writer.put(b"a", b"new")
     writer.put(b"b", None)
     writer.end(committed=True)
-    pond.fill(log, 10)
-    compact(pond, log)
-    found = {record.key: record.value for record in pond.records(log)}
+    harness.fill(log, 10)
+    compact(harness, log)
+    found = {record.key: record.value for record in harness.records(log)}
     assert (found[b"a"], found[b"b"]) == (b"new", None)
 
 
 def test_nothing_from_an_open_transaction_on_is_touched(stage):
-    pond, _, log = stage
-    pond.fill(log, 10)
-    writer = Writer(pond, log)
+    harness, _, log = stage
+    harness.fill(log, 10)
+    writer = Writer(harness, log)
     first = writer.put(b"a", b"undecided")
-    pond.fill(log, 20)
-    before = [record for record in pond.records(log) if record.offset >= first]
-    compact(pond, log)
-    assert [record for record in pond.records(log) if record.offset >= first] == before
+    harness.fill(log, 20)
+    before = [record for record in harness.records(log) if record.offset >= first]
+    compact(harness, log)
+    assert [record for record in harness.records(log) if record.offset >= first] == before
     assert log.last_stable_offset == first
 
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_marker_stays_for_its_time_after_its_last_record_and_not_longer(stage, committed):
-    pond, _, log = stage
-    writer = Writer(pond, log)
+    harness, _, log = stage
+    writer = Writer(harness, log)
     writer.put(b"k", b"value")
     marker = writer.end(committed)
-    pond.fill(log, 10)
-    pond.now_ms += 20
-    log.expire_producers(pond.now_ms)
-    compact(pond, log)
+    harness.fill(log, 10)
+    harness.now_ms += 20
+    log.expire_producers(harness.now_ms)
+    compact(harness, log)
     assert markers(log) == [marker], "its record was there until now"
-    pond.fill(log, 10)
-    compact(pond, log)
+    harness.fill(log, 10)
+    compact(harness, log)
     assert markers(log) == [marker], "its time begins to run"
-    pond.now_ms += 999
-    pond.fill(log, 10)
-    compact(pond, log)
+    harness.now_ms += 999
+    harness.fill(log, 10)
+    compact(harness, log)
     assert markers(log) == [marker]
-    pond.now_ms += 1
-    pond.fill(log, 10)
-    compact(pond, log)
+    harness.now_ms += 1
+    harness.fill(log, 10)
+    compact(harness, log)
     assert markers(log) == []
     assert log.aborted_transactions(0, log.end_offset) == []
 
 
 def test_the_marker_of_a_record_that_is_still_the_latest_stays(stage):
-    pond, _, log = stage
-    writer = Writer(pond, log)
+    harness, _, log = stage
+    writer = Writer(harness, log)
     writer.put(b"mine", b"value")
     marker = writer.end(committed=True)
     for _ in range(4):
-        pond.fill(log, 10)
-        compact(pond, log)
-        pond.now_ms += 2_000
-        log.expire_producers(pond.now_ms)
+        harness.fill(log, 10)
+        compact(harness, log)
+        harness.now_ms += 2_000
+        log.expire_producers(harness.now_ms)
     assert markers(log) == [marker]
 
 
 def test_a_living_producer_is_remembered_by_its_marker(make_pond):
-    pond = make_pond(limits=COMPACT)
-    store, log = pond.open()
-    log.append_marker(5, 3, committed=True, coordinator_epoch=0, now_ms=pond.now_ms, leader_epoch=0)
+    harness = make_pond(limits=COMPACT)
+    store, log = harness.open()
+    log.append_marker(5, 3, committed=True, coordinator_epoch=0, now_ms=harness.now_ms, leader_epoch=0)
     for _ in range(3):
-        pond.fill(log, 10)
-        compact(pond, log)
-        pond.now_ms += 2_000
+        harness.fill(log, 10)
+        compact(harness, log)
+        harness.now_ms += 2_000
     assert markers(log) == []
     store.abandon()
-    for name in pond.disk.list(pond.partition):
+    for name in harness.disk.list(harness.partition):
         if name.endswith(".snapshot"):
-            pond.disk.remove(f"{pond.partition}/{name}")
-    _, log = pond.open()
+            harness.disk.remove(f"{harness.partition}/{name}")
+    _, log = harness.open()
     assert [facts.producer_epoch for facts in log.producer_states() if facts.producer_id == 5] == [3]
 
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_no_old_snapshot_opens_a_transaction_again_whose_marker_is_gone(make_pond, clean):
-    pond = make_pond(limits=COMPACT)
-    store, log = pond.open()
-    writer = Writer(pond, log)
+    harness = make_pond(limits=COMPACT)
+    store, log = harness.open()
+    writer = Writer(harness, log)
     writer.put(b"k", b"value")
     log.roll()
     writer.end(committed=True)
-    pond.fill(log, 10)
+    harness.fill(log, 10)
     for _ in range(4):
-        pond.now_ms += 1_000
-        log.expire_producers(pond.now_ms)
-        pond.fill(log, 10)
-        compact(pond, log)
+        harness.now_ms += 1_000
+        log.expire_producers(harness.now_ms)
+        harness.fill(log, 10)
+        compact(harness, log)
     assert markers(log) == []
-    assert all(pond.disk.exists(f"{pond.partition}/{offset:020d}.snapshot") for offset in log.snapshots.offsets)
+    assert all(harness.disk.exists(f"{harness.partition}/{offset:020d}.snapshot") for offset in log.snapshots.offsets)
     # The newest snapshots are lost; the older ones must not know more than the log does.
     store.close() if clean else store.abandon()
-    names = sorted(name for name in pond.disk.list(pond.partition) if name.endswith(".snapshot"))
+    names = sorted(name for name in harness.disk.list(harness.partition) if name.endswith(".snapshot"))
     for name in names[1:]:
-        pond.disk.remove(f"{pond.partition}/{name}")
-    _, log = pond.open()
+        harness.disk.remove(f"{harness.partition}/{name}")
+    _, log = harness.open()
     assert log.last_stable_offset == log.end_offset
 
 
 def test_nor_does_one_that_outlives_a_power_cut_in_the_middle_of_the_swap(make_pond):
-    pond = make_pond(limits=COMPACT)
-    store, log = pond.open()
-    writer = Writer(pond, log)
+    harness = make_pond(limits=COMPACT)
+    store, log = harness.open()
+    writer = Writer(harness, log)
     writer.put(b"k", b"value")
     log.roll()
-    name = f"{pond.partition}/{1:020d}.snapshot"
-    knows_it_as_open = pond.disk.read(name)
+    name = f"{harness.partition}/{1:020d}.snapshot"
+    knows_it_as_open = harness.disk.read(name)
     writer.end(committed=True)
-    pond.fill(log, 10)
+    harness.fill(log, 10)
     for _ in range(4):
-        pond.now_ms += 1_000
-        log.expire_producers(pond.now_ms)
-        pond.fill(log, 10)
-        plan = log.compaction_candidate(pond.now_ms)
+        harness.now_ms += 1_000
+        log.expire_producers(harness.now_ms)
+        harness.fill(log, 10)
+        plan = log.compaction_candidate(harness.now_ms)
         plan.run()
         if plan.drops_markers:
             break
         log.finish_compaction(plan).run()
     assert plan.drops_markers
     store.abandon()
-    pond.disk.replace(name, knows_it_as_open)
-    for other in pond.disk.list(pond.partition):
+    harness.disk.replace(name, knows_it_as_open)
+    for other in harness.disk.list(harness.partition):
         if other.endswith(".snapshot") and not name.endswith(other):
-            pond.disk.remove(f"{pond.partition}/{other}")
-    _, log = pond.open()
+            harness.disk.remove(f"{harness.partition}/{other}")
+    _, log = harness.open()
     assert markers(log) == []
     assert log.last_stable_offset == log.end_offset
     assert 1 not in log.snapshots.offsets
@@ -279,103 +279,103 @@ def test_what_was_aborted_is_known_after_a_compaction_that_was_given_up_and_a_po
 ):
     """Its removal was killed half way, the start makes indexes again, and the power goes: before the first sync, or
     in the middle of that start."""
-    pond = make_pond(disk=SimDisk(seed), limits=COMPACT)
-    store, log = pond.open()
-    pond.append(log, b"good", key=b"a")
-    writer = Writer(pond, log)
+    harness = make_pond(disk=SimDisk(seed), limits=COMPACT)
+    store, log = harness.open()
+    harness.append(log, b"good", key=b"a")
+    writer = Writer(harness, log)
     writer.put(b"a", b"bad")
     writer.end(committed=False)
-    pond.fill(log, 10)
-    pond.sync(log)
+    harness.fill(log, 10)
+    harness.sync(log)
     store.checkpoint()
     before = log.aborted_transactions(0, log.end_offset)
-    plan = log.compaction_candidate(pond.now_ms)
+    plan = log.compaction_candidate(harness.now_ms)
     plan.run()
     for path in log.give_up_compaction(plan).paths:
         if ".log" in path:
-            pond.disk.remove(path)
-            pond.disk.sync_folder(pond.partition)
-    pond.disk.drop_process()
+            harness.disk.remove(path)
+            harness.disk.sync_folder(harness.partition)
+    harness.disk.drop_process()
     with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
         if is_broken_off:
             patch.setattr(recovery._Opener, "_keep_rebuilt", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        pond.open()
-    pond.disk.crash()
-    _, log = pond.open()
+        harness.open()
+    harness.disk.crash()
+    _, log = harness.open()
     assert before == log.aborted_transactions(0, log.end_offset) != []
-    assert "unsettled" not in pond.disk.list(pond.partition)
+    assert "unsettled" not in harness.disk.list(harness.partition)
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
 def test_what_a_kill_brings_back_is_aborted_or_deleted_as_before(make_pond, is_removed):
     """Retention took the beginning, compactions went over the rest, and a kill came before the files were removed."""
-    pond = make_pond(limits=COMPACT)
-    store, log = pond.open()
-    writer = Writer(pond, log)
-    pond.append(log, b"old", key=b"deleted")
+    harness = make_pond(limits=COMPACT)
+    store, log = harness.open()
+    writer = Writer(harness, log)
+    harness.append(log, b"old", key=b"deleted")
     writer.put(b"aborted", b"bad")
     log.roll()
     writer.end(committed=False)
-    tombstone = encode_batch([Record(0, pond.now_ms, b"deleted", None)])
-    log.append(memoryview(bytearray(tombstone)), leader_epoch=0, now_ms=pond.now_ms)
+    tombstone = encode_batch([Record(0, harness.now_ms, b"deleted", None)])
+    log.append(memoryview(bytearray(tombstone)), leader_epoch=0, now_ms=harness.now_ms)
     log.roll()
-    pond.fill(log, 1)
-    pond.sync(log)
+    harness.fill(log, 1)
+    harness.sync(log)
     job = log.retire([log.segments[0]])
     if is_removed:
-        pond.remove(job)
+        harness.remove(job)
     for _ in range(3):
-        compact(pond, log)
-        pond.now_ms += 5_000
-        log.expire_producers(pond.now_ms)
+        compact(harness, log)
+        harness.now_ms += 5_000
+        log.expire_producers(harness.now_ms)
         log.roll()
-        pond.fill(log, 1)
-    pond.sync(log)
+        harness.fill(log, 1)
+    harness.sync(log)
     assert bool(markers(log)) is not is_removed
     store.abandon()
-    _, log = pond.open()
+    _, log = harness.open()
     assert (log.start_offset == 0) is not is_removed
     assert is_removed or log.aborted_transactions(0, log.end_offset) == [(7, 1)]
-    latest = {record.key: record.value for record in pond.records(log)}
+    latest = {record.key: record.value for record in harness.records(log)}
     assert latest.get(b"deleted") is None
 
 
 @pytest.mark.parametrize("how", ["restart", "cut"])
 def test_a_snapshot_from_before_the_logs_beginning_opens_no_transaction(make_pond, how):
     """Its end is gone with what followed the snapshot, and nobody would ever end it again."""
-    pond = make_pond(limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
-    store, log = pond.open()
-    writer = Writer(pond, log)
+    harness = make_pond(limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
+    store, log = harness.open()
+    writer = Writer(harness, log)
     writer.put(b"k", b"value")
     log.roll()
     writer.end(committed=True)
     log.roll()
-    pond.fill(log, 3)
-    pond.sync(log)
+    harness.fill(log, 3)
+    harness.sync(log)
     store.checkpoint()
     # That of the new beginning is lost: it was torn by a power cut, say.
     log.snapshots.drop(2)
-    pond.remove(log.retire(log.segments[:2]))
+    harness.remove(log.retire(log.segments[:2]))
     assert log.snapshots.offsets == [1]
     if how == "restart":
         store.abandon()
-        _, log = pond.open()
+        _, log = harness.open()
     else:
-        pond.cut(log, log.end_offset - 1)
+        harness.cut(log, log.end_offset - 1)
     assert log.start_offset == 2
     assert log.last_stable_offset == log.end_offset
 
 
 def test_a_transaction_of_which_no_record_is_left_is_not_open_after_a_kill(make_pond):
     """Nothing is safe yet: the snapshot of the log's beginning may be of a history that a power cut has ended."""
-    pond = make_pond(limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
-    store, log = pond.open()
-    Writer(pond, log).put(b"k", b"value")
+    harness = make_pond(limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
+    store, log = harness.open()
+    Writer(harness, log).put(b"k", b"value")
     log.roll()
-    pond.fill(log, 1)
-    pond.remove(log.retire([log.segments[0]]))
+    harness.fill(log, 1)
+    harness.remove(log.retire([log.segments[0]]))
     store.abandon()
-    _, log = pond.open()
+    _, log = harness.open()
     assert [(each.producer_id, each.last_sequence, each.transaction_start) for each in log.producer_states()] == [
         (7, 0, -1)
     ]
@@ -384,36 +384,36 @@ def test_a_transaction_of_which_no_record_is_left_is_not_open_after_a_kill(make_
 
 def test_a_snapshot_of_a_history_that_a_power_cut_has_ended_is_not_believed(make_pond):
     """Its removal did not outlive the second power cut, and the log has come to the same offset again."""
-    pond = make_pond(limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
-    store, log = pond.open()
-    pond.fill(log, 1)
-    pond.sync(log)
+    harness = make_pond(limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
+    store, log = harness.open()
+    harness.fill(log, 1)
+    harness.sync(log)
     store.checkpoint()
-    writer = Writer(pond, log)
+    writer = Writer(harness, log)
     writer.put(b"k", b"lost")
     log.roll()
-    name = f"{pond.partition}/{2:020d}.snapshot"
-    of_the_lost = pond.disk.read(name)
-    pond.cut(log, 1)
-    pond.fill(log, 1)
+    name = f"{harness.partition}/{2:020d}.snapshot"
+    of_the_lost = harness.disk.read(name)
+    harness.cut(log, 1)
+    harness.fill(log, 1)
     store.abandon()
-    pond.disk.replace(name, of_the_lost)
-    store, log = pond.open()
+    harness.disk.replace(name, of_the_lost)
+    store, log = harness.open()
     assert log.end_offset == 2
     store.close()
-    _, log = pond.open()
+    _, log = harness.open()
     assert log.last_stable_offset == log.end_offset
 
 
-def retiring(pond):
+def retiring(harness):
     """A log whose first segment has an aborted transaction, and the job that has begun to remove it."""
-    store, log = pond.open()
-    writer = Writer(pond, log)
+    store, log = harness.open()
+    writer = Writer(harness, log)
     writer.put(b"a", b"bad")
     writer.end(committed=False)
     log.roll()
-    pond.fill(log, 1)
-    pond.sync(log)
+    harness.fill(log, 1)
+    harness.sync(log)
     store.checkpoint()
     job = log.retire([log.segments[0]])
     assert job.begin()
@@ -423,47 +423,47 @@ def retiring(pond):
 @pytest.mark.parametrize("seed", range(40))
 def test_a_list_whose_log_may_come_back_stays_with_it(make_pond, seed):
     """A removal was killed before its sync, and the power goes after the next start."""
-    pond = make_pond(disk=SimDisk(seed), limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
-    store, job = retiring(pond)
-    pond.disk.remove(next(path for path in job.paths if path.endswith(".log")))
+    harness = make_pond(disk=SimDisk(seed), limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
+    store, job = retiring(harness)
+    harness.disk.remove(next(path for path in job.paths if path.endswith(".log")))
     store.abandon()
-    pond.disk.drop_process()
-    pond.open()
-    pond.disk.crash()
-    _, log = pond.open()
+    harness.disk.drop_process()
+    harness.open()
+    harness.disk.crash()
+    _, log = harness.open()
     assert log.start_offset > 0 or log.aborted_transactions(0, log.end_offset) == [(7, 0)]
 
 
 @pytest.mark.parametrize("how", ["kill", "cut"])
 def test_a_producer_of_whom_only_a_marker_is_left_goes_on_with_its_sequence(make_pond, how):
-    pond = make_pond(limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
-    store, log = pond.open()
-    writer = Writer(pond, log)
+    harness = make_pond(limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
+    store, log = harness.open()
+    writer = Writer(harness, log)
     writer.put(b"a", b"one")
     log.roll()
     writer.end(committed=True)
-    pond.fill(log, 2)
+    harness.fill(log, 2)
     log.snapshots.drop_after(1 if how == "kill" else 0)
-    pond.remove(log.retire([log.segments[0]]))
+    harness.remove(log.retire([log.segments[0]]))
     if how == "kill":
         store.abandon()
-        _, log = pond.open()
+        _, log = harness.open()
         writer.log = log
     else:
-        pond.cut(log, log.end_offset - 1)
+        harness.cut(log, log.end_offset - 1)
     assert log.start_offset == 1
     writer.put(b"a", b"two")
 
 
 @pytest.mark.parametrize("removed", range(5))
 def test_a_removal_that_is_broken_off_leaves_what_was_aborted_aborted(make_pond, removed):
-    pond = make_pond(limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
-    store, job = retiring(pond)
+    harness = make_pond(limits=LogLimits(segment_bytes=500, index_interval_bytes=150))
+    store, job = retiring(harness)
     for path in job.paths[:removed]:
-        pond.disk.remove(path)
+        harness.disk.remove(path)
     store.abandon()
-    _, log = pond.open()
+    _, log = harness.open()
     is_back = log.start_offset == 0
     assert is_back is (f"{0:020d}.log" not in {path.rpartition("/")[2] for path in job.paths[:removed]})
     assert log.aborted_transactions(0, log.end_offset) == [(7, 0)] * is_back
-    assert any(name.startswith(f"{0:020d}") for name in pond.disk.list(pond.partition)) is is_back
+    assert any(name.startswith(f"{0:020d}") for name in harness.disk.list(harness.partition)) is is_back

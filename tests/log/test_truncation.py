@@ -9,162 +9,162 @@ from millpond.sim.world.disk import SimDisk
 from support.seeds import seeds
 
 
-def test_the_log_ends_where_it_was_cut(pond):
-    _, log = pond.open()
+def test_the_log_ends_where_it_was_cut(harness):
+    _, log = harness.open()
     for number in range(30):
-        pond.append(
+        harness.append(
             log, b"value-%d" % number, epoch=number // 10, producer_id=1, producer_epoch=0, base_sequence=number
         )
-    pond.cut(log, 14)
+    harness.cut(log, 14)
     assert (log.end_offset, log.last_epoch) == (14, 1)
-    assert pond.values(log) == {number: b"value-%d" % number for number in range(14)}
+    assert harness.values(log) == {number: b"value-%d" % number for number in range(14)}
     assert log.producers.entries[1].last_sequence == 13
     assert max(log.snapshots.offsets, default=0) <= 14
-    assert pond.append(log, b"other", epoch=5, producer_id=1, producer_epoch=0, base_sequence=14) == 14
-    pond.cut(log, 99)
+    assert harness.append(log, b"other", epoch=5, producer_id=1, producer_epoch=0, base_sequence=14) == 14
+    harness.cut(log, 99)
     assert log.end_offset == 15
 
 
-def test_a_batch_is_kept_whole_or_not_at_all(pond, sim):
-    store, log = pond.open()
-    pond.append(log, b"a", b"b")
-    pond.append(log, b"c", b"d", b"e")
-    pond.sync(log)
-    pond.cut(log, 4)
+def test_a_batch_is_kept_whole_or_not_at_all(harness, sim):
+    store, log = harness.open()
+    harness.append(log, b"a", b"b")
+    harness.append(log, b"c", b"d", b"e")
+    harness.sync(log)
+    harness.cut(log, 4)
     assert (log.end_offset, log.synced_offset) == (2, 2)
     store.abandon()
     sim.crash()
-    assert pond.values(pond.open()[1]) == {0: b"a", 1: b"b"}
+    assert harness.values(harness.open()[1]) == {0: b"a", 1: b"b"}
 
 
-def test_everything_can_go(pond):
-    _, log = pond.open()
-    pond.fill(log, 30)
-    pond.cut(log, 0)
+def test_everything_can_go(harness):
+    _, log = harness.open()
+    harness.fill(log, 30)
+    harness.cut(log, 0)
     assert (log.start_offset, log.end_offset, log.segments.bases) == (0, 0, [0])
-    pond.fill(log, 2)
-    assert len(pond.records(log)) == 2
+    harness.fill(log, 2)
+    assert len(harness.records(log)) == 2
 
 
-def test_a_cut_below_the_oldest_segment_begins_anew_there(pond):
-    _, log = pond.open()
-    pond.fill(log, 30)
-    pond.sync(log)
+def test_a_cut_below_the_oldest_segment_begins_anew_there(harness):
+    _, log = harness.open()
+    harness.fill(log, 30)
+    harness.sync(log)
     log.retire(log.segments[:2])
-    pond.cut(log, 3)
+    harness.cut(log, 3)
     assert (log.start_offset, log.end_offset, log.segments.bases) == (3, 3, [3])
-    assert pond.append(log, b"x") == 3
+    assert harness.append(log, b"x") == 3
 
 
-def test_an_older_sync_says_nothing_about_what_came_after_the_cut(pond):
-    _, log = pond.open()
-    pond.fill(log, 6)
+def test_an_older_sync_says_nothing_about_what_came_after_the_cut(harness):
+    _, log = harness.open()
+    harness.fill(log, 6)
     ticket = log.sync_target()
     ticket.run()
-    pond.cut(log, 2)
-    pond.fill(log, 4)
+    harness.cut(log, 2)
+    harness.fill(log, 4)
     log.synced(ticket)
     assert log.synced_offset == 0
-    pond.sync(log)
+    harness.sync(log)
     assert log.synced_offset == 6
 
 
-def test_a_disk_that_fails_half_way_takes_the_log_offline(pond, sim):
-    _, log = pond.open()
-    pond.fill(log, 6)
+def test_a_disk_that_fails_half_way_takes_the_log_offline(harness, sim):
+    _, log = harness.open()
+    harness.fill(log, 6)
     sim.fail_syncs("pond-0")
-    pond.cut(log, 2)
+    harness.cut(log, 2)
     assert log.failed is not None
     with pytest.raises(Refused) as refused:
-        pond.append(log, b"x")
+        harness.append(log, b"x")
     assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_cut_at_or_behind_the_end_still_forgets_epochs_that_begin_there(pond):
-    _, log = pond.open()
-    pond.fill(log, 3)
+def test_a_cut_at_or_behind_the_end_still_forgets_epochs_that_begin_there(harness):
+    _, log = harness.open()
+    harness.fill(log, 3)
     log.epochs.assign(4, 3)
-    pond.cut(log, 9)
+    harness.cut(log, 9)
     assert (log.end_offset, log.last_epoch) == (3, 0)
 
 
-def test_a_log_that_is_far_behind_begins_anew_further_on(pond, sim):
-    store, log = pond.open()
+def test_a_log_that_is_far_behind_begins_anew_further_on(harness, sim):
+    store, log = harness.open()
     for number in range(30):
-        pond.append(log, b"v", producer_id=1, producer_epoch=0, base_sequence=number)
-    pond.cut(log, 1000, is_new_start=True)
+        harness.append(log, b"v", producer_id=1, producer_epoch=0, base_sequence=number)
+    harness.cut(log, 1000, is_new_start=True)
     assert (log.start_offset, log.end_offset, log.segments.bases) == (1000, 1000, [1000])
     assert (log.producers.entries, log.last_epoch, log.snapshots.offsets) == ({}, -1, [])
-    assert pond.append(log, b"x", epoch=7) == 1000
-    pond.sync(log)
+    assert harness.append(log, b"x", epoch=7) == 1000
+    harness.sync(log)
     store.abandon()
     sim.crash()
-    _, log = pond.open()
-    assert (log.start_offset, pond.values(log), log.epochs.entries) == (1000, {1000: b"x"}, [(7, 1000)])
+    _, log = harness.open()
+    assert (log.start_offset, harness.values(log), log.epochs.entries) == (1000, {1000: b"x"}, [(7, 1000)])
 
 
-def test_nothing_is_read_or_written_while_the_log_is_cut(pond):
-    store, log = pond.open()
-    pond.fill(log, 30)
+def test_nothing_is_read_or_written_while_the_log_is_cut(harness):
+    store, log = harness.open()
+    harness.fill(log, 30)
     truncation = log.begin_truncation(5)
-    for use in (lambda: pond.append(log, b"x"), lambda: log.read(0, 100), lambda: log.begin_truncation(3)):
+    for use in (lambda: harness.append(log, b"x"), lambda: log.read(0, 100), lambda: log.begin_truncation(3)):
         with pytest.raises(Refused, match="is being truncated"):
             use()
     assert log.expired_segments(1 << 60) == []
     store.checkpoint()
     truncation.run()
     log.finish_truncation(truncation)
-    assert len(pond.values(log)) == log.end_offset == 5
+    assert len(harness.values(log)) == log.end_offset == 5
 
 
 def test_a_compaction_that_ran_meanwhile_is_not_believed(make_pond):
-    pond = make_pond(limits=LogLimits(segment_bytes=500, cleanup_compact=True, min_cleanable_dirty_ratio=0.0))
-    _, log = pond.open()
-    pond.fill(log, 40)
-    plan = log.compaction_candidate(pond.now_ms)
+    harness = make_pond(limits=LogLimits(segment_bytes=500, cleanup_compact=True, min_cleanable_dirty_ratio=0.0))
+    _, log = harness.open()
+    harness.fill(log, 40)
+    plan = log.compaction_candidate(harness.now_ms)
     plan.run()
-    pond.cut(log, 10)
+    harness.cut(log, 10)
     assert plan.cancelled
     log.finish_compaction(plan).run()
-    assert len(pond.values(log)) == 10
-    assert log.compaction_candidate(pond.now_ms) is not None
+    assert len(harness.values(log)) == 10
+    assert log.compaction_candidate(harness.now_ms) is not None
 
 
-def test_markers_that_only_memory_knew_are_not_lost(pond):
-    _, log = pond.open()
-    verification = permitted(log.producers, 7, 0, 0, pond.now_ms)
-    batch = pond.batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
-    log.append(batch, leader_epoch=0, now_ms=pond.now_ms, verification=verification)
-    log.append_marker(7, 0, False, 0, now_ms=pond.now_ms, leader_epoch=0)
-    pond.fill(log, 2)
-    pond.cut(log, 3)
+def test_markers_that_only_memory_knew_are_not_lost(harness):
+    _, log = harness.open()
+    verification = permitted(log.producers, 7, 0, 0, harness.now_ms)
+    batch = harness.batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    log.append(batch, leader_epoch=0, now_ms=harness.now_ms, verification=verification)
+    log.append_marker(7, 0, False, 0, now_ms=harness.now_ms, leader_epoch=0)
+    harness.fill(log, 2)
+    harness.cut(log, 3)
     assert log.aborted_transactions(0, 3) == [(7, 0)]
 
 
-def test_what_others_were_told_is_committed_is_kept_aside_when_it_is_cut(pond, sim):
-    store, log = pond.open()
-    pond.fill(log, 30)
-    pond.sync(log)
-    files = {base: sim.read(f"{pond.partition}/{base:020d}.log") for base in log.segments.bases}
+def test_what_others_were_told_is_committed_is_kept_aside_when_it_is_cut(harness, sim):
+    store, log = harness.open()
+    harness.fill(log, 30)
+    harness.sync(log)
+    files = {base: sim.read(f"{harness.partition}/{base:020d}.log") for base in log.segments.bases}
     cut_in = max(base for base in files if base < 14)
     truncation = log.begin_truncation(14, keeps=True)
     store.checkpoint()
     truncation.run()
     log.finish_truncation(truncation)
-    kept = sim.read(f"{pond.partition}/{cut_in:020d}.log")
-    assert kept + sim.read(f"{pond.partition}/{14:020d}.cut") == files[cut_in]
+    kept = sim.read(f"{harness.partition}/{cut_in:020d}.log")
+    assert kept + sim.read(f"{harness.partition}/{14:020d}.cut") == files[cut_in]
     for base in files:
         if base > 14:
-            assert sim.read(f"{pond.partition}/{base:020d}.log.cut") == files[base]
+            assert sim.read(f"{harness.partition}/{base:020d}.log.cut") == files[base]
     store.close()
-    _, log = pond.open()
-    assert (log.end_offset, len(pond.records(log))) == (14, 14)
+    _, log = harness.open()
+    assert (log.end_offset, len(harness.records(log))) == (14, 14)
 
 
-def test_a_log_is_cut_though_there_is_no_room_to_keep_what_goes(pond, sim):
-    store, log = pond.open()
-    pond.fill(log, 5)
-    pond.sync(log)
+def test_a_log_is_cut_though_there_is_no_room_to_keep_what_goes(harness, sim):
+    store, log = harness.open()
+    harness.fill(log, 5)
+    harness.sync(log)
     truncation = log.begin_truncation(2, keeps=True)
     store.checkpoint()
     sim.fail_opens(".cut", code=28)
@@ -177,46 +177,46 @@ def test_a_log_is_cut_though_there_is_no_room_to_keep_what_goes(pond, sim):
 @pytest.mark.parametrize("seed", range(6))
 def test_an_abort_that_was_cut_off_does_not_come_back(make_pond, seed):
     """Neither when the power goes after a clean end: the next transaction of that producer would be left out."""
-    pond = make_pond(disk=SimDisk(seed))
-    store, log = pond.open()
+    harness = make_pond(disk=SimDisk(seed))
+    store, log = harness.open()
 
     def write(sequence):
-        batch = pond.batch(b"v", producer_id=1, producer_epoch=0, base_sequence=sequence, transactional=True)
-        verification = permitted(log.producers, 1, 0, sequence, pond.now_ms)
-        return log.append(batch, leader_epoch=0, now_ms=pond.now_ms, verification=verification).first_offset
+        batch = harness.batch(b"v", producer_id=1, producer_epoch=0, base_sequence=sequence, transactional=True)
+        verification = permitted(log.producers, 1, 0, sequence, harness.now_ms)
+        return log.append(batch, leader_epoch=0, now_ms=harness.now_ms, verification=verification).first_offset
 
     write(0)
-    log.append_marker(1, 0, False, 0, now_ms=pond.now_ms, leader_epoch=0)
+    log.append_marker(1, 0, False, 0, now_ms=harness.now_ms, leader_epoch=0)
     store.close()
-    store, log = pond.open()
+    store, log = harness.open()
     assert log.aborted_transactions(0, 2) == [(1, 0)]
-    pond.cut(log, 0)
+    harness.cut(log, 0)
     write(0)
-    log.append_marker(1, 0, True, 0, now_ms=pond.now_ms, leader_epoch=0)
+    log.append_marker(1, 0, True, 0, now_ms=harness.now_ms, leader_epoch=0)
     store.close()
-    pond.disk.crash()
-    store, log = pond.open()
+    harness.disk.crash()
+    store, log = harness.open()
     assert log.aborted_transactions(0, 2) == []
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_what_was_to_be_removed_is_not_looked_for_in_a_log_that_began_anew(pond, sim, is_clean):
+def test_what_was_to_be_removed_is_not_looked_for_in_a_log_that_began_anew(harness, sim, is_clean):
     """An unclean election has made a leader of an empty replica: the names of the first segments come again."""
-    store, log = pond.open()
-    pond.fill(log, 40)
-    pond.sync(log)
+    store, log = harness.open()
+    harness.fill(log, 40)
+    harness.sync(log)
     old = log.segments.bases[:2]
     removal = log.retire(log.segments[:2])
-    pond.cut(log, 0)
+    harness.cut(log, 0)
     store.checkpoint()
-    assert [name for name in sim.list(pond.partition) if name.endswith(".log")] == [f"{0:020d}.log"]
-    pond.fill(log, 40)
+    assert [name for name in sim.list(harness.partition) if name.endswith(".log")] == [f"{0:020d}.log"]
+    harness.fill(log, 40)
     assert log.segments.bases[:2] == old
     if removal.begin():
         removal.run()
     store.close() if is_clean else store.abandon()
-    _, log = pond.open()
-    assert (log.start_offset, log.end_offset, len(pond.records(log))) == (0, 40, 40)
+    _, log = harness.open()
+    assert (log.start_offset, log.end_offset, len(harness.records(log))) == (0, 40, 40)
 
 
 @pytest.mark.parametrize("is_new_start", [False, True])
@@ -224,46 +224,46 @@ def test_what_a_compaction_has_left_is_not_put_in_place_of_what_comes_after_a_cu
     limits = LogLimits(
         segment_bytes=1000, index_interval_bytes=150, cleanup_compact=True, min_cleanable_dirty_ratio=0.0
     )
-    pond = make_pond(limits=limits)
-    store, log = pond.open()
+    harness = make_pond(limits=limits)
+    store, log = harness.open()
     for number in range(90):
-        pond.append(log, b"old", key=b"k%d" % (number % 50))
-    pond.sync(log)
+        harness.append(log, b"old", key=b"k%d" % (number % 50))
+    harness.sync(log)
     store.checkpoint()
-    plan = log.compaction_candidate(pond.now_ms)
+    plan = log.compaction_candidate(harness.now_ms)
     plan.run()
-    pond.cut(log, 200 if is_new_start else 20, is_new_start=is_new_start)
+    harness.cut(log, 200 if is_new_start else 20, is_new_start=is_new_start)
     left = log.finish_compaction(plan)
     assert left.begin()
     left.end(is_done=False)
     for number in range(50):
-        pond.append(log, b"new", key=b"k%d" % number)
-    pond.sync(log)
-    before = pond.values(log)
-    pond.disk.drop_process()
-    _, log = pond.open()
-    assert pond.values(log) == before
+        harness.append(log, b"new", key=b"k%d" % number)
+    harness.sync(log)
+    before = harness.values(log)
+    harness.disk.drop_process()
+    _, log = harness.open()
+    assert harness.values(log) == before
 
 
 @pytest.mark.parametrize("seed", seeds(range(5)))
 def test_a_cut_whose_sync_fails_is_known_of_after_a_kill(make_pond, seed):
-    pond = make_pond(disk=SimDisk(seed))
-    store, log = pond.open()
-    pond.fill(log, 20)
-    pond.sync(log)
+    harness = make_pond(disk=SimDisk(seed))
+    store, log = harness.open()
+    harness.fill(log, 20)
+    harness.sync(log)
     store.checkpoint()
-    pond.fill(log, 30, start=20)
+    harness.fill(log, 30, start=20)
     truncation = log.begin_truncation(45)
     store.checkpoint()
-    pond.disk.fail_syncs(".log")
+    harness.disk.fail_syncs(".log")
     with pytest.raises(OSError):
         truncation.run()
-    pond.disk.drop_process()
-    pond.disk.heal()
-    store, log = pond.open()
-    pond.sync(log)
+    harness.disk.drop_process()
+    harness.disk.heal()
+    store, log = harness.open()
+    harness.sync(log)
     store.checkpoint()
     safe = log.synced_offset
-    pond.disk.crash()
-    _, log = pond.open()
+    harness.disk.crash()
+    _, log = harness.open()
     assert log.end_offset == safe

@@ -6,7 +6,7 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.base.errors import ErrorCode
@@ -44,7 +44,7 @@ LAYERS = NodeLayers(node_settings({}))
 BROKERS = (1, 2, 3, 4, 5)
 
 
-class Play:
+class Metadata:
     """Five brokers with the epochs 101 to 105, and topic a with one partition."""
 
     def __init__(self, *replicas: int, isr: tuple[int, ...] | None = None, min_isr: int = 2) -> None:
@@ -109,161 +109,184 @@ class Play:
 
 
 def test_a_partition_moves_and_its_leader_hands_over_with_the_record_that_ends_it() -> None:
-    play = Play(1, 2, 3)
-    assert play.move(4, 5, 3) is ErrorCode.NONE
-    assert play.moving == ((4, 5, 3, 1, 2), (4, 5), (1, 2))
-    assert (play.partition.leader, play.partition.leader_epoch, play.partition.isr) == (1, 5, (1, 2, 3))
-    assert [(each.topic, each.index) for each in decide_list_reassignments(play.image, None).reply] == [("a", 0)]
-    assert decide_list_reassignments(play.image, [("a", 0), ("a", 7), ("b", 0)]).reply[0].partition == play.partition
-    play.in_sync(1, 2, 3, 4)
-    assert is_moving(play.partition), "one of the target is not there yet"
-    assert play.in_sync(1, 2, 3, 4, 5) == [
+    metadata = Metadata(1, 2, 3)
+    assert metadata.move(4, 5, 3) is ErrorCode.NONE
+    assert metadata.moving == ((4, 5, 3, 1, 2), (4, 5), (1, 2))
+    assert (metadata.partition.leader, metadata.partition.leader_epoch, metadata.partition.isr) == (1, 5, (1, 2, 3))
+    assert [(each.topic, each.index) for each in decide_list_reassignments(metadata.image, None).reply] == [("a", 0)]
+    assert (
+        decide_list_reassignments(metadata.image, [("a", 0), ("a", 7), ("b", 0)]).reply[0].partition
+        == metadata.partition
+    )
+    metadata.in_sync(1, 2, 3, 4)
+    assert is_moving(metadata.partition), "one of the target is not there yet"
+    assert metadata.in_sync(1, 2, 3, 4, 5) == [
         PartitionChangeRecord(
             0, A, isr=(4, 5, 3), leader=4, replicas=(4, 5, 3), removing_replicas=(), adding_replicas=()
         )
     ]
-    assert (play.partition.leader_epoch, play.moving) == (6, ((4, 5, 3), (), ()))
-    assert decide_list_reassignments(play.image, None).reply == ()
-    assert {each[1] for each in play.image.partitions_of(1)} == set(), "the old ones hold it no more"
+    assert (metadata.partition.leader_epoch, metadata.moving) == (6, ((4, 5, 3), (), ()))
+    assert decide_list_reassignments(metadata.image, None).reply == ()
+    assert {each[1] for each in metadata.image.partitions_of(1)} == set(), "the old ones hold it no more"
 
 
 def test_a_leader_that_stays_begins_a_new_epoch_where_others_go() -> None:
-    play = Play(1, 2, 3)
-    play.move(1, 2, 4)
-    play.in_sync(1, 2, 3, 4)
-    assert (play.partition.replicas, play.partition.leader, play.partition.leader_epoch) == ((1, 2, 4), 1, 6)
+    metadata = Metadata(1, 2, 3)
+    metadata.move(1, 2, 4)
+    metadata.in_sync(1, 2, 3, 4)
+    assert (metadata.partition.replicas, metadata.partition.leader, metadata.partition.leader_epoch) == (
+        (1, 2, 4),
+        1,
+        6,
+    )
 
 
 def test_one_becomes_three_and_three_become_one() -> None:
-    play = Play(1)
-    play.move(1, 2, 3)
+    metadata = Metadata(1)
+    metadata.move(1, 2, 3)
     # While it is on its way, one is enough: nobody who could write before has to wait.
-    assert play.partition.factor == 1
-    play.in_sync(1, 2)
-    assert is_moving(play.partition)
-    play.in_sync(1, 2, 3)
-    assert (play.moving, play.partition.isr, play.partition.leader_epoch) == (((1, 2, 3), (), ()), (1, 2, 3), 5)
-    assert play.move(2) is ErrorCode.NONE
-    assert (play.moving, play.partition.leader, play.partition.leader_epoch) == (((2,), (), ()), 2, 6), "at once"
+    assert metadata.partition.factor == 1
+    metadata.in_sync(1, 2)
+    assert is_moving(metadata.partition)
+    metadata.in_sync(1, 2, 3)
+    assert (metadata.moving, metadata.partition.isr, metadata.partition.leader_epoch) == (
+        ((1, 2, 3), (), ()),
+        (1, 2, 3),
+        5,
+    )
+    assert metadata.move(2) is ErrorCode.NONE
+    assert (metadata.moving, metadata.partition.leader, metadata.partition.leader_epoch) == (((2,), (), ()), 2, 6), (
+        "at once"
+    )
 
 
 def test_the_order_alone_changes_at_once_and_nothing_changes_nothing() -> None:
-    play = Play(1, 2, 3)
-    assert play.move(3, 2, 1) is ErrorCode.NONE
-    assert (play.moving, play.partition.leader, play.partition.leader_epoch) == (((3, 2, 1), (), ()), 1, 5)
-    epoch = play.partition.partition_epoch
-    assert play.move(3, 2, 1) is ErrorCode.NONE
-    assert play.partition.partition_epoch == epoch
-    play.move(4, 2, 1)
-    epoch = play.partition.partition_epoch
-    assert play.move(4, 2, 1) is ErrorCode.NONE
-    assert play.partition.partition_epoch == epoch, "asked again"
+    metadata = Metadata(1, 2, 3)
+    assert metadata.move(3, 2, 1) is ErrorCode.NONE
+    assert (metadata.moving, metadata.partition.leader, metadata.partition.leader_epoch) == (
+        ((3, 2, 1), (), ()),
+        1,
+        5,
+    )
+    epoch = metadata.partition.partition_epoch
+    assert metadata.move(3, 2, 1) is ErrorCode.NONE
+    assert metadata.partition.partition_epoch == epoch
+    metadata.move(4, 2, 1)
+    epoch = metadata.partition.partition_epoch
+    assert metadata.move(4, 2, 1) is ErrorCode.NONE
+    assert metadata.partition.partition_epoch == epoch, "asked again"
 
 
 def test_a_move_is_called_off() -> None:
-    play = Play(1, 2, 3)
-    assert play.cancel() is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-    play.move(4, 5)
-    play.in_sync(1, 2, 3, 4)
-    assert play.cancel() is ErrorCode.NONE
-    assert (play.moving, play.partition.isr, play.partition.leader_epoch) == (((1, 2, 3), (), ()), (1, 2, 3), 6)
+    metadata = Metadata(1, 2, 3)
+    assert metadata.cancel() is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    metadata.move(4, 5)
+    metadata.in_sync(1, 2, 3, 4)
+    assert metadata.cancel() is ErrorCode.NONE
+    assert (metadata.moving, metadata.partition.isr, metadata.partition.leader_epoch) == (
+        ((1, 2, 3), (), ()),
+        (1, 2, 3),
+        6,
+    )
 
 
 def test_a_new_leader_that_is_not_wanted_hands_back() -> None:
-    play = Play(1, 2, 3)
-    play.move(4, 5)
-    play.in_sync(1, 2, 3, 4)
-    play.take(decide_elect_leaders(play.image, LAYERS, ElectionType.PREFERRED, [("a", 0)]).records)
-    assert play.partition.leader == 4
-    assert play.cancel() is ErrorCode.NONE
-    assert (play.partition.leader, play.partition.isr) == (1, (1, 2, 3))
+    metadata = Metadata(1, 2, 3)
+    metadata.move(4, 5)
+    metadata.in_sync(1, 2, 3, 4)
+    metadata.take(decide_elect_leaders(metadata.image, LAYERS, ElectionType.PREFERRED, [("a", 0)]).records)
+    assert metadata.partition.leader == 4
+    assert metadata.cancel() is ErrorCode.NONE
+    assert (metadata.partition.leader, metadata.partition.isr) == (1, (1, 2, 3))
 
 
 def test_a_move_is_not_called_off_where_the_old_replicas_are_too_few() -> None:
-    play = Play(1, 2, 3)
-    play.move(4, 5, 3)
-    play.in_sync(1, 2, 3, 4)
-    play.fence(1)
-    play.fence(2)
-    assert play.partition.isr == (4, 3)
-    assert play.cancel() is ErrorCode.INVALID_REPLICA_ASSIGNMENT, "what is acknowledged is on 3 and 4 alone"
-    assert is_moving(play.partition)
-    play.unfence(1)
-    play.in_sync(1, 3, 4)
-    assert play.cancel() is ErrorCode.NONE
+    metadata = Metadata(1, 2, 3)
+    metadata.move(4, 5, 3)
+    metadata.in_sync(1, 2, 3, 4)
+    metadata.fence(1)
+    metadata.fence(2)
+    assert metadata.partition.isr == (4, 3)
+    assert metadata.cancel() is ErrorCode.INVALID_REPLICA_ASSIGNMENT, "what is acknowledged is on 3 and 4 alone"
+    assert is_moving(metadata.partition)
+    metadata.unfence(1)
+    metadata.in_sync(1, 3, 4)
+    assert metadata.cancel() is ErrorCode.NONE
 
 
 def test_a_move_replaces_another_and_takes_away_whom_nobody_counts_on() -> None:
-    play = Play(1, 2)
-    play.move(3, 4)
-    play.in_sync(1, 2, 3)
-    assert play.move(5, 2) is ErrorCode.NONE
+    metadata = Metadata(1, 2)
+    metadata.move(3, 4)
+    metadata.in_sync(1, 2, 3)
+    assert metadata.move(5, 2) is ErrorCode.NONE
     # 3 is in sync and stays until the end, 4 has nothing yet and goes.
-    assert play.moving == ((5, 2, 3, 1), (5, 3), (3, 1))
-    assert (original_of(play.partition), target_of(play.partition)) == ((2, 1), (5, 2))
-    assert play.partition.leader_epoch == 6
-    play.in_sync(1, 2, 3, 5)
-    assert (play.moving, play.partition.leader) == (((5, 2), (), ()), 5)
+    assert metadata.moving == ((5, 2, 3, 1), (5, 3), (3, 1))
+    assert (original_of(metadata.partition), target_of(metadata.partition)) == ((2, 1), (5, 2))
+    assert metadata.partition.leader_epoch == 6
+    metadata.in_sync(1, 2, 3, 5)
+    assert (metadata.moving, metadata.partition.leader) == (((5, 2), (), ()), 5)
 
 
 def test_a_target_that_dies_holds_the_move_up_until_it_is_back() -> None:
-    play = Play(1, 2, 3)
-    play.move(4, 5, 3)
-    play.in_sync(1, 2, 3, 4)
-    play.fence(4)
-    play.in_sync(1, 2, 3, 5)
-    assert is_moving(play.partition)
-    play.unfence(4)
-    play.in_sync(1, 2, 3, 4, 5)
-    assert not is_moving(play.partition)
+    metadata = Metadata(1, 2, 3)
+    metadata.move(4, 5, 3)
+    metadata.in_sync(1, 2, 3, 4)
+    metadata.fence(4)
+    metadata.in_sync(1, 2, 3, 5)
+    assert is_moving(metadata.partition)
+    metadata.unfence(4)
+    metadata.in_sync(1, 2, 3, 4, 5)
+    assert not is_moving(metadata.partition)
 
 
 def test_a_lone_leader_that_is_away_leads_no_more_once_it_moves() -> None:
-    play = Play(1)
-    play.fence(1)
-    assert play.partition.leader == 1, "left alone"
-    assert play.move(2) is ErrorCode.NONE
-    assert (play.partition.leader, play.partition.isr, play.partition.elr) == (NO_LEADER, (), (1,))
-    play.unfence(1)
-    assert (play.partition.leader, play.partition.isr) == (1, (1,))
-    play.in_sync(1, 2)
-    assert (play.moving, play.partition.leader) == (((2,), (), ()), 2)
+    metadata = Metadata(1)
+    metadata.fence(1)
+    assert metadata.partition.leader == 1, "left alone"
+    assert metadata.move(2) is ErrorCode.NONE
+    assert (metadata.partition.leader, metadata.partition.isr, metadata.partition.elr) == (NO_LEADER, (), (1,))
+    metadata.unfence(1)
+    assert (metadata.partition.leader, metadata.partition.isr) == (1, (1,))
+    metadata.in_sync(1, 2)
+    assert (metadata.moving, metadata.partition.leader) == (((2,), (), ()), 2)
 
 
 def test_a_lone_replica_that_stays_after_all_leads_when_it_is_back() -> None:
-    play = Play(1)
-    play.fence(1)
-    play.move(2)
-    assert play.cancel() is ErrorCode.NONE
-    assert play.moving == ((1,), (), ())
-    play.unfence(1)
-    assert (play.partition.leader, play.partition.isr) == (1, (1,))
+    metadata = Metadata(1)
+    metadata.fence(1)
+    metadata.move(2)
+    assert metadata.cancel() is ErrorCode.NONE
+    assert metadata.moving == ((1,), (), ())
+    metadata.unfence(1)
+    assert (metadata.partition.leader, metadata.partition.isr) == (1, (1,))
 
 
 def test_a_move_is_not_called_off_where_the_last_to_have_everything_would_go() -> None:
-    play = Play(1, 2, min_isr=1)
-    play.move(3, 4)
-    play.in_sync(1, 2, 3)
-    play.fence(2)
-    play.fence(1)
-    assert play.partition.isr == (3,)
-    play.take([BrokerRegistrationChangeRecord(3, 103, fenced=1)])
-    play.take(leave(play.image, LAYERS, 3, Loss.SOME).records)
-    assert (play.partition.isr, play.partition.last_known) == ((), (3,))
-    assert play.cancel() is ErrorCode.INVALID_REPLICA_ASSIGNMENT, "all that is left is on 3"
-    play.unfence(1)
-    assert play.partition.leader == NO_LEADER
-    play.unfence(3)
-    assert play.partition.leader == 3
+    metadata = Metadata(1, 2, min_isr=1)
+    metadata.move(3, 4)
+    metadata.in_sync(1, 2, 3)
+    metadata.fence(2)
+    metadata.fence(1)
+    assert metadata.partition.isr == (3,)
+    metadata.take([BrokerRegistrationChangeRecord(3, 103, fenced=1)])
+    metadata.take(leave(metadata.image, LAYERS, 3, Loss.SOME).records)
+    assert (metadata.partition.isr, metadata.partition.last_known) == ((), (3,))
+    assert metadata.cancel() is ErrorCode.INVALID_REPLICA_ASSIGNMENT, "all that is left is on 3"
+    metadata.unfence(1)
+    assert metadata.partition.leader == NO_LEADER
+    metadata.unfence(3)
+    assert metadata.partition.leader == 3
 
 
 def test_an_unclean_election_prefers_the_old_replicas() -> None:
-    play = Play(1, 2, min_isr=1)
-    play.move(4, 2)
-    play.take([ConfigRecord(ResourceType.TOPIC, "a", "unclean.leader.election.enable", "true")])
-    play.in_sync(1)
-    play.fence(1)
-    assert (play.partition.leader, play.partition.is_recovering) == (2, True), "4 comes first, and has nothing"
+    metadata = Metadata(1, 2, min_isr=1)
+    metadata.move(4, 2)
+    metadata.take([ConfigRecord(ResourceType.TOPIC, "a", "unclean.leader.election.enable", "true")])
+    metadata.in_sync(1)
+    metadata.fence(1)
+    assert (metadata.partition.leader, metadata.partition.is_recovering) == (2, True), (
+        "4 comes first, and has nothing"
+    )
 
 
 @pytest.mark.parametrize(
@@ -278,17 +301,17 @@ def test_an_unclean_election_prefers_the_old_replicas() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(replicas, may_change_factor, code) -> None:
-    play = Play(1, 2, 3)
+    metadata = Metadata(1, 2, 3)
     wanted = Reassignment("a", 0, replicas)
-    decision = decide_alter_reassignments(play.image, LAYERS, [wanted], may_change_factor=may_change_factor)
+    decision = decide_alter_reassignments(metadata.image, LAYERS, [wanted], may_change_factor=may_change_factor)
     assert decision.reply[0].verdict.code is code
     assert bool(decision.records) == (code is ErrorCode.NONE)
 
 
 def test_each_partition_of_a_request_fares_for_itself() -> None:
-    play = Play(1, 2, 3)
+    metadata = Metadata(1, 2, 3)
     wanted = [Reassignment("a", 1, (1,)), Reassignment("b", 0, (1,)), Reassignment("a", 0, (1, 2, 4))]
-    decision = decide_alter_reassignments(play.image, LAYERS, [*wanted, Reassignment("a", 0, (5,))])
+    decision = decide_alter_reassignments(metadata.image, LAYERS, [*wanted, Reassignment("a", 0, (5,))])
     assert [each.verdict.code for each in decision.reply] == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -299,13 +322,13 @@ def test_each_partition_of_a_request_fares_for_itself() -> None:
 
 
 def test_topics_grow_and_go_while_they_move() -> None:
-    play = Play(1, 2, 3)
-    play.move(4, 5)
-    grown = decide_create_partitions(play.image, LAYERS, [MorePartitions("a", 2)], SeededEntropy(1))
+    metadata = Metadata(1, 2, 3)
+    metadata.move(4, 5)
+    grown = decide_create_partitions(metadata.image, LAYERS, [MorePartitions("a", 2)], SeededEntropy(1))
     assert len(grown.records[0].replicas) == 2, "as many as the others will have"
-    play.take(grown.records)
-    play.take([RemoveTopicRecord(A)])
-    assert decide_list_reassignments(play.image, None).reply == ()
+    metadata.take(grown.records)
+    metadata.take([RemoveTopicRecord(A)])
+    assert decide_list_reassignments(metadata.image, None).reply == ()
 
 
 some = st.lists(st.sampled_from(BROKERS), unique=True, min_size=1, max_size=3).map(tuple)
@@ -317,26 +340,27 @@ steps = st.one_of(
 )
 
 
+@settings(report_multiple_bugs=False)
 @given(some, st.integers(1, 3), st.lists(steps, max_size=25))
 def test_whatever_happens_nobody_leaves_before_the_target_is_in_sync(replicas, min_isr, story) -> None:
-    play = Play(*replicas, min_isr=min_isr)
+    metadata = Metadata(*replicas, min_isr=min_isr)
     for kind, brokers in story:
-        before = play.partition
+        before = metadata.partition
         match kind:
             case "move":
-                play.move(*brokers)
+                metadata.move(*brokers)
             case "cancel":
-                play.cancel()
-            case "fence" if play.image.is_active(brokers[0]):
-                play.fence(brokers[0])
-            case "unfence" if not play.image.is_active(brokers[0]):
-                play.unfence(brokers[0])
-            case "isr" if before.leader != NO_LEADER and play.image.is_active(before.leader):
-                asked = {before.leader, *(each for each in brokers if play.image.is_active(each))}
-                play.in_sync(*(each for each in before.replicas if each in asked))
+                metadata.cancel()
+            case "fence" if metadata.image.is_active(brokers[0]):
+                metadata.fence(brokers[0])
+            case "unfence" if not metadata.image.is_active(brokers[0]):
+                metadata.unfence(brokers[0])
+            case "isr" if before.leader != NO_LEADER and metadata.image.is_active(before.leader):
+                asked = {before.leader, *(each for each in brokers if metadata.image.is_active(each))}
+                metadata.in_sync(*(each for each in before.replicas if each in asked))
             case _:
                 continue
-        after = play.partition
+        after = metadata.partition
         assert set(after.isr) <= set(after.replicas)
         assert set(after.elr) <= set(after.replicas)
         assert set(after.adding_replicas) | set(after.removing_replicas) <= set(after.replicas)

@@ -23,7 +23,7 @@ def pem(not_after: datetime, name: str = "mill") -> bytes:
     return issued.cert_chain_pems[0].bytes()
 
 
-class Play:
+class Harness:
     def __init__(self, path: Path) -> None:
         self.sim = SimWorld(1)
         world = self.sim.start("node")
@@ -48,18 +48,18 @@ def path(tmp_path: Path) -> Path:
 
 def test_soon_then_daily_then_over(path: Path) -> None:
     path.write_bytes(pem(START + timedelta(days=31)))
-    play = Play(path)
-    assert not play.run(20)
-    ((event, facts),) = play.run(10)
+    harness = Harness(path)
+    assert not harness.run(20)
+    ((event, facts),) = harness.run(10)
     assert "expires soon" in event
     assert (facts["file"], facts["days"]) == (str(path), 29)
     assert facts["subject"].startswith("CN=mill")
-    assert len(play.run(24)) == 1
-    told = play.run(31 * 24)
+    assert len(harness.run(24)) == 1
+    told = harness.run(31 * 24)
     assert [event for event, _ in told if "expired" in event]
     path.write_bytes(pem(START + timedelta(days=400)))
-    play.run(1)
-    assert not play.run(48), "it was renewed"
+    harness.run(1)
+    assert not harness.run(48), "it was renewed"
 
 
 def test_of_several_in_a_file_the_first_to_end_counts(path: Path) -> None:
@@ -76,7 +76,7 @@ def test_what_cannot_be_read_is_said_by_others(path: Path, text: str | None) -> 
     if text is not None:
         path.write_text(text)
     assert first_end(str(path)) is None
-    assert not Play(path).run(2)
+    assert not Harness(path).run(2)
 
 
 def test_years_beyond_2049_are_written_otherwise(path: Path) -> None:

@@ -29,7 +29,7 @@ class HandClock:
         self.now_ms = max(self.now_ms, end_ms)
 
 
-class Play:
+class Harness:
     def __init__(self) -> None:
         self.clock = HandClock()
         self.lines: list[str] = []
@@ -47,39 +47,39 @@ class Play:
 
 
 def test_a_loop_that_is_never_late_has_nothing_to_tell() -> None:
-    play = Play()
-    play.clock.pass_by(10_000)
-    assert (play.delay.longest_ms, play.delay.stalls_total, play.lines) == (0, 0, [])
+    harness = Harness()
+    harness.clock.pass_by(10_000)
+    assert (harness.delay.longest_ms, harness.delay.stalls_total, harness.lines) == (0, 0, [])
 
 
 def test_the_longest_stand_is_kept_and_a_long_one_told() -> None:
-    play = Play()
-    play.stand_still(STALL_MS // 2)
-    assert STALL_MS // 2 - INTERVAL_MS <= play.delay.longest_ms <= STALL_MS // 2
-    assert play.lines == []
-    play.stand_still(3 * STALL_MS)
-    assert play.delay.stalls_total == 1
-    assert play.lines == [f"event loop stalled {{'stall_ms': {play.delay.longest_ms}, 'times': 1}}"]
+    harness = Harness()
+    harness.stand_still(STALL_MS // 2)
+    assert STALL_MS // 2 - INTERVAL_MS <= harness.delay.longest_ms <= STALL_MS // 2
+    assert harness.lines == []
+    harness.stand_still(3 * STALL_MS)
+    assert harness.delay.stalls_total == 1
+    assert harness.lines == [f"event loop stalled {{'stall_ms': {harness.delay.longest_ms}, 'times': 1}}"]
 
 
 def test_many_stands_are_one_line() -> None:
-    play = Play()
+    harness = Harness()
     for _ in range(5):
-        play.stand_still(2 * STALL_MS)
-    assert len(play.lines) == 1
-    play.clock.pass_by(QUIET_MS)
-    assert len(play.lines) == 2
-    assert "'times': 4" in play.lines[1]
-    assert play.delay.stalls_total == 5
+        harness.stand_still(2 * STALL_MS)
+    assert len(harness.lines) == 1
+    harness.clock.pass_by(QUIET_MS)
+    assert len(harness.lines) == 2
+    assert "'times': 4" in harness.lines[1]
+    assert harness.delay.stalls_total == 5
 
 
 def test_a_stand_for_want_of_a_core_is_told_as_one() -> None:
-    play = Play()
-    play.waited_ms = 10
-    play.clock.pass_by(INTERVAL_MS)
-    play.waited_ms += 2 * STALL_MS
-    play.stand_still(3 * STALL_MS)
-    assert play.lines == [
+    harness = Harness()
+    harness.waited_ms = 10
+    harness.clock.pass_by(INTERVAL_MS)
+    harness.waited_ms += 2 * STALL_MS
+    harness.stand_still(3 * STALL_MS)
+    assert harness.lines == [
         f"event loop stalled {{'stall_ms': {3 * STALL_MS - INTERVAL_MS}, 'times': 1, "
         f"'cpu_starved_ms': {2 * STALL_MS}}}"
     ]

@@ -37,7 +37,7 @@ class Quiet:
         self.is_closed = True
 
 
-class Scene:
+class Harness:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.faults: list[tuple[object, BaseException]] = []
@@ -61,82 +61,82 @@ class Scene:
 
 
 @pytest.fixture
-def scene(loop: asyncio.AbstractEventLoop):
-    scene = Scene(loop)
-    yield scene
-    for peer in scene.served:
+def harness(loop: asyncio.AbstractEventLoop):
+    harness = Harness(loop)
+    yield harness
+    for peer in harness.served:
         peer.link.abort()
     loop.run_until_complete(asyncio.sleep(0))
 
 
-def test_names_of_both_ends(scene: Scene) -> None:
-    listener = scene.network.listen("localhost", 0, scene.accept)
+def test_names_of_both_ends(harness: Harness) -> None:
+    listener = harness.network.listen("localhost", 0, harness.accept)
     assert listener.host == "127.0.0.1"
     with socket.create_connection((listener.host, listener.port)) as client:
-        assert scene.run_until(lambda: scene.served)
-        link = scene.served[0].link
+        assert harness.run_until(lambda: harness.served)
+        link = harness.served[0].link
         assert link.peer == "{}:{}".format(*client.getsockname())
         assert link.local_host == "127.0.0.1"
     listener.close()
 
 
-def test_one_wildcard_serves_both_families(scene: Scene) -> None:
+def test_one_wildcard_serves_both_families(harness: Harness) -> None:
     try:
-        listener = scene.network.listen("::", 0, scene.accept)
+        listener = harness.network.listen("::", 0, harness.accept)
     except OSError:
         pytest.skip("no IPv6 here")
     with socket.create_connection(("127.0.0.1", listener.port)), socket.create_connection(("::1", listener.port)):
-        assert scene.run_until(lambda: len(scene.served) == 2)
-    assert sorted(peer.link.local_host for peer in scene.served) == ["127.0.0.1", "::1"]
+        assert harness.run_until(lambda: len(harness.served) == 2)
+    assert sorted(peer.link.local_host for peer in harness.served) == ["127.0.0.1", "::1"]
     listener.close()
 
 
-def test_sockets_are_set_up_for_small_replies(scene: Scene) -> None:
-    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+def test_sockets_are_set_up_for_small_replies(harness: Harness) -> None:
+    listener = harness.network.listen("127.0.0.1", 0, harness.accept)
     with socket.create_connection((listener.host, listener.port)):
-        assert scene.run_until(lambda: scene.served)
-        sock = scene.served[0].link._socket
+        assert harness.run_until(lambda: harness.served)
+        sock = harness.served[0].link._socket
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert not sock.getblocking()
     listener.close()
 
 
-def test_a_bug_while_accepting_reaches_the_loop(scene: Scene) -> None:
+def test_a_bug_while_accepting_reaches_the_loop(harness: Harness) -> None:
     def accept(link: Link) -> Quiet:
         raise KeyError("our bug")
 
     bugs: list[BaseException] = []
-    scene.network.loop.set_exception_handler(lambda _, context: bugs.append(context["exception"]))
-    listener = scene.network.listen("127.0.0.1", 0, accept)
+    harness.network.loop.set_exception_handler(lambda _, context: bugs.append(context["exception"]))
+    listener = harness.network.listen("127.0.0.1", 0, accept)
     with socket.create_connection((listener.host, listener.port)):
-        assert scene.run_until(lambda: bugs)
+        assert harness.run_until(lambda: bugs)
     assert [type(error) for error in bugs] == [KeyError]
-    assert scene.faults == []
+    assert harness.faults == []
     listener.close()
 
 
-def test_a_bug_while_one_of_many_is_let_in_keeps_nobody_else_out(scene: Scene) -> None:
+def test_a_bug_while_one_of_many_is_let_in_keeps_nobody_else_out(harness: Harness) -> None:
     def accept(link: Link) -> Quiet:
-        served = scene.accept(link)
-        if len(scene.served) == 2:
+        served = harness.accept(link)
+        if len(harness.served) == 2:
             raise KeyError("our bug")
         return served
 
     bugs: list[BaseException] = []
-    scene.network.loop.set_exception_handler(lambda _, context: bugs.append(context["exception"]))
-    listener = scene.network.listen("127.0.0.1", 0, accept)
+    harness.network.loop.set_exception_handler(lambda _, context: bugs.append(context["exception"]))
+    listener = harness.network.listen("127.0.0.1", 0, accept)
     clients = arrive(listener.port, "127.0.0.1", 5)
-    assert scene.run_until(lambda: len(scene.served) == 5, 10)
+    assert harness.run_until(lambda: len(harness.served) == 5, 10)
     clients += arrive(listener.port, "127.0.0.1", 1)
-    assert scene.run_until(lambda: len(scene.served) == 6, 10)
+    assert harness.run_until(lambda: len(harness.served) == 6, 10)
     assert [type(error) for error in bugs] == [KeyError]
     listener.close()
     for client in clients:
         client.close()
 
 
-def test_out_of_descriptors_a_peer_cannot_be_reached(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_descriptors_a_peer_cannot_be_reached(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_socket(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -148,17 +148,17 @@ def test_out_of_descriptors_a_peer_cannot_be_reached(scene: Scene, monkeypatch: 
 
     with monkeypatch.context() as exhausted:
         exhausted.setattr(socket, "socket", no_socket)
-        link = scene.network.connect("127.0.0.1", 9, handler)
+        link = harness.network.connect("127.0.0.1", 9, handler)
     link.send([b"nobody hears this"])
     assert (link.peer, link.unsent_bytes(), made[0].is_closed) == ("127.0.0.1:9", 0, False)
-    assert scene.run_until(lambda: made[0].is_closed)
-    assert [error.errno for _, error in scene.faults] == [errno.EMFILE]
+    assert harness.run_until(lambda: made[0].is_closed)
+    assert [error.errno for _, error in harness.faults] == [errno.EMFILE]
 
 
 @in_own_process
-def test_out_of_descriptors_it_waits_and_recovers(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_descriptors_it_waits_and_recovers(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millpond.node.network.EXHAUSTED_PAUSE_SECONDS", 2.0)
-    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+    listener = harness.network.listen("127.0.0.1", 0, harness.accept)
     clients = [socket.socket() for _ in range(8)]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     top = max(int(name) for name in os.listdir("/dev/fd"))
@@ -175,44 +175,44 @@ def test_out_of_descriptors_it_waits_and_recovers(scene: Scene, monkeypatch: pyt
             os.close(fillers.pop())
         for client in clients:
             client.connect((listener.host, listener.port))
-        assert scene.run_until(lambda: len(scene.served) >= 2 and scene.faults)
-        scene.run_until(lambda: False, seconds=0.1)
-        assert [error.errno for _, error in scene.faults] == [errno.EMFILE], "one try, then a pause"
+        assert harness.run_until(lambda: len(harness.served) >= 2 and harness.faults)
+        harness.run_until(lambda: False, seconds=0.1)
+        assert [error.errno for _, error in harness.faults] == [errno.EMFILE], "one try, then a pause"
     finally:
         for descriptor in fillers:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert len(scene.served) < len(clients)
+    assert len(harness.served) < len(clients)
     with socket.create_connection((listener.host, listener.port)) as late:
         name = "{}:{}".format(*late.getsockname())
-        assert scene.run_until(lambda: scene.served[-1].link.peer == name)
-    assert len(scene.served) == len(clients), "one was turned away, the others only waited"
+        assert harness.run_until(lambda: harness.served[-1].link.peer == name)
+    assert len(harness.served) == len(clients), "one was turned away, the others only waited"
     for client in clients:
         client.close()
     listener.close()
 
 
-def test_a_listener_closed_while_it_waits_stays_closed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listener_closed_while_it_waits_stays_closed(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millpond.node.network.EXHAUSTED_PAUSE_SECONDS", 0.01)
-    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+    listener = harness.network.listen("127.0.0.1", 0, harness.accept)
     listener._pause(OSError(errno.EMFILE, "too many"))
     listener.close()
-    scene.run_until(lambda: False, seconds=0.05)
+    harness.run_until(lambda: False, seconds=0.05)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((listener.host, listener.port))
 
 
 @in_own_process
-def test_descriptors_are_given_back(scene: Scene) -> None:
-    scene.run_until(lambda: True)
+def test_descriptors_are_given_back(harness: Harness) -> None:
+    harness.run_until(lambda: True)
     before = len(os.listdir("/dev/fd"))
-    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+    listener = harness.network.listen("127.0.0.1", 0, harness.accept)
     for number in range(20):
         with socket.create_connection((listener.host, listener.port)):
-            assert scene.run_until(lambda number=number: len(scene.served) > number)
-        assert scene.run_until(lambda: scene.served[-1].is_closed)
+            assert harness.run_until(lambda number=number: len(harness.served) > number)
+        assert harness.run_until(lambda: harness.served[-1].is_closed)
     listener.close()
-    scene.run_until(lambda: False, seconds=0.01)
+    harness.run_until(lambda: False, seconds=0.01)
     assert len(os.listdir("/dev/fd")) <= before
 
 
@@ -227,7 +227,7 @@ class SteadyPace:
         return 0.005
 
 
-def test_a_crowd_that_comes_at_once_takes_turns_with_those_who_work(scene: Scene) -> None:
+def test_a_crowd_that_comes_at_once_takes_turns_with_those_who_work(harness: Harness) -> None:
     """One in a turn of the loop, then a rest as the pace wants it, which hears what each has cost."""
     moments: list[float] = []
     turns: list[int] = [0]
@@ -237,16 +237,16 @@ def test_a_crowd_that_comes_at_once_takes_turns_with_those_who_work(scene: Scene
         until = time.thread_time() + 0.003
         while time.thread_time() < until:
             pass
-        return scene.accept(link)
+        return harness.accept(link)
 
     def turn() -> bool:
         turns[0] += 1
         return len(moments) == len(crowd)
 
-    listener = scene.network.listen("127.0.0.1", 0, accept)
+    listener = harness.network.listen("127.0.0.1", 0, accept)
     listener._pace = pace = SteadyPace()
     crowd = [socket.create_connection((listener.host, listener.port)) for _ in range(15)]
-    assert scene.run_until(turn)
+    assert harness.run_until(turn)
     assert turns[0] >= len(crowd), "whoever works has a turn in between"
     assert min(after - before for before, after in itertools.pairwise(moments)) > 0.0045
     assert min(after - before for before, after in itertools.pairwise(pace.used)) > 0.003
@@ -255,24 +255,24 @@ def test_a_crowd_that_comes_at_once_takes_turns_with_those_who_work(scene: Scene
         each.close()
 
 
-def test_a_listener_may_be_closed_by_whom_it_lets_in_and_while_it_rests(scene: Scene) -> None:
-    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+def test_a_listener_may_be_closed_by_whom_it_lets_in_and_while_it_rests(harness: Harness) -> None:
+    listener = harness.network.listen("127.0.0.1", 0, harness.accept)
     crowd = [socket.create_connection((listener.host, listener.port)) for _ in range(8)]
-    assert scene.run_until(lambda: len(scene.served) >= 4)
+    assert harness.run_until(lambda: len(harness.served) >= 4)
     listener._rest(0.01)
     listener.close()
-    assert not scene.run_until(lambda: scene.faults, seconds=0.05)
+    assert not harness.run_until(lambda: harness.faults, seconds=0.05)
 
     def accept(link: Link) -> Quiet:
-        if len(scene.served) == 7:
+        if len(harness.served) == 7:
             other.close()
-        return scene.accept(link)
+        return harness.accept(link)
 
-    del scene.served[4:]
-    other = scene.network.listen("127.0.0.1", 0, accept)
+    del harness.served[4:]
+    other = harness.network.listen("127.0.0.1", 0, accept)
     crowd += [socket.create_connection((other.host, other.port)) for _ in range(4)]
-    assert scene.run_until(lambda: len(scene.served) == 8)
-    assert not scene.run_until(lambda: scene.faults, seconds=0.05)
+    assert harness.run_until(lambda: len(harness.served) == 8)
+    assert not harness.run_until(lambda: harness.faults, seconds=0.05)
     for each in crowd:
         each.close()
 
@@ -292,52 +292,52 @@ def host_of(served: Quiet) -> str:
     return served.link.peer.rpartition(":")[0]
 
 
-def test_whoever_comes_from_another_address_waits_for_one_turn_of_a_crowd(scene: Scene) -> None:
+def test_whoever_comes_from_another_address_waits_for_one_turn_of_a_crowd(harness: Harness) -> None:
     """The kernel gives out first come first served; who comes last is let in among the first all the same."""
-    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+    listener = harness.network.listen("127.0.0.1", 0, harness.accept)
     crowd = arrive(listener.port, "127.0.0.2", 300)
     (guest,) = arrive(listener.port, "127.0.0.3", 1)
-    assert scene.run_until(lambda: any(host_of(each) == "127.0.0.3" for each in scene.served))
-    before = [host_of(each) for each in scene.served].index("127.0.0.3")
+    assert harness.run_until(lambda: any(host_of(each) == "127.0.0.3" for each in harness.served))
+    before = [host_of(each) for each in harness.served].index("127.0.0.3")
     assert before < 60, f"after {before} of the crowd"
-    assert scene.run_until(lambda: len(scene.served) == 301), "and so are all others"
+    assert harness.run_until(lambda: len(harness.served) == 301), "and so are all others"
     listener.close()
     for each in (*crowd, guest):
         each.close()
 
 
-def test_a_burst_from_one_address_is_let_in_whole_and_in_order(scene: Scene) -> None:
+def test_a_burst_from_one_address_is_let_in_whole_and_in_order(harness: Harness) -> None:
     """Also where more come than may wait here: they wait in the kernel."""
-    scene.network.waiting_max = 50
-    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+    harness.network.waiting_max = 50
+    listener = harness.network.listen("127.0.0.1", 0, harness.accept)
     burst = arrive(listener.port, "127.0.0.2", 600)
-    assert scene.run_until(lambda: len(scene.served) == 600)
-    assert [each.link.peer for each in scene.served] == ["{}:{}".format(*each.getsockname()) for each in burst]
-    assert scene.faults == []
+    assert harness.run_until(lambda: len(harness.served) == 600)
+    assert [each.link.peer for each in harness.served] == ["{}:{}".format(*each.getsockname()) for each in burst]
+    assert harness.faults == []
     listener.close()
     for each in burst:
         each.close()
 
 
-def test_a_crowd_that_does_not_end_makes_room_for_others(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crowd_that_does_not_end_makes_room_for_others(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last ones are turned away, those who have waited keep their place, and that is told once."""
     monkeypatch.setattr("millpond.node.network.PATIENCE_SECONDS", 0.0)
-    scene.network.waiting_max = 20
-    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+    harness.network.waiting_max = 20
+    listener = harness.network.listen("127.0.0.1", 0, harness.accept)
     crowd = arrive(listener.port, "127.0.0.2", 400)
     (guest,) = arrive(listener.port, "127.0.0.3", 1)
-    assert scene.run_until(lambda: any(host_of(each) == "127.0.0.3" for each in scene.served))
-    before = [host_of(each) for each in scene.served].index("127.0.0.3")
+    assert harness.run_until(lambda: any(host_of(each) == "127.0.0.3" for each in harness.served))
+    before = [host_of(each) for each in harness.served].index("127.0.0.3")
     assert before < 60, f"after {before} of the crowd"
-    scene.run_until(lambda: False, seconds=0.2)
-    assert len(scene.served) < 200
-    assert scene.served[0].link.peer == "{}:{}".format(*crowd[0].getsockname())
-    ((link, fault),) = scene.faults
+    harness.run_until(lambda: False, seconds=0.2)
+    assert len(harness.served) < 200
+    assert harness.served[0].link.peer == "{}:{}".format(*crowd[0].getsockname())
+    ((link, fault),) = harness.faults
     assert link is None
     assert isinstance(fault, TooManyWait)
     assert "127.0.0.2" in str(fault)
     (late,) = arrive(listener.port, "127.0.0.2", 1)
-    assert scene.run_until(lambda: scene.served[-1].link.peer == "{}:{}".format(*late.getsockname())), (
+    assert harness.run_until(lambda: harness.served[-1].link.peer == "{}:{}".format(*late.getsockname())), (
         "once it is over"
     )
     listener.close()
@@ -345,28 +345,28 @@ def test_a_crowd_that_does_not_end_makes_room_for_others(scene: Scene, monkeypat
         each.close()
 
 
-def test_whoever_has_gone_before_his_turn_is_not_let_in(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_has_gone_before_his_turn_is_not_let_in(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millpond.node.network.GONE_SECONDS", 0.0)
-    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+    listener = harness.network.listen("127.0.0.1", 0, harness.accept)
     crowd = arrive(listener.port, "127.0.0.2", 200)
     for each in crowd[:190]:
         each.close()
     crowd[190].sendall(b"x")
     crowd[190].close()
     served = {"{}:{}".format(*each.getsockname()) for each in crowd[191:]}
-    assert scene.run_until(lambda: served <= {each.link.peer for each in scene.served})
-    assert len(scene.served) == 10, "who has left a word is let in"
+    assert harness.run_until(lambda: served <= {each.link.peer for each in harness.served})
+    assert len(harness.served) == 10, "who has left a word is let in"
     listener.close()
     for each in crowd[191:]:
         each.close()
 
 
-def test_those_who_wait_go_with_the_listener(scene: Scene) -> None:
-    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+def test_those_who_wait_go_with_the_listener(harness: Harness) -> None:
+    listener = harness.network.listen("127.0.0.1", 0, harness.accept)
     crowd = arrive(listener.port, "127.0.0.2", 100)
-    assert scene.run_until(lambda: scene.served)
+    assert harness.run_until(lambda: harness.served)
     listener.close()
-    served = {each.link.peer for each in scene.served}
+    served = {each.link.peer for each in harness.served}
     waited = [each for each in crowd if "{}:{}".format(*each.getsockname()) not in served]
     assert waited
     for each in waited:

@@ -56,7 +56,7 @@ class Echo:
         self.is_closed = True
 
 
-class Scene:
+class Harness:
     def __init__(self, loop: asyncio.AbstractEventLoop, root: Path) -> None:
         self.loop = loop
         self.files = Certificates(root)
@@ -123,8 +123,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene(loop: asyncio.AbstractEventLoop, tmp_path: Path) -> Iterator[Scene]:
-    made = Scene(loop, tmp_path)
+def harness(loop: asyncio.AbstractEventLoop, tmp_path: Path) -> Iterator[Harness]:
+    made = Harness(loop, tmp_path)
     yield made
     for listener in made.listeners:
         listener.close()
@@ -134,30 +134,30 @@ def scene(loop: asyncio.AbstractEventLoop, tmp_path: Path) -> Iterator[Scene]:
     made.threads.shutdown()
 
 
-def test_bytes_go_both_ways_and_the_link_says_what_it_is(scene: Scene) -> None:
-    port = scene.listen()
+def test_bytes_go_both_ways_and_the_link_says_what_it_is(harness: Harness) -> None:
+    port = harness.listen()
     data = os.urandom(3_000_000)
-    assert scene.run(lambda: scene.say(port, data))[0] == data
-    (peer,) = scene.served
+    assert harness.run(lambda: harness.say(port, data))[0] == data
+    (peer,) = harness.served
     assert peer.link.is_encrypted
     assert peer.link.listener == "SSL"
     assert peer.secured == [None]
-    assert scene.run_until(lambda: peer.is_closed)
-    assert not scene.faults
+    assert harness.run_until(lambda: peer.is_closed)
+    assert not harness.faults
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
-def test_both_versions_with_ciphers_that_keep_their_secret(scene: Scene, version: str) -> None:
-    port = scene.listen(versions=(version,))
+def test_both_versions_with_ciphers_that_keep_their_secret(harness: Harness, version: str) -> None:
+    port = harness.listen(versions=(version,))
 
     def ask() -> tuple[str | None, Any]:
         with (
             socket.create_connection(("127.0.0.1", port)) as sock,
-            scene.context().wrap_socket(sock, server_hostname="127.0.0.1") as safe,
+            harness.context().wrap_socket(sock, server_hostname="127.0.0.1") as safe,
         ):
             return safe.version(), safe.cipher()
 
-    spoken, cipher = scene.run(ask)
+    spoken, cipher = harness.run(ask)
     assert spoken == version
     assert "GCM" in cipher[0] or "CHACHA20" in cipher[0]
 
@@ -172,92 +172,94 @@ def weak(**changes: Any) -> ssl.SSLContext:
     return context
 
 
-def test_old_versions_and_weak_ciphers_are_refused(scene: Scene) -> None:
-    port = scene.listen()
+def test_old_versions_and_weak_ciphers_are_refused(harness: Harness) -> None:
+    port = harness.listen()
     old = weak(maximum_version=ssl.TLSVersion.TLSv1_1, minimum_version=ssl.TLSVersion.TLSv1)
     without_secrecy = weak(maximum_version=ssl.TLSVersion.TLSv1_2)
     without_secrecy.set_ciphers("AES128-SHA:AES256-GCM-SHA384@SECLEVEL=0")
     for context in (old, without_secrecy):
         with pytest.raises(OSError):
-            scene.run(lambda context=context: scene.say(port, b"x", context))
-    assert scene.run_until(lambda: len(scene.faults) == 2)
-    assert not any(peer.data for peer in scene.served)
+            harness.run(lambda context=context: harness.say(port, b"x", context))
+    assert harness.run_until(lambda: len(harness.faults) == 2)
+    assert not any(peer.data for peer in harness.served)
 
 
-def test_whoever_speaks_no_tls_is_heard_by_nobody(scene: Scene) -> None:
-    port = scene.listen()
+def test_whoever_speaks_no_tls_is_heard_by_nobody(harness: Harness) -> None:
+    port = harness.listen()
 
     def knock() -> bytes:
         with socket.create_connection(("127.0.0.1", port)) as sock:
             sock.sendall(b"\0\0\0\x20" + bytes(32))
             return sock.recv(100)
 
-    answer = scene.run(knock)
+    answer = harness.run(knock)
     assert answer == b"" or answer[0] == 21, "nothing, or an alert of TLS"
-    assert scene.run_until(lambda: scene.served[0].is_closed)
-    assert scene.served[0].data == b""
-    assert scene.served[0].secured == []
+    assert harness.run_until(lambda: harness.served[0].is_closed)
+    assert harness.served[0].data == b""
+    assert harness.served[0].secured == []
 
 
 # Certificates of clients.
 
 
-def test_a_certificate_names_its_client(scene: Scene) -> None:
-    port = scene.listen(client_auth=ClientAuth.REQUIRED)
-    assert scene.run(lambda: scene.say(port, b"hello", scene.context(scene.files.client)))[0] == b"hello"
-    (name,) = scene.served[0].secured
+def test_a_certificate_names_its_client(harness: Harness) -> None:
+    port = harness.listen(client_auth=ClientAuth.REQUIRED)
+    assert harness.run(lambda: harness.say(port, b"hello", harness.context(harness.files.client)))[0] == b"hello"
+    (name,) = harness.served[0].secured
     assert name is not None
     assert "O=trustme" in name
 
 
-def test_without_a_certificate_nothing_of_the_client_is_heard(scene: Scene) -> None:
-    port = scene.listen(client_auth=ClientAuth.REQUIRED)
+def test_without_a_certificate_nothing_of_the_client_is_heard(harness: Harness) -> None:
+    port = harness.listen(client_auth=ClientAuth.REQUIRED)
     stranger = trustme.CA().issue_cert("client@example.org")
-    path = scene.files.client.with_name("of-a-stranger.pem")
+    path = harness.files.client.with_name("of-a-stranger.pem")
     path.write_bytes(stranger.private_key_pem.bytes() + b"".join(each.bytes() for each in stranger.cert_chain_pems))
     for own in (None, path):
         with pytest.raises(OSError):
-            scene.run(lambda own=own: (scene.say(port, b"hello" * 100, scene.context(own)) and None) or _raise())
-    assert scene.run_until(lambda: all(peer.is_closed for peer in scene.served))
-    assert [(bytes(peer.data), peer.secured) for peer in scene.served] == [(b"", []), (b"", [])]
-    assert len(scene.faults) == 2
+            harness.run(
+                lambda own=own: (harness.say(port, b"hello" * 100, harness.context(own)) and None) or _raise()
+            )
+    assert harness.run_until(lambda: all(peer.is_closed for peer in harness.served))
+    assert [(bytes(peer.data), peer.secured) for peer in harness.served] == [(b"", []), (b"", [])]
+    assert len(harness.faults) == 2
 
 
 def _raise() -> None:
     raise OSError("nothing came back")
 
 
-def test_a_certificate_that_is_only_asked_for_may_be_left_out(scene: Scene) -> None:
-    port = scene.listen(client_auth=ClientAuth.REQUESTED)
-    for own in (None, scene.files.client):
-        assert scene.run(lambda own=own: scene.say(port, b"hello", scene.context(own)))[0] == b"hello"
-    assert [len(peer.secured) for peer in scene.served] == [1, 1]
-    assert scene.served[0].secured == [None]
-    assert scene.served[1].secured != [None]
+def test_a_certificate_that_is_only_asked_for_may_be_left_out(harness: Harness) -> None:
+    port = harness.listen(client_auth=ClientAuth.REQUESTED)
+    for own in (None, harness.files.client):
+        assert harness.run(lambda own=own: harness.say(port, b"hello", harness.context(own)))[0] == b"hello"
+    assert [len(peer.secured) for peer in harness.served] == [1, 1]
+    assert harness.served[0].secured == [None]
+    assert harness.served[1].secured != [None]
 
 
 # As a client.
 
 
-def test_a_node_believes_only_its_own_authority_and_the_right_host(scene: Scene) -> None:
-    right = TlsFiles(authorities=str(scene.files.authority))
-    elsewhere = str(scene.files.elsewhere)
-    good = scene.listen()
-    misnamed = scene.listen(files=TlsFiles(elsewhere, elsewhere))
+def test_a_node_believes_only_its_own_authority_and_the_right_host(harness: Harness) -> None:
+    right = TlsFiles(authorities=str(harness.files.authority))
+    elsewhere = str(harness.files.elsewhere)
+    good = harness.listen()
+    misnamed = harness.listen(files=TlsFiles(elsewhere, elsewhere))
     made: list[Echo] = []
 
     def greet(port: int, tls: ClientTls) -> Echo:
-        scene.network.connect("127.0.0.1", port, lambda link: made.append(Echo(link)) or made[-1], tls)
+        harness.network.connect("127.0.0.1", port, lambda link: made.append(Echo(link)) or made[-1], tls)
         made[-1].link.send([b"from a node"])
-        served = len(scene.served)
-        scene.run_until(lambda: made[-1].is_closed or (len(scene.served) > served and scene.served[-1].data))
+        served = len(harness.served)
+        harness.run_until(lambda: made[-1].is_closed or (len(harness.served) > served and harness.served[-1].data))
         return made[-1]
 
     assert not greet(good, ClientTls(right)).is_closed
     assert not greet(misnamed, ClientTls(right, checks_host=False)).is_closed
     assert greet(misnamed, ClientTls(right)).is_closed
-    assert greet(good, ClientTls(TlsFiles(authorities=str(scene.files.stranger)))).is_closed
-    said = [str(fault) for fault in scene.faults]
+    assert greet(good, ClientTls(TlsFiles(authorities=str(harness.files.stranger)))).is_closed
+    said = [str(fault) for fault in harness.faults]
     assert any("not valid for" in each or "mismatch" in each.lower() for each in said), said
     assert any("unable to get local issuer" in each or "self" in each for each in said), said
 
@@ -265,23 +267,23 @@ def test_a_node_believes_only_its_own_authority_and_the_right_host(scene: Scene)
 # Those who take their time.
 
 
-def test_handshakes_that_do_not_end_hold_nobody_up_and_are_ended(scene: Scene) -> None:
-    port = scene.listen(handshake_ms_max=1_500)
+def test_handshakes_that_do_not_end_hold_nobody_up_and_are_ended(harness: Harness) -> None:
+    port = harness.listen(handshake_ms_max=1_500)
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
     half = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
     for sock in half:
         sock.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
     began = time.monotonic()
-    assert scene.run(lambda: scene.say(port, b"hello"))[0] == b"hello"
+    assert harness.run(lambda: harness.say(port, b"hello"))[0] == b"hello"
     assert time.monotonic() - began < 1.4
-    assert scene.run_until(lambda: sum(peer.is_closed for peer in scene.served) >= 100, seconds=20)
+    assert harness.run_until(lambda: sum(peer.is_closed for peer in harness.served) >= 100, seconds=20)
     for sock in (*silent, *half):
         sock.close()
 
 
-def test_the_loop_does_not_wait_for_handshakes(scene: Scene) -> None:
+def test_the_loop_does_not_wait_for_handshakes(harness: Harness) -> None:
     """Keys are worked out on another thread: what the loop does between two of its turns stays short."""
-    port = scene.listen()
+    port = harness.listen()
     longest = 0.0
     last = time.monotonic()
     is_over = threading.Event()
@@ -297,7 +299,7 @@ def test_the_loop_does_not_wait_for_handshakes(scene: Scene) -> None:
         count = 0
         while not is_over.is_set():
             try:
-                assert scene.say(port, b"x")[0] == b"x"
+                assert harness.say(port, b"x")[0] == b"x"
             except OSError:
                 if is_over.is_set():
                     break
@@ -305,10 +307,10 @@ def test_the_loop_does_not_wait_for_handshakes(scene: Scene) -> None:
             count += 1
         return count
 
-    knocking = [scene.threads.submit(knock) for _ in range(4)]
-    scene.loop.call_later(1.0, is_over.set)
-    scene.loop.run_until_complete(watch())
-    assert scene.run_until(lambda: all(each.done() for each in knocking))
+    knocking = [harness.threads.submit(knock) for _ in range(4)]
+    harness.loop.call_later(1.0, is_over.set)
+    harness.loop.run_until_complete(watch())
+    assert harness.run_until(lambda: all(each.done() for each in knocking))
     assert sum(each.result() for each in knocking) > 20
     # The threads of this test have the same interpreter: they, not the handshakes, are most of this.
     assert longest < 0.5
@@ -317,14 +319,14 @@ def test_the_loop_does_not_wait_for_handshakes(scene: Scene) -> None:
 # Those who break it.
 
 
-def test_a_connection_that_is_cut_off_is_an_end_and_no_fault(scene: Scene) -> None:
+def test_a_connection_that_is_cut_off_is_an_end_and_no_fault(harness: Harness) -> None:
     """Somebody on the way ends it, and TLS does not say so: what was whole has arrived, and nothing is made of the
     rest."""
-    port = scene.listen()
+    port = harness.listen()
 
     def cut_off() -> bytes:
         sock = socket.create_connection(("127.0.0.1", port))
-        safe = scene.context().wrap_socket(sock, server_hostname="127.0.0.1", suppress_ragged_eofs=True)
+        safe = harness.context().wrap_socket(sock, server_hostname="127.0.0.1", suppress_ragged_eofs=True)
         safe.sendall(b"whole")
         heard = safe.recv(100)
         # Half of a record, and the end of the connection below it.
@@ -334,21 +336,21 @@ def test_a_connection_that_is_cut_off_is_an_end_and_no_fault(scene: Scene) -> No
         safe.close()
         return heard
 
-    assert scene.run(cut_off) == b"whole"
-    assert scene.run_until(lambda: scene.served[0].is_closed, seconds=10)
-    assert bytes(scene.served[0].data) == b"whole"
-    assert not scene.faults
+    assert harness.run(cut_off) == b"whole"
+    assert harness.run_until(lambda: harness.served[0].is_closed, seconds=10)
+    assert bytes(harness.served[0].data) == b"whole"
+    assert not harness.faults
 
 
-def test_very_many_small_records_take_turns_with_others(scene: Scene) -> None:
+def test_very_many_small_records_take_turns_with_others(harness: Harness) -> None:
     """Each costs as much as a full one. Some thirty connections that sent nothing else held the loop for 200 ms."""
-    port = scene.listen()
+    port = harness.listen()
     said = bytes(range(256)) * 8
 
     def say() -> bytes:
         sock = socket.create_connection(("127.0.0.1", port))
         arrived, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
-        safe = scene.context().wrap_bio(arrived, leaving, server_hostname="127.0.0.1")
+        safe = harness.context().wrap_bio(arrived, leaving, server_hostname="127.0.0.1")
 
         def wait_for(step: Callable[[], Any]) -> Any:
             while True:
@@ -370,8 +372,8 @@ def test_very_many_small_records_take_turns_with_others(scene: Scene) -> None:
         sock.close()
         return heard
 
-    assert scene.run(say) == said
-    (echo,) = scene.served
+    assert harness.run(say) == said
+    (echo,) = harness.served
     assert bytes(echo.data) == said
     assert max(echo.counts) <= RECORDS_PER_WAKE
 
@@ -385,13 +387,13 @@ def test_very_many_small_records_take_turns_with_others(scene: Scene) -> None:
         b"GET / HTTP/1.1\r\n\r\n" * 100,
     ],
 )
-def test_what_is_no_record_ends_its_connection_and_no_other(scene: Scene, record: bytes) -> None:
-    port = scene.listen()
+def test_what_is_no_record_ends_its_connection_and_no_other(harness: Harness, record: bytes) -> None:
+    port = harness.listen()
 
     def break_it() -> bytes:
         with (
             socket.create_connection(("127.0.0.1", port)) as sock,
-            scene.context().wrap_socket(sock, server_hostname="127.0.0.1") as safe,
+            harness.context().wrap_socket(sock, server_hostname="127.0.0.1") as safe,
         ):
             safe.sendall(b"x")
             assert safe.recv(1) == b"x"
@@ -403,22 +405,22 @@ def test_what_is_no_record_ends_its_connection_and_no_other(scene: Scene, record
                 except OSError:
                     return b""
 
-    assert scene.run(break_it) == b""
-    assert scene.run_until(lambda: scene.served[0].is_closed, seconds=10)
-    assert len(scene.faults) == 1
-    assert isinstance(scene.faults[0], TlsRefused)
-    assert scene.run(lambda: scene.say(port, b"hello"))[0] == b"hello"
+    assert harness.run(break_it) == b""
+    assert harness.run_until(lambda: harness.served[0].is_closed, seconds=10)
+    assert len(harness.faults) == 1
+    assert isinstance(harness.faults[0], TlsRefused)
+    assert harness.run(lambda: harness.say(port, b"hello"))[0] == b"hello"
 
 
-def test_half_a_handshake_and_then_nonsense_or_nothing(scene: Scene) -> None:
-    port = scene.listen()
+def test_half_a_handshake_and_then_nonsense_or_nothing(harness: Harness) -> None:
+    port = harness.listen()
     for rest in (b"", b"nonsense" * 1_000):
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        engine = scene.context().wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        engine = harness.context().wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
         with pytest.raises(ssl.SSLWantReadError):
             engine.do_handshake()
         hello = outgoing.read()
-        count = len(scene.served)
+        count = len(harness.served)
 
         def half(hello: bytes = hello, rest: bytes = rest) -> None:
             with socket.create_connection(("127.0.0.1", port)) as sock:
@@ -429,15 +431,15 @@ def test_half_a_handshake_and_then_nonsense_or_nothing(scene: Scene) -> None:
                 time.sleep(0.1)
                 sock.sendall(rest)
 
-        scene.run(half)
-        assert scene.run_until(lambda count=count: scene.served[count].is_closed, seconds=10)
-        assert not scene.served[count].secured
-    assert scene.run(lambda: scene.say(port, b"hello"))[0] == b"hello"
+        harness.run(half)
+        assert harness.run_until(lambda count=count: harness.served[count].is_closed, seconds=10)
+        assert not harness.served[count].secured
+    assert harness.run(lambda: harness.say(port, b"hello"))[0] == b"hello"
 
 
-def test_keys_are_not_agreed_on_anew(scene: Scene) -> None:
+def test_keys_are_not_agreed_on_anew(harness: Harness) -> None:
     """In TLS 1.2 a client could ask for that, and take a millisecond of the loop each time."""
-    port = scene.listen()
+    port = harness.listen()
 
     def ask_for_it() -> str:
         told = subprocess.run(
@@ -448,7 +450,7 @@ def test_keys_are_not_agreed_on_anew(scene: Scene) -> None:
                 f"127.0.0.1:{port}",
                 "-tls1_2",
                 "-CAfile",
-                str(scene.files.authority),
+                str(harness.files.authority),
             ],
             input=b"R\n",
             capture_output=True,
@@ -457,15 +459,15 @@ def test_keys_are_not_agreed_on_anew(scene: Scene) -> None:
         )
         return (told.stdout + told.stderr).decode(errors="replace")
 
-    told = scene.run(ask_for_it)
+    told = harness.run(ask_for_it)
     assert "RENEGOTIATING" in told
     assert "no renegotiation" in told.lower(), told
-    assert len(scene.served[0].secured) == 1
+    assert len(harness.served[0].secured) == 1
 
 
-def test_a_file_for_a_peer_that_does_not_read_stays_in_the_file(scene: Scene, tmp_path: Path) -> None:
+def test_a_file_for_a_peer_that_does_not_read_stays_in_the_file(harness: Harness, tmp_path: Path) -> None:
     """What is encrypted ahead is bounded; and all of it arrives as soon as it is read."""
-    port = scene.listen()
+    port = harness.listen()
     content = os.urandom(1 << 20) * 24
     path = tmp_path / "segment"
     path.write_bytes(content)
@@ -475,20 +477,20 @@ def test_a_file_for_a_peer_that_does_not_read_stays_in_the_file(scene: Scene, tm
     def slow_reader() -> bool:
         with (
             socket.create_connection(("127.0.0.1", port)) as sock,
-            scene.context().wrap_socket(sock, server_hostname="127.0.0.1") as safe,
+            harness.context().wrap_socket(sock, server_hostname="127.0.0.1") as safe,
         ):
             safe.sendall(b"x")
             assert safe.recv(1) == b"x"
 
             def send() -> None:
-                link = scene.served[0].link
+                link = harness.served[0].link
                 file.retain()
                 link.send([b"head", FileRange(file, 0, len(content))])
 
-            scene.loop.call_soon_threadsafe(send)
+            harness.loop.call_soon_threadsafe(send)
             for _ in range(20):
                 time.sleep(0.02)
-                link = scene.served[0].link
+                link = harness.served[0].link
                 held.append((link.unsent_memory_bytes(), link.unsent_bytes()))
             safe.settimeout(30)
             heard = bytearray()
@@ -496,7 +498,7 @@ def test_a_file_for_a_peer_that_does_not_read_stays_in_the_file(scene: Scene, tm
                 heard += safe.recv(1 << 16)
             return bytes(heard) == b"head" + content
 
-    assert scene.run(slow_reader)
+    assert harness.run(slow_reader)
     assert held[-1][1] > 1 << 20, "most of it waits"
     assert max(memory for memory, _ in held) < 512 << 10
     file.close()
@@ -505,58 +507,58 @@ def test_a_file_for_a_peer_that_does_not_read_stays_in_the_file(scene: Scene, tm
 # Files.
 
 
-def test_a_certificate_that_changes_is_read_again(scene: Scene) -> None:
-    own = scene.files.client.with_name("own.pem")
-    shutil.copy(scene.files.server, own)
-    port = scene.listen(files=TlsFiles(str(own), str(own)))
-    _, first = scene.run(lambda: scene.say(port, b"x"))
+def test_a_certificate_that_changes_is_read_again(harness: Harness) -> None:
+    own = harness.files.client.with_name("own.pem")
+    shutil.copy(harness.files.server, own)
+    port = harness.listen(files=TlsFiles(str(own), str(own)))
+    _, first = harness.run(lambda: harness.say(port, b"x"))
     other = Certificates(own.parent / "next")
     os.replace(shutil.copy(other.server, own.with_suffix(".new")), own)
     time.sleep(1.1)
     context = ssl.create_default_context(cafile=str(other.authority))
-    _, second = scene.run(lambda: scene.say(port, b"x", context))
+    _, second = harness.run(lambda: harness.say(port, b"x", context))
     assert first != second
-    assert scene.run_until(lambda: scene.reloads == [(str(own), None)])
+    assert harness.run_until(lambda: harness.reloads == [(str(own), None)])
 
     # One that is only half there does not count, and the one before goes on.
     own.write_text("nonsense")
     time.sleep(1.1)
-    _, third = scene.run(lambda: scene.say(port, b"x", context))
+    _, third = harness.run(lambda: harness.say(port, b"x", context))
     assert third == second
-    assert scene.run_until(lambda: len(scene.reloads) == 2)
-    assert isinstance(scene.reloads[1][1], UnusableFiles)
+    assert harness.run_until(lambda: len(harness.reloads) == 2)
+    assert isinstance(harness.reloads[1][1], UnusableFiles)
 
     # Nor does one that is gone, however often somebody connects: that is said once.
     own.unlink()
     for _ in range(3):
         time.sleep(1.05)
-        assert scene.run(lambda: scene.say(port, b"x", context))[1] == second
-    assert scene.run_until(lambda: len(scene.reloads) == 3)
-    assert str(own) in str(scene.reloads[2][1])
-    shutil.copy(scene.files.server, own)
+        assert harness.run(lambda: harness.say(port, b"x", context))[1] == second
+    assert harness.run_until(lambda: len(harness.reloads) == 3)
+    assert str(own) in str(harness.reloads[2][1])
+    shutil.copy(harness.files.server, own)
     time.sleep(1.05)
-    assert scene.run(lambda: scene.say(port, b"x"))[1] == first
-    assert scene.reloads[-1] == (str(own), None)
+    assert harness.run(lambda: harness.say(port, b"x"))[1] == first
+    assert harness.reloads[-1] == (str(own), None)
 
 
-def test_files_that_cannot_be_used_are_named_at_once(scene: Scene, tmp_path: Path) -> None:
-    server, missing, nonsense = str(scene.files.server), str(tmp_path / "missing"), tmp_path / "nonsense"
+def test_files_that_cannot_be_used_are_named_at_once(harness: Harness, tmp_path: Path) -> None:
+    server, missing, nonsense = str(harness.files.server), str(tmp_path / "missing"), tmp_path / "nonsense"
     nonsense.write_text("nonsense")
     for files, named in (
         (TlsFiles(missing, missing), missing),
         (TlsFiles(str(nonsense), str(nonsense)), str(nonsense)),
-        (TlsFiles(server, str(scene.files.client)), str(scene.files.client)),
+        (TlsFiles(server, str(harness.files.client)), str(harness.files.client)),
         (TlsFiles(server, server, authorities=str(nonsense)), str(nonsense)),
     ):
         with pytest.raises(UnusableFiles) as raised:
-            scene.listen(files=files)
+            harness.listen(files=files)
         assert named in str(raised.value)
 
 
-def test_a_key_with_a_password(scene: Scene, tmp_path: Path) -> None:
+def test_a_key_with_a_password(harness: Harness, tmp_path: Path) -> None:
     from cryptography.hazmat.primitives import serialization
 
-    data = scene.files.server.read_bytes()
+    data = harness.files.server.read_bytes()
     key = serialization.load_pem_private_key(data, None)
     locked = key.private_bytes(
         serialization.Encoding.PEM,
@@ -565,11 +567,11 @@ def test_a_key_with_a_password(scene: Scene, tmp_path: Path) -> None:
     )
     path = tmp_path / "locked.pem"
     path.write_bytes(locked)
-    files = TlsFiles(str(scene.files.server), str(path), "sesame")
+    files = TlsFiles(str(harness.files.server), str(path), "sesame")
     assert "sesame" not in repr(files)
-    port = scene.listen(files=files)
-    assert scene.run(lambda: scene.say(port, b"x"))[0] == b"x"
+    port = harness.listen(files=files)
+    assert harness.run(lambda: harness.say(port, b"x"))[0] == b"x"
     for wrong in ("", "mustard"):
         with pytest.raises(UnusableFiles) as raised:
-            scene.listen(files=TlsFiles(str(scene.files.server), str(path), wrong))
+            harness.listen(files=TlsFiles(str(harness.files.server), str(path), wrong))
         assert "mustard" not in str(raised.value)

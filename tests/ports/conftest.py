@@ -22,7 +22,7 @@ from millpond.sim.world.network import SimNetwork
 from support.tls import Certificates
 
 
-class Arena(Protocol):
+class Environment(Protocol):
     network: Network
     disk: Disk
     folder: str
@@ -49,7 +49,7 @@ class TlsNetwork(SocketNetwork):
         return super().connect(host, port, make_handler, self.client_tls)
 
 
-class RealArena:
+class RealEnvironment:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, sendfile: bool, folder: str, certificates: Certificates | None = None
     ) -> None:
@@ -85,7 +85,7 @@ class RealArena:
         return self.loop.run_until_complete(wait())
 
 
-class SimArena:
+class SimulatedEnvironment:
     def __init__(self, seed: int) -> None:
         self.clock = VirtualClock(seed, shuffle=True)
         self._world = SimNetwork(self.clock, seed)
@@ -108,14 +108,14 @@ REAL = [f"{loop}{variant}" for variant in ("", "-copying", "-tls") for loop in (
 
 
 @pytest.fixture(params=[*REAL, "sim-1", "sim-2"])
-def arena(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Arena]:
+def environment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Environment]:
     kind, _, variant = request.param.partition("-")
     if kind == "sim":
-        yield SimArena(int(variant))
+        yield SimulatedEnvironment(int(variant))
         return
     loop = uvloop.new_event_loop() if kind == "uvloop" else asyncio.SelectorEventLoop()
     certificates = Certificates(tmp_path / "certificates") if variant == "tls" else None
-    real = RealArena(loop, variant != "copying", str(tmp_path), certificates)
+    real = RealEnvironment(loop, variant != "copying", str(tmp_path), certificates)
     yield real
     for link in real.links:
         link.abort()

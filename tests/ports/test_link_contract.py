@@ -65,14 +65,14 @@ class CountedFile:
         return getattr(self.file, name)
 
 
-class Stage:
+class LinkPair:
     """One listener; `meet` gives both ends of a new connection."""
 
-    def __init__(self, arena) -> None:
-        self.arena = arena
+    def __init__(self, environment) -> None:
+        self.environment = environment
         self.server_options: dict = {}
         self.served: list[Peer] = []
-        self.listener = arena.network.listen("127.0.0.1", 0, self._accept)
+        self.listener = environment.network.listen("127.0.0.1", 0, self._accept)
 
     def _accept(self, link: Link) -> Peer:
         self.served.append(Peer(link, **self.server_options))
@@ -87,87 +87,87 @@ class Stage:
             return made[0]
 
         known = len(self.served)
-        self.arena.connect(self.listener.port, make)
-        assert self.arena.run_until(lambda: len(self.served) > known)
+        self.environment.connect(self.listener.port, make)
+        assert self.environment.run_until(lambda: len(self.served) > known)
         return made[0], self.served[-1]
 
     def file(self, data: bytes) -> CountedFile:
-        file = self.arena.disk.open(f"{self.arena.folder}/data", create=True)
+        file = self.environment.disk.open(f"{self.environment.folder}/data", create=True)
         file.append([data])
         return CountedFile(file)
 
 
 @pytest.fixture
-def stage(arena):
-    stage = Stage(arena)
-    yield stage
-    for peer in stage.served:
+def links(environment):
+    links = LinkPair(environment)
+    yield links
+    for peer in links.served:
         peer.link.abort()
-    stage.listener.close()
+    links.listener.close()
 
 
-def test_bytes_arrive_in_order(arena, stage) -> None:
-    client, server = stage.meet()
+def test_bytes_arrive_in_order(environment, links) -> None:
+    client, server = links.meet()
     client.link.send([b"one ", bytearray(b"two "), memoryview(b"three ")])
     client.link.send([b""])
     client.link.send([])
     client.link.send([b"four"])
-    assert arena.run_until(lambda: len(server.data) >= 18)
+    assert environment.run_until(lambda: len(server.data) >= 18)
     assert server.data == b"one two three four"
     assert server.link.peer.rpartition(":")[2].isdigit()
 
 
-def test_echo_of_many_small_frames(arena, stage) -> None:
-    client, server = stage.meet(on_data=lambda peer, data: peer.link.send([data]))
+def test_echo_of_many_small_frames(environment, links) -> None:
+    client, server = links.meet(on_data=lambda peer, data: peer.link.send([data]))
     sent = b"".join(b"%05d" % number for number in range(2_000))
     for start in range(0, len(sent), 50):
         client.link.send([sent[start : start + 50]])
-    assert arena.run_until(lambda: len(client.data) >= len(sent))
+    assert environment.run_until(lambda: len(client.data) >= len(sent))
     assert client.data == server.data == sent
 
 
-def test_ten_mebibytes_each_way_at_once(arena, stage) -> None:
-    client, server = stage.meet()
+def test_ten_mebibytes_each_way_at_once(environment, links) -> None:
+    client, server = links.meet()
     up, down = random.Random(1).randbytes(10 * MIB), random.Random(2).randbytes(10 * MIB)
     client.link.send([up[: 3 * MIB], up[3 * MIB :]])
     server.link.send([down])
     assert client.link.unsent_bytes() > 0
-    assert arena.run_until(lambda: len(server.data) >= len(up) and len(client.data) >= len(down))
+    assert environment.run_until(lambda: len(server.data) >= len(up) and len(client.data) >= len(down))
     assert server.data == up
     assert client.data == down
-    assert arena.run_until(lambda: client.drained_count == server.drained_count == 1)
+    assert environment.run_until(lambda: client.drained_count == server.drained_count == 1)
     assert client.link.unsent_bytes() == server.link.unsent_bytes() == 0
 
 
-def test_a_thousand_buffers_and_then_some(arena, stage) -> None:
-    client, server = stage.meet()
+def test_a_thousand_buffers_and_then_some(environment, links) -> None:
+    client, server = links.meet()
     parts = [random.Random(number).randbytes(number % 700) for number in range(3_000)]
     client.link.send(parts)
     client.link.send(parts)
     whole = b"".join(parts) * 2
-    assert arena.run_until(lambda: len(server.data) >= len(whole))
+    assert environment.run_until(lambda: len(server.data) >= len(whole))
     assert server.data == whole
 
 
-def test_file_ranges_between_buffers(arena, stage) -> None:
-    client, server = stage.meet()
+def test_file_ranges_between_buffers(environment, links) -> None:
+    client, server = links.meet()
     data = random.Random(3).randbytes(6 * MIB)
-    file = stage.file(data)
+    file = links.file(data)
     server.link.send([b"head", file.range(100, 5 * MIB), b"middle", file.range(0, 10), file.range(7, 0), b"tail"])
     server.link.send([file.range(MIB, 100_000)])
     expected = b"head" + data[100 : 100 + 5 * MIB] + b"middle" + data[:10] + b"tail" + data[MIB : MIB + 100_000]
     file.close()
-    assert arena.run_until(lambda: len(client.data) >= len(expected))
+    assert environment.run_until(lambda: len(client.data) >= len(expected))
     assert client.data == expected
-    assert arena.run_until(lambda: file.released == 4)
+    assert environment.run_until(lambda: file.released == 4)
     assert file.retained == 4
     with pytest.raises(OSError):
         file.read_at(0, 1)
 
 
-def test_abort_releases_every_range_once(arena, stage) -> None:
-    client, server = stage.meet()
-    file = stage.file(bytes(4 * MIB))
+def test_abort_releases_every_range_once(environment, links) -> None:
+    client, server = links.meet()
+    file = links.file(bytes(4 * MIB))
     client.link.pause_reading()
     for _ in range(20):
         server.link.send([b"head", file.range(0, 4 * MIB), file.range(0, 100)])
@@ -178,57 +178,57 @@ def test_abort_releases_every_range_once(arena, stage) -> None:
     assert file.released == file.retained == 41
     assert server.link.unsent_bytes() == 0
     assert server.closed_count == 0, "told by the loop, not inside the call"
-    assert arena.run_until(lambda: server.closed_count == 1)
+    assert environment.run_until(lambda: server.closed_count == 1)
     client.link.resume_reading()
-    assert arena.run_until(lambda: client.closed_count == 1)
+    assert environment.run_until(lambda: client.closed_count == 1)
     server.link.abort()
     server.link.close()
-    assert not arena.run_until(lambda: client.closed_count + server.closed_count > 2, seconds=0.05)
-    assert arena.faults == []
+    assert not environment.run_until(lambda: client.closed_count + server.closed_count > 2, seconds=0.05)
+    assert environment.faults == []
 
 
-def test_a_peer_that_leaves_releases_the_ranges(arena, stage) -> None:
-    client, server = stage.meet()
-    file = stage.file(bytes(4 * MIB))
+def test_a_peer_that_leaves_releases_the_ranges(environment, links) -> None:
+    client, server = links.meet()
+    file = links.file(bytes(4 * MIB))
     client.link.pause_reading()
     for _ in range(10):
         server.link.send([file.range(0, 4 * MIB)])
     client.link.abort()
-    assert arena.run_until(lambda: server.closed_count == 1)
+    assert environment.run_until(lambda: server.closed_count == 1)
     assert file.released == file.retained == 10
-    assert arena.faults == []
+    assert environment.faults == []
 
 
-def test_a_file_shorter_than_promised_breaks_the_link(arena, stage) -> None:
-    client, server = stage.meet()
-    file = stage.file(bytes(100_000))
+def test_a_file_shorter_than_promised_breaks_the_link(environment, links) -> None:
+    client, server = links.meet()
+    file = links.file(bytes(100_000))
     server.link.send([b"head", file.range(0, 200_000)])
-    assert arena.run_until(lambda: server.closed_count == client.closed_count == 1)
+    assert environment.run_until(lambda: server.closed_count == client.closed_count == 1)
     assert len(client.data) <= 100_004
     assert file.released == file.retained == 1
-    assert [type(fault) for fault in arena.faults] == [OSError]
+    assert [type(fault) for fault in environment.faults] == [OSError]
 
 
-def test_close_sends_what_is_queued(arena, stage) -> None:
-    client, server = stage.meet()
+def test_close_sends_what_is_queued(environment, links) -> None:
+    client, server = links.meet()
     data = random.Random(4).randbytes(8 * MIB)
     server.link.send([data])
     server.link.close()
     server.link.send([b"too late"])
-    assert arena.run_until(lambda: client.closed_count == server.closed_count == 1)
+    assert environment.run_until(lambda: client.closed_count == server.closed_count == 1)
     assert client.data == data
     assert server.drained_count == 0
 
 
-def test_the_end_of_what_a_peer_sends_lets_queued_replies_out(arena, stage) -> None:
+def test_the_end_of_what_a_peer_sends_lets_queued_replies_out(environment, links) -> None:
     """Half close: the client is done sending while 8 MiB of reply are still on their way to it."""
     reply = random.Random(5).randbytes(8 * MIB)
-    client, server = stage.meet(on_data=lambda peer, _: peer.link.send([reply]))
+    client, server = links.meet(on_data=lambda peer, _: peer.link.send([reply]))
     client.link.send([b"x"])
-    assert arena.run_until(lambda: server.link.unsent_bytes() > 0 or len(client.data) == len(reply))
+    assert environment.run_until(lambda: server.link.unsent_bytes() > 0 or len(client.data) == len(reply))
     half_close(client.link)
-    assert arena.run_until(lambda: server.closed_count == 1)
-    assert arena.run_until(lambda: len(client.data) == len(reply))
+    assert environment.run_until(lambda: server.closed_count == 1)
+    assert environment.run_until(lambda: len(client.data) == len(reply))
     assert client.data == reply
 
 
@@ -240,114 +240,114 @@ def half_close(link) -> None:
         link._put_on_wire(b"")
 
 
-def test_pause_reading_holds_the_sender_back(arena, stage) -> None:
-    client, server = stage.meet()
+def test_pause_reading_holds_the_sender_back(environment, links) -> None:
+    client, server = links.meet()
     server.link.pause_reading()
     server.link.pause_reading()
     data = random.Random(6).randbytes(20 * MIB)
     client.link.send([data])
-    assert not arena.run_until(lambda: bool(server.data), seconds=0.1)
+    assert not environment.run_until(lambda: bool(server.data), seconds=0.1)
     assert client.link.unsent_bytes() > 5 * MIB
     assert client.drained_count == 0
     server.link.resume_reading()
     server.link.resume_reading()
-    assert arena.run_until(lambda: len(server.data) >= len(data))
+    assert environment.run_until(lambda: len(server.data) >= len(data))
     assert server.data == data
-    assert arena.run_until(lambda: client.drained_count == 1)
+    assert environment.run_until(lambda: client.drained_count == 1)
 
 
-def test_pausing_inside_received_stops_at_once(arena, stage) -> None:
-    client, server = stage.meet(room=10, on_data=lambda peer, _: peer.link.pause_reading())
+def test_pausing_inside_received_stops_at_once(environment, links) -> None:
+    client, server = links.meet(room=10, on_data=lambda peer, _: peer.link.pause_reading())
     client.link.send([bytes(100)])
-    assert arena.run_until(lambda: bool(server.data))
+    assert environment.run_until(lambda: bool(server.data))
     heard = 0
     while len(server.data) < 100:
-        assert not arena.run_until(lambda heard=heard: len(server.data) > heard + 10, seconds=0.01)
+        assert not environment.run_until(lambda heard=heard: len(server.data) > heard + 10, seconds=0.01)
         heard = len(server.data)
         server.link.resume_reading()
-        assert arena.run_until(lambda heard=heard: len(server.data) > heard or heard == 100)
+        assert environment.run_until(lambda heard=heard: len(server.data) > heard or heard == 100)
 
 
-def test_closing_inside_received_is_the_last_word(arena, stage) -> None:
+def test_closing_inside_received_is_the_last_word(environment, links) -> None:
     def answer(peer: Peer, _: bytes) -> None:
         peer.link.send([b"bye"])
         peer.link.close()
 
-    client, server = stage.meet(room=1, on_data=answer)
+    client, server = links.meet(room=1, on_data=answer)
     client.link.send([b"x"])
-    assert arena.run_until(lambda: client.closed_count == server.closed_count == 1)
+    assert environment.run_until(lambda: client.closed_count == server.closed_count == 1)
     assert client.data == b"bye"
     assert server.data == b"x"
 
 
-def test_a_fault_of_the_peer_closes_its_link_only(arena, stage) -> None:
+def test_a_fault_of_the_peer_closes_its_link_only(environment, links) -> None:
     def refuse(peer: Peer, _: bytes) -> None:
         raise MalformedMessage("not a frame")
 
-    other_client, other = stage.meet()
-    client, server = stage.meet(on_data=refuse)
+    other_client, other = links.meet()
+    client, server = links.meet(on_data=refuse)
     client.link.send([b"x"])
-    assert arena.run_until(lambda: client.closed_count == server.closed_count == 1)
-    assert [type(fault) for fault in arena.faults] == [MalformedMessage]
+    assert environment.run_until(lambda: client.closed_count == server.closed_count == 1)
+    assert [type(fault) for fault in environment.faults] == [MalformedMessage]
     other_client.link.send([b"still here"])
-    assert arena.run_until(lambda: other.data == b"still here")
+    assert environment.run_until(lambda: other.data == b"still here")
 
 
-def test_turned_away(arena) -> None:
-    listener = arena.network.listen("127.0.0.1", 0, lambda _: None)
+def test_turned_away(environment) -> None:
+    listener = environment.network.listen("127.0.0.1", 0, lambda _: None)
     made: list[Peer] = []
 
     def make(link: Link) -> Peer:
         made.append(Peer(link))
         return made[0]
 
-    arena.connect(listener.port, make)
-    assert arena.run_until(lambda: bool(made) and made[0].closed_count == 1)
+    environment.connect(listener.port, make)
+    assert environment.run_until(lambda: bool(made) and made[0].closed_count == 1)
     listener.close()
     listener.close()
 
 
-def test_a_port_is_taken_once(arena, stage) -> None:
+def test_a_port_is_taken_once(environment, links) -> None:
     with pytest.raises(OSError):
-        arena.network.listen("127.0.0.1", stage.listener.port, lambda _: None)
-    stage.listener.close()
-    arena.network.listen("127.0.0.1", stage.listener.port, lambda _: None).close()
+        environment.network.listen("127.0.0.1", links.listener.port, lambda _: None)
+    links.listener.close()
+    environment.network.listen("127.0.0.1", links.listener.port, lambda _: None).close()
 
 
-def test_open_links_outlive_their_listener(arena, stage) -> None:
-    client, server = stage.meet()
-    stage.listener.close()
+def test_open_links_outlive_their_listener(environment, links) -> None:
+    client, server = links.meet()
+    links.listener.close()
     client.link.send([b"hello"])
-    assert arena.run_until(lambda: server.data == b"hello")
+    assert environment.run_until(lambda: server.data == b"hello")
 
 
-def test_many_links_at_once(arena, stage) -> None:
-    pairs = [stage.meet(on_data=lambda peer, data: peer.link.send([data])) for _ in range(50)]
+def test_many_links_at_once(environment, links) -> None:
+    pairs = [links.meet(on_data=lambda peer, data: peer.link.send([data])) for _ in range(50)]
     for number, (client, _) in enumerate(pairs):
         client.link.send([b"%d" % number * 1000])
-    assert arena.run_until(lambda: all(len(client.data) == len(server.data) > 0 for client, server in pairs))
-    assert arena.run_until(lambda: all(c.data == b"%d" % n * 1000 for n, (c, _) in enumerate(pairs)))
+    assert environment.run_until(lambda: all(len(client.data) == len(server.data) > 0 for client, server in pairs))
+    assert environment.run_until(lambda: all(c.data == b"%d" % n * 1000 for n, (c, _) in enumerate(pairs)))
 
 
-def test_what_is_sent_before_the_connection_stands_arrives(arena) -> None:
+def test_what_is_sent_before_the_connection_stands_arrives(environment) -> None:
     served: list[Peer] = []
 
     def accept(link: Link) -> Peer:
         served.append(Peer(link))
         return served[0]
 
-    listener = arena.network.listen("127.0.0.1", 0, accept)
-    arena.network.connect("127.0.0.1", listener.port, Peer).send([b"early"])
-    assert arena.run_until(lambda: bool(served) and served[0].data == b"early")
+    listener = environment.network.listen("127.0.0.1", 0, accept)
+    environment.network.connect("127.0.0.1", listener.port, Peer).send([b"early"])
+    assert environment.run_until(lambda: bool(served) and served[0].data == b"early")
     served[0].link.abort()
     listener.close()
 
 
-def test_a_peer_that_does_not_listen_shows_as_closed(arena) -> None:
-    listener = arena.network.listen("127.0.0.1", 0, Peer)
+def test_a_peer_that_does_not_listen_shows_as_closed(environment) -> None:
+    listener = environment.network.listen("127.0.0.1", 0, Peer)
     listener.close()
     made: list[Peer] = []
-    link = arena.network.connect("127.0.0.1", listener.port, lambda link: made.append(Peer(link)) or made[0])
+    link = environment.network.connect("127.0.0.1", listener.port, lambda link: made.append(Peer(link)) or made[0])
     link.send([b"anyone?"])
-    assert arena.run_until(lambda: made[0].closed_count == 1)
-    assert arena.run_until(lambda: not arena.faults)
+    assert environment.run_until(lambda: made[0].closed_count == 1)
+    assert environment.run_until(lambda: not environment.faults)

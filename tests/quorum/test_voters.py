@@ -33,7 +33,7 @@ def voters(*node_ids: int) -> tuple[Voter, ...]:
     return tuple(Voter(each, NOBODY) for each in node_ids)
 
 
-class Alone:
+class SingleReplica:
     """Node 1, which founded its quorum and leads it; others come as they fetch."""
 
     def __init__(self) -> None:
@@ -70,42 +70,42 @@ class Alone:
         return self.replica.objection(voters(*node_ids), self.now_ms)
 
 
-def grown(*node_ids: int) -> Alone:
+def grown(*node_ids: int) -> SingleReplica:
     """A quorum of these, one after the other."""
-    play = Alone()
-    play.sync()
+    harness = SingleReplica()
+    harness.sync()
     for count in range(1, len(node_ids)):
         for node_id in node_ids[1 : count + 1]:
-            play.fetch(node_id)
-        play.change(*node_ids[: count + 1])
-        play.sync()
+            harness.fetch(node_id)
+        harness.change(*node_ids[: count + 1])
+        harness.sync()
         for node_id in node_ids[1 : count + 1]:
-            play.fetch(node_id)
-    return play
+            harness.fetch(node_id)
+    return harness
 
 
 def test_a_leader_changes_nothing_before_it_has_committed_something_of_its_own() -> None:
-    play = Alone()
-    play.replica.high_watermark = 0
-    play.fetch(2)
-    assert play.objection(1, 2) == "this leader has committed nothing yet"
+    harness = SingleReplica()
+    harness.replica.high_watermark = 0
+    harness.fetch(2)
+    assert harness.objection(1, 2) == "this leader has committed nothing yet"
 
 
 def test_one_comes_at_a_time_and_only_once_the_last_change_is_committed() -> None:
-    play = Alone()
-    play.sync()
-    play.fetch(2)
-    play.fetch(3)
-    assert play.objection(1, 2, 3) == "only one voter at a time may be added or removed"
-    play.change(1, 2)
-    assert play.replica.voters == (key(1), key(2)), "in force from now on"
-    play.sync()
-    assert play.objection(1, 2, 3) == "the last change of voters is not committed yet"
-    committed = play.replica.high_watermark
-    play.fetch(2)
-    assert play.replica.high_watermark > committed, "by both of the new voters"
-    play.fetch(3)
-    assert play.objection(1, 2, 3) is None
+    harness = SingleReplica()
+    harness.sync()
+    harness.fetch(2)
+    harness.fetch(3)
+    assert harness.objection(1, 2, 3) == "only one voter at a time may be added or removed"
+    harness.change(1, 2)
+    assert harness.replica.voters == (key(1), key(2)), "in force from now on"
+    harness.sync()
+    assert harness.objection(1, 2, 3) == "the last change of voters is not committed yet"
+    committed = harness.replica.high_watermark
+    harness.fetch(2)
+    assert harness.replica.high_watermark > committed, "by both of the new voters"
+    harness.fetch(3)
+    assert harness.objection(1, 2, 3) is None
 
 
 @pytest.mark.parametrize(
@@ -113,47 +113,47 @@ def test_one_comes_at_a_time_and_only_once_the_last_change_is_committed() -> Non
     [(0, False, "node 2 has not caught up with the metadata"), (None, True, "node 2 has just started")],
 )
 def test_who_is_not_ready_does_not_vote(offset: int | None, is_new: bool, why: str) -> None:
-    play = Alone()
-    play.sync()
-    play.fetch(2, offset, is_new=is_new)
-    assert play.objection(1, 2) == why
+    harness = SingleReplica()
+    harness.sync()
+    harness.fetch(2, offset, is_new=is_new)
+    assert harness.objection(1, 2) == why
 
 
 def test_nobody_is_removed_whom_the_rest_needs() -> None:
-    play = grown(1, 2, 3)
-    play.now_ms += 10_000
-    play.fetch(2)
-    assert play.objection(1, 2) is None
-    assert play.objection(1, 3) == "too few of the new voters are up"
-    assert Alone().objection() is not None
+    harness = grown(1, 2, 3)
+    harness.now_ms += 10_000
+    harness.fetch(2)
+    assert harness.objection(1, 2) is None
+    assert harness.objection(1, 3) == "too few of the new voters are up"
+    assert SingleReplica().objection() is not None
 
 
 def test_a_removed_leader_does_not_count_itself_and_goes_once_that_is_committed() -> None:
-    play = grown(1, 2, 3)
-    play.fetch(2)
-    play.fetch(3)
-    play.change(2, 3)
-    play.sync()
-    play.fetch(2)
-    assert play.log.voters_offset >= play.replica.high_watermark, "one of two is no majority"
-    play.fetch(3)
-    assert play.log.voters_offset < play.replica.high_watermark
-    assert play.replica.is_leader, "its owner hears of the commit first"
-    play.now_ms = play.replica.next_deadline_ms() or 0
-    play.step(Time())
-    assert isinstance(play.replica.role, Resigned)
-    assert [type(each) for each in play.sent] == [EndQuorumEpoch, EndQuorumEpoch]
-    play.now_ms += 60_000
-    play.step(Time())
-    assert isinstance(play.replica.role, Unattached), "it stands no more"
+    harness = grown(1, 2, 3)
+    harness.fetch(2)
+    harness.fetch(3)
+    harness.change(2, 3)
+    harness.sync()
+    harness.fetch(2)
+    assert harness.log.voters_offset >= harness.replica.high_watermark, "one of two is no majority"
+    harness.fetch(3)
+    assert harness.log.voters_offset < harness.replica.high_watermark
+    assert harness.replica.is_leader, "its owner hears of the commit first"
+    harness.now_ms = harness.replica.next_deadline_ms() or 0
+    harness.step(Time())
+    assert isinstance(harness.replica.role, Resigned)
+    assert [type(each) for each in harness.sent] == [EndQuorumEpoch, EndQuorumEpoch]
+    harness.now_ms += 60_000
+    harness.step(Time())
+    assert isinstance(harness.replica.role, Unattached), "it stands no more"
 
 
 def test_who_has_the_only_record_of_its_removal_stands_until_that_is_committed() -> None:
-    play = grown(1, 2)
-    play.fetch(2)
-    play.change(2)
-    play.sync()
-    again = Replica(key(1), [key(1)], play.log, play.replica.election, Least(), 0)
+    harness = grown(1, 2)
+    harness.fetch(2)
+    harness.change(2)
+    harness.sync()
+    again = Replica(key(1), [key(1)], harness.log, harness.replica.election, Least(), 0)
     again.step(Time(), 10_000)
     again.step(Time(), 20_000)
     vote = Vote(again.epoch, key(1), key(2), again.log.last_epoch, again.log.end_offset, True)
@@ -196,15 +196,15 @@ def test_who_knows_nobody_asks_its_contacts() -> None:
 
 
 def test_an_observer_is_new_no_more_once_its_leader_is_sure() -> None:
-    play = Alone()
-    play.sync()
-    play.fetch(2, 0, is_new=True)
-    response = play.sent[-1]
+    harness = SingleReplica()
+    harness.sync()
+    harness.fetch(2, 0, is_new=True)
+    response = harness.sent[-1]
     assert isinstance(response, FetchResponse)
     assert response.error is ErrorCode.NONE
     assert response.is_confirmed, "a majority of one follows itself"
-    play.log.append(play.replica.epoch, 5)
-    play.step(Appended())
+    harness.log.append(harness.replica.epoch, 5)
+    harness.step(Appended())
 
 
 @pytest.mark.parametrize(

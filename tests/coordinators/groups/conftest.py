@@ -57,7 +57,7 @@ class Logged:
 
 
 @dataclass
-class Stage:
+class Coordinator:
     """Requests go in; records are appended and replayed at once, as the runtime does; replies are kept by token."""
 
     settings: GroupSettings
@@ -346,16 +346,16 @@ def image() -> Image:
 
 
 @pytest.fixture
-def make_stage(image: Image) -> Callable[..., Stage]:
-    def make(**settings: Any) -> Stage:
-        return Stage(GroupSettings(**settings), image)
+def make_coordinator(image: Image) -> Callable[..., Coordinator]:
+    def make(**settings: Any) -> Coordinator:
+        return Coordinator(GroupSettings(**settings), image)
 
     return make
 
 
 @pytest.fixture
-def stage(make_stage: Callable[..., Stage]) -> Stage:
-    return make_stage()
+def coordinator(make_coordinator: Callable[..., Coordinator]) -> Coordinator:
+    return make_coordinator()
 
 
 @pytest.fixture

@@ -35,21 +35,21 @@ def test_no_other_way_leads_there(state: State) -> None:
                 group.move_to(then, 5)
 
 
-def test_members_keep_what_the_log_does_not_know(stage) -> None:
-    stage.stable(protocols=("x", "y"))
-    (live,) = stage.group().members.values()
+def test_members_keep_what_the_log_does_not_know(coordinator) -> None:
+    coordinator.stable(protocols=("x", "y"))
+    (live,) = coordinator.group().members.values()
     assert [name for name, _ in live.protocols] == ["x", "y"]
-    (loaded,) = stage.loaded_again().groups["g"].members.values()
+    (loaded,) = coordinator.loaded_again().groups["g"].members.values()
     assert [name for name, _ in loaded.protocols] == ["x"]
 
 
-def test_subscription_of_the_group_is_that_of_its_members(stage) -> None:
-    one, first = stage.join_new(topics=("t",))
-    stage.join_new(topics=("u",))
-    stage.pass_time(6000)
-    assert stage.group().subscribed == {"t", "u"}
-    assert stage.answer(first).leader == one
-    assert stage.group().subscribed_among(["t", "v"]) == {"t"}
+def test_subscription_of_the_group_is_that_of_its_members(coordinator) -> None:
+    one, first = coordinator.join_new(topics=("t",))
+    coordinator.join_new(topics=("u",))
+    coordinator.pass_time(6000)
+    assert coordinator.group().subscribed == {"t", "u"}
+    assert coordinator.answer(first).leader == one
+    assert coordinator.group().subscribed_among(["t", "v"]) == {"t"}
 
 
 @pytest.fixture
@@ -68,27 +68,27 @@ def names_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_only_so_many_names_are_read_and_where_there_are_more_nothing_is_thought_unread(
-    stage, names_read: list[int]
+    coordinator, names_read: list[int]
 ) -> None:
     """Hundreds of members with tens of thousands of names each: they were read for seconds while everybody waited."""
     for number in range(6):
-        stage.join_new(topics=[f"{number}.{each}" for each in range(SUBSCRIBED_NAMES_MAX // 5)])
-    stage.pass_time(6000)
-    assert len(stage.group().members) == 6
+        coordinator.join_new(topics=[f"{number}.{each}" for each in range(SUBSCRIBED_NAMES_MAX // 5)])
+    coordinator.pass_time(6000)
+    assert len(coordinator.group().members) == 6
     assert sum(names_read) == SUBSCRIBED_NAMES_MAX
-    assert stage.group().subscribed is None
-    assert stage.group().subscribed_among(["0.0", "5.0", "other"]) == {"0.0", "5.0", "other"}
+    assert coordinator.group().subscribed is None
+    assert coordinator.group().subscribed_among(["0.0", "5.0", "other"]) == {"0.0", "5.0", "other"}
 
 
-def test_as_many_names_as_are_read_are_known(stage) -> None:
+def test_as_many_names_as_are_read_are_known(coordinator) -> None:
     for number in range(5):
-        stage.join_new(topics=[f"{number}.{each}" for each in range(SUBSCRIBED_NAMES_MAX // 5)])
-    stage.pass_time(6000)
-    assert len(stage.group().subscribed) == SUBSCRIBED_NAMES_MAX
-    assert stage.group().subscribed_among(["0.0", "4.0", "other"]) == {"0.0", "4.0"}
+        coordinator.join_new(topics=[f"{number}.{each}" for each in range(SUBSCRIBED_NAMES_MAX // 5)])
+    coordinator.pass_time(6000)
+    assert len(coordinator.group().subscribed) == SUBSCRIBED_NAMES_MAX
+    assert coordinator.group().subscribed_among(["0.0", "4.0", "other"]) == {"0.0", "4.0"}
 
 
-def test_equal_lists_are_read_once_whatever_else_members_say(stage, names_read: list[int]) -> None:
+def test_equal_lists_are_read_once_whatever_else_members_say(coordinator, names_read: list[int]) -> None:
     kind = ConsumerProtocolSubscription
     for number in range(20):
         owned = [kind.TopicPartition(topic="t", partitions=[number])]
@@ -103,15 +103,15 @@ def test_equal_lists_are_read_once_whatever_else_members_say(stage, names_read: 
             protocols=[protocol],
             group_instance_id=f"i{number}",
         )
-        stage.send(body, 5)
-    stage.pass_time(6000)
-    assert len(stage.group().members) == 20
-    assert stage.group().subscribed == {"t", "u", "v"}
+        coordinator.send(body, 5)
+    coordinator.pass_time(6000)
+    assert len(coordinator.group().members) == 20
+    assert coordinator.group().subscribed == {"t", "u", "v"}
     assert sorted(names_read) == [2, 3]
 
 
-def test_of_equal_votes_the_first_to_be_named_wins(stage) -> None:
-    _, token = stage.join_new(protocols=("x", "y"))
-    stage.join_new(protocols=("y", "x"))
-    stage.pass_time(6000)
-    assert stage.answer(token).protocol_name == "x"
+def test_of_equal_votes_the_first_to_be_named_wins(coordinator) -> None:
+    _, token = coordinator.join_new(protocols=("x", "y"))
+    coordinator.join_new(protocols=("y", "x"))
+    coordinator.pass_time(6000)
+    assert coordinator.answer(token).protocol_name == "x"

@@ -26,17 +26,17 @@ def plain(offsets: Offsets) -> dict[str, dict[str, dict[int, int]]]:
 
 
 @pytest.fixture
-def large(stage: Any) -> Any:
+def large(coordinator: Any) -> Any:
     """So many offsets that one step cannot forget them."""
     for group in GROUPS:
         for partition in range(8):
-            stage.commit(5, group=group, partition=partition)
-    return stage
+            coordinator.commit(5, group=group, partition=partition)
+    return coordinator
 
 
-def delete(stage: Any, remove_topic: Any) -> None:
+def delete(coordinator: Any, remove_topic: Any) -> None:
     remove_topic("t")
-    stage.take(stage.shard.on_topics_deleted(["t"], stage.now_ms))
+    coordinator.take(coordinator.shard.on_topics_deleted(["t"], coordinator.now_ms))
 
 
 def left(shard: GroupShard) -> int:
@@ -78,34 +78,34 @@ def test_the_next_coordinator_goes_on(large: Any, remove_topic: Any) -> None:
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_transaction_that_commits_for_the_next_topic_keeps_its_offsets(
-    stage: Any, remove_topic: Any, add_topic: Any, monkeypatch: pytest.MonkeyPatch, committed: bool
+    coordinator: Any, remove_topic: Any, add_topic: Any, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
     monkeypatch.setattr(deleted_topics, "FORGOTTEN_NOW_MAX", 0)
-    stage.commit(5)
-    stage.commit(6, partition=1)
-    delete(stage, remove_topic)
+    coordinator.commit(5)
+    coordinator.commit(6, partition=1)
+    delete(coordinator, remove_topic)
     add_topic("t")
-    stage.commit_in_transaction(1)
-    stage.pass_time(5_000)
-    assert plain(stage.shard.offsets) == {"g": {"t": {0: 5}}}
-    assert (stage.committed(), stage.committed(stable=True)) == (-1, "error 88")
-    stage.marker(7, 0, committed)
-    stage.pass_time(1_000)
+    coordinator.commit_in_transaction(1)
+    coordinator.pass_time(5_000)
+    assert plain(coordinator.shard.offsets) == {"g": {"t": {0: 5}}}
+    assert (coordinator.committed(), coordinator.committed(stable=True)) == (-1, "error 88")
+    coordinator.marker(7, 0, committed)
+    coordinator.pass_time(1_000)
     wanted = {"g": {"t": {0: 1}}} if committed else {}
-    assert plain(stage.shard.offsets) == plain(stage.loaded_again().offsets) == wanted
+    assert plain(coordinator.shard.offsets) == plain(coordinator.loaded_again().offsets) == wanted
 
 
 def test_a_transaction_under_way_leaves_nothing_to_the_next_topic(
-    stage: Any, remove_topic: Any, add_topic: Any, monkeypatch: pytest.MonkeyPatch
+    coordinator: Any, remove_topic: Any, add_topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deleted_topics, "FORGOTTEN_NOW_MAX", 0)
-    stage.commit_in_transaction(3)
-    delete(stage, remove_topic)
+    coordinator.commit_in_transaction(3)
+    delete(coordinator, remove_topic)
     add_topic("t")
-    stage.marker(7, 0, True)
-    assert stage.committed() == -1
-    stage.pass_time(100)
-    assert stage.shard.groups == stage.loaded_again().groups == {}
+    coordinator.marker(7, 0, True)
+    assert coordinator.committed() == -1
+    coordinator.pass_time(100)
+    assert coordinator.shard.groups == coordinator.loaded_again().groups == {}
 
 
 def test_the_next_coordinator_tells_old_offsets_from_new_ones(large: Any, remove_topic: Any, add_topic: Any) -> None:
@@ -121,49 +121,49 @@ def test_the_next_coordinator_tells_old_offsets_from_new_ones(large: Any, remove
 
 
 def test_what_an_old_transaction_has_not_ended_takes_no_later_commit_along(
-    stage: Any, remove_topic: Any, add_topic: Any, monkeypatch: pytest.MonkeyPatch
+    coordinator: Any, remove_topic: Any, add_topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deleted_topics, "FORGOTTEN_NOW_MAX", 0)
-    stage.commit_in_transaction(3)
-    delete(stage, remove_topic)
+    coordinator.commit_in_transaction(3)
+    delete(coordinator, remove_topic)
     add_topic("t")
-    stage.commit(42)
-    stage.pass_time(5_000)
-    assert (stage.committed(), stage.committed(stable=True)) == (42, "error 88")
-    assert stage.shard.offsets.deleted == {}
-    stage.marker(7, 0, True)
-    assert stage.committed() == 42
-    assert plain(stage.shard.offsets) == plain(stage.loaded_again().offsets) == {"g": {"t": {0: 42}}}
+    coordinator.commit(42)
+    coordinator.pass_time(5_000)
+    assert (coordinator.committed(), coordinator.committed(stable=True)) == (42, "error 88")
+    assert coordinator.shard.offsets.deleted == {}
+    coordinator.marker(7, 0, True)
+    assert coordinator.committed() == 42
+    assert plain(coordinator.shard.offsets) == plain(coordinator.loaded_again().offsets) == {"g": {"t": {0: 42}}}
 
 
-def test_without_much_to_forget_the_log_has_no_note(stage: Any, remove_topic: Any) -> None:
-    stage.commit(5)
-    delete(stage, remove_topic)
-    assert stage.shard.offsets.noted_deleted == {}
-    assert stage.loaded_again().groups == {}
+def test_without_much_to_forget_the_log_has_no_note(coordinator: Any, remove_topic: Any) -> None:
+    coordinator.commit(5)
+    delete(coordinator, remove_topic)
+    assert coordinator.shard.offsets.noted_deleted == {}
+    assert coordinator.loaded_again().groups == {}
 
 
 class Model:
     """What readers of each key should hear: the latest commit for the topic that there is now."""
 
     def __init__(self) -> None:
-        self.life = 0
+        self.simulation = 0
         self.known: dict[tuple[str, int], tuple[int, int]] = {}
         """Each with when it was committed, and the offset."""
         self.pending: dict[int, dict[tuple[str, int], tuple[int, int, int]]] = {}
         """By producer: the life of the topic too."""
 
     def delete(self) -> None:
-        self.life += 1
+        self.simulation += 1
         self.known = {}
 
     def end(self, producer: int, committed: bool) -> None:
-        for key, (life, number, offset) in self.pending.pop(producer, {}).items():
-            if committed and life == self.life and number > self.known.get(key, (-1, -1))[0]:
+        for key, (simulation, number, offset) in self.pending.pop(producer, {}).items():
+            if committed and simulation == self.simulation and number > self.known.get(key, (-1, -1))[0]:
                 self.known[key] = number, offset
 
 
-def walk(stage: Any, dice: random.Random, remove_topic: Any, add_topic: Any) -> None:
+def walk(coordinator: Any, dice: random.Random, remove_topic: Any, add_topic: Any) -> None:
     model = Model()
     keys = [(group, 0) for group in "abcdefg"]
     for number in range(60):
@@ -171,43 +171,45 @@ def walk(stage: Any, dice: random.Random, remove_topic: Any, add_topic: Any) -> 
         producer = dice.randrange(7, 10)
         match dice.choices(["commit", "send", "end", "delete", "fail", "wait"], [6, 4, 3, 1, 1, 3])[0]:
             case "commit":
-                assert stage.commit(number, group=group, partition=partition) == 0
+                assert coordinator.commit(number, group=group, partition=partition) == 0
                 model.known[key] = number, number
             case "send":
-                assert stage.commit_in_transaction(number, producer, group=group, partition=partition) == 0
-                model.pending.setdefault(producer, {})[key] = model.life, number, number
+                assert coordinator.commit_in_transaction(number, producer, group=group, partition=partition) == 0
+                model.pending.setdefault(producer, {})[key] = model.simulation, number, number
             case "end":
                 committed = dice.random() < 0.6
-                stage.marker(producer, 0, committed)
+                coordinator.marker(producer, 0, committed)
                 model.end(producer, committed)
             case "delete":
-                delete(stage, remove_topic)
+                delete(coordinator, remove_topic)
                 add_topic("t")
                 model.delete()
             case "fail":
-                stage.fail_over()
+                coordinator.fail_over()
             case "wait":
-                stage.pass_time(dice.choice([1, 2, 1_000]))
-        heard = {key: stage.committed(key[1], group=key[0]) for key in keys}
+                coordinator.pass_time(dice.choice([1, 2, 1_000]))
+        heard = {key: coordinator.committed(key[1], group=key[0]) for key in keys}
         assert heard == {key: model.known.get(key, (-1, -1))[1] for key in keys}, f"after {number}"
     for producer in list(model.pending):
-        stage.marker(producer, 0, False)
-    stage.pass_time(10_000)
+        coordinator.marker(producer, 0, False)
+    coordinator.pass_time(10_000)
     left = {key: offset for key, (_, offset) in model.known.items()}
-    found = {(group, p): each for group, by in plain(stage.shard.offsets).items() for p, each in by["t"].items()}
+    found = {
+        (group, p): each for group, by in plain(coordinator.shard.offsets).items() for p, each in by["t"].items()
+    }
     assert found == left
-    assert stage.shard.offsets.deleted == stage.loaded_again().offsets.noted_deleted == {}
+    assert coordinator.shard.offsets.deleted == coordinator.loaded_again().offsets.noted_deleted == {}
 
 
 def test_whatever_happens_readers_hear_what_was_committed_for_the_topic_that_there_is(
-    make_stage: Any, remove_topic: Any, add_topic: Any, monkeypatch: pytest.MonkeyPatch
+    make_coordinator: Any, remove_topic: Any, add_topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deleted_topics.DeletedTopics.forget_some, "__defaults__", (2,))
     for seed in seeds(range(60)):
         dice = random.Random(seed)
         monkeypatch.setattr(deleted_topics, "FORGOTTEN_NOW_MAX", dice.randrange(3))
         try:
-            walk(make_stage(), dice, remove_topic, add_topic)
+            walk(make_coordinator(), dice, remove_topic, add_topic)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 
@@ -219,59 +221,59 @@ def replace_topic(remove_topic: Any, add_topic: Any) -> None:
 
 
 def test_offsets_of_a_topic_do_not_apply_to_its_successor_after_a_failover(
-    stage: Any, remove_topic: Any, add_topic: Any
+    coordinator: Any, remove_topic: Any, add_topic: Any
 ) -> None:
-    stage.commit(5)
-    stage.commit(6, partition=1)
+    coordinator.commit(5)
+    coordinator.commit(6, partition=1)
     replace_topic(remove_topic, add_topic)
-    stage.fail_over()
-    assert (stage.committed(), stage.committed(partition=1)) == (-1, -1)
-    assert stage.shard.groups == stage.loaded_again().groups == {}
-    stage.commit(1)
-    stage.fail_over()
-    assert stage.committed() == 1
+    coordinator.fail_over()
+    assert (coordinator.committed(), coordinator.committed(partition=1)) == (-1, -1)
+    assert coordinator.shard.groups == coordinator.loaded_again().groups == {}
+    coordinator.commit(1)
+    coordinator.fail_over()
+    assert coordinator.committed() == 1
 
 
 def test_a_fetch_compares_topic_ids_before_the_coordinator_hears_of_the_deletion(
-    stage: Any, remove_topic: Any, add_topic: Any
+    coordinator: Any, remove_topic: Any, add_topic: Any
 ) -> None:
-    stage.commit(5)
+    coordinator.commit(5)
     replace_topic(remove_topic, add_topic)
-    assert stage.committed() == -1
+    assert coordinator.committed() == -1
 
 
 @pytest.mark.parametrize("ends_first", [True, False])
 def test_offsets_of_a_transaction_do_not_apply_to_the_successor(
-    stage: Any, remove_topic: Any, add_topic: Any, ends_first: bool
+    coordinator: Any, remove_topic: Any, add_topic: Any, ends_first: bool
 ) -> None:
-    stage.commit_in_transaction(7)
+    coordinator.commit_in_transaction(7)
     if ends_first:
-        stage.marker(7, 0, True)
+        coordinator.marker(7, 0, True)
     replace_topic(remove_topic, add_topic)
-    stage.fail_over()
+    coordinator.fail_over()
     if not ends_first:
-        stage.marker(7, 0, True)
-    assert stage.committed() == -1
-    stage.fail_over()
-    assert (stage.committed(), stage.shard.offsets.pending) == (-1, {})
+        coordinator.marker(7, 0, True)
+    assert coordinator.committed() == -1
+    coordinator.fail_over()
+    assert (coordinator.committed(), coordinator.shard.offsets.pending) == (-1, {})
 
 
 def test_a_pending_offset_of_the_successor_outlives_what_it_replaces(
-    stage: Any, remove_topic: Any, add_topic: Any
+    coordinator: Any, remove_topic: Any, add_topic: Any
 ) -> None:
-    stage.commit(5)
+    coordinator.commit(5)
     replace_topic(remove_topic, add_topic)
-    stage.commit_in_transaction(2)
-    stage.fail_over()
-    assert stage.committed() == -1
-    stage.marker(7, 0, True)
-    stage.pass_time(deleted_topics.TRANSACTION_PAUSE_MS)
-    assert stage.committed() == stage.loaded_again().offsets.by_group["g"]["t"][0].offset == 2
+    coordinator.commit_in_transaction(2)
+    coordinator.fail_over()
+    assert coordinator.committed() == -1
+    coordinator.marker(7, 0, True)
+    coordinator.pass_time(deleted_topics.TRANSACTION_PAUSE_MS)
+    assert coordinator.committed() == coordinator.loaded_again().offsets.by_group["g"]["t"][0].offset == 2
 
 
-def test_offsets_without_a_topic_id_stay_what_they_were(stage: Any, remove_topic: Any, add_topic: Any) -> None:
+def test_offsets_without_a_topic_id_stay_what_they_were(coordinator: Any, remove_topic: Any, add_topic: Any) -> None:
     """Records of older programs do not tell which topic they are of."""
-    stage.take(Effects(records=[plain_offset_record("g", "t", 0, 5, -1, "", 0)]))
+    coordinator.take(Effects(records=[plain_offset_record("g", "t", 0, 5, -1, "", 0)]))
     replace_topic(remove_topic, add_topic)
-    stage.fail_over()
-    assert stage.committed() == 5
+    coordinator.fail_over()
+    assert coordinator.committed() == 5

@@ -12,8 +12,8 @@ DAY_MS = 24 * 3600 * 1000
 
 
 @pytest.fixture
-def short(make_stage: Callable):
-    return make_stage(offsets_retention_ms=60_000, offsets_retention_check_interval_ms=1000)
+def short(make_coordinator: Callable):
+    return make_coordinator(offsets_retention_ms=60_000, offsets_retention_check_interval_ms=1000)
 
 
 def test_offsets_of_a_simple_consumer_expire_after_their_commit(short) -> None:
@@ -95,12 +95,12 @@ def test_group_of_another_kind_keeps_its_offsets_while_it_lives(short) -> None:
     assert short.committed() == 1
 
 
-def test_seven_days_by_default(stage) -> None:
-    stage.commit(1)
-    stage.pass_time(7 * DAY_MS - 600_000)
-    assert stage.committed() == 1
-    stage.pass_time(1_200_000)
-    assert stage.committed() == -1
+def test_seven_days_by_default(coordinator) -> None:
+    coordinator.commit(1)
+    coordinator.pass_time(7 * DAY_MS - 600_000)
+    assert coordinator.committed() == 1
+    coordinator.pass_time(1_200_000)
+    assert coordinator.committed() == -1
 
 
 def test_many_groups_are_looked_at_bit_by_bit(short) -> None:
@@ -147,51 +147,51 @@ def test_many_offsets_are_forgotten_bit_by_bit(short, monkeypatch: pytest.Monkey
     assert short.loaded_again().groups == {}
 
 
-def test_deleted_topic_takes_its_offsets_along(stage, remove_topic: Callable) -> None:
-    stage.commit(1, topic="t")
-    stage.commit(2, topic="u")
-    stage.commit_in_transaction(3, partition=5, group="h")
+def test_deleted_topic_takes_its_offsets_along(coordinator, remove_topic: Callable) -> None:
+    coordinator.commit(1, topic="t")
+    coordinator.commit(2, topic="u")
+    coordinator.commit_in_transaction(3, partition=5, group="h")
     remove_topic("t")
-    stage.take(stage.shard.on_topics_deleted(["t"], stage.now_ms))
-    stage.marker(7, 0, True)
-    assert (stage.committed(topic="t"), stage.committed(topic="u")) == (-1, 2)
-    assert list(stage.shard.groups) == list(stage.loaded_again().groups) == ["g"]
+    coordinator.take(coordinator.shard.on_topics_deleted(["t"], coordinator.now_ms))
+    coordinator.marker(7, 0, True)
+    assert (coordinator.committed(topic="t"), coordinator.committed(topic="u")) == (-1, 2)
+    assert list(coordinator.shard.groups) == list(coordinator.loaded_again().groups) == ["g"]
 
 
 class TestDeleteGroups:
-    def delete(self, stage, *names: str, version: int = 2) -> list[int]:
-        reply = stage.ask(m.DeleteGroupsRequest(groups_names=list(names)), version)
+    def delete(self, coordinator, *names: str, version: int = 2) -> list[int]:
+        reply = coordinator.ask(m.DeleteGroupsRequest(groups_names=list(names)), version)
         assert [each.group_id for each in reply.results] == list(names)
         return [each.error_code for each in reply.results]
 
     @pytest.mark.parametrize("version", [0, 1, 2, 3])
-    def test_only_empty_groups(self, stage, version: int) -> None:
-        stage.stable()
-        stage.commit(1, group="h")
-        codes = self.delete(stage, "g", "h", "nobody", version=version)
+    def test_only_empty_groups(self, coordinator, version: int) -> None:
+        coordinator.stable()
+        coordinator.commit(1, group="h")
+        codes = self.delete(coordinator, "g", "h", "nobody", version=version)
         assert codes == [ErrorCode.NON_EMPTY_GROUP, 0, ErrorCode.GROUP_ID_NOT_FOUND]
-        assert list(stage.shard.groups) == list(stage.loaded_again().groups) == ["g"]
-        assert stage.committed(group="h") == -1
+        assert list(coordinator.shard.groups) == list(coordinator.loaded_again().groups) == ["g"]
+        assert coordinator.committed(group="h") == -1
 
-    def test_error_messages(self, stage) -> None:
-        stage.stable()
-        stage.commit(1, group="h")
-        stage.consumer_beat("m")
-        reply = stage.ask(m.DeleteGroupsRequest(groups_names=["g", "h", "n", "nobody"]), 3)
+    def test_error_messages(self, coordinator) -> None:
+        coordinator.stable()
+        coordinator.commit(1, group="h")
+        coordinator.consumer_beat("m")
+        reply = coordinator.ask(m.DeleteGroupsRequest(groups_names=["g", "h", "n", "nobody"]), 3)
         has_members = "the group has members: stop them first"
         messages = [each.error_message for each in reply.results]
         assert messages == [has_members, None, has_members, "the group does not exist"]
 
-    def test_leaves_nothing_in_the_log(self, stage) -> None:
-        (member,), generation = stage.stable()
-        stage.commit(1, member, generation)
-        stage.leave(member)
-        stage.commit_in_transaction(5, partition=3)
-        assert self.delete(stage, "g") == [0]
-        last = {each.key: each.value for each in stage.log}
+    def test_leaves_nothing_in_the_log(self, coordinator) -> None:
+        (member,), generation = coordinator.stable()
+        coordinator.commit(1, member, generation)
+        coordinator.leave(member)
+        coordinator.commit_in_transaction(5, partition=3)
+        assert self.delete(coordinator, "g") == [0]
+        last = {each.key: each.value for each in coordinator.log}
         assert set(last.values()) == {None}
-        stage.marker(7, 0, True)
-        assert stage.shard.groups == stage.loaded_again().groups == {}
+        coordinator.marker(7, 0, True)
+        assert coordinator.shard.groups == coordinator.loaded_again().groups == {}
 
 
 def test_an_offset_of_a_topic_that_was_replaced_is_forgotten_even_if_the_group_reads_its_successor(

@@ -10,16 +10,16 @@ from millpond.coordinators.shard import CoordinatorRecord, Effects
 from millpond.wire.messages import HeartbeatResponse
 
 
-def test_every_kind_has_what_a_group_has(stage) -> None:
+def test_every_kind_has_what_a_group_has(coordinator) -> None:
     wanted = {name for name in vars(Group) if not name.startswith("_")}
     assert len(wanted) > 10
-    for group in (ClassicGroup("g"), stage.shard.registry.new_consumer("g")):
+    for group in (ClassicGroup("g"), coordinator.shard.registry.new_consumer("g")):
         assert isinstance(group, ClassicGroup | ConsumerGroup)
         assert {name for name in wanted if not hasattr(group, name)} == set()
 
 
-def test_turn_gathers_what_was_decided(stage) -> None:
-    turn = Turn(Shared(stage.image, GroupSettings(), stage.entropy), 5)
+def test_turn_gathers_what_was_decided(coordinator) -> None:
+    turn = Turn(Shared(coordinator.image, GroupSettings(), coordinator.entropy), 5)
     turn.record(CoordinatorRecord(b"a", b"1"), CoordinatorRecord(b"b", None))
     turn.reply("token", HeartbeatResponse())
     expected = Effects()

@@ -26,21 +26,21 @@ from millpond.coordinators.groups.records import EMBEDDED_ITEMS_MAX, prefix_of
 from millpond.wire import messages as m
 
 
-def test_story_of_a_second_member(stage, assigned: Callable) -> None:
-    (first,), _ = stage.stable(client_id="one")
-    stage.pass_time(5000)
-    began = stage.now_ms
-    second, joining = stage.join_new(client_id="two", reason="scaled out")
-    stage.pass_time(2000)
-    stage.heartbeat(first, 1)
-    again = stage.join(first, client_id="one")
-    stage.pass_time(500)
+def test_story_of_a_second_member(coordinator, assigned: Callable) -> None:
+    (first,), _ = coordinator.stable(client_id="one")
+    coordinator.pass_time(5000)
+    began = coordinator.now_ms
+    second, joining = coordinator.join_new(client_id="two", reason="scaled out")
+    coordinator.pass_time(2000)
+    coordinator.heartbeat(first, 1)
+    again = coordinator.join(first, client_id="one")
+    coordinator.pass_time(500)
     given = {first: assigned(("t", 0)), second: assigned(("t", 1), ("t", 2))}
-    waiting = stage.sync(second, 2)
-    stage.sync(first, 2, given)
-    assert stage.answer(waiting).assignment == given[second]
-    assert stage.answer(again).generation_id == stage.answer(joining).generation_id == 2
-    opening, rebalance = stage.shard.history("g")
+    waiting = coordinator.sync(second, 2)
+    coordinator.sync(first, 2, given)
+    assert coordinator.answer(waiting).assignment == given[second]
+    assert coordinator.answer(again).generation_id == coordinator.answer(joining).generation_id == 2
+    opening, rebalance = coordinator.shard.history("g")
     assert opening.moves == [Move("t", 0, None, first)]
     assert (rebalance.generation, rebalance.members, rebalance.leader) == (2, 2, first)
     assert rebalance.protocol == "range"
@@ -52,46 +52,46 @@ def test_story_of_a_second_member(stage, assigned: Callable) -> None:
     assert (rejoined.why, rejoined.member_id) == (Why.REJOINED, first)
 
 
-def test_pause_ends_with_the_last_member_to_fetch_its_part(stage) -> None:
-    joins = [stage.join_new() for _ in range(2)]
-    stage.pass_time(6000)
+def test_pause_ends_with_the_last_member_to_fetch_its_part(coordinator) -> None:
+    joins = [coordinator.join_new() for _ in range(2)]
+    coordinator.pass_time(6000)
     (leader, _), (follower, _) = joins
-    stage.sync(leader, 1, {})
-    (rebalance,) = stage.shard.history("g")
+    coordinator.sync(leader, 1, {})
+    (rebalance,) = coordinator.shard.history("g")
     assert rebalance.assigned_ms is not None
     assert rebalance.paused_ms is None
-    stage.pass_time(1500)
-    stage.sync(follower, 1)
+    coordinator.pass_time(1500)
+    coordinator.sync(follower, 1)
     assert rebalance.paused_ms == rebalance.finished_ms - rebalance.started_ms == 7500
 
 
-def test_partitions_of_one_who_left_are_shown_moving(stage, assigned: Callable) -> None:
-    (one, two), _ = stage.stable(2)
-    stage.leave(two)
-    token = stage.join(one)
-    stage.sync(one, stage.answer(token).generation_id, {one: assigned(("t", 0), ("t", 1))})
-    last = stage.shard.history("g")[-1]
+def test_partitions_of_one_who_left_are_shown_moving(coordinator, assigned: Callable) -> None:
+    (one, two), _ = coordinator.stable(2)
+    coordinator.leave(two)
+    token = coordinator.join(one)
+    coordinator.sync(one, coordinator.answer(token).generation_id, {one: assigned(("t", 0), ("t", 1))})
+    last = coordinator.shard.history("g")[-1]
     assert last.moves == [Move("t", 1, two, one)]
 
 
-def test_emptied_group_is_the_end_of_a_story(stage) -> None:
-    (member,), generation = stage.stable()
-    stage.leave(member)
-    last = stage.shard.history("g")[-1]
-    assert (last.generation, last.members, last.finished_ms) == (generation + 1, 0, stage.now_ms)
+def test_emptied_group_is_the_end_of_a_story(coordinator) -> None:
+    (member,), generation = coordinator.stable()
+    coordinator.leave(member)
+    last = coordinator.shard.history("g")[-1]
+    assert (last.generation, last.members, last.finished_ms) == (generation + 1, 0, coordinator.now_ms)
 
 
-def test_is_json(stage) -> None:
-    stage.stable()
-    (rebalance,) = stage.shard.history("g")
+def test_is_json(coordinator) -> None:
+    coordinator.stable()
+    (rebalance,) = coordinator.shard.history("g")
     told = json.loads(json.dumps(rebalance.as_json()))
     assert told["causes"][0]["why"] == "joined"
     assert told["moves"][0]["topic"] == "t"
     assert told["paused_ms"] == rebalance.paused_ms
 
 
-def test_unknown_group_has_no_story(stage) -> None:
-    assert stage.shard.history("nobody") == []
+def test_unknown_group_has_no_story(coordinator) -> None:
+    assert coordinator.shard.history("nobody") == []
 
 
 def test_is_bounded() -> None:

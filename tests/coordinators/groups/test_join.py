@@ -12,15 +12,15 @@ from millpond.coordinators.groups.settings import ALONE_MS, COMPANY_MS
 FULL = ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_new_member_is_told_its_id_first_and_hears_of_its_generation_after_the_initial_delay(stage) -> None:
-    told = stage.answer(stage.join(client_id="app"))
+def test_new_member_is_told_its_id_first_and_hears_of_its_generation_after_the_initial_delay(coordinator) -> None:
+    told = coordinator.answer(coordinator.join(client_id="app"))
     assert told.error_code == ErrorCode.MEMBER_ID_REQUIRED
     assert told.member_id.startswith("app-")
-    token = stage.join(told.member_id)
-    stage.pass_time(2999)
-    assert stage.answer(token) is None
-    stage.pass_time(1)
-    reply = stage.answer(token)
+    token = coordinator.join(told.member_id)
+    coordinator.pass_time(2999)
+    assert coordinator.answer(token) is None
+    coordinator.pass_time(1)
+    reply = coordinator.answer(token)
     assert (reply.error_code, reply.generation_id, reply.protocol_name) == (0, 1, "range")
     assert (reply.leader, reply.member_id, reply.protocol_type) == (told.member_id, told.member_id, "consumer")
     assert [each.member_id for each in reply.members] == [told.member_id]
@@ -28,407 +28,414 @@ def test_new_member_is_told_its_id_first_and_hears_of_its_generation_after_the_i
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_older_clients_are_let_in_without_an_id(stage, version: int) -> None:
-    token = stage.join(version=version, rebalance_ms=-1 if version == 0 else 60_000)
-    assert stage.answer(token) is None
-    stage.pass_time(3000)
-    assert stage.answer(token).error_code == 0
+def test_older_clients_are_let_in_without_an_id(coordinator, version: int) -> None:
+    token = coordinator.join(version=version, rebalance_ms=-1 if version == 0 else 60_000)
+    assert coordinator.answer(token) is None
+    coordinator.pass_time(3000)
+    assert coordinator.answer(token).error_code == 0
 
 
-def test_version_0_has_the_session_timeout_for_rebalances_too(stage) -> None:
-    stage.join(version=0, session_ms=7000, rebalance_ms=-1)
-    assert stage.group().rebalance_timeout_ms == 7000
+def test_version_0_has_the_session_timeout_for_rebalances_too(coordinator) -> None:
+    coordinator.join(version=0, session_ms=7000, rebalance_ms=-1)
+    assert coordinator.group().rebalance_timeout_ms == 7000
 
 
-def test_without_initial_delay_the_first_member_leads_at_once(make_stage: Callable) -> None:
-    stage = make_stage(initial_rebalance_delay_ms=0)
-    _, token = stage.join_new()
-    assert stage.answer(token).generation_id == 1
+def test_without_initial_delay_the_first_member_leads_at_once(make_coordinator: Callable) -> None:
+    coordinator = make_coordinator(initial_rebalance_delay_ms=0)
+    _, token = coordinator.join_new()
+    assert coordinator.answer(token).generation_id == 1
 
 
-def test_each_newcomer_prolongs_the_initial_delay_until_the_rebalance_timeout(stage) -> None:
-    _, first = stage.join_new(rebalance_ms=7000)
+def test_each_newcomer_prolongs_the_initial_delay_until_the_rebalance_timeout(coordinator) -> None:
+    _, first = coordinator.join_new(rebalance_ms=7000)
     for _ in range(3):
-        stage.pass_time(2000)
-        stage.join_new(rebalance_ms=7000)
+        coordinator.pass_time(2000)
+        coordinator.join_new(rebalance_ms=7000)
     # 3000, then 3000 more for the newcomers, then the 1000 that are left of 7000.
-    stage.pass_time(999)
-    assert stage.answer(first) is None
-    stage.pass_time(1)
-    assert len(stage.answer(first).members) == 4
+    coordinator.pass_time(999)
+    assert coordinator.answer(first) is None
+    coordinator.pass_time(1)
+    assert len(coordinator.answer(first).members) == 4
 
 
-def test_only_the_leader_hears_who_else_is_there(stage) -> None:
-    joins = [stage.join_new() for _ in range(3)]
-    stage.pass_time(6000)
-    replies = [stage.answer(token) for _, token in joins]
+def test_only_the_leader_hears_who_else_is_there(coordinator) -> None:
+    joins = [coordinator.join_new() for _ in range(3)]
+    coordinator.pass_time(6000)
+    replies = [coordinator.answer(token) for _, token in joins]
     assert [len(reply.members) for reply in replies] == [3, 0, 0]
     assert {reply.leader for reply in replies} == {joins[0][0]}
     assert {reply.generation_id for reply in replies} == {1}
 
 
-def test_second_member_makes_the_first_join_again(stage) -> None:
-    (first,), generation = stage.stable()
-    second, joining = stage.join_new()
-    assert stage.answer(joining) is None
-    assert stage.heartbeat(first, generation) == ErrorCode.REBALANCE_IN_PROGRESS
-    again = stage.join(first)
-    assert stage.answer(again).generation_id == stage.answer(joining).generation_id == 2
-    assert [each.member_id for each in stage.answer(again).members] == [first, second]
+def test_second_member_makes_the_first_join_again(coordinator) -> None:
+    (first,), generation = coordinator.stable()
+    second, joining = coordinator.join_new()
+    assert coordinator.answer(joining) is None
+    assert coordinator.heartbeat(first, generation) == ErrorCode.REBALANCE_IN_PROGRESS
+    again = coordinator.join(first)
+    assert coordinator.answer(again).generation_id == coordinator.answer(joining).generation_id == 2
+    assert [each.member_id for each in coordinator.answer(again).members] == [first, second]
 
 
-def test_member_that_does_not_come_back_is_left_out(stage) -> None:
-    (first,), _ = stage.stable(rebalance_ms=20_000, session_ms=30_000)
-    second, joining = stage.join_new(rebalance_ms=5000)
-    stage.pass_time(19_999)
-    assert stage.answer(joining) is None
-    stage.pass_time(1)
-    reply = stage.answer(joining)
+def test_member_that_does_not_come_back_is_left_out(coordinator) -> None:
+    (first,), _ = coordinator.stable(rebalance_ms=20_000, session_ms=30_000)
+    second, joining = coordinator.join_new(rebalance_ms=5000)
+    coordinator.pass_time(19_999)
+    assert coordinator.answer(joining) is None
+    coordinator.pass_time(1)
+    reply = coordinator.answer(joining)
     assert (reply.leader, [each.member_id for each in reply.members]) == (second, [second])
-    assert stage.heartbeat(first, 2) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert Why.DID_NOT_JOIN in [cause.why for cause in stage.shard.history("g")[-1].causes]
+    assert coordinator.heartbeat(first, 2) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert Why.DID_NOT_JOIN in [cause.why for cause in coordinator.shard.history("g")[-1].causes]
 
 
-def test_new_member_that_is_gone_does_not_hold_up_the_others_for_ever(make_stage: Callable) -> None:
-    stage = make_stage(new_member_join_timeout_ms=5000)
-    (first,), generation = stage.stable(rebalance_ms=60_000, session_ms=60_000)
-    _, joining = stage.join_new()
-    stage.pass_time(5000)
-    assert stage.answer(joining).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    again = stage.join(first)
-    assert [each.member_id for each in stage.answer(again).members] == [first]
-    assert generation + 1 == stage.answer(again).generation_id
+def test_new_member_that_is_gone_does_not_hold_up_the_others_for_ever(make_coordinator: Callable) -> None:
+    coordinator = make_coordinator(new_member_join_timeout_ms=5000)
+    (first,), generation = coordinator.stable(rebalance_ms=60_000, session_ms=60_000)
+    _, joining = coordinator.join_new()
+    coordinator.pass_time(5000)
+    assert coordinator.answer(joining).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    again = coordinator.join(first)
+    assert [each.member_id for each in coordinator.answer(again).members] == [first]
+    assert generation + 1 == coordinator.answer(again).generation_id
 
 
 @pytest.mark.parametrize(("session_ms", "ok"), [(5999, False), (6000, True), (1_800_000, True), (1_800_001, False)])
-def test_session_timeout_has_bounds(stage, session_ms: int, ok: bool) -> None:
-    code = stage.answer(stage.join(session_ms=session_ms)).error_code
+def test_session_timeout_has_bounds(coordinator, session_ms: int, ok: bool) -> None:
+    code = coordinator.answer(coordinator.join(session_ms=session_ms)).error_code
     assert code == (ErrorCode.MEMBER_ID_REQUIRED if ok else ErrorCode.INVALID_SESSION_TIMEOUT)
 
 
-def test_group_needs_a_name(stage) -> None:
-    assert stage.answer(stage.join(group="")).error_code == ErrorCode.INVALID_GROUP_ID
+def test_group_needs_a_name(coordinator) -> None:
+    assert coordinator.answer(coordinator.join(group="")).error_code == ErrorCode.INVALID_GROUP_ID
 
 
-def test_instance_is_named_like_a_topic(stage) -> None:
-    assert stage.answer(stage.join(instance="no spaces")).error_code == ErrorCode.INVALID_CONFIG
+def test_instance_is_named_like_a_topic(coordinator) -> None:
+    assert coordinator.answer(coordinator.join(instance="no spaces")).error_code == ErrorCode.INVALID_CONFIG
 
 
-def test_member_of_an_unknown_group_or_id_starts_anew(stage) -> None:
-    assert stage.answer(stage.join("ghost")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert "g" not in stage.shard.groups
-    stage.stable()
-    reply = stage.answer(stage.join("ghost", version=9))
+def test_member_of_an_unknown_group_or_id_starts_anew(coordinator) -> None:
+    assert coordinator.answer(coordinator.join("ghost")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert "g" not in coordinator.shard.groups
+    coordinator.stable()
+    reply = coordinator.answer(coordinator.join("ghost", version=9))
     assert (reply.error_code, reply.member_id, reply.protocol_name) == (ErrorCode.UNKNOWN_MEMBER_ID, "ghost", None)
 
 
 @pytest.mark.parametrize(
     "wrong", [{"protocols": ("sticky",)}, {"protocol_type": "connect"}, {"protocols": ()}, {"protocol_type": ""}]
 )
-def test_members_must_have_a_protocol_in_common(stage, wrong: dict) -> None:
-    stage.stable(protocols=("range", "roundrobin"))
-    assert stage.answer(stage.join(**wrong)).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+def test_members_must_have_a_protocol_in_common(coordinator, wrong: dict) -> None:
+    coordinator.stable(protocols=("range", "roundrobin"))
+    assert coordinator.answer(coordinator.join(**wrong)).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 @pytest.mark.parametrize("wrong", [{"protocols": ()}, {"protocol_type": ""}])
-def test_first_member_must_name_a_protocol_and_leaves_no_trace_otherwise(stage, wrong: dict) -> None:
-    assert stage.answer(stage.join(**wrong)).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert stage.shard.groups == {}
+def test_first_member_must_name_a_protocol_and_leaves_no_trace_otherwise(coordinator, wrong: dict) -> None:
+    assert coordinator.answer(coordinator.join(**wrong)).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert coordinator.shard.groups == {}
 
 
-def test_protocol_is_chosen_by_votes_among_those_that_all_know(stage) -> None:
-    _, first = stage.join_new(protocols=("a", "b", "c"))
-    stage.join_new(protocols=("c", "b"))
-    stage.join_new(protocols=("b", "c"))
-    stage.pass_time(6000)
+def test_protocol_is_chosen_by_votes_among_those_that_all_know(coordinator) -> None:
+    _, first = coordinator.join_new(protocols=("a", "b", "c"))
+    coordinator.join_new(protocols=("c", "b"))
+    coordinator.join_new(protocols=("b", "c"))
+    coordinator.pass_time(6000)
     # a is not common; the first member then likes b, and so does the third.
-    assert stage.answer(first).protocol_name == "b"
+    assert coordinator.answer(first).protocol_name == "b"
 
 
-def test_upgrade_from_one_assignor_to_another_in_two_rounds(stage) -> None:
-    (one, two), _ = stage.stable(2, protocols=("range",))
-    both = [stage.join(each, protocols=("sticky", "range")) for each in (one, two)]
-    assert stage.answer(both[0]).protocol_name == "sticky"
-    stage.settle(both)
-    alone = [stage.join(each, protocols=("sticky",)) for each in (one, two)]
-    assert stage.answer(alone[1]).protocol_name == "sticky"
+def test_upgrade_from_one_assignor_to_another_in_two_rounds(coordinator) -> None:
+    (one, two), _ = coordinator.stable(2, protocols=("range",))
+    both = [coordinator.join(each, protocols=("sticky", "range")) for each in (one, two)]
+    assert coordinator.answer(both[0]).protocol_name == "sticky"
+    coordinator.settle(both)
+    alone = [coordinator.join(each, protocols=("sticky",)) for each in (one, two)]
+    assert coordinator.answer(alone[1]).protocol_name == "sticky"
 
 
-def test_size_limit(make_stage: Callable) -> None:
-    stage = make_stage(group_size_max=2)
-    (one, two), _ = stage.stable(2)
-    refused = stage.answer(stage.join())
+def test_size_limit(make_coordinator: Callable) -> None:
+    coordinator = make_coordinator(group_size_max=2)
+    (one, two), _ = coordinator.stable(2)
+    refused = coordinator.answer(coordinator.join())
     assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     # Members themselves may join again.
-    again = [stage.join(one, topics=("u",)), stage.join(two)]
-    assert [stage.answer(token).error_code for token in again] == [0, 0]
+    again = [coordinator.join(one, topics=("u",)), coordinator.join(two)]
+    assert [coordinator.answer(token).error_code for token in again] == [0, 0]
 
 
-def test_group_over_its_limit_after_loading_sheds_the_last_to_come(make_stage: Callable, image) -> None:
-    stage = make_stage()
-    ids, _ = stage.stable(3)
-    stage.settings = type(stage.settings)(group_size_max=2)
-    stage.fail_over()
-    assert stage.heartbeat(ids[0], 1) == ErrorCode.REBALANCE_IN_PROGRESS
-    tokens = [stage.join(each) for each in ids]
-    assert stage.answer(tokens[2]).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert [stage.answer(token).error_code for token in tokens[:2]] == [0, 0]
+def test_group_over_its_limit_after_loading_sheds_the_last_to_come(make_coordinator: Callable, image) -> None:
+    coordinator = make_coordinator()
+    ids, _ = coordinator.stable(3)
+    coordinator.settings = type(coordinator.settings)(group_size_max=2)
+    coordinator.fail_over()
+    assert coordinator.heartbeat(ids[0], 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    tokens = [coordinator.join(each) for each in ids]
+    assert coordinator.answer(tokens[2]).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert [coordinator.answer(token).error_code for token in tokens[:2]] == [0, 0]
 
 
-def large_instances(stage, count: int, length: int) -> list:
+def large_instances(coordinator, count: int, length: int) -> list:
     """So many static members that have joined together, and whose leader has given nobody anything."""
-    tokens = [stage.join(instance=f"i{each}", topics=("x" * length,), session_ms=60_000) for each in range(count)]
-    stage.pass_time(3000 * (count + 1))
-    joined = [stage.answer(token) for token in tokens]
+    tokens = [
+        coordinator.join(instance=f"i{each}", topics=("x" * length,), session_ms=60_000) for each in range(count)
+    ]
+    coordinator.pass_time(3000 * (count + 1))
+    joined = [coordinator.answer(token) for token in tokens]
     leader = next(each for each in joined if each.member_id == each.leader)
-    stage.sync(leader.member_id, leader.generation_id, {}, instance="i0")
-    assert stage.group().state_name == "Stable"
+    coordinator.sync(leader.member_id, leader.generation_id, {}, instance="i0")
+    assert coordinator.group().state_name == "Stable"
     return joined
 
 
-def test_all_members_together_may_say_only_so_much(make_stage: Callable) -> None:
+def test_all_members_together_may_say_only_so_much(make_coordinator: Callable) -> None:
     """All of it is written anew for one of them that comes back, however small its request is."""
-    stage = make_stage(group_bytes_max=20_000)
-    large_instances(stage, 3, 5000)
-    assert stage.answer(stage.join(instance="i3", topics=("x" * 5000,))).error_code == FULL
-    assert len(stage.group().members) == 3
-    assert stage.answer(stage.join(instance="i0", topics=("y" * 11_000,))).error_code == FULL
-    member = stage.group().static_members["i1"]
-    assert stage.answer(stage.join(member, instance="i1", topics=("y" * 11_000,))).error_code == FULL
-    assert stage.group().state_name == "Stable"
-    assert stage.heartbeat(member, 1, "i1") == 0, "who was refused is in the group as before"
-    assert stage.answer(stage.join(instance="i0", topics=())).error_code == 0
-    assert stage.join(instance="i3", topics=("x" * 5000,)) is not None
-    assert len(stage.group().members) == 4, "there is room again"
-    assert max(len(each.value or b"") for each in stage.log) <= 20_000
+    coordinator = make_coordinator(group_bytes_max=20_000)
+    large_instances(coordinator, 3, 5000)
+    assert coordinator.answer(coordinator.join(instance="i3", topics=("x" * 5000,))).error_code == FULL
+    assert len(coordinator.group().members) == 3
+    assert coordinator.answer(coordinator.join(instance="i0", topics=("y" * 11_000,))).error_code == FULL
+    member = coordinator.group().static_members["i1"]
+    assert coordinator.answer(coordinator.join(member, instance="i1", topics=("y" * 11_000,))).error_code == FULL
+    assert coordinator.group().state_name == "Stable"
+    assert coordinator.heartbeat(member, 1, "i1") == 0, "who was refused is in the group as before"
+    assert coordinator.answer(coordinator.join(instance="i0", topics=())).error_code == 0
+    assert coordinator.join(instance="i3", topics=("x" * 5000,)) is not None
+    assert len(coordinator.group().members) == 4, "there is room again"
+    assert max(len(each.value or b"") for each in coordinator.log) <= 20_000
 
 
-def test_a_group_that_was_larger_already_when_it_was_loaded_goes_on(make_stage: Callable) -> None:
-    stage = make_stage()
-    large_instances(stage, 3, 5000)
-    stage.settings = type(stage.settings)(group_bytes_max=10_000)
-    stage.fail_over()
-    assert stage.answer(stage.join(instance="i1", topics=("y" * 6000,))).error_code == FULL, "it grows no more"
-    assert stage.answer(stage.join(instance="i3", topics=("y",))).error_code == FULL
-    assert stage.answer(stage.join(instance="i1", topics=("y" * 5000,))).error_code == 0
-    members = stage.group().static_members
+def test_a_group_that_was_larger_already_when_it_was_loaded_goes_on(make_coordinator: Callable) -> None:
+    coordinator = make_coordinator()
+    large_instances(coordinator, 3, 5000)
+    coordinator.settings = type(coordinator.settings)(group_bytes_max=10_000)
+    coordinator.fail_over()
+    assert coordinator.answer(coordinator.join(instance="i1", topics=("y" * 6000,))).error_code == FULL, (
+        "it grows no more"
+    )
+    assert coordinator.answer(coordinator.join(instance="i3", topics=("y",))).error_code == FULL
+    assert coordinator.answer(coordinator.join(instance="i1", topics=("y" * 5000,))).error_code == 0
+    members = coordinator.group().static_members
     again = [
-        stage.join(members[each], instance=each, topics=("z" * 5000,), session_ms=60_000)
+        coordinator.join(members[each], instance=each, topics=("z" * 5000,), session_ms=60_000)
         for each in ("i0", "i1", "i2")
     ]
-    joined = [stage.answer(token) for token in again]
+    joined = [coordinator.answer(token) for token in again]
     assert [each.error_code for each in joined] == [0, 0, 0]
     given = {each.member_id: b"x" * 100 for each in joined}
     leader = next(each for each in joined if each.member_id == each.leader)
     instance = next(name for name, member in members.items() if member == leader.leader)
-    synced = stage.answer(stage.sync(leader.member_id, leader.generation_id, given, instance=instance))
+    synced = coordinator.answer(coordinator.sync(leader.member_id, leader.generation_id, given, instance=instance))
     assert (synced.error_code, synced.assignment) == (0, b"x" * 100)
 
 
-def test_ids_that_nobody_joins_with_are_limited_and_forgotten(make_stage: Callable) -> None:
-    stage = make_stage(pending_members_max=2)
-    codes = [stage.answer(stage.join(session_ms=6000)).error_code for _ in range(3)]
+def test_ids_that_nobody_joins_with_are_limited_and_forgotten(make_coordinator: Callable) -> None:
+    coordinator = make_coordinator(pending_members_max=2)
+    codes = [coordinator.answer(coordinator.join(session_ms=6000)).error_code for _ in range(3)]
     assert codes == [ErrorCode.MEMBER_ID_REQUIRED] * 2 + [ErrorCode.GROUP_MAX_SIZE_REACHED]
-    stage.pass_time(6000)
-    assert stage.shard.groups == {}
+    coordinator.pass_time(6000)
+    assert coordinator.shard.groups == {}
 
 
-def test_rebalance_waits_for_those_who_were_given_an_id(stage) -> None:
-    (first,), _ = stage.stable()
-    promised = stage.answer(stage.join()).member_id
-    again = stage.join(first, topics=("u",))
-    assert stage.answer(again) is None
-    late = stage.join(promised)
-    assert stage.answer(again).generation_id == stage.answer(late).generation_id == 2
+def test_rebalance_waits_for_those_who_were_given_an_id(coordinator) -> None:
+    (first,), _ = coordinator.stable()
+    promised = coordinator.answer(coordinator.join()).member_id
+    again = coordinator.join(first, topics=("u",))
+    assert coordinator.answer(again) is None
+    late = coordinator.join(promised)
+    assert coordinator.answer(again).generation_id == coordinator.answer(late).generation_id == 2
 
 
-def test_rebalance_goes_on_when_a_given_id_runs_out(stage) -> None:
-    (first,), _ = stage.stable(session_ms=20_000)
-    stage.join(session_ms=6000)
-    again = stage.join(first, topics=("u",))
-    stage.pass_time(5999)
-    assert stage.answer(again) is None
-    stage.pass_time(1)
-    assert stage.answer(again).generation_id == 2
+def test_rebalance_goes_on_when_a_given_id_runs_out(coordinator) -> None:
+    (first,), _ = coordinator.stable(session_ms=20_000)
+    coordinator.join(session_ms=6000)
+    again = coordinator.join(first, topics=("u",))
+    coordinator.pass_time(5999)
+    assert coordinator.answer(again) is None
+    coordinator.pass_time(1)
+    assert coordinator.answer(again).generation_id == 2
 
 
-def test_given_id_is_for_a_dynamic_member(stage) -> None:
-    promised = stage.answer(stage.join()).member_id
-    assert stage.answer(stage.join(promised, instance="i")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+def test_given_id_is_for_a_dynamic_member(coordinator) -> None:
+    promised = coordinator.answer(coordinator.join()).member_id
+    assert coordinator.answer(coordinator.join(promised, instance="i")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_follower_that_missed_the_reply_gets_it_again(stage) -> None:
-    (leader, follower), generation = stage.stable(2)
-    reply = stage.answer(stage.join(follower))
+def test_follower_that_missed_the_reply_gets_it_again(coordinator) -> None:
+    (leader, follower), generation = coordinator.stable(2)
+    reply = coordinator.answer(coordinator.join(follower))
     assert (reply.generation_id, reply.leader, reply.members) == (generation, leader, [])
-    assert stage.heartbeat(leader, generation) == 0
+    assert coordinator.heartbeat(leader, generation) == 0
 
 
-def test_leader_that_joins_again_asks_for_a_new_assignment(stage) -> None:
-    (leader, follower), generation = stage.stable(2)
-    token = stage.join(leader, reason="topic t has more partitions")
-    assert stage.heartbeat(follower, generation) == ErrorCode.REBALANCE_IN_PROGRESS
-    assert stage.answer(token) is None
-    stage.join(follower)
-    assert stage.answer(token).generation_id == generation + 1
-    cause = stage.shard.history("g")[-1].causes[0]
+def test_leader_that_joins_again_asks_for_a_new_assignment(coordinator) -> None:
+    (leader, follower), generation = coordinator.stable(2)
+    token = coordinator.join(leader, reason="topic t has more partitions")
+    assert coordinator.heartbeat(follower, generation) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert coordinator.answer(token) is None
+    coordinator.join(follower)
+    assert coordinator.answer(token).generation_id == generation + 1
+    cause = coordinator.shard.history("g")[-1].causes[0]
     assert (cause.why, cause.member_id, cause.detail) == (Why.LEADER_ASKED, leader, "topic t has more partitions")
 
 
-def test_changed_subscription_rebalances(stage) -> None:
-    (leader, follower), generation = stage.stable(2)
-    stage.join(follower, topics=("t", "u"))
-    assert stage.heartbeat(leader, generation) == ErrorCode.REBALANCE_IN_PROGRESS
-    assert stage.shard.history("g")[-1].causes[0].why is Why.SUBSCRIPTION_CHANGED
+def test_changed_subscription_rebalances(coordinator) -> None:
+    (leader, follower), generation = coordinator.stable(2)
+    coordinator.join(follower, topics=("t", "u"))
+    assert coordinator.heartbeat(leader, generation) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert coordinator.shard.history("g")[-1].causes[0].why is Why.SUBSCRIPTION_CHANGED
 
 
-def test_while_the_leader_shares_out_a_repeated_join_hears_the_same(stage) -> None:
-    leader, first = stage.join_new()
-    stage.pass_time(3000)
-    again = stage.join(leader)
-    assert stage.answer(again) == stage.answer(first)
+def test_while_the_leader_shares_out_a_repeated_join_hears_the_same(coordinator) -> None:
+    leader, first = coordinator.join_new()
+    coordinator.pass_time(3000)
+    again = coordinator.join(leader)
+    assert coordinator.answer(again) == coordinator.answer(first)
 
 
-def test_while_the_leader_shares_out_a_change_turns_everybody_back(stage) -> None:
-    joins = [stage.join_new() for _ in range(2)]
-    stage.pass_time(6000)
+def test_while_the_leader_shares_out_a_change_turns_everybody_back(coordinator) -> None:
+    joins = [coordinator.join_new() for _ in range(2)]
+    coordinator.pass_time(6000)
     (leader, _), (follower, _) = joins
-    waiting = stage.sync(follower, 1)
-    changed = stage.join(leader, topics=("u",))
-    assert stage.answer(waiting).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    assert stage.answer(changed) is None
+    waiting = coordinator.sync(follower, 1)
+    changed = coordinator.join(leader, topics=("u",))
+    assert coordinator.answer(waiting).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert coordinator.answer(changed) is None
 
 
-def test_join_that_is_sent_twice_is_answered_twice(stage) -> None:
-    (leader, follower), _ = stage.stable(2)
-    one = stage.join(leader)
-    two = stage.join(leader)
-    assert stage.answer(one).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    stage.join(follower)
-    assert stage.answer(two).error_code == 0
+def test_join_that_is_sent_twice_is_answered_twice(coordinator) -> None:
+    (leader, follower), _ = coordinator.stable(2)
+    one = coordinator.join(leader)
+    two = coordinator.join(leader)
+    assert coordinator.answer(one).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    coordinator.join(follower)
+    assert coordinator.answer(two).error_code == 0
 
 
-def test_protocol_that_is_named_twice_counts_once(stage) -> None:
-    stage.join_new(protocols=("a", "b", "a"))
-    (member,) = stage.group().members.values()
+def test_protocol_that_is_named_twice_counts_once(coordinator) -> None:
+    coordinator.join_new(protocols=("a", "b", "a"))
+    (member,) = coordinator.group().members.values()
     assert [name for name, _ in member.protocols] == ["a", "b"]
 
 
 class TestStaticMembers:
-    def stable(self, stage, *instances: str, version: int = 9) -> tuple[dict[str, str], int]:
-        tokens = [stage.join(instance=each, version=version, session_ms=30_000) for each in instances]
-        stage.pass_time(9000)
-        ids, generation = stage.settle(tokens)
+    def stable(self, coordinator, *instances: str, version: int = 9) -> tuple[dict[str, str], int]:
+        tokens = [coordinator.join(instance=each, version=version, session_ms=30_000) for each in instances]
+        coordinator.pass_time(9000)
+        ids, generation = coordinator.settle(tokens)
         return dict(zip(instances, ids, strict=True)), generation
 
-    def test_is_let_in_at_once_and_named_after_its_instance(self, stage) -> None:
-        ids, _ = self.stable(stage, "a")
+    def test_is_let_in_at_once_and_named_after_its_instance(self, coordinator) -> None:
+        ids, _ = self.stable(coordinator, "a")
         assert ids["a"].startswith("a-")
 
-    def test_quick_restart_moves_nothing(self, stage, assigned: Callable) -> None:
-        ids, generation = self.stable(stage, "a", "b")
-        reply = stage.answer(stage.join(instance="b"))
+    def test_quick_restart_moves_nothing(self, coordinator, assigned: Callable) -> None:
+        ids, generation = self.stable(coordinator, "a", "b")
+        reply = coordinator.answer(coordinator.join(instance="b"))
         assert (reply.error_code, reply.generation_id) == (0, generation)
         assert reply.member_id != ids["b"]
         assert reply.leader == ids["a"]
-        sync = stage.answer(stage.sync(reply.member_id, generation, instance="b"))
+        sync = coordinator.answer(coordinator.sync(reply.member_id, generation, instance="b"))
         assert sync.assignment == assigned(("t", 1))
-        assert stage.heartbeat(ids["a"], generation, "a") == 0
-        last = stage.shard.history("g")[-1]
+        assert coordinator.heartbeat(ids["a"], generation, "a") == 0
+        last = coordinator.shard.history("g")[-1]
         assert (last.causes[0].why, last.moves, last.paused_ms) == (Why.RESTARTED, [], 0)
 
-    def test_predecessor_is_fenced(self, stage) -> None:
-        ids, generation = self.stable(stage, "a")
-        stage.join(instance="a")
+    def test_predecessor_is_fenced(self, coordinator) -> None:
+        ids, generation = self.stable(coordinator, "a")
+        coordinator.join(instance="a")
         old = ids["a"]
-        assert stage.heartbeat(old, generation, "a") == ErrorCode.FENCED_INSTANCE_ID
-        assert stage.answer(stage.sync(old, generation, instance="a")).error_code == ErrorCode.FENCED_INSTANCE_ID
-        assert stage.commit(1, old, generation, instance="a") == ErrorCode.FENCED_INSTANCE_ID
-        assert stage.answer(stage.join(old, instance="a")).error_code == ErrorCode.FENCED_INSTANCE_ID
+        assert coordinator.heartbeat(old, generation, "a") == ErrorCode.FENCED_INSTANCE_ID
+        assert (
+            coordinator.answer(coordinator.sync(old, generation, instance="a")).error_code
+            == ErrorCode.FENCED_INSTANCE_ID
+        )
+        assert coordinator.commit(1, old, generation, instance="a") == ErrorCode.FENCED_INSTANCE_ID
+        assert coordinator.answer(coordinator.join(old, instance="a")).error_code == ErrorCode.FENCED_INSTANCE_ID
 
-    def test_restart_survives_a_failover(self, stage) -> None:
-        _, generation = self.stable(stage, "a", "b")
-        new = stage.answer(stage.join(instance="b")).member_id
-        stage.fail_over()
-        assert stage.heartbeat(new, generation, "b") == 0
+    def test_restart_survives_a_failover(self, coordinator) -> None:
+        _, generation = self.stable(coordinator, "a", "b")
+        new = coordinator.answer(coordinator.join(instance="b")).member_id
+        coordinator.fail_over()
+        assert coordinator.heartbeat(new, generation, "b") == 0
 
-    def test_leader_that_restarts_skips_the_assignment(self, stage) -> None:
-        _, generation = self.stable(stage, "a", "b")
-        reply = stage.answer(stage.join(instance="a"))
+    def test_leader_that_restarts_skips_the_assignment(self, coordinator) -> None:
+        _, generation = self.stable(coordinator, "a", "b")
+        reply = coordinator.answer(coordinator.join(instance="a"))
         assert reply.skip_assignment
         assert reply.leader == reply.member_id
         assert len(reply.members) == 2
         assert reply.generation_id == generation
 
-    def test_leader_that_cannot_skip_is_not_told_that_it_leads(self, stage) -> None:
-        ids, _ = self.stable(stage, "a", "b")
-        reply = stage.answer(stage.join(instance="a", version=8))
+    def test_leader_that_cannot_skip_is_not_told_that_it_leads(self, coordinator) -> None:
+        ids, _ = self.stable(coordinator, "a", "b")
+        reply = coordinator.answer(coordinator.join(instance="a", version=8))
         assert reply.leader == ids["a"]
         assert reply.member_id != ids["a"]
         assert reply.members == []
 
-    def test_restart_with_another_protocol_rebalances(self, stage) -> None:
-        tokens = [stage.join(instance=each, protocols=("x", "y")) for each in ("a", "b")]
-        stage.pass_time(6000)
-        ids, generation = stage.settle(tokens)
-        token = stage.join(instance="b", protocols=("y",))
-        assert stage.answer(token) is None
-        assert stage.heartbeat(ids[0], generation, "a") == ErrorCode.REBALANCE_IN_PROGRESS
-        stage.join(ids[0], instance="a", protocols=("x", "y"))
-        assert stage.answer(token).protocol_name == "y"
+    def test_restart_with_another_protocol_rebalances(self, coordinator) -> None:
+        tokens = [coordinator.join(instance=each, protocols=("x", "y")) for each in ("a", "b")]
+        coordinator.pass_time(6000)
+        ids, generation = coordinator.settle(tokens)
+        token = coordinator.join(instance="b", protocols=("y",))
+        assert coordinator.answer(token) is None
+        assert coordinator.heartbeat(ids[0], generation, "a") == ErrorCode.REBALANCE_IN_PROGRESS
+        coordinator.join(ids[0], instance="a", protocols=("x", "y"))
+        assert coordinator.answer(token).protocol_name == "y"
 
-    def test_restart_while_joining_turns_the_predecessor_away(self, stage) -> None:
-        old = stage.join(instance="a")
-        new = stage.join(instance="a")
-        assert stage.answer(old).error_code == ErrorCode.FENCED_INSTANCE_ID
-        stage.pass_time(3000)
-        assert [each.group_instance_id for each in stage.answer(new).members] == ["a"]
+    def test_restart_while_joining_turns_the_predecessor_away(self, coordinator) -> None:
+        old = coordinator.join(instance="a")
+        new = coordinator.join(instance="a")
+        assert coordinator.answer(old).error_code == ErrorCode.FENCED_INSTANCE_ID
+        coordinator.pass_time(3000)
+        assert [each.group_instance_id for each in coordinator.answer(new).members] == ["a"]
 
-    def test_restart_while_the_leader_shares_out_begins_again(self, stage) -> None:
-        tokens = [stage.join(instance=each) for each in ("a", "b")]
-        stage.pass_time(6000)
-        old = stage.answer(tokens[1]).member_id
-        waiting = stage.sync(old, 1, instance="b")
-        token = stage.join(instance="b")
-        assert stage.answer(waiting).error_code == ErrorCode.FENCED_INSTANCE_ID
-        assert stage.answer(token) is None
-        leader = stage.answer(tokens[0]).member_id
-        stage.join(leader, instance="a")
-        assert stage.answer(token).generation_id == 2
+    def test_restart_while_the_leader_shares_out_begins_again(self, coordinator) -> None:
+        tokens = [coordinator.join(instance=each) for each in ("a", "b")]
+        coordinator.pass_time(6000)
+        old = coordinator.answer(tokens[1]).member_id
+        waiting = coordinator.sync(old, 1, instance="b")
+        token = coordinator.join(instance="b")
+        assert coordinator.answer(waiting).error_code == ErrorCode.FENCED_INSTANCE_ID
+        assert coordinator.answer(token) is None
+        leader = coordinator.answer(tokens[0]).member_id
+        coordinator.join(leader, instance="a")
+        assert coordinator.answer(token).generation_id == 2
 
-    def test_absent_one_is_gone_when_its_session_ends_before_the_rebalance_does(self, stage) -> None:
-        ids, _ = self.stable(stage, "a", "b")
-        token = stage.join(ids["a"], instance="a", topics=("u",), session_ms=30_000)
-        stage.pass_time(29_999)
-        assert stage.answer(token) is None
-        stage.pass_time(1)
-        assert [each.group_instance_id for each in stage.answer(token).members] == ["a"]
+    def test_absent_one_is_gone_when_its_session_ends_before_the_rebalance_does(self, coordinator) -> None:
+        ids, _ = self.stable(coordinator, "a", "b")
+        token = coordinator.join(ids["a"], instance="a", topics=("u",), session_ms=30_000)
+        coordinator.pass_time(29_999)
+        assert coordinator.answer(token) is None
+        coordinator.pass_time(1)
+        assert [each.group_instance_id for each in coordinator.answer(token).members] == ["a"]
 
-    def test_absent_one_is_still_a_member_when_its_session_outlasts_the_rebalance(self, stage) -> None:
-        tokens = [stage.join(instance=each, session_ms=60_000, rebalance_ms=10_000) for each in ("a", "b")]
-        stage.pass_time(6000)
-        ids, _ = stage.settle(tokens)
-        token = stage.join(ids[0], instance="a", topics=("u",), session_ms=60_000, rebalance_ms=10_000)
-        stage.pass_time(10_000)
-        assert [each.group_instance_id for each in stage.answer(token).members] == ["a", "b"]
+    def test_absent_one_is_still_a_member_when_its_session_outlasts_the_rebalance(self, coordinator) -> None:
+        tokens = [coordinator.join(instance=each, session_ms=60_000, rebalance_ms=10_000) for each in ("a", "b")]
+        coordinator.pass_time(6000)
+        ids, _ = coordinator.settle(tokens)
+        token = coordinator.join(ids[0], instance="a", topics=("u",), session_ms=60_000, rebalance_ms=10_000)
+        coordinator.pass_time(10_000)
+        assert [each.group_instance_id for each in coordinator.answer(token).members] == ["a", "b"]
 
-    def test_group_waits_while_only_absent_static_members_are_left(self, stage) -> None:
-        tokens = [stage.join(instance=each, session_ms=90_000, rebalance_ms=10_000) for each in ("a", "b")]
-        stage.pass_time(6000)
-        stage.settle(tokens)
-        stage.leave(instances=["a"])
-        stage.pass_time(35_000)
-        assert stage.group().state_name == "PreparingRebalance"
-        stage.pass_time(60_000)
-        assert stage.group().state_name == "Empty"
+    def test_group_waits_while_only_absent_static_members_are_left(self, coordinator) -> None:
+        tokens = [coordinator.join(instance=each, session_ms=90_000, rebalance_ms=10_000) for each in ("a", "b")]
+        coordinator.pass_time(6000)
+        coordinator.settle(tokens)
+        coordinator.leave(instances=["a"])
+        coordinator.pass_time(35_000)
+        assert coordinator.group().state_name == "PreparingRebalance"
+        coordinator.pass_time(60_000)
+        assert coordinator.group().state_name == "Empty"
 
 
 # Where the delay before the first rebalance is left to the group.
 
 
 @pytest.fixture
-def choosing(make_stage: Callable) -> Any:
-    return make_stage(initial_rebalance_delay_ms=-1)
+def choosing(make_coordinator: Callable) -> Any:
+    return make_coordinator(initial_rebalance_delay_ms=-1)
 
 
 def test_a_member_that_is_alone_gets_everything_after_a_moment(choosing: Any) -> None:

@@ -12,10 +12,10 @@ Kind = m.OffsetFetchRequest
 
 
 @pytest.fixture
-def read(stage):
-    stage.commit(5, topic="t", partition=1, leader_epoch=2, metadata="x")
-    stage.commit(6, topic="u", partition=0)
-    return stage
+def read(coordinator):
+    coordinator.commit(5, topic="t", partition=1, leader_epoch=2, metadata="x")
+    coordinator.commit(6, topic="u", partition=0)
+    return coordinator
 
 
 @pytest.mark.parametrize("version", range(1, 8))

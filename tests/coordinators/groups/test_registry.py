@@ -8,8 +8,8 @@ from millpond.wire import messages as m
 
 
 @pytest.fixture
-def registry(make_stage):
-    return make_stage().shard.registry
+def registry(make_coordinator):
+    return make_coordinator().shard.registry
 
 
 def offset(partition: int, group: str = "g") -> tuple[bytes, bytes | None]:
@@ -70,14 +70,14 @@ def test_group_changes_its_kind_and_keeps_its_offsets(registry) -> None:
     assert registry.offsets.has_any("g")
 
 
-def test_members_of_a_group_that_turned_back_are_asked_to_join_and_watched(stage) -> None:
-    stage.now_ms += 500
-    stage.shard.on_time(stage.now_ms)
-    stage.shard.replay(0, *generation(3, "a", is_led=False))
-    assert stage.group().state_name == "PreparingRebalance"
-    assert stage.heartbeat("a", 3) == ErrorCode.REBALANCE_IN_PROGRESS
-    stage.pass_time(10_000)
-    assert stage.group().state_name == "Empty"
+def test_members_of_a_group_that_turned_back_are_asked_to_join_and_watched(coordinator) -> None:
+    coordinator.now_ms += 500
+    coordinator.shard.on_time(coordinator.now_ms)
+    coordinator.shard.replay(0, *generation(3, "a", is_led=False))
+    assert coordinator.group().state_name == "PreparingRebalance"
+    assert coordinator.heartbeat("a", 3) == ErrorCode.REBALANCE_IN_PROGRESS
+    coordinator.pass_time(10_000)
+    assert coordinator.group().state_name == "Empty"
 
 
 def test_who_is_not_there(registry) -> None:

@@ -16,7 +16,7 @@ from millpond.wire import messages as m
 SETTINGS = TransactionSettings(timeout_ms_max=60_000, id_expiration_ms=1_000_000, expiration_interval_ms=10_000)
 
 
-class Stage:
+class Coordinator:
     def __init__(self) -> None:
         self.log: list[CoordinatorRecord] = []
         self.times: list[int] = []
@@ -129,10 +129,10 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def coordinator() -> Coordinator:
+    return Coordinator()
 
 
 @pytest.fixture
-def make_stage() -> Callable[[], Stage]:
-    return Stage
+def make_coordinator() -> Callable[[], Coordinator]:
+    return Coordinator

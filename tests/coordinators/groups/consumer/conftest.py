@@ -39,7 +39,7 @@ class CountingEntropy:
         return 0
 
 
-class Pond:
+class GroupHarness:
     """Topics, one group, its log, and the time."""
 
     def __init__(self, settings: ConsumerGroupSettings | None = None, **topics: int) -> None:
@@ -173,7 +173,7 @@ def given(response: m.ConsumerGroupHeartbeatResponse) -> Partitions | None:
 class Consumer:
     """A client of the new protocol, as far as the group can tell: it lets go before it takes."""
 
-    pond: Pond
+    harness: GroupHarness
     id: str
     topics: tuple[str, ...] = ()
     regex: str | None = None
@@ -203,7 +203,7 @@ class Consumer:
         # It says that it holds what it has been told and has not begun to read: it may begin at any moment.
         if full or self.reported != self.holds:
             fields["owned"] = frozenset() if joining else self.holds
-        response = self.pond.beat(self.id, self.epoch, **fields)
+        response = self.harness.beat(self.id, self.epoch, **fields)
         if lose_reply:
             self.must_say_all = True
             return
@@ -241,9 +241,9 @@ class Classic:
     """A classic consumer that shares out cooperatively, request by request."""
 
     def __init__(
-        self, pond: Any, *topics: str, instance_id: str | None = None, assignors: str = "cooperative"
+        self, harness: Any, *topics: str, instance_id: str | None = None, assignors: str = "cooperative"
     ) -> None:
-        self.pond: Pond = pond
+        self.harness: GroupHarness = harness
         self.topics, self.instance_id = topics, instance_id
         self.assignors = assignors.split(",")
         self.id, self.generation = "", -1
@@ -252,7 +252,7 @@ class Classic:
     def subscription(self) -> bytes:
         owned = [
             m.ConsumerProtocolSubscription.TopicPartition(
-                topic=self.pond.image.topics_by_id[topic].name, partitions=numbers
+                topic=self.harness.image.topics_by_id[topic].name, partitions=numbers
             )
             for topic, numbers in by_topic(self.owned)
         ]
@@ -271,7 +271,7 @@ class Classic:
             "protocol_type": "consumer",
             "protocols": protocols,
         }
-        response = self.pond.ask(m.JoinGroupRequest(group_id="g", **{**asked, **fields}), version)
+        response = self.harness.ask(m.JoinGroupRequest(group_id="g", **{**asked, **fields}), version)
         if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.id = response.member_id
             return self.join(version, **fields)
@@ -281,17 +281,17 @@ class Classic:
 
     def sync(self, **fields: Any) -> Any:
         asked: dict[str, Any] = {"generation_id": self.generation, "member_id": self.id}
-        response = self.pond.ask(
+        response = self.harness.ask(
             m.SyncGroupRequest(group_id="g", group_instance_id=self.instance_id, **{**asked, **fields}), 5
         )
         if response.error_code == 0:
-            self.owned = partitions_of(response.assignment, self.pond.image)
+            self.owned = partitions_of(response.assignment, self.harness.image)
         return response
 
     def beat(self, **fields: Any) -> ErrorCode:
         asked: dict[str, Any] = {"generation_id": self.generation, "member_id": self.id}
         body = m.HeartbeatRequest(group_id="g", group_instance_id=self.instance_id, **{**asked, **fields})
-        return ErrorCode(self.pond.ask(body, 4).error_code)
+        return ErrorCode(self.harness.ask(body, 4).error_code)
 
     def leave(self, version: int = 5, **fields: Any) -> Any:
         identity = m.LeaveGroupRequest.MemberIdentity(
@@ -300,18 +300,18 @@ class Classic:
         body = m.LeaveGroupRequest(group_id="g", members=[identity])
         if version < 3:
             body = m.LeaveGroupRequest(group_id="g", member_id=self.id)
-        return self.pond.ask(body, version)
+        return self.harness.ask(body, version)
 
 
 @pytest.fixture
-def make_pond() -> Callable[..., Pond]:
-    return Pond
+def make_harness() -> Callable[..., GroupHarness]:
+    return GroupHarness
 
 
 @pytest.fixture
-def pond() -> Pond:
+def harness() -> GroupHarness:
     """Two topics, `a` of four partitions and `b` of two."""
-    return Pond(a=4, b=2)
+    return GroupHarness(a=4, b=2)
 
 
 @pytest.fixture

@@ -13,19 +13,19 @@ from millpond.wire import messages as m
 
 
 @pytest.fixture
-def mixed(pond: Any) -> Any:
+def mixed(harness: Any) -> Any:
     """A pond with one member of the new protocol, so that the group stays one of it."""
-    pond.join("new", "a")
-    return pond
+    harness.join("new", "a")
+    return harness
 
 
-def settle_new(pond: Any, in_reply: Any) -> None:
+def settle_new(harness: Any, in_reply: Any) -> None:
     """Let the new member give up what it has to."""
-    member = pond.group.state.members["new"]
-    response = pond.beat("new", member.epoch)
+    member = harness.group.state.members["new"]
+    response = harness.beat("new", member.epoch)
     kept = in_reply(response)
     if kept is not None:
-        pond.beat("new", response.member_epoch, owned=kept)
+        harness.beat("new", response.member_epoch, owned=kept)
 
 
 def test_a_classic_member_joins_waits_and_gets_its_share(
@@ -124,27 +124,27 @@ def test_an_id_comes_first_except_in_old_versions(mixed: Any, make_classic: Call
     assert len(mixed.group.state.members) == 2
 
 
-def test_a_full_group(make_pond: Callable[..., Any], make_classic: Callable[..., Any]) -> None:
-    pond = make_pond(ConsumerGroupSettings(max_size=1), a=1)
-    pond.join("new", "a")
-    assert make_classic(pond, "a").join().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+def test_a_full_group(make_harness: Callable[..., Any], make_classic: Callable[..., Any]) -> None:
+    harness = make_harness(ConsumerGroupSettings(max_size=1), a=1)
+    harness.join("new", "a")
+    assert make_classic(harness, "a").join().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
 def test_classic_members_together_may_say_only_so_much(
-    make_pond: Callable[..., Any], make_classic: Callable[..., Any]
+    make_harness: Callable[..., Any], make_classic: Callable[..., Any]
 ) -> None:
     """The group may become theirs alone, and then all of it is one record."""
-    pond = make_pond(ConsumerGroupSettings(classic_max_bytes=5000), a=1)
-    pond.join("new", "a")
-    large = make_classic(pond, "a", "x" * 2000)
+    harness = make_harness(ConsumerGroupSettings(classic_max_bytes=5000), a=1)
+    harness.join("new", "a")
+    large = make_classic(harness, "a", "x" * 2000)
     assert large.join().error_code == 0
-    assert make_classic(pond, "a", "x" * 3000).join().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert make_classic(pond, "a", "x" * 1000).join().error_code == 0
+    assert make_classic(harness, "a", "x" * 3000).join().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert make_classic(harness, "a", "x" * 1000).join().error_code == 0
     large.topics = ("a", "y" * 4000)
     assert large.join().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     large.topics = ("a", "y" * 2100)
     assert large.join().error_code == 0
-    assert pond.join("newer", "a", *("x" * 200 + str(each) for each in range(50))).error_code == 0
+    assert harness.join("newer", "a", *("x" * 200 + str(each) for each in range(50))).error_code == 0
 
 
 class TestTime:
@@ -268,9 +268,9 @@ def test_one_that_was_removed_must_not_come_back_with_partitions(
     assert classic.join().error_code == 0
 
 
-def beat_for_a_minute(pond: Any, beat: Callable[[], Any]) -> None:
+def beat_for_a_minute(harness: Any, beat: Callable[[], Any]) -> None:
     for _ in range(8):
-        pond.pass_time(9_000)
+        harness.pass_time(9_000)
         beat()
 
 

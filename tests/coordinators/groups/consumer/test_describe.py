@@ -5,11 +5,11 @@ from typing import Any
 from millpond.wire import messages as m
 
 
-def test_a_group_as_tools_show_it(pond: Any) -> None:
-    pond.join("m1", "a", instance_id="i", rack_id="r")
-    pond.join("m2", subscribed_topic_regex="a")
-    pond.beat("m1", 1)
-    found = pond.group.describe(1)
+def test_a_group_as_tools_show_it(harness: Any) -> None:
+    harness.join("m1", "a", instance_id="i", rack_id="r")
+    harness.join("m2", subscribed_topic_regex="a")
+    harness.beat("m1", 1)
+    found = harness.group.describe(1)
     assert (found.group_id, found.group_state, found.group_epoch, found.assignment_epoch) == (
         "g",
         "Reconciling",
@@ -23,7 +23,7 @@ def test_a_group_as_tools_show_it(pond: Any) -> None:
     assert (second.subscribed_topic_names, second.subscribed_topic_regex) == ([], "a")
     (assigned,) = first.assignment.topic_partitions
     assert assigned.topic_name == "a"
-    assert assigned.topic_id == pond.image.topics["a"].id
+    assert assigned.topic_id == harness.image.topics["a"].id
     assert first.assignment == first.target_assignment
     assert second.assignment.topic_partitions == []
     (waiting,) = second.target_assignment.topic_partitions
@@ -33,8 +33,8 @@ def test_a_group_as_tools_show_it(pond: Any) -> None:
         m.ConsumerGroupDescribeResponse(groups=[found]).encode(version)
 
 
-def test_partitions_of_deleted_topics_are_left_out(pond: Any) -> None:
-    pond.join("m1", "a", "b")
-    pond.delete("a")
-    (member,) = pond.group.describe().members
+def test_partitions_of_deleted_topics_are_left_out(harness: Any) -> None:
+    harness.join("m1", "a", "b")
+    harness.delete("a")
+    (member,) = harness.group.describe().members
     assert [each.topic_name for each in member.assignment.topic_partitions] == ["b"]

@@ -24,17 +24,17 @@ SYNC = m.SyncGroupRequest
 
 
 @dataclass
-class Town:
+class ShardHarness:
     """A shard, its log, and replies by token."""
 
-    pond: Any
+    harness: Any
     settings: GroupSettings
     now_ms: int = 1_000
     log: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     replies: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.shard = GroupShard(self.pond.image, self.settings, self.pond.group.entropy)
+        self.shard = GroupShard(self.harness.image, self.settings, self.harness.group.entropy)
         self.shard.on_loaded(self.now_ms)
 
     def take_in(self, effects: Effects) -> None:
@@ -57,7 +57,7 @@ class Town:
         self.now_ms = end
 
     def reloaded(self) -> GroupShard:
-        again = GroupShard(self.pond.image, self.settings, self.pond.group.entropy)
+        again = GroupShard(self.harness.image, self.settings, self.harness.group.entropy)
         for offset, (key, value) in enumerate(self.log):
             again.replay(offset, key, value)
         return again
@@ -107,131 +107,133 @@ class Town:
 
 
 @pytest.fixture
-def make_town(make_pond: Callable[..., Any]) -> Callable[..., Town]:
-    def make(**consumer: Any) -> Town:
+def make_town(make_harness: Callable[..., Any]) -> Callable[..., ShardHarness]:
+    def make(**consumer: Any) -> ShardHarness:
         settings = GroupSettings(initial_rebalance_delay_ms=0, consumer=ConsumerGroupSettings(**consumer))
-        return Town(make_pond(a=4), settings)
+        return ShardHarness(make_harness(a=4), settings)
 
     return make
 
 
-def classic_pair(town: Town, **fields: Any) -> tuple[str, str]:
+def classic_pair(shard_harness: ShardHarness, **fields: Any) -> tuple[str, str]:
     """Two classic members that have shared out: two partitions each."""
-    first = town.join("", "t1", **fields).member_id
-    town.join(first, "j1", **fields)
-    town.pass_time(1)
-    second = town.join("", "t2", **fields).member_id
-    town.join(second, "j2", **fields)
-    town.join(first, "j1", **fields)
-    town.pass_time(1)
-    assert (town.replies["j1"].generation_id, town.replies["j2"].generation_id) == (2, 2)
-    like, parts = b"\0\0", town.pond.parts
+    first = shard_harness.join("", "t1", **fields).member_id
+    shard_harness.join(first, "j1", **fields)
+    shard_harness.pass_time(1)
+    second = shard_harness.join("", "t2", **fields).member_id
+    shard_harness.join(second, "j2", **fields)
+    shard_harness.join(first, "j1", **fields)
+    shard_harness.pass_time(1)
+    assert (shard_harness.replies["j1"].generation_id, shard_harness.replies["j2"].generation_id) == (2, 2)
+    like, parts = b"\0\0", shard_harness.harness.parts
     shares = {
-        first: assignment_bytes(parts(a=[0, 1]), like, town.pond.image),
-        second: assignment_bytes(parts(a=[2, 3]), like, town.pond.image),
+        first: assignment_bytes(parts(a=[0, 1]), like, shard_harness.harness.image),
+        second: assignment_bytes(parts(a=[2, 3]), like, shard_harness.harness.image),
     }
-    town.sync(second, 2, "s2")
-    town.sync(first, 2, "s1", shares)
+    shard_harness.sync(second, 2, "s2")
+    shard_harness.sync(first, 2, "s1", shares)
     return first, second
 
 
-def test_an_upgrade_moves_nothing_by_itself(make_town: Callable[..., Town]) -> None:
-    town = make_town()
-    first, second = classic_pair(town)
-    response = town.new_join("new")
+def test_an_upgrade_moves_nothing_by_itself(make_town: Callable[..., ShardHarness]) -> None:
+    shard_harness = make_town()
+    first, second = classic_pair(shard_harness)
+    response = shard_harness.new_join("new")
     assert (response.error_code, response.member_epoch) == (0, 3)
     assert response.assignment.topic_partitions == [], "all is still in use"
-    assert isinstance(town.group, ConsumerGroup)
-    assert town.group.state.members[first].current.assigned == town.pond.parts(a=[0, 1])
-    assert town.group.state.members[second].current.assigned == town.pond.parts(a=[2, 3])
-    again = town.reloaded().groups["g"]
+    assert isinstance(shard_harness.group, ConsumerGroup)
+    assert shard_harness.group.state.members[first].current.assigned == shard_harness.harness.parts(a=[0, 1])
+    assert shard_harness.group.state.members[second].current.assigned == shard_harness.harness.parts(a=[2, 3])
+    again = shard_harness.reloaded().groups["g"]
     assert isinstance(again, ConsumerGroup)
-    assert again.state == town.group.state
+    assert again.state == shard_harness.group.state
 
 
-def test_classic_members_go_on_in_the_upgraded_group(make_town: Callable[..., Town]) -> None:
-    town = make_town()
-    first, second = classic_pair(town)
-    town.new_join("new")
+def test_classic_members_go_on_in_the_upgraded_group(make_town: Callable[..., ShardHarness]) -> None:
+    shard_harness = make_town()
+    first, second = classic_pair(shard_harness)
+    shard_harness.new_join("new")
     for member_id in (first, second):
-        assert town.heartbeat(member_id, 2) is ErrorCode.REBALANCE_IN_PROGRESS
-        joined = town.join(member_id, "j")
+        assert shard_harness.heartbeat(member_id, 2) is ErrorCode.REBALANCE_IN_PROGRESS
+        joined = shard_harness.join(member_id, "j")
         assert (joined.error_code, joined.generation_id, joined.leader) == (0, 3, "")
-        synced = town.sync(member_id, 3, "s")
+        synced = shard_harness.sync(member_id, 3, "s")
         assert synced.error_code == 0
-        assert partitions_of(synced.assignment, town.pond.image) == town.group.state.target(member_id)
-        assert town.heartbeat(member_id, 3) is ErrorCode.NONE
-    assert len(town.new_beat("new", 3).assignment.topic_partitions[0].partitions) == 1
-    assert town.group.state_name == "Stable"
+        assert partitions_of(synced.assignment, shard_harness.harness.image) == shard_harness.group.state.target(
+            member_id
+        )
+        assert shard_harness.heartbeat(member_id, 3) is ErrorCode.NONE
+    assert len(shard_harness.new_beat("new", 3).assignment.topic_partitions[0].partitions) == 1
+    assert shard_harness.group.state_name == "Stable"
 
 
-def test_a_downgrade_when_the_last_new_member_leaves(make_town: Callable[..., Town]) -> None:
-    town = make_town()
-    first, second = classic_pair(town)
-    town.new_join("new")
+def test_a_downgrade_when_the_last_new_member_leaves(make_town: Callable[..., ShardHarness]) -> None:
+    shard_harness = make_town()
+    first, second = classic_pair(shard_harness)
+    shard_harness.new_join("new")
     for member_id in (first, second):
-        town.join(member_id, "j")
-        town.sync(member_id, 3, "s")
-    assert town.new_beat("new", -1).error_code == 0
-    group = town.group
+        shard_harness.join(member_id, "j")
+        shard_harness.sync(member_id, 3, "s")
+    assert shard_harness.new_beat("new", -1).error_code == 0
+    group = shard_harness.group
     assert isinstance(group, ClassicGroup)
     assert group.state_name == "PreparingRebalance"
     # The generation that they know: they may still commit in it before they join again.
     assert (group.generation, set(group.members)) == (3, {first, second})
-    assert isinstance(town.reloaded().groups["g"], ClassicGroup)
-    assert town.heartbeat(first, 3) is ErrorCode.REBALANCE_IN_PROGRESS
-    town.join(first, "j1")
-    town.join(second, "j2")
-    town.pass_time(1)
-    joined = [town.replies[token] for token in ("j1", "j2")]
+    assert isinstance(shard_harness.reloaded().groups["g"], ClassicGroup)
+    assert shard_harness.heartbeat(first, 3) is ErrorCode.REBALANCE_IN_PROGRESS
+    shard_harness.join(first, "j1")
+    shard_harness.join(second, "j2")
+    shard_harness.pass_time(1)
+    joined = [shard_harness.replies[token] for token in ("j1", "j2")]
     assert [each.error_code for each in joined] == [0, 0]
     assert {each.generation_id for each in joined} == {4}
     assert sorted(len(each.members) for each in joined) == [0, 2], "one of them shares out again"
 
 
 def test_a_downgrade_just_before_the_coordinator_fails_is_followed_by_its_rebalance(
-    make_town: Callable[..., Town],
+    make_town: Callable[..., ShardHarness],
 ) -> None:
     """Found by a seed of the simulator: the next coordinator took a share of nothing for all there is to have."""
-    town = make_town()
-    first, second = classic_pair(town)
-    town.new_join("new")
+    shard_harness = make_town()
+    first, second = classic_pair(shard_harness)
+    shard_harness.new_join("new")
     for member_id in (first, second):
-        town.join(member_id, "j")
-        town.sync(member_id, 3, "s")
-    town.new_beat("new", -1)
-    town.shard = town.reloaded()
-    town.take_in(town.shard.on_loaded(town.now_ms))
-    assert town.heartbeat(first, 3) is ErrorCode.REBALANCE_IN_PROGRESS
-    town.join(first, "j1")
-    town.join(second, "j2")
-    assert sorted(len(town.replies[token].members) for token in ("j1", "j2")) == [0, 2]
+        shard_harness.join(member_id, "j")
+        shard_harness.sync(member_id, 3, "s")
+    shard_harness.new_beat("new", -1)
+    shard_harness.shard = shard_harness.reloaded()
+    shard_harness.take_in(shard_harness.shard.on_loaded(shard_harness.now_ms))
+    assert shard_harness.heartbeat(first, 3) is ErrorCode.REBALANCE_IN_PROGRESS
+    shard_harness.join(first, "j1")
+    shard_harness.join(second, "j2")
+    assert sorted(len(shard_harness.replies[token].members) for token in ("j1", "j2")) == [0, 2]
 
 
-def test_a_downgrade_when_the_last_new_member_falls_silent(make_town: Callable[..., Town]) -> None:
-    town = make_town()
-    first, second = classic_pair(town)
-    town.new_join("new")
+def test_a_downgrade_when_the_last_new_member_falls_silent(make_town: Callable[..., ShardHarness]) -> None:
+    shard_harness = make_town()
+    first, second = classic_pair(shard_harness)
+    shard_harness.new_join("new")
     for member_id in (first, second):
-        town.join(member_id, "j")
-        town.sync(member_id, 3, "s")
+        shard_harness.join(member_id, "j")
+        shard_harness.sync(member_id, 3, "s")
     for _ in range(5):
-        town.pass_time(9_000)
+        shard_harness.pass_time(9_000)
         for member_id in (first, second):
-            town.heartbeat(member_id, 3)
-    assert isinstance(town.group, ClassicGroup)
+            shard_harness.heartbeat(member_id, 3)
+    assert isinstance(shard_harness.group, ClassicGroup)
 
 
-def test_a_downgrade_remembers_what_members_still_hold(make_town: Callable[..., Town]) -> None:
-    town = make_town()
-    first, second = classic_pair(town)
-    town.new_join("n1")
-    town.new_join("n2")
-    held = {name: town.group.state.members[name].current.assigned for name in (first, second)}
+def test_a_downgrade_remembers_what_members_still_hold(make_town: Callable[..., ShardHarness]) -> None:
+    shard_harness = make_town()
+    first, second = classic_pair(shard_harness)
+    shard_harness.new_join("n1")
+    shard_harness.new_join("n2")
+    held = {name: shard_harness.group.state.members[name].current.assigned for name in (first, second)}
     subscription = m.ConsumerProtocolSubscription
     owned = [subscription.TopicPartition(topic="a", partitions=sorted(each.partition for each in held[first]))]
     cooperative = b"\0\1" + subscription(topics=["a"], owned_partitions=owned).encode(1)
-    town.send(
+    shard_harness.send(
         "j",
         JOIN(
             group_id="g",
@@ -243,52 +245,52 @@ def test_a_downgrade_remembers_what_members_still_hold(make_town: Callable[..., 
         ),
         5,
     )
-    assert town.group.state.members[first].current.revoking
-    town.new_beat("n1", -1)
-    town.new_beat("n2", -1)
+    assert shard_harness.group.state.members[first].current.revoking
+    shard_harness.new_beat("n1", -1)
+    shard_harness.new_beat("n2", -1)
     for name in (first, second):
-        assert partitions_of(town.group.members[name].assignment, town.pond.image) == held[name]
+        assert partitions_of(shard_harness.group.members[name].assignment, shard_harness.harness.image) == held[name]
 
 
-def test_sessions_of_classic_members_go_on_after_an_upgrade(make_town: Callable[..., Town]) -> None:
-    town = make_town()
-    classic_pair(town)
-    town.new_join("new")
-    town.pass_time(10_000)
-    assert set(town.group.state.members) == {"new"}
+def test_sessions_of_classic_members_go_on_after_an_upgrade(make_town: Callable[..., ShardHarness]) -> None:
+    shard_harness = make_town()
+    classic_pair(shard_harness)
+    shard_harness.new_join("new")
+    shard_harness.pass_time(10_000)
+    assert set(shard_harness.group.state.members) == {"new"}
 
 
-def test_a_static_member_may_go_back(make_town: Callable[..., Town]) -> None:
-    town = make_town()
-    first, _ = classic_pair(town)
-    town.new_join("new", instance_id="i")
-    response = town.join("", "back", instance_id="i")
+def test_a_static_member_may_go_back(make_town: Callable[..., ShardHarness]) -> None:
+    shard_harness = make_town()
+    first, _ = classic_pair(shard_harness)
+    shard_harness.new_join("new", instance_id="i")
+    response = shard_harness.join("", "back", instance_id="i")
     assert response.error_code == 0
-    assert isinstance(town.group, ClassicGroup)
-    assert len(town.group.members) == 3
-    assert town.heartbeat(first, 3) is not ErrorCode.UNKNOWN_MEMBER_ID
+    assert isinstance(shard_harness.group, ClassicGroup)
+    assert len(shard_harness.group.members) == 3
+    assert shard_harness.heartbeat(first, 3) is not ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_those_who_wait_in_the_classic_group_hear_of_it(make_town: Callable[..., Town]) -> None:
-    town = make_town()
-    first, second = classic_pair(town)
-    assert town.join(first, "waits") is None
-    town.new_join("new")
-    assert town.replies["waits"].error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    assert town.join(second, "j").generation_id == 3
+def test_those_who_wait_in_the_classic_group_hear_of_it(make_town: Callable[..., ShardHarness]) -> None:
+    shard_harness = make_town()
+    first, second = classic_pair(shard_harness)
+    assert shard_harness.join(first, "waits") is None
+    shard_harness.new_join("new")
+    assert shard_harness.replies["waits"].error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert shard_harness.join(second, "j").generation_id == 3
 
 
-def test_an_empty_classic_group_becomes_what_its_next_member_wants(make_town: Callable[..., Town]) -> None:
-    town = make_town(migration_policy="disabled")
-    first, second = classic_pair(town)
+def test_an_empty_classic_group_becomes_what_its_next_member_wants(make_town: Callable[..., ShardHarness]) -> None:
+    shard_harness = make_town(migration_policy="disabled")
+    first, second = classic_pair(shard_harness)
     for member_id in (first, second):
         identity = m.LeaveGroupRequest.MemberIdentity(member_id=member_id)
-        town.send("l", m.LeaveGroupRequest(group_id="g", members=[identity]), 5)
-    assert town.group.is_empty
-    assert town.new_join("new").error_code == 0
-    assert isinstance(town.group, ConsumerGroup)
-    town.new_beat("new", -1)
-    assert isinstance(town.group, ConsumerGroup)
+        shard_harness.send("l", m.LeaveGroupRequest(group_id="g", members=[identity]), 5)
+    assert shard_harness.group.is_empty
+    assert shard_harness.new_join("new").error_code == 0
+    assert isinstance(shard_harness.group, ConsumerGroup)
+    shard_harness.new_beat("new", -1)
+    assert isinstance(shard_harness.group, ConsumerGroup)
 
 
 @pytest.mark.parametrize(
@@ -301,48 +303,48 @@ def test_an_empty_classic_group_becomes_what_its_next_member_wants(make_town: Ca
     ],
 )
 def test_groups_that_stay_classic(
-    make_town: Callable[..., Town], settings: dict[str, Any], kind: str, reason: str
+    make_town: Callable[..., ShardHarness], settings: dict[str, Any], kind: str, reason: str
 ) -> None:
-    town = make_town(**settings)
-    classic_pair(town, kind=kind)
-    before = len(town.log)
-    response = town.new_join("new")
+    shard_harness = make_town(**settings)
+    classic_pair(shard_harness, kind=kind)
+    before = len(shard_harness.log)
+    response = shard_harness.new_join("new")
     assert response.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert reason in response.error_message
-    assert isinstance(town.group, ClassicGroup)
-    assert len(town.log) == before
+    assert isinstance(shard_harness.group, ClassicGroup)
+    assert len(shard_harness.log) == before
 
 
 @pytest.mark.parametrize("settings", [{"migration_policy": "upgrade"}, {"classic_max_size": 1}])
-def test_groups_that_do_not_turn_back(make_town: Callable[..., Town], settings: dict[str, Any]) -> None:
-    town = make_town(**settings)
-    first, second = classic_pair(town)
-    town.new_join("new")
-    town.new_beat("new", -1)
-    assert isinstance(town.group, ConsumerGroup)
-    assert set(town.group.state.members) == {first, second}
-    assert town.join(first, "j").generation_id == 4, "they go on without it"
+def test_groups_that_do_not_turn_back(make_town: Callable[..., ShardHarness], settings: dict[str, Any]) -> None:
+    shard_harness = make_town(**settings)
+    first, second = classic_pair(shard_harness)
+    shard_harness.new_join("new")
+    shard_harness.new_beat("new", -1)
+    assert isinstance(shard_harness.group, ConsumerGroup)
+    assert set(shard_harness.group.state.members) == {first, second}
+    assert shard_harness.join(first, "j").generation_id == 4, "they go on without it"
 
 
 def test_a_group_whose_members_say_very_much_stays_classic(
-    make_town: Callable[..., Town], monkeypatch: pytest.MonkeyPatch
+    make_town: Callable[..., ShardHarness], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two topics and, in what they were given, two more with two partitions each: eight items."""
-    town = make_town()
-    classic_pair(town)
+    shard_harness = make_town()
+    classic_pair(shard_harness)
     monkeypatch.setattr(migration, "UPGRADE_ITEMS_MAX", 7)
-    assert town.new_join("new").error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    assert isinstance(town.group, ClassicGroup)
+    assert shard_harness.new_join("new").error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert isinstance(shard_harness.group, ClassicGroup)
     monkeypatch.setattr(migration, "UPGRADE_ITEMS_MAX", 8)
-    assert town.new_join("new").error_code == ErrorCode.NONE
-    assert isinstance(town.group, ConsumerGroup)
+    assert shard_harness.new_join("new").error_code == ErrorCode.NONE
+    assert isinstance(shard_harness.group, ConsumerGroup)
 
 
-def test_a_member_that_cannot_be_understood_keeps_the_group_classic(make_town: Callable[..., Town]) -> None:
-    town = make_town()
-    first, _ = classic_pair(town)
-    member = town.group.members[first]
+def test_a_member_that_cannot_be_understood_keeps_the_group_classic(make_town: Callable[..., ShardHarness]) -> None:
+    shard_harness = make_town()
+    first, _ = classic_pair(shard_harness)
+    member = shard_harness.group.members[first]
     member.protocols = (("range", b"\0\0\x7f\xff\xff\xff"),)
-    response = town.new_join("new")
+    response = shard_harness.new_join("new")
     assert response.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    assert isinstance(town.group, ClassicGroup)
+    assert isinstance(shard_harness.group, ClassicGroup)

@@ -18,9 +18,9 @@ from millpond.metadata.records import RemoveTopicRecord, TopicRecord
 PATTERNS = (".*", "a.*", "[ab]1?", "nothing")
 
 
-def test_internal_topics_are_never_meant_by_a_pattern(pond: Any) -> None:
-    pond.create("__transaction_state", 1)
-    assert PatternTopics(pond.image).of(".*") == ("a", "b")
+def test_internal_topics_are_never_meant_by_a_pattern(harness: Any) -> None:
+    harness.create("__transaction_state", 1)
+    assert PatternTopics(harness.image).of(".*") == ("a", "b")
 
 
 def test_told_what_changed_it_knows_the_same_as_one_that_looks_at_everything() -> None:

@@ -17,14 +17,14 @@ STEPS = 120
 REGEXES = ("t.*", "t[01]", "(t|u)[0-9]+", "nothing")
 
 
-class Life:
+class Simulation:
     """One run: a pond, its clients, and what must hold after every step."""
 
     def __init__(
-        self, seed: int, make_pond: Callable[..., Any], make_consumer: Callable[..., Any], replay: Any
+        self, seed: int, make_harness: Callable[..., Any], make_consumer: Callable[..., Any], replay: Any
     ) -> None:
         self.random = Random(seed)
-        self.pond = make_pond(t0=3, t1=2)
+        self.harness = make_harness(t0=3, t1=2)
         self.make_consumer = make_consumer
         self.replay = replay
         self.alive: list[Any] = []
@@ -40,7 +40,7 @@ class Life:
         if len(self.alive) >= 6:
             return
         self.made += 1
-        member = self.make_consumer(self.pond, f"m{self.made}")
+        member = self.make_consumer(self.harness, f"m{self.made}")
         self.subscribe(member)
         member.assignor = self.random.choice([None, None, "uniform", "range"])
         if self.random.random() < 0.3:
@@ -52,7 +52,7 @@ class Life:
         if self.random.random() < 0.4:
             member.topics, member.regex = (), self.random.choice(REGEXES)
         else:
-            names = sorted({*self.pond.image.topics, "not-there"})
+            names = sorted({*self.harness.image.topics, "not-there"})
             member.topics = tuple(self.random.sample(names, self.random.randint(0, len(names))))
             member.regex = None
 
@@ -78,7 +78,7 @@ class Life:
         if self.alive and self.random.random() < 0.4:
             member = self.random.choice(self.alive)
             self.alive.remove(member)
-            self.pond.leave(member.id)
+            self.harness.leave(member.id)
 
     def crash(self) -> None:
         if self.alive and self.random.random() < 0.3:
@@ -93,7 +93,7 @@ class Life:
             member = self.random.choice(static)
             member.drop_all()
             self.alive.remove(member)
-            self.pond.beat(member.id, -2, instance_id=member.instance_id)
+            self.harness.beat(member.id, -2, instance_id=member.instance_id)
             self.away.append(member)
         elif self.away:
             member = self.away.pop()
@@ -103,28 +103,28 @@ class Life:
             member.beat()
 
     def change_topics(self) -> None:
-        topics = list(self.pond.image.topics.values())
+        topics = list(self.harness.image.topics.values())
         choice = self.random.random()
         if choice < 0.1 and len(topics) < 5:
-            self.pond.create(f"{self.random.choice('tu')}{self.pond.topics_made}", self.random.randint(1, 4))
+            self.harness.create(f"{self.random.choice('tu')}{self.harness.topics_made}", self.random.randint(1, 4))
         elif choice < 0.2:
             topic = self.random.choice(topics)
-            self.pond.grow(topic.name, len(topic.partitions) + 1)
+            self.harness.grow(topic.name, len(topic.partitions) + 1)
         elif choice < 0.25 and len(topics) > 1:
-            self.pond.delete(self.random.choice(topics).name)
-        self.pond.topics_changed()
+            self.harness.delete(self.random.choice(topics).name)
+        self.harness.topics_changed()
 
     def wait(self) -> None:
-        self.pond.pass_time(self.random.choice([10, 3_000, 20_000]))
+        self.harness.pass_time(self.random.choice([10, 3_000, 20_000]))
 
     def reload(self) -> None:
         if self.random.random() < 0.3:
-            self.pond.reload()
+            self.harness.reload()
 
     # What must hold.
 
     def check(self) -> None:
-        group = self.pond.group
+        group = self.harness.group
         members = group.state.members
         owners: dict[Any, str] = {}
         for member in [*self.alive, *self.crashed]:
@@ -147,8 +147,8 @@ class Life:
             for member in self.alive:
                 member.work()
                 self.check()
-            self.pond.pass_time(5_000)
-        state = self.pond.group.state
+            self.harness.pass_time(5_000)
+        state = self.harness.group.state
         assert set(state.members) == {member.id for member in self.alive}
         assert not self.alive or state.name == STABLE
         wanted = set()
@@ -156,75 +156,99 @@ class Life:
             assert member.error is ErrorCode.NONE
             assert member.owned == state.target(member.id) == state.members[member.id].current.assigned
             for name in state.topics_of(state.members[member.id]):
-                topic = self.pond.image.topics.get(name)
+                topic = self.harness.image.topics.get(name)
                 wanted |= {(topic.id, number) for number in range(len(topic.partitions))} if topic else set()
         assert {each for member in self.alive for each in member.owned} == wanted, "a partition starves"
 
     def check_log(self) -> None:
         """The log alone, whole or cleaned by key, gives the same durable state."""
-        again = self.pond.new_group()
-        for record in self.pond.log:
+        again = self.harness.new_group()
+        for record in self.harness.log:
             self.replay(again, record)
-        assert again.state == self.pond.group.state
+        assert again.state == self.harness.group.state
         cleaned: dict[bytes, Any] = {}
-        for record in self.pond.log:
+        for record in self.harness.log:
             cleaned.pop(record.key, None)
             cleaned[record.key] = record
-        compact = self.pond.new_group()
+        compact = self.harness.new_group()
         for record in cleaned.values():
             if record.value is not None:
                 self.replay(compact, record)
-        assert compact.state == self.pond.group.state
+        assert compact.state == self.harness.group.state
 
 
 @pytest.mark.parametrize("seed", seeds(range(60)))
 def test_any_life_keeps_one_owner_and_comes_to_rest(
-    seed: int, make_pond: Callable[..., Any], make_consumer: Callable[..., Any], replay: Any
+    seed: int, make_harness: Callable[..., Any], make_consumer: Callable[..., Any], replay: Any
 ) -> None:
-    life = Life(seed, make_pond, make_consumer, replay)
-    happenings = [life.join, life.beat, life.beat, life.beat, life.revoke, life.revoke, life.take, life.take]
-    happenings += [life.leave, life.crash, life.restart_static, life.change_topics, life.wait, life.reload]
-    happenings += [life.change_subscription]
+    simulation = Simulation(seed, make_harness, make_consumer, replay)
+    happenings = [
+        simulation.join,
+        simulation.beat,
+        simulation.beat,
+        simulation.beat,
+        simulation.revoke,
+        simulation.revoke,
+        simulation.take,
+        simulation.take,
+    ]
+    happenings += [
+        simulation.leave,
+        simulation.crash,
+        simulation.restart_static,
+        simulation.change_topics,
+        simulation.wait,
+        simulation.reload,
+    ]
+    happenings += [simulation.change_subscription]
     for _ in range(STEPS):
-        life.random.choice(happenings)()
-        life.check()
-    life.check_log()
-    life.settle()
-    life.check_log()
+        simulation.random.choice(happenings)()
+        simulation.check()
+    simulation.check_log()
+    simulation.settle()
+    simulation.check_log()
 
 
 def test_every_prefix_of_the_log_gives_the_state_of_that_moment(
-    make_pond: Callable[..., Any], make_consumer: Callable[..., Any], replay: Any
+    make_harness: Callable[..., Any], make_consumer: Callable[..., Any], replay: Any
 ) -> None:
-    life = Life(7, make_pond, make_consumer, replay)
-    moments = [(0, life.pond.group.state.copy())]
-    happenings = [life.join, life.beat, life.beat, life.revoke, life.take, life.leave, life.restart_static]
+    simulation = Simulation(7, make_harness, make_consumer, replay)
+    moments = [(0, simulation.harness.group.state.copy())]
+    happenings = [
+        simulation.join,
+        simulation.beat,
+        simulation.beat,
+        simulation.revoke,
+        simulation.take,
+        simulation.leave,
+        simulation.restart_static,
+    ]
     for _ in range(STEPS):
-        life.random.choice([*happenings, life.change_topics, life.wait])()
-        if len(life.pond.log) > moments[-1][0]:
-            moments.append((len(life.pond.log), life.pond.group.state.copy()))
+        simulation.random.choice([*happenings, simulation.change_topics, simulation.wait])()
+        if len(simulation.harness.log) > moments[-1][0]:
+            moments.append((len(simulation.harness.log), simulation.harness.group.state.copy()))
     assert len(moments) > 20
-    again = life.pond.new_group()
+    again = simulation.harness.new_group()
     position = 0
     for length, state in moments:
-        for record in life.pond.log[position:length]:
+        for record in simulation.harness.log[position:length]:
             replay(again, record)
         position = length
         assert again.state == state
 
 
-class MixedLife(Life):
+class MixedSimulation(Simulation):
     """Members of both protocols in one group that stays one of the new."""
 
-    def __init__(self, seed: int, make_pond: Any, make_consumer: Any, make_classic: Any, replay: Any) -> None:
-        super().__init__(seed, make_pond, make_consumer, replay)
-        self.pond = make_pond(ConsumerGroupSettings(migration_policy="upgrade"), t0=3, t1=2)
+    def __init__(self, seed: int, make_harness: Any, make_consumer: Any, make_classic: Any, replay: Any) -> None:
+        super().__init__(seed, make_harness, make_consumer, replay)
+        self.harness = make_harness(ConsumerGroupSettings(migration_policy="upgrade"), t0=3, t1=2)
         self.make_classic = make_classic
         self.classics: list[Any] = []
 
     def join_classic(self) -> None:
         if len(self.classics) < 4:
-            classic = self.make_classic(self.pond, *self.random.sample(["t0", "t1"], self.random.randint(1, 2)))
+            classic = self.make_classic(self.harness, *self.random.sample(["t0", "t1"], self.random.randint(1, 2)))
             classic.eager = self.random.random() < 0.5
             classic.is_told_to_join = True
             if classic.join().error_code == 0:
@@ -265,7 +289,7 @@ class MixedLife(Life):
         everybody = [(each.id, each.holds) for each in [*self.alive, *self.crashed]]
         everybody += [(each.id, each.owned) for each in self.classics]
         for member_id, held in everybody:
-            for partition in held if member_id in self.pond.group.state.members else ():
+            for partition in held if member_id in self.harness.group.state.members else ():
                 assert partition not in owners, (partition, owners[partition], member_id)
                 owners[partition] = member_id
 
@@ -278,8 +302,8 @@ class MixedLife(Life):
                 for _ in range(3):
                     self.step_classic(classic)
                     self.check()
-            self.pond.pass_time(4_000)
-        state = self.pond.group.state
+            self.harness.pass_time(4_000)
+        state = self.harness.group.state
         assert set(state.members) == {each.id for each in [*self.alive, *self.classics]}
         assert not state.members or state.name == STABLE
         for each in [*self.alive, *self.classics]:
@@ -288,14 +312,29 @@ class MixedLife(Life):
 
 @pytest.mark.parametrize("seed", seeds(range(30)))
 def test_both_protocols_in_one_group(
-    seed: int, make_pond: Any, make_consumer: Any, make_classic: Any, replay: Any
+    seed: int, make_harness: Any, make_consumer: Any, make_classic: Any, replay: Any
 ) -> None:
-    life = MixedLife(seed, make_pond, make_consumer, make_classic, replay)
-    happenings = [life.join, life.beat, life.beat, life.revoke, life.take, life.leave, life.wait, life.reload]
-    happenings += [life.join_classic, life.work_classic, life.work_classic, life.work_classic, life.leave_classic]
-    happenings += [life.crash, life.restart_static]
+    simulation = MixedSimulation(seed, make_harness, make_consumer, make_classic, replay)
+    happenings = [
+        simulation.join,
+        simulation.beat,
+        simulation.beat,
+        simulation.revoke,
+        simulation.take,
+        simulation.leave,
+        simulation.wait,
+        simulation.reload,
+    ]
+    happenings += [
+        simulation.join_classic,
+        simulation.work_classic,
+        simulation.work_classic,
+        simulation.work_classic,
+        simulation.leave_classic,
+    ]
+    happenings += [simulation.crash, simulation.restart_static]
     for _ in range(STEPS):
-        life.random.choice(happenings)()
-        life.check()
-    life.settle_all()
-    life.check_log()
+        simulation.random.choice(happenings)()
+        simulation.check()
+    simulation.settle_all()
+    simulation.check_log()

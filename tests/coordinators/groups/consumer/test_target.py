@@ -8,19 +8,19 @@ from millpond.coordinators.groups.consumer.target import metadata_hash, preferre
 from millpond.wire import messages as m
 
 
-def test_the_hash_changes_with_the_subscribed_topics_and_with_nothing_else(pond: Any) -> None:
-    image = pond.image
+def test_the_hash_changes_with_the_subscribed_topics_and_with_nothing_else(harness: Any) -> None:
+    image = harness.image
     before = metadata_hash(["a", "missing"], image)
     assert before == metadata_hash({"missing", "a"}, image) != 0
-    pond.grow("b", 5)
-    pond.create("c", 1)
+    harness.grow("b", 5)
+    harness.create("c", 1)
     assert metadata_hash(["a"], image) == before
-    pond.grow("a", 5)
+    harness.grow("a", 5)
     grown = metadata_hash(["a"], image)
     assert grown != before
-    pond.delete("a")
+    harness.delete("a")
     assert metadata_hash(["a"], image) == 0
-    pond.create("a", 5)
+    harness.create("a", 5)
     assert metadata_hash(["a"], image) not in (before, grown, 0), "made anew it is another topic"
     assert -(1 << 63) <= before < 1 << 63
 
@@ -30,10 +30,10 @@ class Unordered(str):
         raise AssertionError(f"{self} was put in order")
 
 
-def test_names_of_no_topic_are_not_put_in_order(pond: Any) -> None:
+def test_names_of_no_topic_are_not_put_in_order(harness: Any) -> None:
     """A member may be subscribed to very many."""
     unknown = [Unordered(f"missing {number}") for number in range(3)]
-    assert metadata_hash([*unknown, "a"], pond.image) == metadata_hash(["a"], pond.image)
+    assert metadata_hash([*unknown, "a"], harness.image) == metadata_hash(["a"], harness.image)
 
 
 def test_the_assignor_that_most_want() -> None:
@@ -46,23 +46,23 @@ def test_the_assignor_that_most_want() -> None:
     assert preferred_assignor([Member("m", MemberMetadata(assignor="gone"))], ("u", "r")) == "u"
 
 
-def test_only_members_whose_target_changed_are_written(pond: Any) -> None:
-    pond.join("m1", "a")
-    pond.join("m2", "b")
-    start = len(pond.log)
-    pond.join("m3", "b")
+def test_only_members_whose_target_changed_are_written(harness: Any) -> None:
+    harness.join("m1", "a")
+    harness.join("m2", "b")
+    start = len(harness.log)
+    harness.join("m3", "b")
     targets = [
         key.member_id
-        for key, _ in (decode_record(*record) for record in pond.log[start:])
+        for key, _ in (decode_record(*record) for record in harness.log[start:])
         if isinstance(key, m.ConsumerGroupTargetAssignmentMemberKey)
     ]
     assert sorted(targets) == ["m2", "m3"]
 
 
-def test_a_static_member_has_its_place_by_its_instance(pond: Any) -> None:
-    pond.join("x", "b", instance_id="2", server_assignor="range")
-    pond.join("y", "b", instance_id="1", server_assignor="range")
-    pond.grow("b", 3)
-    pond.topics_changed()
-    pond.beat("y", 2)
-    assert {name: len(target) for name, target in pond.group.state.targets.items()} == {"x": 1, "y": 2}
+def test_a_static_member_has_its_place_by_its_instance(harness: Any) -> None:
+    harness.join("x", "b", instance_id="2", server_assignor="range")
+    harness.join("y", "b", instance_id="1", server_assignor="range")
+    harness.grow("b", 3)
+    harness.topics_changed()
+    harness.beat("y", 2)
+    assert {name: len(target) for name, target in harness.group.state.targets.items()} == {"x": 1, "y": 2}
